@@ -83,7 +83,7 @@ def _draw(model: ImageModel, value: Any, seed: int, row: int) -> Draw:
     density: Any = model.density
     network = density.pixelcnn
     words = image_words(network, as_key(seed), tf.constant([row]), model.size, model.size)
-    condition = network.placed(density.conditioner(model.condition(value)), words)
+    condition = network.add_coordinates(density.conditioner(model.condition(value)), words)
 
     @tf.function(autograph=False, reduce_retracing=True)
     def draw(levels):

@@ -18,7 +18,7 @@ from onepass.samplers.windows import FixedPoint
 from pixelcnn.autoregression import ACTIVE_ROWS, Forecast, linear_forecast
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sampling.generation import pixelcnn_program, sampler_of
-from pixelcnn.sampling.grids import enlarged
+from pixelcnn.sampling.grids import enlarge_pixels
 
 HEADER = "| first guess | next guess | passes | range | differ |\n|---|---|---|---|---|"
 
@@ -68,7 +68,10 @@ def _guesses(model: ImageModel, multiscale: ImageModel | None, wanted: list, see
         return
     scales = list(multiscale.stream(len(wanted), seed=seed, condition=wanted, scales=True))
     for name, place in (("the multiscale model's image", -1), ("its last scale but one", -2)):
-        yield name, np.stack([enlarged(s[place][0], model.size) for s in scales]).astype(np.int32)
+        yield (
+            name,
+            np.stack([enlarge_pixels(s[place][0], model.size) for s in scales]).astype(np.int32),
+        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL
-from distill.losses.terms import Draw, Listed, Term, name_of, summed
+from distill.losses.terms import Draw, Listed, Term, name_of, sum_terms
 from distill.teacher import TeacherConditionals
 from onepass.foundation.arguments import checked_seed
 from onepass.foundation.tensorflow_state import check_eager
@@ -112,13 +112,15 @@ def distill(
     """
     check_eager()
     seed = checked_seed(seed)
-    found, student = prepared(teacher, student)
+    found, student = as_teacher_and_student(teacher, student)
     fit(student, data, steps=steps, loss=_objective(found, loss, seed), seed=seed, **options)
     return student
 
 
 @functools.singledispatch
-def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
+def as_teacher_and_student(
+    teacher: Any, student: FlowStudent | None
+) -> tuple[Teacher, FlowStudent]:
     """Return the object as a `Teacher`, and the given student or a default one.
 
     Other kinds of teachers register here.
@@ -129,13 +131,13 @@ def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowSt
     """
     model = getattr(teacher, "autoregressive", None)  # of a bundle, or of a shipped model
     if model is not None:
-        return prepared(model, student)
+        return as_teacher_and_student(model, student)
     if student is None:
         raise ValueError("`student` must be given for a teacher that is not an Autoregressive.")
     return teacher, student
 
 
-@prepared.register
+@as_teacher_and_student.register
 def _(teacher: Autoregressive, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
     return ModelTeacher(teacher), flow_student(teacher) if student is None else student
 
@@ -159,7 +161,7 @@ def _objective(
         def teach(by_row_before: bool) -> Any:
             return None if by_row_before else teacher.conditionals(output.output, condition)
 
-        return summed(listed, Draw(output, recorded, student.noise_kind, key, rows, teach))
+        return sum_terms(listed, Draw(output, recorded, student.noise_kind, key, rows, teach))
 
     return objective
 

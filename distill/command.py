@@ -39,7 +39,7 @@ def _recipe(preset: str, given: DistillArguments) -> "StudentRecipe":
     return StudentRecipe(preset, given.config, data, load_teacher(given.teacher), given.teacher)
 
 
-def _evaluated(given: EvaluateArguments, model: "StudentModel", data: Path) -> dict:
+def _evaluate_student(given: EvaluateArguments, model: "StudentModel", data: Path) -> dict:
     from distill.evaluation import evaluate
     from distill.model import load, teacher_of
     from distill.teacher import load_teacher
@@ -72,7 +72,7 @@ def _parts() -> Parts:
     return Parts(
         recipe=_recipe,
         load=model.load,
-        evaluate=_evaluated,
+        evaluate=_evaluate_student,
         report=evaluation.format_report,
         measure=card.measure,
         card=card.card,

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from distill.closeness import mean_run, measure_closeness
 from distill.cpu import recursion
-from distill.model import StudentModel, untrained
+from distill.model import StudentModel, random_student
 from distill.residual import LEVEL
 from distill.teacher import WaveNetDensity
 from onepass.foundation.errors import UserError
@@ -106,7 +106,7 @@ def evaluate(
     convention = corpus.mel or MelConvention(rate_hz)
     for other, item in itertools.product(asked.others.values(), items):
         other(item, synthesised_samples(item, rate_hz))  # raises at once if a sound is missing
-    compared = _compared(model, teacher, convention, asked)
+    compared = _systems_by_name(model, teacher, convention, asked)
     exact = ("student", "teacher", "untrained", *asked.peers)
     figures = compare(compared, items, convention, on_sounds)
     for name, each in figures.items():
@@ -128,7 +128,7 @@ def evaluate(
     }
 
 
-def _compared(
+def _systems_by_name(
     model: StudentModel, teacher: SpeechModel, convention: MelConvention, asked: EvaluateOptions
 ) -> dict[str, System]:
     """Return all systems that are compared, by name."""
@@ -136,11 +136,11 @@ def _compared(
     found = systems(model, teacher, convention, seed)
     found |= at_temperatures(model, seed, temperatures, "student")
     found |= at_temperatures(teacher, seed, asked.teacher_temperatures, "teacher")
-    found |= _unrefined(model, seed)
+    found |= _system_without_refinement(model, seed)
     return found | _others(asked.peers, asked.others, found, seed, temperatures)
 
 
-def _unrefined(model: StudentModel, seed: int) -> dict[str, System]:
+def _system_without_refinement(model: StudentModel, seed: int) -> dict[str, System]:
     """Return the student without its default refinement passes as a system; {} if it has none."""
     if not model.spec.get("refine"):
         return {}
@@ -186,7 +186,7 @@ def systems(
     compared: dict[str, System] = {
         "student": model_system(model, seed),
         "teacher": model_system(teacher, seed),
-        "untrained": model_system(untrained(model), seed),
+        "untrained": model_system(random_student(model), seed),
     }
     if model.network.residual is not None:
         compared["source_filter"] = functools.partial(_source_filtered, model, seed)
@@ -277,7 +277,7 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
     Raises:
       ValueError: the student has no linear prediction.
     """
-    frames, speaker = _given(model, item, length)
+    frames, speaker = _frames_and_speaker(model, item, length)
     condition, _ = model.network.condition(frames, speaker, length)
     if condition.prediction is None:
         raise ValueError("A student without a prediction filters no source.")
@@ -291,7 +291,7 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
     return np.clip(sound[0], -1.0, 1.0)
 
 
-def _given(
+def _frames_and_speaker(
     model: StudentModel, item: dict, length: int
 ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
     """Return a recording's frames and speaker, as a batch of one; None for unused inputs."""
@@ -319,7 +319,7 @@ def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed
     values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}
     for row, item in enumerate(items):
         length = synthesised_samples(item, model.sample_rate_hz)
-        frames, speaker = _given(model, item, length)
+        frames, speaker = _frames_and_speaker(model, item, length)
         close = measure_closeness(model.network, density, frames, speaker, length, seed, row)
         values["kl"].append(close.kl)
         values["probability"].append(float(close.kept.mean()))

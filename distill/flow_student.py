@@ -87,7 +87,7 @@ class FlowStudent(Model):
                 raise ValueError(
                     f"a network of a student must return [batch, time, 2], got {shape} for [1, 4]."
                 )
-        self.compiled = tf.function(self._drawn, autograph=False, jit_compile=True)
+        self.compiled = tf.function(self._draw_elements, autograph=False, jit_compile=True)
         self._stepping = compiled_step(lambda state, noise, *given: self.step(noise, state, *given))
         self._watch = Watch(self.networks)
 
@@ -184,14 +184,14 @@ class FlowStudent(Model):
         num, length = self._sizes(draw.num, draw.length)
         scale = self._scale(draw)
         noise = scale * self.noise(checked_seed(draw.seed), tf.range(num), length)
-        return self.compiled(noise, self._given(draw.condition, num, length)).numpy()
+        return self.compiled(noise, self._cast_condition(draw.condition, num, length)).numpy()
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
         self.follow()
         num, length = self._sizes(draw.num, draw.length)
         part = whole_number(CHUNK if chunk is None else chunk, "chunk")
         seed, scale = checked_seed(draw.seed), self._scale(draw)
-        given, state = self._given(draw.condition, num, length), self.initial_state(num)
+        given, state = self._cast_condition(draw.condition, num, length), self.initial_state(num)
 
         def parts(state: Any) -> Iterator[np.ndarray]:
             for start in range(0, length, part):
@@ -221,7 +221,7 @@ class FlowStudent(Model):
         self.follow()
         num, length = self._sizes(num, length)
         noise = self.noise(checked_seed(seed), tf.range(num), length)
-        drawn = self.draw(noise, self._given(condition, num, length))
+        drawn = self.draw(noise, self._cast_condition(condition, num, length))
         return log_density(drawn, self.noise_kind).numpy()
 
     def _sizes(self, num: Any, length: Any) -> tuple[int, int]:
@@ -230,12 +230,12 @@ class FlowStudent(Model):
         (checked,) = checked_length(length, self.order)
         return whole_number(num, "num"), checked
 
-    def _given(self, condition: Any, num: int, length: int) -> tf.Tensor | None:
+    def _cast_condition(self, condition: Any, num: int, length: int) -> tf.Tensor | None:
         spec = self.specs[1] if self.condition_channels else None
         given = as_condition(condition, spec, self.order, (num, length))
         return None if given is None else tf.cast(given, tf.float32)
 
-    def _drawn(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
+    def _draw_elements(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         return self.elements(self.draw(noise, condition).output)
 
     def elements(self, values: tf.Tensor) -> tf.Tensor:

@@ -19,8 +19,8 @@ from distill.config import RECENT, StudentConfig
 from onepass.foundation.compute_dtype import compute_dtype
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.initial import Initial
-from onepass.replicator.training.rematerialisation import recomputed
-from wavenet.residual_layers import SQRT_HALF, causal_taps, gated
+from onepass.replicator.training.rematerialisation import call_rematerialised
+from wavenet.residual_layers import SQRT_HALF, causal_taps, gate_halves
 
 Past = list[tf.Tensor]
 
@@ -71,13 +71,13 @@ class FlowLayer(tf.Module):
           past: the preceding inputs, [batch, past_samples, residual].
         """
         dtype = hidden.dtype
-        later = _joined(past, hidden)[1]
+        later = _append_past(past, hidden)[1]
         inputs = causal_taps(past, hidden, self.dilation)
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
         if self.condition_kernel is not None:
             inputs, weights = [*inputs, condition], tf.concat([weights, self.condition_kernel], 0)
         gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
-        units = gated(gate + tf.cast(self.gate_bias, dtype))
+        units = gate_halves(gate + tf.cast(self.gate_bias, dtype))
         update = tf.matmul(units, tf.cast(self.residual_kernel, dtype))
         return (hidden + update + tf.cast(self.residual_bias, dtype)) * SQRT_HALF, later
 
@@ -144,14 +144,14 @@ class Flow(tf.Module):
         time = tf.shape(noise)[1] if noise.shape[1] is None else noise.shape[1]
         noise = tf.cast(noise, dtype)
         whole = tf.pad(noise, [[0, 0], [0, -time % bunch]]) if bunch > 1 else noise
-        joined, front = _joined(past[0], whole)
+        joined, front = _append_past(past[0], whole)
         kernel = tf.cast(self.front_kernel, dtype)[:, None, :]
         # The sample at time t is left out: only z_<t is read.
         hidden = tf.nn.conv1d(joined[:, :-1, None], kernel, bunch, "VALID")
         hidden = tf.cast(hidden + tf.cast(self.front_bias, dtype), self.dtype)
         pasts = [front]
         for layer, before in zip(self.layers, past[1:], strict=True):
-            hidden, later = recomputed(layer, hidden, condition, before)
+            hidden, later = call_rematerialised(layer, hidden, condition, before)
             pasts.append(later)
         location, log_scale = (x[:, :time] for x in self._head(hidden, joined))
         output = noise * tf.exp(log_scale) + location
@@ -172,7 +172,7 @@ class Flow(tf.Module):
         if self.config.bunch_samples == 1:
             hidden = tf.nn.relu(hidden)
         else:
-            hidden = gated(self._from_layers(hidden) + self._from_recent(joined))
+            hidden = gate_halves(self._from_layers(hidden) + self._from_recent(joined))
         hidden = tf.matmul(hidden, tf.cast(self.head1_kernel, dtype))
         hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
         raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), self.outer_dtype)
@@ -193,7 +193,7 @@ class Flow(tf.Module):
         return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)
 
 
-def _joined(past: tf.Tensor, now: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _append_past(past: tf.Tensor, now: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return past and present inputs concatenated in time, and the past for the next call."""
     joined = tf.concat([past, now], 1)
     length = past.shape[1]

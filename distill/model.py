@@ -20,7 +20,7 @@ from distill.generation import (
 )
 from distill.losses.kl_divergence import log_density
 from distill.presets import KIND, DistillConfig
-from distill.refinement import Refiner, refined
+from distill.refinement import Refiner, refine_chunks
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from distill.teacher import load_teacher
@@ -91,7 +91,7 @@ class StudentModel(TrainedSpeechModel):
         """Return the sounds in parts; None as the length of the first: short, with look-ahead."""
         draw = self.read_recording(draw)
         condition = draw.condition
-        frames = None if condition is None else self._checked(condition)
+        frames = None if condition is None else self._check_frames(condition)
         request = self._request(draw, frames)
         refiner = self._refiner(frames, self._passes(condition, draw.refine))
         check_backend(draw.method)
@@ -99,7 +99,7 @@ class StudentModel(TrainedSpeechModel):
             ahead = 0 if refiner is None else refiner.reach_frames * self.hop_samples
             first = FIRST_SAMPLES + ahead
         chunks = stream(self.network, request, draw.method, samples, first)
-        chunks = self._refined(chunks, frames, refiner)
+        chunks = self._refine_chunks(chunks, frames, refiner)
         return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
 
     def log_density(
@@ -122,7 +122,7 @@ class StudentModel(TrainedSpeechModel):
           condition: frames [frames, channels], or None for an unconditional model.
           speaker: name of the speaker, for models with speakers.
         """
-        frames, network = None if condition is None else self._checked(condition), self.network
+        frames, network = None if condition is None else self._check_frames(condition), self.network
         draw = Draw(num, length, seed, speaker=speaker, temperature=1.0)
         request = self._request(draw, frames)
         phase = tf.zeros([len(request.rows)], tf.float64)
@@ -153,7 +153,7 @@ class StudentModel(TrainedSpeechModel):
             raise UserError("`refine` must be 0 for a student that reads no mel.")
         return Refiner(convention, passes)
 
-    def _refined(
+    def _refine_chunks(
         self, chunks: Iterator[np.ndarray], frames: Frames | None, refiner: Refiner | None
     ) -> Iterator[np.ndarray]:
         if refiner is None or frames is None:
@@ -164,10 +164,10 @@ class StudentModel(TrainedSpeechModel):
             return mel_of(part[:, : convention.bands], convention)
 
         if isinstance(frames, FramesInPieces):
-            return refined(chunks, MappedFrames(frames, mel), refiner)
-        return refined(chunks, mel(frames), refiner)
+            return refine_chunks(chunks, MappedFrames(frames, mel), refiner)
+        return refine_chunks(chunks, mel(frames), refiner)
 
-    def _checked(self, condition: np.ndarray | FramesInPieces) -> Frames:
+    def _check_frames(self, condition: np.ndarray | FramesInPieces) -> Frames:
         """Check the frames, and return them as float32 [frames, channels] or in their pieces.
 
         Raises:
@@ -239,7 +239,7 @@ def teacher_of(model: StudentModel) -> Path:
     return path
 
 
-def untrained(model: StudentModel) -> StudentModel:
+def random_student(model: StudentModel) -> StudentModel:
     """Return a student of the same configuration with random weights."""
     mel = model.data.mel(model.hop_samples)
     network = ParallelWaveNet(model.config.student, model.config.seed, mel)

@@ -44,7 +44,7 @@ def flow_stages(
         raise ValueError("`student` must make the wave, not a residual.")
     known = named_weights(student)
     names = {variable.ref(): name for name, variable in known.items()}
-    of_flows = [_named(flow, names) for flow in student.flows]
+    of_flows = [_variables_by_name(flow, names) for flow in student.flows]
     others = known.keys() - {name for variables in of_flows for name in variables}
     of_flows[0] |= {name: known[name] for name in known if name in others}
     last, stages = len(student.flows) - 1, []
@@ -105,7 +105,7 @@ def _size(module: tf.Module) -> int:
     return sum(int(variable.shape.num_elements()) for variable in module.variables)
 
 
-def _named(flow: Flow, names: dict) -> dict[str, tf.Variable]:
+def _variables_by_name(flow: Flow, names: dict) -> dict[str, tf.Variable]:
     return {names[variable.ref()]: variable for variable in flow.trainable_variables}
 
 

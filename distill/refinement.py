@@ -83,7 +83,7 @@ class Refiner:
         return nearer / a
 
 
-def refined(
+def refine_chunks(
     chunks: Iterator[np.ndarray], mel: np.ndarray | MappedFrames, refiner: Refiner
 ) -> Iterator[np.ndarray]:
     """Refine chunks of sounds [batch, samples], and yield the result in chunks, in [-1, 1].

@@ -20,7 +20,7 @@ from onepass.likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 from wavenet.pitch_reader import REFERENCE_HZ
-from wavenet.upsampling import interpolated
+from wavenet.upsampling import interpolate_frames
 
 LEVEL = 3.0  # root mean square of the pulses, which must stand out from the noise's 1.8
 TOP_SHARE = 0.47  # harmonics above this share of the sample rate are left out
@@ -217,8 +217,8 @@ class PulseSource:
           phase_cycles: the phase before the first requested sample, float64 [batch].
           asked: the requested span, as a slice of sample indices.
         """
-        octaves = upsampled(pitch[..., 0], self._hop)
-        voiced = upsampled(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
+        octaves = upsample_frames(pitch[..., 0], self._hop)
+        voiced = upsample_frames(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
         f0_hz = REFERENCE_HZ * tf.pow(tf.constant(2.0, pitch.dtype), octaves)
         phase = running_phase(f0_hz, self._rate_hz, phase_cycles, asked.start)
         pulses = pulse_train(phase, tf.cast(f0_hz, tf.float32), self._rate_hz)
@@ -241,10 +241,10 @@ def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
     return tf.concat([steps[:, i : i + count] for i in range(parts)], -1)[..., :width]
 
 
-def upsampled(frames: tf.Tensor, hop: int) -> tf.Tensor:
+def upsample_frames(frames: tf.Tensor, hop: int) -> tf.Tensor:
     """Interpolate values [batch, frames] linearly between the frames' centres, at every sample."""
     beyond = tf.concat([frames[:, :1], frames, frames[:, -1:]], 1)
-    return interpolated(beyond[..., None], hop)[..., 0]
+    return interpolate_frames(beyond[..., None], hop)[..., 0]
 
 
 def running_phase(

@@ -14,7 +14,7 @@ from distill.student import Condition, ParallelWaveNet
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.capabilities import with_density
 from onepass.likelihoods.codec import Codec
-from onepass.samplers.chunks import padded
+from onepass.samplers.chunks import pad_chunk
 from wavenet.trained_speech import Request
 
 # The entries of model.json that must be equal for a model and its draft.
@@ -58,7 +58,7 @@ class SoundDraft(FlowDraft):
 def _part(first: int, length: int, samples: int, values: tf.Tensor | None) -> Any:
     """Return the rows that cover a block, from values with one row every `samples` samples."""
     start, count = first // samples, length // samples
-    return None if values is None else padded(values[:, start : start + count], count)
+    return None if values is None else pad_chunk(values[:, start : start + count], count)
 
 
 def sound_draft(student: Any, model: Any) -> SoundDraft:

@@ -9,7 +9,9 @@ from wavenet.features.mel import hann_window
 EPSILON = 1e-16  # inside the root: |X| of silence is 1e-8, its gradient 0 instead of infinite
 
 
-def _checked(waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int) -> None:
+def _check_waveform(
+    waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int
+) -> None:
     if hop_samples < 1:
         raise ValueError(f"`hop_samples` must be at least 1, got {hop_samples}.")
     if fft_size < window_samples:
@@ -42,14 +44,14 @@ def magnitudes(
       ValueError: the waveform is too short or not [batch, time], or a length is out of range.
     """
     waveform = tf.convert_to_tensor(waveform)
-    _checked(waveform, window_samples, hop_samples, fft_size)
+    _check_waveform(waveform, window_samples, hop_samples, fft_size)
     segments = tf.signal.frame(waveform, window_samples, hop_samples)
     spectrum = tf.signal.rfft(segments * hann_window(window_samples).astype(np.float32), [fft_size])
     power = tf.square(tf.math.real(spectrum)) + tf.square(tf.math.imag(spectrum))
     return tf.sqrt(power + EPSILON)
 
 
-def _padded(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
+def _pad_waveform(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
     """Return the waveform padded on both sides, so that frame 0 is centred at sample hop / 2."""
     samples, hop_samples = waveform.shape[1], convention.hop_samples
     left = convention.window_samples // 2 - hop_samples // 2
@@ -76,7 +78,7 @@ def log_mel(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
     if waveform.shape.rank != 2 or not waveform.shape[1]:
         raise ValueError(f"`waveform` must have the shape [batch, time], got {waveform.shape}.")
     spectrum = magnitudes(
-        _padded(waveform, convention),
+        _pad_waveform(waveform, convention),
         convention.window_samples,
         convention.hop_samples,
         convention.fft_size,

@@ -288,7 +288,13 @@ class ParallelWaveNet(tf.Module):
         """
         if self.residual is None:
             return
-        pairs = list(zip(self.residual.conditioner.kept, conditioner.kept, strict=True))
+        pairs = list(
+            zip(
+                self.residual.conditioner.stored_variables,
+                conditioner.stored_variables,
+                strict=True,
+            )
+        )
         if any(own.shape != given.shape for own, given in pairs):
             raise ValueError("`conditioner` must have the size of this student's conditioner.")
         for own, given in pairs:

@@ -109,10 +109,10 @@ def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
     the scope of a Replicator, every device gets them.
     """
 
-    def frozen(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+    def make_frozen(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
         return make(**{**options, "trainable": False})
 
-    with tf.variable_creator_scope(frozen):
+    with tf.variable_creator_scope(make_frozen):
         copy = make()
     for variable, original in zip(copy.variables, network.variables, strict=True):
         variable.assign(tf.convert_to_tensor(original))

@@ -12,7 +12,7 @@ from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import (
     UnitClassifier,
-    copied,
+    copy_classifier,
     load_units,
     save_units,
     train_units,
@@ -60,7 +60,7 @@ class StudentRecipe(Recipe):
         """Read the recordings, claim the run, make the student, and get the classifier."""
         teacher = self.teacher
         config = self.config.resolved(teacher, self.teacher_path)
-        stored = self.described(
+        stored = self.describe_run(
             KIND,
             config,
             data=to_json(teacher.config.data),
@@ -83,9 +83,9 @@ class StudentRecipe(Recipe):
         teacher, student = self.teacher, begun
         density = WaveNetDensity(teacher.network)
         if not is_single_device(run.replicator):
-            student = _untrained(config, teacher)
-            density = WaveNetDensity(frozen_copy(teacher.network, teacher.network.untrained))
-            classifier = None if classifier is None else copied(classifier)
+            student = _new_network(config, teacher)
+            density = WaveNetDensity(frozen_copy(teacher.network, teacher.network.copy_untrained))
+            classifier = None if classifier is None else copy_classifier(classifier)
         opponent = discriminators(config)
         state = TrainState(student, config.optimizer, config.loop.num_steps, opponent=opponent)
         others = () if opponent is None else opponent.trainable_variables
@@ -102,7 +102,7 @@ class StudentRecipe(Recipe):
             ),
             drawn.portable(),
             lambda: state.start([*begun.trainable_variables, *others]),
-            _frozen(density, classifier),
+            _frozen_variables(density, classifier),
             f"student: {state.size:,} weights, flows of "
             f"{', '.join(map(str, config.student.flows))} layers, receptive field {past} samples "
             f"({1000 * past / config.student.sample_rate_hz:.0f} ms)",
@@ -111,7 +111,9 @@ class StudentRecipe(Recipe):
         )
 
 
-def _frozen(density: WaveNetDensity, classifier: UnitClassifier | None) -> dict[str, tf.Variable]:
+def _frozen_variables(
+    density: WaveNetDensity, classifier: UnitClassifier | None
+) -> dict[str, tf.Variable]:
     """Return the variables that the loss reads and training does not change, by name."""
     frozen = {f"teacher/{i:03d}": v for i, v in enumerate(density.network.variables)}
     units = {} if classifier is None else classifier.named()
@@ -135,7 +137,7 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
       UserError: the teacher's conditioner does not fit, or `config.start_from` cannot be read or
         does not fit.
     """
-    student, conditioner = _untrained(config, teacher), teacher.network.conditioner
+    student, conditioner = _new_network(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
         folder = shipped.model_folder(Path(config.start_from))
         assign_weights(student, stored_weights(folder), folder)
@@ -158,7 +160,7 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     return student
 
 
-def _untrained(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
+def _new_network(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     return ParallelWaveNet(
         config.student, config.seed, teacher.data.mel(config.student.hop_samples)
     )
@@ -226,7 +228,7 @@ def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> Unit
     """Return the run's classifier of speech units, trained if missing; None if not used."""
     if not (config.loss.feature or config.loss.style):
         return None
-    path = run.kept(UNITS)
+    path = run.run_file(UNITS)
     if not path.exists():
         run.log("training a classifier of speech units for the perceptual loss")
         classifier = train_units(corpus, seed=config.seed, log=run.log)

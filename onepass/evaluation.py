@@ -10,7 +10,7 @@ import numpy as np
 
 from onepass.evaluation_batches import Example, batches, examples, rank_of
 from onepass.foundation.arguments import whole_number
-from onepass.foundation.ending import MOST_ROWS, bounded, ends
+from onepass.foundation.ending import MOST_ROWS, ends, limit_rows
 from onepass.foundation.errors import UserError
 from onepass.foundation.intervals import Measure, weighted_mean
 from onepass.interface import Model
@@ -76,7 +76,7 @@ def evaluate(
         check()
     rows: Iterator[Example] = examples(data, condition, rank_of(model))
     if not ends(data, "data") and most is not None:
-        rows = bounded(rows, lambda row: 1, "data", _warn, most)
+        rows = limit_rows(rows, lambda row: 1, "data", _warn, most)
     nats: list[float] = []
     elements = 0
     for batch in batches(rows, batch_size):

@@ -95,7 +95,9 @@ def examples(data: Any, condition: Any, rank: int) -> Iterator[Example]:
             if given and (each.conditions or each.shared):
                 raise UserError("`condition` must be None where `data` has conditions.")
             if given:
-                each = each._replace(conditions=_row(given, number), shared=_shared(given))
+                each = each._replace(
+                    conditions=_row(given, number), shared=_shared_conditions(given)
+                )
             yield each
             number += 1
     _check_rows(given, number)
@@ -141,7 +143,7 @@ def _of_batch(batch: Any, condition: Any, rank: int) -> Iterator[Example]:
     _check_rows(given | ({} if lengths is None else {LENGTHS: np.asarray(lengths)}), len(rows))
     for number, row in enumerate(rows):
         length = None if lengths is None else int(lengths[number])
-        yield Example(np.asarray(row), _row(given, number), length, _shared(given))
+        yield Example(np.asarray(row), _row(given, number), length, _shared_conditions(given))
 
 
 def _by_name(condition: Any) -> dict[str, Any]:
@@ -164,7 +166,7 @@ def _row(conditions: Mapping[str, Any], number: int) -> dict[str, Any]:
     return {name: value[number] for name, value in conditions.items() if np.ndim(value)}
 
 
-def _shared(conditions: Mapping[str, Any]) -> dict[str, Any]:
+def _shared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conditions that are one number for all rows."""
     return {name: value for name, value in conditions.items() if not np.ndim(value)}
 

@@ -20,7 +20,7 @@ from onepass.networks.elements import as_array, check_elements, check_parts, cod
 from onepass.networks.layout import layout_of
 from onepass.networks.named_conditions import first_state, rows
 from onepass.networks.network import condition_specs
-from onepass.networks.prompts import decoded
+from onepass.networks.prompts import decode_chunks
 from onepass.networks.ragged import with_lengths, zero_after_end
 from onepass.networks.symbols_of import symbols_of
 from onepass.networks.trainable import Weights, weights_read
@@ -244,7 +244,7 @@ class Autoregressive(Model):
         """
         self.follow()
         symbols = self.symbols(elements)
-        given = self._given(condition, symbols.shape)
+        given = self._prepare_condition(condition, symbols.shape)
         if not tf.executing_eagerly():
             return self.symbol_network.parameters(symbols, given)
         return self.compiled.function("conditionals", self.symbol_network.parameters)(
@@ -279,7 +279,7 @@ class Autoregressive(Model):
         self.follow()
         elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
-        given = self._given(condition, symbols.shape)
+        given = self._prepare_condition(condition, symbols.shape)
         if not tf.executing_eagerly():
             return self._log_prob(symbols, given, lengths)
         lengths = None if lengths is None else tf.constant(lengths)
@@ -341,11 +341,14 @@ class Autoregressive(Model):
         self.check_length((length,))
         prompt, shared = how.prompt(self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
-        if not self.symbol_network.has_step and self.samplers.chunked(heat, prompt) is None:
+        if (
+            not self.symbol_network.has_step
+            and self.samplers.find_chunk_sampler(heat, prompt) is None
+        ):
             # raises an error that says what is missing
             first_state(self.symbol_network, 1, length, rows(condition, slice(1)))
         parts = self.samplers.stream(seed, num, length, chunk, condition, heat, prompt, shared)
-        return decoded(parts, prompt, self.codec)
+        return decode_chunks(parts, prompt, self.codec)
 
     def as_draft(self, model: "Autoregressive") -> Draft:
         """Return this model as a draft for speculative sampling of another model.
@@ -359,5 +362,5 @@ class Autoregressive(Model):
         """
         return stepped_draft(self, model)
 
-    def _given(self, condition: Any, shape: Sequence[int | None]) -> Any:
+    def _prepare_condition(self, condition: Any, shape: Sequence[int | None]) -> Any:
         return given_to(self.symbol_network, condition, self.order, shape)

@@ -13,7 +13,7 @@ from onepass.bundles.condition_inputs import has_named
 from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
 from onepass.bundles.sampling import OWN_OPTIONS, Sampling
 from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest
-from onepass.bundles.sound_sampling import levelled
+from onepass.bundles.sound_sampling import restore_level
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
@@ -91,7 +91,7 @@ class RemoteModel(Sampling):
         if self._is_sequence:
             with self._own_errors():
                 request = self._own_request(draw, for_all=True)
-            return self.streamed(request, 1 if chunk is None else chunk)
+            return self.stream_chunks(request, 1 if chunk is None else chunk)
         if chunk is not None:
             raise UserError("`chunk` must be None: the server chooses the parts.")
         if self.makes_sound:
@@ -119,7 +119,7 @@ class RemoteModel(Sampling):
         )
         with speech as chunks:
             for chunk in chunks:
-                yield levelled(chunk, condition)
+                yield restore_level(chunk, condition)
 
     def _images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
         """Yield the scales of each image, smallest first, as the server draws them."""

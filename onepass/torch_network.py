@@ -31,7 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", required=True, metavar="FOLDER", help="folder to write")
     options = parser.parse_args(words)
     try:
-        module, arguments = _made(options.factory)
+        module, arguments = _make_module(options.factory)
         from onepass.networks.from_torch.export import export
         from onepass.networks.from_torch.folder import write_folder
 
@@ -46,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _made(name: str) -> tuple[Any, dict[str, Any]]:
+def _make_module(name: str) -> tuple[Any, dict[str, Any]]:
     """Return a module and the arguments of `export`, from what a factory returns."""
     place, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:

@@ -101,9 +101,9 @@ class PixelSymbols:
         """Return the encoded condition, with coordinates for images with the shape of `like`."""
         if isinstance(condition, Condition):  # an earlier result of this method
             return condition
-        return self.network.placed(self.encoded(condition), like)
+        return self.network.add_coordinates(self.encode_condition(condition), like)
 
-    def encoded(self, condition: Any) -> Condition:
+    def encode_condition(self, condition: Any) -> Condition:
         """Return the encoding of conditions given by name, without coordinates."""
         named = {} if condition is None else condition.fixed
         return NONE if self._conditioner is None else self._conditioner(named)
@@ -145,17 +145,19 @@ class PixelDistribution:
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """Return the log-probability of pixels int32 [..., channels], float32 [...], in nats."""
-        return self._output.log_prob(self._hidden(parameters), symbols)
+        return self._output.log_prob(self._split_hidden(parameters), symbols)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
         """Draw pixels int32 [..., channels], a pure function of parameters and `noise`."""
-        return self._output.sample(self._hidden(parameters), noise, temperature, self._guidance)
+        return self._output.sample(
+            self._split_hidden(parameters), noise, temperature, self._guidance
+        )
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the most probable level of each channel given those before it, int32."""
-        hidden, drawn = self._hidden(parameters), list[tf.Tensor]()
+        hidden, drawn = self._split_hidden(parameters), list[tf.Tensor]()
         for _ in range(self.channels):
             table = self._output.level_log_probs(hidden, drawn)
             drawn.append(tf.argmax(table, axis=-1, output_type=tf.int32))
@@ -167,7 +169,7 @@ class PixelDistribution:
         """Return the random words of every pixel, uint32 [rows, length, noise_channels]."""
         return noise.words(seed, rows, start, length, self.noise_channels)
 
-    def _hidden(self, parameters: tf.Tensor) -> Hidden:
+    def _split_hidden(self, parameters: tf.Tensor) -> Hidden:
         units = self.num_parameters - self.channels
         return Hidden(*tf.split(parameters, [units, self.channels], -1))
 
@@ -187,6 +189,6 @@ def cached_rows(network: PixelCNN, distribution: Any) -> Any:
         condition: Any,
         temperature: float | tf.Tensor,
     ) -> tf.Tensor:
-        return program(noise, symbols.encoded(condition), temperature)
+        return program(noise, symbols.encode_condition(condition), temperature)
 
     return run

@@ -15,7 +15,7 @@ from onepass.foundation.card import (
 from onepass.foundation.intervals import EXPLAINED
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
-from pixelcnn.joining import joined
+from pixelcnn.joining import join_runs
 from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
 from pixelcnn.model import folder_of, load
 
@@ -29,7 +29,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     if given.parts_from:
         others = tuple(folder_of(path) for path in given.parts_from)
         given = dataclasses.replace(given, parts_from=others)
-        stored, model = joined(given.run, others)
+        stored, model = join_runs(given.run, others)
     if "teacher" in stored:
         stored["teacher"] = Path(stored["teacher"]).name
     dtype = np.float16 if given.float16 else np.float32

@@ -49,13 +49,13 @@ def arguments_of(preset: str) -> Any:
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 
-def _detected(config: Any, arguments: list[str]) -> list[str]:
+def _detect_options(config: Any, arguments: list[str]) -> list[str]:
     """Return and print the options that the images require; [] if help is requested."""
     if {"-h", "--help"} & set(arguments):
         return []
-    from pixelcnn.data.detection import detected
+    from pixelcnn.data.detection import detect_options
 
-    found = detected(config, arguments)
+    found = detect_options(config, arguments)
     if found:
         print(f"detected from the images: {' '.join(found)}")
     return found
@@ -95,7 +95,7 @@ class EvaluateArguments:
             raise UserError(f"`--samples` must be 0 or more, got {self.samples}.")
 
 
-def _evaluated(given: EvaluateArguments, model: "ImageModel", data: str) -> dict:
+def _evaluate_model(given: EvaluateArguments, model: "ImageModel", data: str) -> dict:
     from pixelcnn.data.dataset import ImageDataset
     from pixelcnn.evaluation import evaluate
 
@@ -146,7 +146,7 @@ def training_data(path: Path) -> str:
 def format_report(figures: dict) -> str:
     """Return the result of an evaluation as lines of text."""
     from onepass.foundation import intervals
-    from onepass.foundation.folders import counted
+    from onepass.foundation.folders import count_noun
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
@@ -155,7 +155,7 @@ def format_report(figures: dict) -> str:
     left = f" (its other {others} are for training; --all: use them too)" if others else ""
     trained = "joined" if figures["step"] is None else f"step {figures['step']}"
     lines = [
-        f"{figures['model']}, {trained}, on {counted(used, 'dev image')} of {figures['data']}"
+        f"{figures['model']}, {trained}, on {count_noun(used, 'dev image')} of {figures['data']}"
         f"{left}",
         f"  bits per dimension   {intervals.format_measure(bits)}",
     ]
@@ -203,7 +203,7 @@ def _parts() -> Parts:
     return Parts(
         recipe=lambda preset, given: training.ImageRecipe(preset, given.config, given.data),
         load=model.load,
-        evaluate=_evaluated,
+        evaluate=_evaluate_model,
         report=format_report,
         measure=card.measure,
         card=card.card,
@@ -224,5 +224,5 @@ IMAGES = ModelFamily(
     training_data=training_data,
     load_parts=_parts,
     shipped=shipped.FOLDERS,
-    detected=_detected,
+    detected=_detect_options,
 )

@@ -56,7 +56,9 @@ class ImageConditionals:
         self.ways: Sequence[str] = ("closed",)
         self.passes = self.steps = 0
         self._mapped = density.conditioner.map_channels > 0
-        self._conditionals = tf.function(self._hidden, autograph=False, reduce_retracing=True)
+        self._conditionals = tf.function(
+            self._hidden_by_part, autograph=False, reduce_retracing=True
+        )
         self._condition = tf.function(density.conditioner, autograph=False, reduce_retracing=True)
         self._factors: dict[str, tf.types.experimental.GenericFunction] = {}
         self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
@@ -112,7 +114,7 @@ class ImageConditionals:
         made = PIXELS.get(output.kind, TabledPixels)
         return made(output, hidden, coding.tolerance, self._mapped, coding.moved)
 
-    def _hidden(self, batch: dict) -> dict:
+    def _hidden_by_part(self, batch: dict) -> dict:
         """Return {part: (hidden states, levels)} of all pixels."""
         condition = self.density.conditioner(batch)
         parts = self.density.conditionals(batch["levels"], condition, MODE)
@@ -230,7 +232,7 @@ class Images(Kind):
         values = list(condition) if isinstance(condition, list | tuple) else [condition]
         if len(values) not in (1, len(images)):
             raise UserError(f"There must be 1 or {len(images)} conditions, got {len(values)}.")
-        stored = [_stored(model, value) for value in values]
+        stored = [_store_condition(model, value) for value in values]
         stored = stored[:1] if all(each == stored[0] for each in stored) else stored
         described = {"batch": batch} | ({} if stored == [None] else {"condition": stored})
         parts = (images[first : first + batch] for first in range(0, len(images), batch))
@@ -241,14 +243,16 @@ class Images(Kind):
         num, *shape = found.shape
         if not num or tuple(shape) != self._shape:
             size = self._model.size
-            fields.damaged("shape", f"one or more images of {size}x{size} pixels")
+            fields.raise_damaged("shape", f"one or more images of {size}x{size} pixels")
         batch = fields.whole("batch", found.description.get("batch"), 1, MOST_BATCH)
         if len(found.streams) != -(-num // batch):
-            fields.damaged("streams", f"one for each {batch} images")
-        stored = fields.listed("condition", found.description.get("condition", [None]), (1, num))
+            fields.raise_damaged("streams", f"one for each {batch} images")
+        stored = fields.check_list(
+            "condition", found.description.get("condition", [None]), (1, num)
+        )
         wanted = STORED[self._model.config.conditioning.kind]
         if not all(type(value) is wanted for value in stored):
-            fields.damaged("condition", f"a list of {wanted.__name__}")
+            fields.raise_damaged("condition", f"a list of {wanted.__name__}")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the shape and the conditions of each batch in a file."""
@@ -274,13 +278,13 @@ class Images(Kind):
             rows = [read(np.array(v) if isinstance(v, list) else v) for v in values]
             found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         except (TypeError, ValueError, OverflowError):  # raised for lists that are not maps
-            fields.damaged("condition", "maps")
+            fields.raise_damaged("condition", "maps")
         if "map" in found and found["map"].shape != (count, size, size):
-            fields.damaged("condition", f"maps of {size}x{size} labels")
+            fields.raise_damaged("condition", f"maps of {size}x{size} labels")
         return found
 
 
-def _stored(model: Any, value: Any) -> Any:
+def _store_condition(model: Any, value: Any) -> Any:
     """Return a condition as stored: the number of a class, a caption, a map as a list, or None."""
     model.condition(value)  # raises an error for an unknown condition
     if value is None:

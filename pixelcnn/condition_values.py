@@ -79,6 +79,6 @@ def as_list(condition: Any, num: int) -> list[Any]:
     return values
 
 
-def stacked(each: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def stack_conditions(each: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Return the conditions of several images, each a batch of one, as those of one batch."""
     return {name: np.concatenate([one[name] for one in each]) for name in each[0]}

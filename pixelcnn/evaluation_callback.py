@@ -11,7 +11,7 @@ import tensorflow as tf
 from onepass.foundation.metrics import MetricsLog
 from onepass.replicator.training.state import TrainState
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.depth import EIGHT, rescaled
+from pixelcnn.data.depth import EIGHT, rescale_levels
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.sampling.grids import grid, write_png
@@ -61,7 +61,7 @@ class EvaluationCallback:
                 log.scalars(step, {name: total} | (figures if len(parts) > 1 else {}))
             if self._can_sample():
                 bits = self.density.config.data.bits
-                sheet = grid([rescaled(image, bits, EIGHT) for image in self._images()])
+                sheet = grid([rescale_levels(image, bits, EIGHT) for image in self._images()])
                 write_png(self.folder / f"step_{step:08d}.png", sheet)
                 log.image(step, "samples", sheet)
         return total

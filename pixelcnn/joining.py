@@ -45,7 +45,7 @@ class _Channels(NamedTuple):
     own: int
     all_: int
 
-    def padded(self, weight: np.ndarray, axis: int) -> np.ndarray:
+    def pad_weight(self, weight: np.ndarray, axis: int) -> np.ndarray:
         """Return the weight extended to all channels, with zeros for other encoders' channels."""
         own, behind = np.split(weight, [self.own], axis)
         sizes = [(0, 0)] * weight.ndim
@@ -53,7 +53,7 @@ class _Channels(NamedTuple):
         return np.concatenate([np.pad(own, sizes), behind], axis)
 
 
-def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
+def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
     """Return the configuration and the model that combine the parts of several runs or folders.
 
     A part that was trained more than once is taken from the first run. A run that distilled a base
@@ -67,7 +67,7 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
     given = [_read(path) for path in (run, *others)]
     for other in given[1:]:
         _check_alike(given[0], other)
-    taken = _divided(given)
+    taken = _divide_parts(given)
     first = taken[0].stored
     network = first["network"] | _settings(taken, OF_THE_BASE, is_base=True)
     network |= _settings(taken, ("factor",), is_base=False)
@@ -95,7 +95,7 @@ def _read(path: Path) -> _Trained:
     return _Trained(path, stored, floats, model.multiscale.parts, is_encoded)
 
 
-def _divided(given: Sequence[_Trained]) -> list[_Trained]:
+def _divide_parts(given: Sequence[_Trained]) -> list[_Trained]:
     """Return the runs from which parts are taken, each with only those parts."""
     own = [(part, n) for n, each in enumerate(given) for part in _own_training(each)]
     kept = [(part, n) for n, each in enumerate(given) for part in each.parts]
@@ -155,13 +155,13 @@ def _side_by_side(taken: list[_Trained]) -> tuple[dict[str, int], Arrays]:
         for name, weight in _own(each).items():
             kind = "" if SHALLOW in name else name.rpartition("/")[2]
             if kind in READS_VECTOR:
-                weight = vector.padded(weight, READS_VECTOR[kind])
+                weight = vector.pad_weight(weight, READS_VECTOR[kind])
             elif kind in READS_MAP:
-                weight = map_.padded(weight, READS_MAP[kind])
+                weight = map_.pad_weight(weight, READS_MAP[kind])
             weights[name] = weight
         if map_.own:
             kernel = each.weights[PAINTED].reshape(vector.own, -1, map_.own)
-            painted = painted + map_.padded(vector.padded(kernel, 0), 2)
+            painted = painted + map_.pad_weight(vector.pad_weight(kernel, 0), 2)
     if maps[0].all_:
         weights[PAINTED] = painted.reshape(vectors[0].all_, -1)
     return {"text_channels": vectors[0].all_, "text_map_channels": maps[0].all_}, weights

@@ -25,7 +25,7 @@ from pixelcnn.condition_values import (
     as_condition,
     as_list,
     label_of,
-    stacked,
+    stack_conditions,
 )
 from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.video import Statistics
@@ -162,7 +162,7 @@ class ImageModel(Model):
         check_request(self.density, request)
         each = [self.condition(value) for value in conditions]
         if batch > 1:
-            return self.sampler.images(request._replace(condition=stacked(each)))
+            return self.sampler.images(request._replace(condition=stack_conditions(each)))
         requests = [request._replace(rows=(n,), condition=one) for n, one in enumerate(each)]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))
 
@@ -224,7 +224,7 @@ class ImageModel(Model):
         shape = (None, self.size, self.size, self.channels)
         check_images("images", images, shape, self.levels)
         each = [self.condition(value) for value in as_list(condition, len(images))]
-        return {"levels": np.asarray(images, np.int32), **stacked(each)}
+        return {"levels": np.asarray(images, np.int32), **stack_conditions(each)}
 
     @functools.cached_property
     def compressed(self) -> "Images":

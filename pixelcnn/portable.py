@@ -95,7 +95,7 @@ def trainable(config: AnyTrainConfig) -> Trainable:
         "seed": tf.TensorSpec([1, 2], tf.int32),
     }
     model = Trainable(state, ImageLoss(density), spec, config.loop.jit_compile, make)
-    return model.resized(data.batch_size, config.optimizer.accumulate)
+    return model.resize_batches(data.batch_size, config.optimizer.accumulate)
 
 
 def _pixelcnn_sampler(
@@ -111,7 +111,7 @@ def _pixelcnn_sampler(
         "given_count": tf.TensorSpec([], tf.int32),
     }
 
-    def drawn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def draw_image(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         given = Prefix(inputs["given"], inputs["given_count"])
         levels = sample_pixelcnn(
             density.conditioner,
@@ -129,7 +129,7 @@ def _pixelcnn_sampler(
             return {"picture": levels}
         return {"picture": levels.levels, "passes": levels.batch_passes}
 
-    return drawn, own
+    return draw_image, own
 
 
 def _multiscale_sampler(
@@ -141,7 +141,7 @@ def _multiscale_sampler(
         images = [1, start_size, start_size, density.config.data.channels]
         own["start"] = tf.TensorSpec(images, tf.int32)
 
-    def drawn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def draw_scales(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         words = multiscale_words(model, inputs["seed"], inputs["rows"], size)
         fixed = (density.conditioner, model, size, sampler_of(sampler))
         start, temperatures = inputs.get("start"), inputs["temperatures"]
@@ -153,4 +153,4 @@ def _multiscale_sampler(
         )
         return {f"picture_{image.shape[1]}": image for image in scales} | counted
 
-    return drawn, own
+    return draw_scales, own

@@ -11,7 +11,7 @@ from onepass.foundation.progress import Progress
 from pixelcnn import shipped
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.depth import EIGHT, rescaled
+from pixelcnn.data.depth import EIGHT, rescale_levels
 from pixelcnn.data.image_file import DataError
 from pixelcnn.measures.classifier import Classifier, classifier_of, opened_classifier
 from pixelcnn.measures.sample_quality import sample_quality
@@ -33,7 +33,7 @@ def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Clas
                 corpus = read_corpus(source, model.config.data)
                 if corpus.classes == model.classes:
                     train = corpus.splits["train"]
-                    shown = rescaled(train.images, model.bits, EIGHT)
+                    shown = rescale_levels(train.images, model.bits, EIGHT)
                     train = dataclasses.replace(train, images=shown)
                     return classifier_of(train, len(corpus.classes))
     return None
@@ -55,7 +55,7 @@ def evaluate_samples(
     """
     dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
     chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
-    labels, conditions = _asked(model, dev, chosen, num)
+    labels, conditions = _classes_and_conditions(model, dev, chosen, num)
     heat = temperature[0] if len(temperature) == 1 else temperature
     sampled = model.stream(
         num, seed=seed, condition=conditions, temperature=heat, guidance=guidance
@@ -63,17 +63,19 @@ def evaluate_samples(
     drawn = []
     with Progress(num, "drawing", "image") as progress:
         for (image,) in sampled:
-            drawn.append(rescaled(image, model.bits, EIGHT))
+            drawn.append(rescale_levels(image, model.bits, EIGHT))
             progress.advance()
     real = sample_quality(
-        classifier, list(rescaled(dev.images[chosen], model.bits, EIGHT)), dev.labels[chosen]
+        classifier, list(rescale_levels(dev.images[chosen], model.bits, EIGHT)), dev.labels[chosen]
     )
     made = sample_quality(classifier, drawn, labels)
     asked = {"num": num, "guidance": guidance, "temperature": list(temperature)}
     return {**asked, **made, "dev": {"pictures": len(chosen), **real}}
 
 
-def _asked(model: ImageModel, dev: Any, chosen: np.ndarray, num: int) -> tuple[np.ndarray, list]:
+def _classes_and_conditions(
+    model: ImageModel, dev: Any, chosen: np.ndarray, num: int
+) -> tuple[np.ndarray, list]:
     """Return the classes of the samples to draw, [num], and the corresponding conditions."""
     if model.config.conditioning.kind == "text":
         rows = np.resize(chosen, num)

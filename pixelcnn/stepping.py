@@ -43,7 +43,7 @@ class SteppedPixelCNN:
         """
         network, channels = self.network, self.network.output_config.channels
         images = np.zeros([batch, height, self.width, channels], np.int32)
-        condition = network.placed(condition, images)
+        condition = network.add_coordinates(condition, images)
         padded = tf.zeros([batch, FRONT_ROWS, self.width + 2 * FRONT_REACH, channels + 1])
         units = network.config.units
         above = [tf.zeros([batch, each.dilation, self.width, units]) for each in network.layers]
@@ -65,10 +65,10 @@ class SteppedPixelCNN:
         for x in range(self.width):
             hidden, columns = self._pixel(row, tf.constant(x), left, columns)
             levels[:, x] = read(hidden)
-            left = self._shifted(left, tf.constant(levels[:, x]))
+            left = self._shift_left(left, tf.constant(levels[:, x]))
 
     @tf.function(autograph=False, reduce_retracing=True)
-    def _shifted(self, left: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+    def _shift_left(self, left: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """Return the inputs to the left of the next pixel, after appending `levels`."""
         return tf.concat([left[:, 1:], self.network.inputs(levels)[:, tf.newaxis]], 1)
 

@@ -31,7 +31,7 @@ class ImageRecipe(Recipe):
         dataset = ImageDataset.read(self.data, self.config)
         config = dataset.resolved
         dataset = dataclasses.replace(dataset, config=config)
-        stored = self.described(config.kind, config, **facts_of(dataset))
+        stored = self.describe_run(config.kind, config, **facts_of(dataset))
         run.claim(stored, CHANGEABLE, defaults(config))
         run.log(*dataset.notes)
         return dataset

@@ -38,7 +38,7 @@ class AnyVoice:
 
 def speak_text_with(patch, text_frames):
     """Puts a function in the place of the text front end."""
-    patch.setattr(speech, "shipped", AnyVoice)
+    patch.setattr(speech, "shipped_voice", AnyVoice)
     patch.setattr(speech, "text_frames", text_frames)
 
 

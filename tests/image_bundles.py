@@ -37,7 +37,7 @@ def _save(kind: str, path: Path) -> None:
     dataset = ImageDataset.read(data_of(kind), config_for(kind))
     config = dataset.resolved
     facts = facts_of(dataclasses.replace(dataset, config=config))
-    stored = ImageRecipe("tiny", config, data_of(kind)).described(config.kind, config, **facts)
+    stored = ImageRecipe("tiny", config, data_of(kind)).describe_run(config.kind, config, **facts)
     density = perturbed(ImageDensity(config, QuickInitial(0)))
     save(density, {**spec_of(stored, path), "step": 3}, stored, path)
 

@@ -43,11 +43,11 @@ def searched(folder, mesh, machine=MACHINE):
     step = Step.read(folder)
     manifest = run.read_manifest(folder)
     described = manifest["functions"]["step"]
-    program = run.exported(folder, described)
+    program = run.load_exported(folder, described)
     advance = run.advance_function(program.call, described)
 
     def compiled(cuts):
-        return Devices(step, Layout(mesh, cuts)).compiled(advance)
+        return Devices(step, Layout(mesh, cuts)).compile_step(advance)
 
     def cost(cuts):
         return compiled_cost(compiled(cuts), machine, Layout(mesh, cuts).num_devices)

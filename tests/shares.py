@@ -41,7 +41,7 @@ class Together:
     def all_gather(self, value):
         return self._exchanged(value, tf.identity)
 
-    def _exchanged(self, value, reduce):
+    def _exchange_value(self, value, reduce):
         number, self._calls = self._calls, self._calls + 1
         if number < len(self._results):
             return tf.nest.map_structure(tf.identity, self._results[number])

@@ -81,7 +81,7 @@ class ToyRecipe(Recipe):
         return self.config.rows
 
     def prepare(self, run):
-        run.claim(self.described("toy", self.config), self.changeable)
+        run.claim(self.describe_run("toy", self.config), self.changeable)
         return images_of(self.data)
 
     def set_up(self, run, prepared):

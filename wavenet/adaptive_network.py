@@ -37,7 +37,7 @@ class AdaptiveWaveNet(WaveNet):
             self.head2_bias.assign(tf.concat(start, 0))
         self.past_prediction = PastPrediction(config.prediction_order, config.prediction_windows)
 
-    def untrained(self) -> "AdaptiveWaveNet":
+    def copy_untrained(self) -> "AdaptiveWaveNet":
         """Return a new network with the same configuration and untrained weights."""
         return AdaptiveWaveNet(self.config)
 
@@ -71,7 +71,7 @@ class AdaptiveWaveNet(WaveNet):
         window = tf.gather(wave, start + tf.range(longest), axis=1)
         return wave[:, -longest:], self.past_prediction(tf.cast(window, tf.float64))
 
-    def appended(self, past: tuple[tf.Tensor, tf.Tensor], newest: tf.Tensor) -> tuple:
+    def append_input(self, past: tuple[tf.Tensor, tf.Tensor], newest: tf.Tensor) -> tuple:
         """Return the past after one more input [batch, 1], with the same predictors."""
         return tf.concat([past[0][:, 1:], newest], 1), past[1]
 

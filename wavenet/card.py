@@ -30,14 +30,14 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
         stored["start_from"] = Path(stored["start_from"]).name
     if given.temperature is not None:
         model = dataclasses.replace(model, spec={**model.spec, "temperature": given.temperature})
-    figures = _measured(model, data)
+    figures = _measure_model(model, data)
     network = {**stored["network"], "compute_dtype": "float32"}
     facts = data_facts(model, data, model.config) | {"quality": figures}
     summary = f"{figures['bits_per_sample']:.3f} bits per sample on dev"
     return Measured(given, model, stored | {"network": network}, facts, summary, _settings(stored))
 
 
-def _measured(model: SpeechModel, data: Path) -> dict:
+def _measure_model(model: SpeechModel, data: Path) -> dict:
     """Return the result of `evaluate`; for several speakers, add "by_speaker" {name: measures}."""
     figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
     if len(model.known_speakers) < 2:

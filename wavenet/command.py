@@ -125,7 +125,7 @@ def training_data(path: Path) -> Path:
     return data
 
 
-def evaluated(given: EvaluateArguments, model: "SpeechModel", data: Path) -> dict:
+def evaluate_model(given: EvaluateArguments, model: "SpeechModel", data: Path) -> dict:
     """Return the result of `wavenet.evaluation.evaluate` with the given options.
 
     Raises:
@@ -149,7 +149,7 @@ def _parts() -> Parts:
     return Parts(
         recipe=lambda preset, given: training.SpeechRecipe(preset, given.config, given.data),
         load=model.load,
-        evaluate=evaluated,
+        evaluate=evaluate_model,
         report=evaluation.format_report,
         measure=card.measure,
         card=card.card,

@@ -53,7 +53,7 @@ class RingSymbols(SoundSymbols):
             position, past, queues = state["network"]
             newest = state["input"]
             newest = newest if config.reads_levels else newest * config.input_gain
-            past = self.network.appended(past, newest)
+            past = self.network.append_input(past, newest)
             now = None if given is None else given[:, time : time + 1]
             gates = step.gate_offsets(now, newest.shape[0], 1)[0]
             parameters, past, queues = step(position, past, queues, gates)
@@ -109,15 +109,15 @@ class Recordings(Kind):
         """Raise a UserError unless all fields of a file are in range."""
         count, samples, *rest = found.shape
         if rest != [1, 1] or not count or count != len(found.streams):
-            fields.damaged("shape", "recordings, samples, 1, 1")
-        lengths = fields.listed("lengths", found.description.get("lengths"), (count,))
+            fields.raise_damaged("shape", "recordings, samples, 1, 1")
+        lengths = fields.check_list("lengths", found.description.get("lengths"), (count,))
         if sum(fields.whole("lengths", length, 1, samples) for length in lengths) != samples:
-            fields.damaged("lengths", f"{samples} in all")
+            fields.raise_damaged("lengths", f"{samples} in all")
         speaker, speakers = found.description.get("speaker"), self._network.config.speakers
         if speakers:
             fields.whole("speaker", speaker, 0, speakers - 1)
         elif speaker is not None:
-            fields.damaged("speaker", "absent")
+            fields.raise_damaged("speaker", "absent")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the shape (1, samples) and the condition of each recording in a file."""

@@ -9,7 +9,7 @@ from onepass.likelihoods.initial import Initial
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import MelPrediction
 from wavenet.pitch_reader import HIGHEST_HZ, LOWEST_HZ, REFERENCE_HZ, PitchReader
-from wavenet.upsampling import interpolated
+from wavenet.upsampling import interpolate_frames
 
 FRAME_WIDTH = 5  # frames that the first layer reads
 SIDE_FRAMES = 8  # neighbouring frames on either side of a clip, enough for any conditioner
@@ -69,7 +69,7 @@ class Conditioner(tf.Module):
             self.prediction = MelPrediction(mel, config.prediction_order, config.exact_prediction)
 
     @property
-    def kept(self) -> tuple[tf.Variable, ...]:
+    def stored_variables(self) -> tuple[tf.Variable, ...]:
         """The variables that are stored with the weights but not trained with the network."""
         reader = self.reader.variables if self.reader else ()
         return (self.mean, self.deviation, *reader)
@@ -106,25 +106,29 @@ class Conditioner(tf.Module):
         columns = [local, mel[:, near:-near]]
         if pitch is not None:
             columns.append(pitch[:, near:-near])
-        made = self._described(interpolated(tf.concat(columns, -1), self.config.subframes))
+        made = self._describe_rows(
+            interpolate_frames(tf.concat(columns, -1), self.config.subframes)
+        )
         if pitch is None:
             return made
         return made._replace(pitch=tf.stop_gradient(pitch[:, near + 1 : -near - 1]))
 
     def hidden(self, mel: tf.Tensor, pitch: tf.Tensor | None) -> tf.Tensor:
         """Return the units of the first layer, [batch, frames - 4, conditioner_units]."""
-        inputs = self.standardised(mel)
+        inputs = self.standardise_mel(mel)
         if pitch is not None:
             inputs = tf.concat([inputs, 2.0 * pitch], -1)
         sums = tf.nn.conv1d(inputs, self._cast(self.kernel1), 1, "VALID")
         return tf.nn.silu(sums + self._cast(self.bias1))
 
-    def standardised(self, mel: tf.Tensor) -> tf.Tensor:
+    def standardise_mel(self, mel: tf.Tensor) -> tf.Tensor:
         """Return the mel frames scaled to mean 0 and standard deviation 1 per band."""
-        return (mel - self._cast(frozen(self.mean))) / self._cast(frozen(self.deviation))
+        return (mel - self._cast(freeze_variable(self.mean))) / self._cast(
+            freeze_variable(self.deviation)
+        )
 
     def _read(self, reader: PitchReader, mel: tf.Tensor) -> tf.Tensor:
-        octaves, logit = reader(self.standardised(mel))
+        octaves, logit = reader(self.standardise_mel(mel))
         return tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
 
     def _cast(self, weights: tf.Tensor) -> tf.Tensor:
@@ -140,13 +144,13 @@ class Conditioner(tf.Module):
         if self.reader is None:
             return mel, frames[..., bands:] if self.given_pitch else None
         pitch = self._read(self.reader, mel)
-        # The pitch reader is not trained here; its variables get zero gradients, as in `frozen`.
+        # The pitch reader is not trained here: zero gradients, as in `freeze_variable`.
         still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables])
         still = self._cast(still)
         side = self.reader.side_frames
         return mel[:, side:-side], pitch + still
 
-    def _described(self, rows: tf.Tensor) -> Condition:
+    def _describe_rows(self, rows: tf.Tensor) -> Condition:
         channels, bands = self.config.condition_channels, self.mel.bands
         local, mel = rows[..., :channels], rows[..., channels : channels + bands]
         zeros = tf.zeros_like(rows[..., 0])
@@ -161,7 +165,7 @@ class Conditioner(tf.Module):
         return Condition(local, coefficients, log_gain, log_level, period)
 
 
-def frozen(variable: tf.Variable) -> tf.Tensor:
+def freeze_variable(variable: tf.Variable) -> tf.Tensor:
     """Return the value of a variable that is stored with the weights but not trained.
 
     The gradient is zero instead of None, so that training can treat it like any other variable.

@@ -141,17 +141,17 @@ def compare(
 
     The real-time factor is the computing time per second of audio, at batch size 1.
     """
-    return {name: _compared(name, systems[name], items, mel, on_sounds) for name in systems}
+    return {name: _compare_system(name, systems[name], items, mel, on_sounds) for name in systems}
 
 
-def _compared(
+def _compare_system(
     name: str,
     system: System,
     items: Sequence[dict],
     mel: MelConvention,
     on_sounds: SoundsCallback | None,
 ) -> dict:
-    sounds, factor = _synthesised(name, system, items, mel.sample_rate_hz)
+    sounds, factor = _synthesise_items(name, system, items, mel.sample_rate_hz)
     values = [
         measure(sound, item["waveform"][: len(sound)], mel.sample_rate_hz, mel)
         for sound, item in zip(sounds, items, strict=True)
@@ -167,10 +167,10 @@ def _compared(
 
 def real_time_factor(system: System, items: Sequence[dict], sample_rate_hz: int) -> float:
     """Return the seconds of computing time per second of audio, at batch size 1."""
-    return _synthesised("model", system, items, sample_rate_hz)[1]
+    return _synthesise_items("model", system, items, sample_rate_hz)[1]
 
 
-def _synthesised(
+def _synthesise_items(
     name: str, system: System, items: Sequence[dict], sample_rate_hz: int
 ) -> tuple[list[np.ndarray], float]:
     system(items[0], min(sample_rate_hz // 2, len(items[0]["waveform"])))  # compile beforehand
@@ -202,11 +202,11 @@ def table(systems: Mapping[str, dict]) -> list[str]:
 
 def _recordings(systems: Mapping[str, dict]) -> int | str:
     """Return the number of measured recordings; "all" if unknown."""
-    counts = [_given(m) for each in systems.values() for m in each["measures"].values()]
+    counts = [_count_values(m) for each in systems.values() for m in each["measures"].values()]
     return max(filter(None, counts), default="all")
 
 
-def _given(measured: dict) -> int:
+def _count_values(measured: dict) -> int:
     return measured.get("n", 0) + measured.get("undefined", 0)
 
 

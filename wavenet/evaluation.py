@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import counted
+from onepass.foundation.folders import count_noun
 from onepass.foundation.intervals import format_measure, weighted_mean
 from onepass.foundation.progress import Progress
 from onepass.likelihoods import Codec
@@ -82,13 +82,13 @@ def evaluate(
     mean_bits = weighted_mean(bits, samples)
     spread = items[:: max(1, len(items) // copies)][:copies]
     sixteen_bit = codes_16_bit_samples(model.network.codec)
-    compared = _compared(model, spread, seed, temperatures, on_sounds)
+    compared = _compare_systems(model, spread, seed, temperatures, on_sounds)
     measures = {"bits_per_sample": dataclasses.asdict(mean_bits), **compared.pop("measures")}
     return {
         "bits_per_sample": mean_bits.mean,
         "measures": measures,
         **compared,
-        **(_untrained(model, items) if sixteen_bit else {}),
+        **(_evaluate_predictor(model, items) if sixteen_bit else {}),
         **measured_on(items, part, float(samples.sum()) / corpus.sample_rate_hz, corpus),
         **({} if sixteen_bit else {"codec": {}}),
     }
@@ -137,7 +137,7 @@ def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray
     return np.array(bits), np.array([len(item["waveform"]) for item in items], np.float64)
 
 
-def _compared(
+def _compare_systems(
     model: SpeechModel,
     items: list[dict],
     seed: int,
@@ -159,7 +159,7 @@ def _compared(
     return {**against.pop("model"), "against": against}
 
 
-def _untrained(model: SpeechModel, items: list[dict]) -> dict:
+def _evaluate_predictor(model: SpeechModel, items: list[dict]) -> dict:
     network = model.config.network
     mel = model.config.data.mel(network.hop_samples)
     if mel is None or not model.conditional:
@@ -215,5 +215,5 @@ def heading(figures: dict) -> str:
     """Return a line of text that says which recordings were evaluated."""
     dev = figures["dev"]
     part = "dev" if dev["part"] == "dev" else f"`{dev['part']}` dev"
-    count = counted(dev["recordings"], f"{part} recording")
+    count = count_noun(dev["recordings"], f"{part} recording")
     return f"{count} ({dev['seconds']:.0f} s) of {figures['data']}"

@@ -86,7 +86,7 @@ class ListeningPage:
     def _section(self, number: int, name: str) -> str:
         figures = "\n".join(
             self._figure(system, self._sounds[system][number], self._measures[system][number])
-            for system in ordered(self._sounds)
+            for system in order_systems(self._sounds)
         )
         return f"<h2>{html.escape(name)}</h2>\n<section>\n{figures}\n</section>"
 
@@ -101,7 +101,7 @@ class ListeningPage:
         )
 
 
-def ordered(systems: Iterable[str]) -> list[str]:
+def order_systems(systems: Iterable[str]) -> list[str]:
     """Return the system names in display order; NAME_at_TEMPERATURE follows NAME."""
     names = list(systems)
     families = {name: name.rsplit("_at_", 1)[0] for name in names}

@@ -124,10 +124,10 @@ class SpeechModel(TrainedSpeechModel):
             model = dataclasses.replace(self, passes=PassCount(), drafted=sampler)
             return draft, model  # the reference to the draft prevents reuse of its id
 
-        return self._drafted.once((id(draft), acceptance), make)[1]
+        return self._draft_cache.once((id(draft), acceptance), make)[1]
 
     @functools.cached_property
-    def _drafted(self) -> Compiled:
+    def _draft_cache(self) -> Compiled:
         """A cache of the models returned by `drafted_by`."""
         return Compiled()
 

@@ -97,7 +97,7 @@ class WaveNet(Network):
         self.speaker_embedding = initial_embedding(config, initial)
         self.context_stack = ContextStack(config, initial) if config.context_layers else None
 
-    def untrained(self) -> "WaveNet":
+    def copy_untrained(self) -> "WaveNet":
         """Return a new network with the same configuration and untrained weights."""
         return WaveNet(self.config)
 
@@ -136,7 +136,7 @@ class WaveNet(Network):
 
         They are float32, or float64 if `compute_dtype` is.
         """
-        return self.resumed(inputs, condition)[0]
+        return self.run_layers(inputs, condition)[0]
 
     def training_parameters(
         self, inputs: tf.Tensor, frames: tf.Tensor | None = None, speaker: tf.Tensor | None = None
@@ -161,7 +161,7 @@ class WaveNet(Network):
         """Return the parameters of every sample, given a condition from `clip_rows`."""
         return self(inputs, rows)
 
-    def resumed(
+    def run_layers(
         self,
         inputs: tf.Tensor,
         condition: tf.Tensor | None = None,
@@ -176,7 +176,7 @@ class WaveNet(Network):
         """
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, inputs, condition)
-        bottom = (*self._front(self.shifted(inputs)), condition)
+        bottom = (*self._front(self.delay_inputs(inputs)), condition)
         hidden, prediction, condition = (x if x is None else x[:, skipped:] for x in bottom)
         skips, hiddens = self.stack.with_hiddens(hidden, condition, pasts)
         return self.head(skips, prediction), hiddens
@@ -200,14 +200,14 @@ class WaveNet(Network):
         """The network's input before the first sample: the unused level `levels`, or 0."""
         return self.config.levels if self.config.reads_levels else 0
 
-    def shifted(self, inputs: tf.Tensor) -> tf.Tensor:
+    def delay_inputs(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the inputs delayed by one sample, [batch, time], starting with silence."""
         return tf.pad(inputs, [[0, 0], [1, 0]], constant_values=self.silence)[:, :-1]
 
     def of_past(self, past: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters of every sample [batch, time, parameters], from shifted inputs.
 
-        Output t depends on `past` [batch, time], a result of `shifted`, up to and including t. The
+        Output t depends on `past` [batch, time], a result of `delay_inputs`, up to t inclusive. The
         network must not have a context stack.
         """
         hidden, prediction = self._front(past)
@@ -247,7 +247,7 @@ class WaveNet(Network):
         width = self.config.front_width
         return tf.pad(inputs * self.config.input_gain, [[0, 0], [width, 0]])[:, -width:]
 
-    def appended(self, past: Any, newest: tf.Tensor) -> Any:
+    def append_input(self, past: Any, newest: tf.Tensor) -> Any:
         """Return the past after one more amplified input or level, [batch, 1]."""
         return tf.concat([past[:, 1:], tf.cast(newest, past.dtype)], 1)
 
@@ -257,7 +257,7 @@ class WaveNet(Network):
         The prediction is [batch, 1]. The past is returned unchanged.
 
         Args:
-          past: from `first_past`, `past_of` or `appended`.
+          past: from `first_past`, `past_of` or `append_input`.
           position: int32 [], the number of samples before the step.
         """
         del position

@@ -50,12 +50,12 @@ def left_out_line() -> str:
     if not missing:
         return ""
     parts = [
-        f"{_listed(names)} (pip install 'onepass[{extra}]')" for extra, names in missing.items()
+        f"{_list_names(names)} (pip install 'onepass[{extra}]')" for extra, names in missing.items()
     ]
     return f"Not measured, since a package is missing: {'; '.join(parts)}."
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return ", ".join(name.replace("_", " ") for name in names)
 
 

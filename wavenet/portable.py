@@ -88,7 +88,7 @@ def export_sampler(
         export_function(
             fn, inputs, folder, name, variables=variables, tensor_float_32=tensor_float_32
         )
-    state = _named(made.initial_state(batch))
+    state = _tensors_by_name(made.initial_state(batch))
     arrays = {name: storable(value.numpy()) for name, value in state.items()}
     write_npz(Path(folder) / "sampler_state.npz", arrays)
 
@@ -106,7 +106,7 @@ def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
     )
 
 
-def _named(state: NamedTuple) -> dict[str, Any]:
+def _tensors_by_name(state: NamedTuple) -> dict[str, Any]:
     """Return the tensors of a sampler's state by name; the items of a list are numbered."""
     named: dict[str, Any] = {}
     for name, value in state._asdict().items():
@@ -120,7 +120,7 @@ def _chunk(
 ) -> tuple[Callable[..., Any], dict[str, tf.TensorSpec]]:
     network = sampler.network
     noise_channels, initial = network.likelihood.noise_channels, sampler.initial_state(batch)
-    state = _named(initial)
+    state = _tensors_by_name(initial)
     inputs = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in state.items()}
     inputs["noise"] = tf.TensorSpec([batch, samples, noise_channels], tf.float32)
     inputs["temperature"] = tf.TensorSpec([], tf.float32)
@@ -133,7 +133,7 @@ def _chunk(
         levels, found, after = sampler.chunk(
             before, given.get("condition"), given["noise"], given["temperature"]
         )
-        return {"levels": levels, sampler.found: found, **_named(after)}
+        return {"levels": levels, sampler.found: found, **_tensors_by_name(after)}
 
     return chunk, inputs
 

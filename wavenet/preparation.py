@@ -105,7 +105,7 @@ def train_reader(
         source,
         config.pitch_steps,
         config.seed,
-        lambda frames: conditioner.standardised(frames[..., :bands]),
+        lambda frames: conditioner.standardise_mel(frames[..., :bands]),
     )
 
 
@@ -121,7 +121,7 @@ def reader_error(
     for prepared in recordings_of(corpus, "dev"):
         frames = frames_of(corpus, prepared, ("mel", "f0"))
         padded = np.pad(frames[None, :, :bands], ((0, 0), (side, side), (0, 0)))
-        read = reader(conditioner.standardised(tf.constant(padded)))
+        read = reader(conditioner.standardise_mel(tf.constant(padded)))
         octaves, logit = (x.numpy()[0] for x in read)
         voiced = frames[:, -1] > 0.5
         both = voiced & (logit > 0.0)

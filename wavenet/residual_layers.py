@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from onepass.likelihoods.initial import Initial
-from onepass.replicator.training.rematerialisation import recomputed
+from onepass.replicator.training.rematerialisation import call_rematerialised
 from wavenet.config import WaveNetConfig
 
 SQRT_HALF = math.sqrt(0.5)
@@ -74,7 +74,7 @@ class ResidualLayer(tf.Module):
         # A condition with a lower rate is projected before it is repeated.
         if slow:
             gate = self._with_slow(gate, condition)
-        units = gated(gate)
+        units = gate_halves(gate)
         skip = tf.matmul(units, tf.cast(self.skip_kernel, dtype))
         if self.residual_kernel is None:
             return hidden, skip
@@ -140,7 +140,7 @@ class ResidualStack(tf.Module):
         for i, layer in enumerate(self.layers):
             hiddens.append(hidden)
             past = None if pasts is None else pasts[i]
-            hidden, skip = recomputed(layer, hidden, condition, past)
+            hidden, skip = call_rematerialised(layer, hidden, condition, past)
             skips += skip
         return skips * self.skip_scale, hiddens
 
@@ -163,7 +163,7 @@ def causal_taps(past: tf.Tensor, hidden: tf.Tensor, dilation: int) -> list[tf.Te
     return [*taps, hidden]
 
 
-def gated(gate: tf.Tensor) -> tf.Tensor:
+def gate_halves(gate: tf.Tensor) -> tf.Tensor:
     """Return tanh(a) * sigmoid(b), where a and b are the two halves of the last axis."""
     filters, gates = tf.split(gate, 2, -1)
     return tf.tanh(filters) * tf.sigmoid(gates)

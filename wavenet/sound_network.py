@@ -41,7 +41,7 @@ class Network(tf.Module):
     upsampler: Any = None
     context_stack: Any = None
 
-    def untrained(self) -> "Network":
+    def copy_untrained(self) -> "Network":
         """Return a new network with the same configuration and untrained weights."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class Network(tf.Module):
         """Return each sample's parameters, given a condition from `clip_rows`."""
         raise NotImplementedError
 
-    def resumed(
+    def run_layers(
         self,
         inputs: tf.Tensor,
         condition: tf.Tensor | None,

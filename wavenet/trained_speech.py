@@ -180,14 +180,14 @@ class TrainedSpeechModel(Model, FeatureExtraction):
             num_samples=length - begun,
             seed=seed,
             rows=tuple(range(num)),
-            frames=None if frames is None else _repeated(frames, num),
+            frames=None if frames is None else _repeat_frames(frames, num),
             speaker=None if number is None else np.full([num], number, np.int32),
             prime=None if prefix is None else np.repeat(prefix[None], num, 0),
             temperature=self.temperature if draw.temperature is None else draw.temperature,
         )
 
 
-def _repeated(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
+def _repeat_frames(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
     """Return the frames repeated for `num` batch rows, [num, frames, channels]."""
     if isinstance(condition, FramesInPieces):
         return RepeatedFrames(condition, num)

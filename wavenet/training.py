@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.folders import shown
+from onepass.foundation.folders import show_path
 from onepass.foundation.stored_config import defaults
 from onepass.replicator import Replicator
 from onepass.replicator.training.recipe import Recipe, Setup
@@ -44,14 +44,14 @@ class SpeechRecipe(Recipe):
         features = run.sharing(FEATURES)
         report = scan_folder(self.data, self.config, features and features / FEATURES)
         config = self.config.resolved(len({r.speaker for r in report.of("train")}))
-        run.check(self.described(KIND, config), CHANGEABLE, defaults(config))
+        run.check(self.describe_run(KIND, config), CHANGEABLE, defaults(config))
         run.log(*report.lines())
         gain_db = run.stored.get("gain_db")  # a resumed run keeps its gain
         gain_db = float(gain_db) if isinstance(gain_db, int | float) else None
         corpus = prepare_corpus(report, config, run.sharing(FEATURES), gain_db)
         run.log(*corpus.notes)
-        facts = {**heard(corpus), "dev_digest": report.dev_digest}
-        run.claim(self.described(KIND, config, **facts), CHANGEABLE, defaults(config))
+        facts = {**describe_corpus(corpus), "dev_digest": report.dev_digest}
+        run.claim(self.describe_run(KIND, config, **facts), CHANGEABLE, defaults(config))
         return config, corpus
 
     def set_up(self, run: TrainingRun, prepared: tuple[TrainConfig, Corpus]) -> Setup:
@@ -156,7 +156,8 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
     for split in SPLITS:
         if not report.of(split):
             raise DataError(
-                f"{shown(data)}: no recording for {split}; train and dev need at least one each "
+                f"{show_path(data)}: no recording for {split}; train and dev need at least "
+                "one each "
                 f"(`dev_share` is {config.data.dev_share:g})."
             )
     return report
@@ -184,7 +185,7 @@ def prepare_corpus(
     )
 
 
-def heard(corpus: Corpus) -> dict:
+def describe_corpus(corpus: Corpus) -> dict:
     """Return what config.json records about the data: gain, speakers, and the entries in `HEARD`.
 
     `level_db` is the median RMS of the training recordings after the gain; `frames` contains the

@@ -56,7 +56,7 @@ def upsample(frames: tf.Tensor, kernel: tf.Tensor, factor: int) -> tf.Tensor:
     return tf.reshape(out, [batch, count * factor, channels])
 
 
-def interpolated(frames: tf.Tensor, count: int) -> tf.Tensor:
+def interpolate_frames(frames: tf.Tensor, count: int) -> tf.Tensor:
     """Interpolate linearly between frame centres, to [batch, (frames - 2) * count, channels]."""
     before, here, after = (share[:, None] for share in _shares(count, frames.dtype))
     rows = (

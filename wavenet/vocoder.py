@@ -25,7 +25,7 @@ from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import predictions
-from wavenet.residual_layers import gated, stack_of
+from wavenet.residual_layers import gate_halves, stack_of
 from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
 
 AHEAD = 4  # number of pitch taps after the sample exactly one period ago
@@ -56,7 +56,7 @@ class VocoderWaveNet(Network):
             raise UserError("`conditioner_units` must be positive for a vocoder, got 0.")
         initial = Initial(seed)
         self.config, self.codec = config, config.make_codec()
-        self.likelihood = located(config.make_likelihood())
+        self.likelihood = check_location_scale(config.make_likelihood())
         self.dtype = compute_dtype(config.compute_dtype)
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         residual = config.residual_channels
@@ -85,7 +85,7 @@ class VocoderWaveNet(Network):
         bias = tf.concat([tf.zeros([logits + means]), tf.linspace(-3.0, 0.0, scales)], 0)
         self.head2_bias = tf.Variable(bias, name="head2_bias")
 
-    def untrained(self) -> "VocoderWaveNet":
+    def copy_untrained(self) -> "VocoderWaveNet":
         """Return a new network with the same configuration and untrained weights."""
         return VocoderWaveNet(self.config, self.conditioner.mel)
 
@@ -154,9 +154,9 @@ class VocoderWaveNet(Network):
             # Pad the end to a whole bunch; no earlier sample depends on the padding.
             short = [[0, 0], [0, -time % self.config.bunch_samples]]
             inputs, condition = tf.pad(inputs, short), tf.pad(condition, [*short, [0, 0]])
-        return self.resumed(inputs, condition, row_samples=row_samples)[0][:, :time]
+        return self.run_layers(inputs, condition, row_samples=row_samples)[0][:, :time]
 
-    def resumed(
+    def run_layers(
         self,
         inputs: tf.Tensor,
         condition: tf.Tensor,
@@ -293,7 +293,7 @@ class VocoderWaveNet(Network):
     def outputs(self, gates: tf.Tensor) -> tf.Tensor:
         """Return the residual's parameters [..., parameters] from gates [..., 2 head_channels]."""
         dtype = gates.dtype
-        hidden = tf.matmul(gated(gates), tf.cast(self.head1_kernel, dtype))
+        hidden = tf.matmul(gate_halves(gates), tf.cast(self.head1_kernel, dtype))
         hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
         raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), self.front_dtype)
         return raw + tf.cast(self.head2_bias, raw.dtype)
@@ -306,7 +306,7 @@ class VocoderWaveNet(Network):
         return tf.concat([weights, means, log_scales + gain], -1)
 
 
-def located(likelihood: Distribution) -> LocationScale:
+def check_location_scale(likelihood: Distribution) -> LocationScale:
     """Return the distribution unchanged, after checking that a vocoder can use it.
 
     Raises:

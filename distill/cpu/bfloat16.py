@@ -17,7 +17,7 @@ from onepass.machine.llvm import (
     LANES,
     VECTOR,
     WORDS,
-    emitted,
+    emit_for_numba,
     load_vector,
     pointer_at,
     whole,
@@ -70,7 +70,7 @@ def spread_pair(builder: ir.IRBuilder, pair: ir.Value) -> ir.Value:
     return builder.shuffle_vector(first, undefined, whole(0))
 
 
-@emitted(types.void, types.int64, types.int64)
+@emit_for_numba(types.void, types.int64, types.int64)
 def _narrow_vector(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) -> None:
     """Store a vector of float32 numbers as bfloat16 numbers."""
     kind = ir.FunctionType(_HALVES, [VECTOR])
@@ -80,7 +80,7 @@ def _narrow_vector(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) ->
     builder.store(made, pointer_at(builder, target, _HALVES), align=2)
 
 
-@emitted(types.void, types.int64, types.int64)
+@emit_for_numba(types.void, types.int64, types.int64)
 def _narrow_number(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) -> None:
     """Store one float32 number as a bfloat16 number, rounded to the nearest, ties to even."""
     bits = builder.load(pointer_at(builder, source, WORD), align=FLOAT_BYTES)
@@ -91,7 +91,7 @@ def _narrow_number(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) ->
     builder.store(made, pointer_at(builder, target, short), align=2)
 
 
-@emitted(types.void, types.int64)
+@emit_for_numba(types.void, types.int64)
 def _store_zero(builder: ir.IRBuilder, target: ir.Value) -> None:
     short = ir.IntType(16)
     builder.store(ir.Constant(short, 0), pointer_at(builder, target, short), align=2)

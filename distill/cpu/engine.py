@@ -18,7 +18,7 @@ from distill.flows import Flow
 from distill.residual import Prediction
 from onepass.foundation.cores import cores
 from onepass.likelihoods.affine import FlowOutput
-from onepass.machine.kernels import LANES, aligned
+from onepass.machine.kernels import LANES, aligned_zeros
 from wavenet.samplers.numba import as_compiled, check_shape
 
 
@@ -49,7 +49,7 @@ class FlowState:
           ValueError: this state has been used.
         """
         self.check_fresh()
-        windows = aligned(self.windows.shape)
+        windows = aligned_zeros(self.windows.shape)
         windows[:] = self.windows
         return FlowState(self.fronts.copy(), windows, self.used.copy())
 
@@ -98,7 +98,7 @@ class FlowEngine:
         channels = int(sizes["residual_vectors"]) * LANES
         return FlowState(
             fronts=np.zeros([batch, len(self._packed.flows), sizes["front_width"]], np.float32),
-            windows=aligned([batch, int(layers["capacity"].sum()), channels]),
+            windows=aligned_zeros([batch, int(layers["capacity"].sum()), channels]),
             used=np.repeat(layers["past"][None], batch, 0),
         )
 
@@ -132,10 +132,10 @@ class FlowEngine:
         front, time = state.fronts.shape[-1], noise.shape[1]
         bunch = int(self._packed.sizes["bunch"])
         bunches = -(-time // bunch)
-        given = self._given("condition", condition, state.batch, bunches, channels)
+        given = self._as_float32_array("condition", condition, state.batch, bunches, channels)
         rows = -(-time // int(self._packed.sizes["row_samples"]))
         held_inputs = int(self._packed.sizes["held_inputs"])
-        held = self._given("held", held, state.batch, rows, held_inputs)
+        held = self._as_float32_array("held", held, state.batch, rows, held_inputs)
         state.used_up = True
         whole = np.pad(noise, [(0, 0), (0, bunches * bunch - time)])
         held = np.pad(held, [(0, 0), (0, ROWS), (0, 0)])
@@ -146,7 +146,7 @@ class FlowEngine:
         flowed = FlowOutput(output, chunk.location[:, :time], chunk.log_scale[:, :time])
         return flowed, FlowState(fronts, state.windows, state.used)
 
-    def _given(self, name: str, array: np.ndarray | None, *shape: int) -> np.ndarray:
+    def _as_float32_array(self, name: str, array: np.ndarray | None, *shape: int) -> np.ndarray:
         if array is None:
             array = np.zeros([*shape[:-1], 0])
         array = as_compiled(array, np.float32)
@@ -190,16 +190,16 @@ class FlowEngine:
         units = max(channels, gates)
         rows = TILE_ROWS * int(sizes["bunch"]) // int(sizes["row_samples"]) + 1 + ROWS
         return Scratch(
-            condition=aligned([TILE_ROWS, int(sizes["condition_inputs"])]),
-            held=aligned([rows if sizes["held_inputs"] else 0, 2 * gates]),
-            units=aligned([ROWS, units]),
-            hidden=aligned([TILE_ROWS, channels]),
-            layered=aligned([TILE_ROWS, channels]),
-            outputs=aligned([TILE_ROWS, LANES]),
-            scales=aligned([-(-TILE_ROWS // LANES) * LANES]),
-            zeros=aligned([max(channels, 2 * gates)]),
+            condition=aligned_zeros([TILE_ROWS, int(sizes["condition_inputs"])]),
+            held=aligned_zeros([rows if sizes["held_inputs"] else 0, 2 * gates]),
+            units=aligned_zeros([ROWS, units]),
+            hidden=aligned_zeros([TILE_ROWS, channels]),
+            layered=aligned_zeros([TILE_ROWS, channels]),
+            outputs=aligned_zeros([TILE_ROWS, LANES]),
+            scales=aligned_zeros([-(-TILE_ROWS // LANES) * LANES]),
+            zeros=aligned_zeros([max(channels, 2 * gates)]),
             offsets=np.zeros([2, TILE_ROWS], np.int64),
-            pairs=aligned([ROWS * self._row_inputs()]) if self._narrow else None,
+            pairs=aligned_zeros([ROWS * self._row_inputs()]) if self._narrow else None,
         )
 
     def _row_inputs(self) -> int:
@@ -216,14 +216,14 @@ def compile_kernels() -> None:
     """
     none = np.zeros([1, 1, 0], np.float32)
     flows, layers = np.zeros(0, FLOW), np.zeros(0, LAYER)
-    packed = PackedFlows(aligned([0]), np.ones(1, SIZES)[0], flows, layers)
+    packed = PackedFlows(aligned_zeros([0]), np.ones(1, SIZES)[0], flows, layers)
     chunk = Chunk(none, none, none, none[0], none[0], none, np.zeros([0, 0], np.int64))
     rows, row, offsets = none[0], none[0, 0], np.zeros([2, 0], np.int64)
     scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets, None)
     run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
     recursion.wave(rows, Prediction(none, rows), rows, 1)
     noise.words(0, (), 0, 0)
-    levinson.solved(np.ones([1, 2]))
+    levinson.solve_rows(np.ones([1, 2]))
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:

@@ -29,7 +29,7 @@ from onepass.machine.llvm import (
     VECTOR,
     VECTOR_BYTES,
     WORDS,
-    emitted,
+    emit_for_numba,
     integer,
     multiply_add,
     number,
@@ -44,14 +44,14 @@ GATE_VECTORS = tuple(width // 2 for width in PANEL_VECTORS if width > 1)  # filt
 
 def pack_outputs(matrix: np.ndarray, narrow: bool = False) -> np.ndarray:
     """Return the panels of `matrix` [inputs, outputs] one after another, padded with zeros."""
-    return _packed([_vectors(matrix)], PANEL_VECTORS, narrow)
+    return _pack_panels([_vectors(matrix)], PANEL_VECTORS, narrow)
 
 
 def pack_gates(matrix: np.ndarray, narrow: bool = False) -> np.ndarray:
     """Return the panels of `matrix` [inputs, 2 * units], filters then gates, for `gate_rows`."""
     filters, gates = np.split(np.asarray(matrix, np.float64), 2, -1)
     parts = [_vectors(filters * FILTER_UNIT), _vectors(gates * GATE_UNIT)]
-    return _packed(parts, GATE_VECTORS, narrow)
+    return _pack_panels(parts, GATE_VECTORS, narrow)
 
 
 def _vectors(matrix: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ def _vectors(matrix: np.ndarray) -> np.ndarray:
     return wide.reshape(len(wide), wide.shape[1] // LANES, LANES)
 
 
-def _packed(parts: list[np.ndarray], widths: tuple[int, ...], narrow: bool) -> np.ndarray:
+def _pack_panels(parts: list[np.ndarray], widths: tuple[int, ...], narrow: bool) -> np.ndarray:
     panels, start = [], 0
     for width in panel_widths(parts[0].shape[1], widths):
         panel = np.concatenate([part[:, start : start + width] for part in parts], 1)
@@ -160,7 +160,7 @@ def _values(builder: ir.IRBuilder, slots: list[list[ir.Value]]) -> list[list[ir.
 def _gate_kernel(narrow: bool) -> Any:
     """Return the kernel for a panel of gates; if `narrow`, with bfloat16 pairs."""
 
-    @emitted(types.void, *[types.int64] * 13)
+    @emit_for_numba(types.void, *[types.int64] * 13)
     def gate_panel(
         builder: ir.IRBuilder,
         z: ir.Value,
@@ -204,7 +204,7 @@ def _gate_kernel(narrow: bool) -> Any:
 def _product_kernel(narrow: bool) -> Any:
     """Return the kernel for a panel of products; if `narrow`, with bfloat16 pairs."""
 
-    @emitted(types.void, *[types.int64] * 9, types.float32, types.int64)
+    @emit_for_numba(types.void, *[types.int64] * 9, types.float32, types.int64)
     def product_panel(
         builder: ir.IRBuilder,
         y: ir.Value,

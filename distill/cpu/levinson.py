@@ -21,13 +21,13 @@ def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     Returns:
       Coefficients [..., K] and error power [...].
     """
-    found = tf.numpy_function(solved, [correlation], [tf.float64, tf.float64], stateful=False)
+    found = tf.numpy_function(solve_rows, [correlation], [tf.float64, tf.float64], stateful=False)
     found[0].set_shape([*correlation.shape[:-1], correlation.shape[-1] - 1])
     found[1].set_shape(correlation.shape[:-1])
     return found[0], found[1]
 
 
-def solved(correlation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def solve_rows(correlation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the result of `levinson` for an array float64 [..., K + 1]."""
     rows = np.ascontiguousarray(correlation).reshape(-1, correlation.shape[-1])
     coefficients, error = np.zeros([len(rows), rows.shape[1] - 1]), np.zeros(len(rows))

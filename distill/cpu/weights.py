@@ -13,7 +13,7 @@ from distill.cpu import kernels as flow_kernels
 from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
 from onepass.machine import kernels
-from onepass.machine.kernels import LANES, aligned, padded
+from onepass.machine.kernels import LANES, aligned_zeros, pad_channels
 from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS
@@ -97,7 +97,7 @@ def pack(flows: list[Flow], narrow: bool = False) -> PackedFlows:
             entry["window"] = window
             window += entry["capacity"]
             place += 1
-    memory = aligned([sum(part.size for part in parts)])
+    memory = aligned_zeros([sum(part.size for part in parts)])
     np.concatenate(parts, out=memory)
     return PackedFlows(memory, _sizes(config), flow_table, layer_table)
 
@@ -116,9 +116,9 @@ def _sizes(config: StudentConfig) -> np.void:
     sizes["held_inputs"] = config.held_inputs
     sizes["row_samples"] = config.row_samples if config.held_inputs else 1
     sizes["residual_inputs"] = config.residual_channels
-    sizes["residual_vectors"] = padded(config.residual_channels) // LANES
+    sizes["residual_vectors"] = pad_channels(config.residual_channels) // LANES
     sizes["gate_inputs"] = config.gate_channels
-    sizes["gate_vectors"] = padded(config.gate_channels) // LANES
+    sizes["gate_vectors"] = pad_channels(config.gate_channels) // LANES
     sizes["bunch"] = config.bunch_samples
     sizes["min_log_scale"] = config.min_log_scale
     return sizes
@@ -132,11 +132,11 @@ def _layer_parts(layer: FlowLayer, narrow: bool) -> dict[str, np.ndarray]:
         kernels.append(each)
     half_power = math.sqrt(0.5)
     return {
-        "gate": pack_gates(_joined(kernels, narrow), narrow),
+        "gate": pack_gates(_concatenate_kernels(kernels, narrow), narrow),
         "gate_bias": pack_gates(np.asarray(layer.gate_bias)[None]),
         "held": pack_gates(held),
         "residual": pack_outputs(
-            _joined([np.asarray(layer.residual_kernel) * half_power], narrow), narrow
+            _concatenate_kernels([np.asarray(layer.residual_kernel) * half_power], narrow), narrow
         ),
         "residual_bias": wide(np.asarray(layer.residual_bias) * half_power),
     }
@@ -147,14 +147,16 @@ def _flow_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
         "front": pack_outputs(np.asarray(flow.front_kernel)),
         "front_bias": wide(flow.front_bias),
         **_bunch_parts(flow, narrow),
-        "head1": pack_outputs(_joined([np.asarray(flow.head1_kernel)], narrow), narrow),
+        "head1": pack_outputs(
+            _concatenate_kernels([np.asarray(flow.head1_kernel)], narrow), narrow
+        ),
         "head1_bias": wide(flow.head1_bias),
         "head2": pack_outputs(np.asarray(flow.head2_kernel)),
         "head2_bias": wide(flow.head2_bias),
     }
 
 
-def _joined(kernels: list[np.ndarray], narrow: bool) -> np.ndarray:
+def _concatenate_kernels(kernels: list[np.ndarray], narrow: bool) -> np.ndarray:
     """Concatenate kernels [inputs, outputs]; if `narrow`, pad each to an even number of inputs."""
     return np.concatenate([bfloat16.even(each) if narrow else each for each in kernels])
 
@@ -165,9 +167,9 @@ def _bunch_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
         return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
     bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)
     layered = np.asarray(flow.bunch_kernel).reshape(-1, *bias.shape)
-    padding = np.zeros([padded(len(layered)) - len(layered), bias.shape[1]], np.float32)
+    padding = np.zeros([pad_channels(len(layered)) - len(layered), bias.shape[1]], np.float32)
     each = [[recent, np.concatenate([layered[:, j], padding])] for j in range(len(bias))]
-    kernels = [_joined(parts, narrow) for parts in each]
+    kernels = [_concatenate_kernels(parts, narrow) for parts in each]
     return {
         "bunch": np.concatenate([pack_gates(kernel, narrow).ravel() for kernel in kernels]),
         "bunch_bias": np.concatenate([pack_gates(each[None]).ravel() for each in bias]),

@@ -45,7 +45,7 @@ class Features:
 
     def __init__(self, classifier: Classifier) -> None:
         *stages, _, _ = classifier.network.get_weights()
-        self._layers = [folded(*stages[i : i + 5]) for i in range(0, len(stages), 5)]
+        self._layers = [fold_normalisation(*stages[i : i + 5]) for i in range(0, len(stages), 5)]
 
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
         """Return features [batch, features] of images float32 [batch, height, width, channels]."""
@@ -77,7 +77,7 @@ def features_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
     return apart / tf.maximum(means["feature_energy"], LEAST)
 
 
-def folded(
+def fold_normalisation(
     kernel: np.ndarray,
     scale: np.ndarray,
     offset: np.ndarray,

@@ -23,7 +23,7 @@ import tensorflow as tf
 from distill.images.config import FlowTargets
 from distill.images.features import Features, features_apart
 from distill.losses import kl_divergence
-from distill.losses.terms import Weighted, weighed
+from distill.losses.terms import Weighted, sum_weighted
 from onepass.likelihoods import PixelMixture
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
@@ -35,7 +35,7 @@ from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.outputs import guided_log_prob
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.guidance import paired, unpaired
+from pixelcnn.sampling.guidance import drop_guidance_pair, pair_for_guidance
 from pixelcnn.sampling.pixelcnn_sampler import image_words, sample
 
 LEAST_POWER = 1e-3  # frequencies with less power than this do not count as different
@@ -111,7 +111,7 @@ class FlowLoss(ImageLoss):
         levels, condition = self._at_base(batch)
         terms: dict[str, Weighted] = {}
         if targets.kl or targets.spectrum or targets.features:
-            drawn = self._drawn(batch["seed"], levels.shape, condition, mode)
+            drawn = self._draw_flow_output(batch["seed"], levels.shape, condition, mode)
             kl, cross, own = self._divergence(drawn, batch["seed"], condition)
             terms |= {"kl": Weighted(targets.kl, tf.reduce_mean(kl))}
             terms |= {"cross_entropy": Weighted(0.0, cross), "entropy": Weighted(0.0, own)}
@@ -129,7 +129,7 @@ class FlowLoss(ImageLoss):
             terms["forward"] = Weighted(targets.forward, apart / math.prod(levels.shape[1:]))
         # The training state needs a gradient for every weight; it is zero for the other parts.
         nothing = [0.0 * tf.reduce_sum(weight) for weight in self._kept]
-        loss, values = weighed(terms)
+        loss, values = sum_weighted(terms)
         return tf.add_n([loss, *nothing]), values
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
@@ -144,7 +144,7 @@ class FlowLoss(ImageLoss):
             share = {**batch, **known}
             levels, condition = self._at_base(share)
             mode = self.density.training_mode(share)
-            drawn = self._drawn(share["seed"], levels.shape, condition, mode)
+            drawn = self._draw_flow_output(share["seed"], levels.shape, condition, mode)
             known |= replicator.all_reduce(self._statistics(drawn.output, levels), "mean")
         return known
 
@@ -166,7 +166,7 @@ class FlowLoss(ImageLoss):
         levels, condition = self._at_base(batch)
         if not self.targets.kl:
             return {self._model.parts[0]: self._forward_divergence(batch, condition, EXACT)}
-        drawn = self._drawn(batch["seed"], levels.shape, condition, EXACT)
+        drawn = self._draw_flow_output(batch["seed"], levels.shape, condition, EXACT)
         kl = self._divergence(drawn, batch["seed"], condition)[0]
         return {self._model.parts[0]: math.prod(levels.shape[1:]) * kl}
 
@@ -184,10 +184,10 @@ class FlowLoss(ImageLoss):
         side, keys = self._model.config.base_size, counter_noise.fold_in(batch["seed"], TEACHER)
         words = image_words(self._teacher, keys, tf.zeros_like(keys[:, 0]), side, side)
         guidance = self.targets.guidance or None
-        condition, words = paired(self.density.conditioner, batch, guidance, words)
+        condition, words = pair_for_guidance(self.density.conditioner, batch, guidance, words)
         condition = condition_at(condition, side)
         both = sample(self._teacher, words, condition, guidance=guidance)
-        hidden, levels = self._teacher(both, condition), unpaired(guidance, both)
+        hidden, levels = self._teacher(both, condition), drop_guidance_pair(guidance, both)
         output = self._teacher.output
         if guidance is None:
             nats = output.log_prob(hidden, levels)
@@ -200,7 +200,7 @@ class FlowLoss(ImageLoss):
         fixed = (None if part is None else tf.stop_gradient(part) for part in condition)
         return levels, Condition(*fixed)
 
-    def _drawn(
+    def _draw_flow_output(
         self, seeds: tf.Tensor, shape: tf.TensorShape, condition: Condition, mode: Mode
     ) -> FlowOutput:
         """Return the output of the student's flow for noise that each image's seed determines."""

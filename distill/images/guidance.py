@@ -18,7 +18,7 @@ from distill.images.config import GuidedTargets
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, PixelOutputs, both_sides, guided_nats
-from pixelcnn.sampling.guidance import paired
+from pixelcnn.sampling.guidance import pair_for_guidance
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
 
@@ -74,7 +74,7 @@ class GuidedLoss(ImageLoss):
         seeds: tf.Tensor | None = None,
     ) -> dict:
         targets = self.targets
-        condition, levels, seeds = paired(
+        condition, levels, seeds = pair_for_guidance(
             self.teacher.conditioner, batch, targets.guidance, batch["levels"], seeds
         )
         without_dropout = mode._replace(seed=None)
@@ -83,8 +83,8 @@ class GuidedLoss(ImageLoss):
         for part, own in student.items():
             given, temperature = teacher[part], self._temperatures[part.split(".")[0]]
             if mode.seed is not None and self.table_side:
-                given = thinned(given, self.table_side, mode.seed)
-                own = thinned(own, self.table_side, mode.seed)
+                given = thin_outputs(given, self.table_side, mode.seed)
+                own = thin_outputs(own, self.table_side, mode.seed)
             divergences[part] = divergence(given, own, targets.guidance, temperature)
         return divergences
 
@@ -92,7 +92,7 @@ class GuidedLoss(ImageLoss):
         return tf.reduce_mean(tf.add_n(list(parts.values()))) / self.density.num_dims
 
 
-def thinned(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
+def thin_outputs(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
     """Return the conditionals at evenly spaced rows and columns, scaled to represent all pixels.
 
     Args:
@@ -112,16 +112,16 @@ def thinned(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
         for first, pixels in zip(corner, size, strict=True)
     )
 
-    def taken(each: tf.Tensor) -> tf.Tensor:
+    def take_pixels(each: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.gather(each, rows, axis=1), columns, axis=2)
 
-    hidden, weights = map(taken, whole.hidden), whole.weights
+    hidden, weights = map(take_pixels, whole.hidden), whole.weights
     share = whole.share * math.prod(size) / math.prod(pixels // distance for pixels in size)
     return whole._replace(
         hidden=Hidden(*hidden),
-        levels=taken(whole.levels),
+        levels=take_pixels(whole.levels),
         share=share,
-        weights=None if weights is None else taken(weights),
+        weights=None if weights is None else take_pixels(weights),
     )
 
 
@@ -145,4 +145,4 @@ def divergence(
         target = tf.stop_gradient(tf.nn.log_softmax(moved))
         own = student.output.level_log_probs(student.hidden, before)
         each += tf.reduce_sum(tf.exp(target) * (target - own), -1)
-    return student.summed(each)
+    return student.sum_per_image(each)

@@ -57,11 +57,11 @@ class ImageStudentRecipe(Recipe):
         dataset = dataset_for(self.config, self.teacher, self.data)
         facts = {**facts_of(dataset), "teacher_weights": digest(self.teacher.network)}
         facts["targets"] = to_json(self.config.targets)
-        stored = self.described(dataset.config.kind, dataset.config, **facts)
+        stored = self.describe_run(dataset.config.kind, dataset.config, **facts)
         unsaid = {**defaults(dataset.config), "targets": defaults(self.config.targets)}
         run.claim(stored, CHANGEABLE, unsaid)
         run.log(*dataset.notes)
-        return dataset, features_for(self.config, dataset, run.kept(FILE))
+        return dataset, features_for(self.config, dataset, run.run_file(FILE))
 
     def set_up(self, run: TrainingRun, prepared: tuple[ImageDataset, Features | None]) -> Setup:
         """Return the student's training state, loss, data and callbacks as a `Setup`."""
@@ -102,11 +102,11 @@ def features_for(config: ImageDistillConfig, dataset: ImageDataset, path: Path) 
 
 def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
     """Initialise the student's weights from the teacher's weights of the same names."""
-    stored = _named(teacher.network)
-    state.start([stored.get(name, weight) for name, weight in _named(student).items()])
+    stored = _variables_by_name(teacher.network)
+    state.start([stored.get(name, weight) for name, weight in _variables_by_name(student).items()])
 
 
-def _named(density: ImageDensity) -> dict:
+def _variables_by_name(density: ImageDensity) -> dict:
     return dict(zip(variable_names(density), density.trainable_variables, strict=True))
 
 

@@ -33,14 +33,14 @@ class KL:
         """Return the weighted term, a scalar."""
         normal = normal_of(draw, draw.teacher)
         if normal is None:
-            return self.weight * measured(draw, draw.teacher, self.draws).kl
+            return self.weight * measure_divergence(draw, draw.teacher, self.draws).kl
         apart = kl_divergence.gaussian_divergence(draw.output, *normal)
         apart += self.regularisation * kl_divergence.scales_apart(draw.output, normal[1])
         return self.weight * tf.reduce_mean(apart)
 
     def parts(self, draw: Draw) -> dict[str, Weighted]:
         """Return the KL, cross-entropy and entropy by name and, for normals, the regularisation."""
-        kl, cross, own = measured(draw, draw.teacher, self.draws)
+        kl, cross, own = measure_divergence(draw, draw.teacher, self.draws)
         found = {"kl": (self.weight, kl), "cross_entropy": (0.0, cross), "entropy": (0.0, own)}
         normal = normal_of(draw, draw.teacher)
         if normal is not None:
@@ -70,7 +70,9 @@ class Contrastive:
         other = draw.teach(True)
         if other is None:
             return {}
-        return {"contrastive": Weighted(-self.weight, measured(draw, other, self.draws).kl)}
+        return {
+            "contrastive": Weighted(-self.weight, measure_divergence(draw, other, self.draws).kl)
+        }
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict[str, tf.Tensor]:
         """Return the frames and speaker of the row before a share's first row.
@@ -90,7 +92,7 @@ def normal_of(draw: Draw, given: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
     return normal if draw.noise_kind == "normal" else None
 
 
-def measured(draw: Draw, given: Any, count: int) -> kl_divergence.Divergence:
+def measure_divergence(draw: Draw, given: Any, count: int) -> kl_divergence.Divergence:
     """Return the student's divergence from the teacher, its cross-entropy and its entropy.
 
     They are in closed form if both are normal; otherwise the cross-entropy is estimated.

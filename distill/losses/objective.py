@@ -15,7 +15,7 @@ from distill.losses.discriminators import Discriminators, Opposition
 from distill.losses.divergence import KL, Contrastive
 from distill.losses.perceptual import Perceived, PerceptualLoss, gram
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
-from distill.losses.terms import Compared, Draw, Listed, Term, summed
+from distill.losses.terms import Compared, Draw, Listed, Term, sum_terms
 from distill.losses.unit_classifier import UnitClassifier
 from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
@@ -150,16 +150,16 @@ class Objective:
           batch: a batch of `distill.training.batches`: waveform, mask, speaker and frames.
         """
         draw = self.draw(batch)
-        loss, values = summed(self.terms, draw)
+        loss, values = sum_terms(self.terms, draw)
         return loss, values | {"level_db": _level_db(draw.output.output, draw.recorded)}
 
     def draw(self, batch: dict[str, tf.Tensor]) -> Draw:
         """Draw the student's sound for a batch; return the `Draw` that the terms read."""
         seed = counter_noise.fold_in(self._seed, self._step)
         rows = tf.range(_shape(batch)[0]) + batch.get("first_row", 0)
-        output = self._drawn(batch, seed, rows)
+        output = self._draw_flow_output(batch, seed, rows)
         kind, waveform = self.student.noise_kind, batch["waveform"]
-        return Draw(output, waveform, kind, seed, rows, self._taught(output, batch), batch)
+        return Draw(output, waveform, kind, seed, rows, self._teach_function(output, batch), batch)
 
     def global_inputs(
         self, batch: dict[str, tf.Tensor], replicator: Replicator
@@ -183,7 +183,9 @@ class Objective:
         channels = self.student.config.feature_channels
         return batch["frames"][..., :channels] if channels else None
 
-    def _drawn(self, batch: dict[str, tf.Tensor], seed: tf.Tensor, rows: tf.Tensor) -> FlowOutput:
+    def _draw_flow_output(
+        self, batch: dict[str, tf.Tensor], seed: tf.Tensor, rows: tf.Tensor
+    ) -> FlowOutput:
         samples = _shape(batch)[1]
         # The absolute phase of the voice carries no information, so each step draws a new phase.
         phase = counter_noise.uniform(counter_noise.fold_in(seed, PHASE), rows, 0, 1)[:, 0, 0]
@@ -197,7 +199,9 @@ class Objective:
         noise = self.student.noise(counter_noise.fold_in(seed, SOUND), rows, 0, samples)
         return self.student.draw(noise, condition)
 
-    def _taught(self, output: FlowOutput, batch: dict[str, tf.Tensor]) -> Callable[[bool], Any]:
+    def _teach_function(
+        self, output: FlowOutput, batch: dict[str, tf.Tensor]
+    ) -> Callable[[bool], Any]:
         """Return the function `Draw.teach` for a batch."""
 
         @functools.cache

@@ -64,16 +64,16 @@ class Listed(NamedTuple):
     term: Term
 
 
-def summed(terms: Iterable[Listed], draw: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+def sum_terms(terms: Iterable[Listed], draw: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Return the weighted sum of the terms, a scalar, and the value of each term by name."""
     found: dict[str, Weighted] = {}
     for name, weight, term in terms:
         value = term(draw)
         found |= value if isinstance(value, dict) else {name: Weighted(weight, value)}
-    return weighed(found)
+    return sum_weighted(found)
 
 
-def weighed(found: dict[str, Weighted]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+def sum_weighted(found: dict[str, Weighted]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Return the weighted sum of the values, a scalar, and the unweighted values by name."""
     loss = tf.add_n([weight * value for weight, value in found.values()])
     return loss, {name: value for name, (_, value) in found.items()}

@@ -92,7 +92,7 @@ class UnitClassifier(tf.Module):
     def logits(self, mel: tf.Tensor) -> tf.Tensor:
         """Return the logits of the units for each frame, float32 [batch, frames, units]."""
         weights = [(tf.identity(k), tf.identity(b)) for k, b in self._layers()]
-        return tf.matmul(self._hidden(mel, weights)[-1], self.head_kernel) + self.head_bias
+        return tf.matmul(self._hidden_layers(mel, weights)[-1], self.head_kernel) + self.head_bias
 
     def features(self, mel: tf.Tensor) -> list[tf.Tensor]:
         """Return the activations of each layer in order, float32 [batch, frames, channels].
@@ -100,7 +100,7 @@ class UnitClassifier(tf.Module):
         Their gradient reaches `mel` but not the weights.
         """
         weights = [(tf.stop_gradient(k), tf.stop_gradient(b)) for k, b in self._layers()]
-        return self._hidden(mel, weights)
+        return self._hidden_layers(mel, weights)
 
     def units(self, mel: np.ndarray) -> np.ndarray:
         """Return the unit with the nearest centre for each frame of a recording, int32 [frames]."""
@@ -115,7 +115,7 @@ class UnitClassifier(tf.Module):
     def _layers(self) -> Iterator[tuple[tf.Variable, tf.Variable]]:
         return zip(self.kernels, self.biases, strict=True)
 
-    def _hidden(
+    def _hidden_layers(
         self, mel: tf.Tensor, weights: Iterable[tuple[tf.Tensor, tf.Tensor]]
     ) -> list[tf.Tensor]:
         hidden, layers = (mel - self.band_mean) / self.frame_scale, []
@@ -168,7 +168,7 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
         )
 
 
-def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def augment_mel(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return clips augmented for training by gains, noise and masked spans.
 
     Each clip gets a random gain and a little noise in every value; two spans of frames and one span
@@ -199,7 +199,7 @@ def _batch(
     clips, frames = shape[0], min(shape[1], len(mel))
     starts = rng.integers(0, len(mel) - frames + 1, clips)
     rows = starts[:, None] + np.arange(frames)
-    return {"mel": tf.constant(masked(mel[rows], rng)), "units": tf.constant(units[rows])}
+    return {"mel": tf.constant(augment_mel(mel[rows], rng)), "units": tf.constant(units[rows])}
 
 
 def train_units(
@@ -253,7 +253,7 @@ def train_units(
     for other, members in corpus.splits.items():
         if members and other != split:
             seconds = time.monotonic() - started
-            log(_reached(classifier, corpus, other) + f" after {seconds:.0f} s")
+            log(_describe_accuracy(classifier, corpus, other) + f" after {seconds:.0f} s")
     return classifier
 
 
@@ -268,7 +268,7 @@ def _find_units(
     return mel, np.concatenate([classifier.units(recording) for recording in recordings])
 
 
-def _reached(classifier: UnitClassifier, corpus: Corpus, split: str) -> str:
+def _describe_accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> str:
     right, largest = accuracy(classifier, corpus, split)
     return (
         f"speech units: {100 * right:.1f} % of {split} frames recognised (the most frequent unit "
@@ -331,7 +331,7 @@ def load_units(path: str | os.PathLike[str]) -> UnitClassifier:
     return classifier
 
 
-def copied(classifier: UnitClassifier) -> UnitClassifier:
+def copy_classifier(classifier: UnitClassifier) -> UnitClassifier:
     """Return a copy of the classifier with variables that this call creates."""
     copy = UnitClassifier(classifier.config)
     for variable, original in zip(copy.variables, classifier.variables, strict=True):

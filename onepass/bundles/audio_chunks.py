@@ -150,7 +150,7 @@ def row_conditioning(
 
     def row(n: tf.Tensor) -> dict[str, tf.Tensor]:
         # A row that has ended has no frames in the segment, and so no conditioning.
-        def ended() -> dict[str, tf.Tensor]:
+        def end_chunk() -> dict[str, tf.Tensor]:
             empty = {
                 name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in shapes.items()
             }
@@ -167,7 +167,7 @@ def row_conditioning(
             )
             return {name: getattr(result, name)[0] for name in shapes}
 
-        parts = tf.cond(window.samples[n] > 0, conditioning, ended)
+        parts = tf.cond(window.samples[n] > 0, conditioning, end_chunk)
         short = samples - window.samples[n]
         for name in shapes.keys() - {"phase"}:
             sides = [[0, short]] + [[0, 0]] * (len(shapes[name].shape) - 1)

@@ -79,7 +79,7 @@ def streaming_functions(
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     usual = _signatures(streaming, lengths[-1], temperature)
-    signatures = {name: streaming.named(signature) for name, signature in usual.items()}
+    signatures = {name: streaming.name_inputs(signature) for name, signature in usual.items()}
     compiled = make_steps(streaming, compiled=True)
     rows: dict[str, Callable[[Tensors], Tensors]] = {
         PLAIN: lambda given: _synthesize(streaming, make_steps(streaming, compiled=False), given),
@@ -92,7 +92,7 @@ def streaming_functions(
     serving["streaming"] = _streaming_spec(streaming, signatures[CHUNK])
     padded = {
         name: {"axis": 1, "length": length, "buckets": list(lengths)}
-        for name, length in streaming.padded().items()
+        for name, length in streaming.count_inputs().items()
     }
     serving |= {"padded": padded} if padded else {}
     return Exported(functions, serving, streaming.variables)
@@ -178,9 +178,9 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
 
 
 def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
-    given = streaming.framed(given)
+    given = streaming.join_frames(given)
     frames, speaker = given.get("frames"), given.get("speaker")
-    state = streaming.begun(given, first_state(streaming, tf.shape(given["row"])[0]))
+    state = streaming.begin_rows(given, first_state(streaming, tf.shape(given["row"])[0]))
     source = noise_source(given, tf.zeros_like(given["row"]))
     if frames is None:
         lengths = given["num_samples"]
@@ -194,10 +194,10 @@ def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensor
 
 
 def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
-    given = streaming.framed(given)
+    given = streaming.join_frames(given)
     frames, start, hop = given.get("frames"), given["start"], streaming.hop_samples
     state = {name: given[f"{STATE}{name}"] for name in streaming.state()}
-    state = streaming.begun(given, state)
+    state = streaming.begin_rows(given, state)
     lengths, window = given.get("num_samples"), None
     if frames is not None:
         before, count = given["frames_before"], given["num_frames"]

@@ -114,10 +114,10 @@ class Program:
         check_process()
         with self._lock:
             if not self._calls:
-                self._calls = self._restored()
+                self._calls = self._restore_calls()
                 self._stored = b""
 
-    def _restored(self) -> dict[str, Call]:
+    def _restore_calls(self) -> dict[str, Call]:
         import tensorflow as tf
 
         graph, stored = tf.Graph(), tf.compat.v1.MetaGraphDef.FromString(self._stored)

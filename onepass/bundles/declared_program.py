@@ -9,7 +9,7 @@ import numpy as np
 from onepass.bundles.signature import PLAIN, Signature, TensorInfo
 from onepass.foundation.allowed_operations import PROGRAM, scanned_graph
 from onepass.foundation.errors import UserError
-from onepass.foundation.program_functions import called_by, calls_of, node_of, reached
+from onepass.foundation.program_functions import called_by, calls_of, node_of, reachable_keys
 
 LOWERED = "lowered.pb"  # without `serving_default`, with programs as StableHLO
 
@@ -43,7 +43,7 @@ def without(graph: Any, signature: str) -> Any:
     nodes = [node for node in graph.graph_def.node if node.name not in own]
     functions = graph.graph_def.library.function
     calls = calls_of({function.signature.name: function for function in functions})
-    kept = reached(calls, [name for node in nodes for name in called_by(node)])
+    kept = reachable_keys(calls, [name for node in nodes for name in called_by(node)])
     smaller = type(graph)(meta_info_def=graph.meta_info_def, saver_def=graph.saver_def)
     for name in outputs:
         smaller.signature_def[name].CopyFrom(graph.signature_def[name])
@@ -59,11 +59,11 @@ def _check_signature(path: Path, graph: Any, name: str, signature: Signature) ->
     stored = graph.signature_def[name]
     sides = ((signature.inputs, stored.inputs), (signature.outputs, stored.outputs))
     for declared, found in sides:
-        if _described(declared) != {key: _of_proto(info) for key, info in found.items()}:
+        if _describe_infos(declared) != {key: _of_proto(info) for key, info in found.items()}:
             raise UserError(f"{path} and model.json differ in the signature `{name}`.")
 
 
-def _described(infos: Mapping[str, TensorInfo]) -> dict:
+def _describe_infos(infos: Mapping[str, TensorInfo]) -> dict:
     return {name: (info.dtype, info.shape) for name, info in infos.items()}
 
 

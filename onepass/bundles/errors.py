@@ -5,7 +5,7 @@ from typing import ClassVar
 SHOWN_CHARACTERS = 64
 
 
-def shortened(word: str) -> str:
+def shorten_text(word: str) -> str:
     """Return text from a request, shortened and made printable for a response or a log line."""
     printable = "".join(c if c.isprintable() else "?" for c in word[:SHOWN_CHARACTERS])
     return printable + ("..." if len(word) > SHOWN_CHARACTERS else "")

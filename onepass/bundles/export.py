@@ -55,9 +55,9 @@ def export(given: ExportArguments) -> list[str]:
     if folder_kind(given.run) == "saved":
         return _of_user(given)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
-    lines, out = [], _checked(given)
+    lines, out = [], _check_options(given)
     key = private_key(given.sign) if given.sign else None
-    _check_disk(out, _shipped(given.run))
+    _check_disk(out, _shipped_folder(given.run))
     with replacing_folder(out) as folder:
         measured = _write_model(given, folder)
         if measured:
@@ -90,7 +90,7 @@ def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
             raise UserError(f"`--{name.replace('_', '-')}` {rule}")
 
 
-def _checked(given: ExportArguments) -> Path:
+def _check_options(given: ExportArguments) -> Path:
     """Check the options, and that OUT is new or empty and named by a version; return OUT."""
     if not given.bare:
         check_folder(given.out, "`--out`")
@@ -115,9 +115,9 @@ def _check_disk(out: Path, source: Path) -> None:
 
 def _write_model(given: ExportArguments, folder: Path) -> str:
     """Write the model folder; return a summary of a run's measurements, "" for a copied folder."""
-    source = _shipped(given.run)
+    source = _shipped_folder(given.run)
     if not (source / SPEC_FILE).exists():
-        return _measured(given, folder)
+        return _measure_run(given, folder)
     _refuse(given, RUN_OPTIONS, f"is for runs; {given.run} has its card.")
     spec, weights = read_folder(source)
     kept = {name: value for name, value in spec.items() if name not in ("serving", SHARED)}
@@ -131,7 +131,7 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
     return ""
 
 
-def _shipped(path: Path) -> Path:
+def _shipped_folder(path: Path) -> Path:
     """Return `path` or, if it does not exist, the folder of the shipped model of that name."""
     if path.exists():
         return path
@@ -139,7 +139,7 @@ def _shipped(path: Path) -> Path:
     return next((m.folder(str(path)) for m in known if str(path) in m.FOLDERS), path)
 
 
-def _measured(given: ExportArguments, folder: Path) -> str:
+def _measure_run(given: ExportArguments, folder: Path) -> str:
     """Measure a run on dev and write its model folder; return a summary of the measurements."""
     kind = kind_of(given.run)
     if not KINDS.get(str(kind), Kind()).makes:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.bundles.errors import InvalidInput, shortened
+from onepass.bundles.errors import InvalidInput, shorten_text
 from onepass.bundles.requests import noise_inputs, seed_number
 from onepass.bundles.signature import IMAGE, Arrays, TensorInfo
 from onepass.foundation.errors import UserError
@@ -110,7 +110,7 @@ def label_index(
     high = len(classes) - 1 if classes or info is None else int(info.high or 0)
     if type(value) in (int, str) and NUMBER.fullmatch(word) and (int(word) <= high or high < 0):
         return int(word)
-    raise problem(f"`{field}` must be a class, got `{shortened(word)}`; {classes_of(classes)}.")
+    raise problem(f"`{field}` must be a class, got `{shorten_text(word)}`; {classes_of(classes)}.")
 
 
 def classes_of(classes: Sequence[str]) -> str:

@@ -162,10 +162,10 @@ class ImageSampling(Sampling):
 
     def _scales(self, signature: str, inputs: Arrays, start: np.ndarray | None) -> list[np.ndarray]:
         if start is not None:
-            return self._enlarged(inputs, start)
+            return self._enlarge_image(inputs, start)
         return scales_of(self._outputs(signature, inputs), 0)
 
-    def _enlarged(self, inputs: Arrays, start: np.ndarray) -> list[np.ndarray]:
+    def _enlarge_image(self, inputs: Arrays, start: np.ndarray) -> list[np.ndarray]:
         scales = [start]
         while len(scales[-1]) < self.size:
             signature = scale_name(2 * len(scales[-1]))

@@ -60,10 +60,12 @@ def export_functions(
     parts = (_of_pixelcnn if density.multiscale is None else _of_multiscale)(density)
     batches = sorted(set(allowed_batches)) or BATCHES
     serving = serving_spec(parts[0], batches)
-    return Exported(_functions(parts), serving, density.variables, _lowered(density, parts))
+    return Exported(
+        _functions(parts), serving, density.variables, _compiled_functions(density, parts)
+    )
 
 
-def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
+def _compiled_functions(density: ImageDensity, parts: Parts) -> dict[str, Any]:
     """Return the functions except `serving_default`, with StableHLO programs; {} if impossible."""
     if density.multiscale is not None and density.config.data.size > LARGEST_COMPILED:
         return {}
@@ -98,7 +100,7 @@ def _of_pixelcnn(density: ImageDensity) -> Parts:
             kept = Prefix(tf.zeros([1, size, size, channels], tf.int32), tf.constant(0))
             if "given" in given:
                 kept = Prefix(tf.cast(given["given"], tf.int32), given["given_count"][0])
-            return {"picture": _image(_drawn(program, given, kept, given["temperature"][0, 0]))}
+            return {"picture": _image(_draw_one(program, given, kept, given["temperature"][0, 0]))}
 
         return row
 
@@ -135,7 +137,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
     def row_of(name: str, program: Callable[..., Any]) -> Row:
         def row(given: Tensors) -> Tensors:
             start = tf.cast(given["start"], tf.int32) if "start" in given else None
-            scales, _ = _drawn(program, given, start, given["temperature"][0])
+            scales, _ = _draw_one(program, given, start, given["temperature"][0])
             outputs = {f"picture_{scale.shape[1]}": _image(scale) for scale in scales}
             outputs["picture"] = _image(scales[-1])
             return {n: outputs[n] for n in signatures[name].outputs}
@@ -169,7 +171,7 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
     return request
 
 
-def _drawn(program: Callable[..., Any], given: Tensors, *arguments: Any) -> Any:
+def _draw_one(program: Callable[..., Any], given: Tensors, *arguments: Any) -> Any:
     """Draw a batch of one; if the input `guidance` is not 0, pass it to the program."""
     condition = {name: given[name] for name in CONDITIONS if name in given}
     draw = functools.partial(program, condition, seed_key(given["seed"]), given["row"], *arguments)

@@ -7,7 +7,7 @@ from typing import Any
 
 from onepass.bundles.bundle import FORMAT, SPEC_FILE, Backend, Bundle, Program, signatures_of
 from onepass.bundles.declared_program import check_program, without
-from onepass.bundles.errors import shortened
+from onepass.bundles.errors import shorten_text
 from onepass.bundles.folder_kind import folder_kind, versions_of
 from onepass.bundles.kinds import KINDS
 from onepass.bundles.manifest import verify
@@ -44,13 +44,13 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     if PLAIN in graph.signature_def:
         graph = without(graph, PLAIN)
     program = Program(folder, graph)
-    bundle = made(folder, spec, program, backend)
+    bundle = make_bundle(folder, spec, program, backend)
     if bundle.engine == "tensorflow":
         program.restore()
     return bundle
 
 
-def made(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> Bundle:
+def make_bundle(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> Bundle:
     """Return the bundle of a program; raise UserError if model.json does not describe its model."""
     try:
         if not KINDS[spec["kind"]].makes:
@@ -59,7 +59,7 @@ def made(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> 
     except UserError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        line = shortened(str(error) or type(error).__name__)
+        line = shorten_text(str(error) or type(error).__name__)
         raise UserError(f"{folder}/{SPEC_FILE} does not describe its model: {line}") from error
 
 

@@ -6,7 +6,7 @@ Names appear unchanged in URLs, metrics and logs, so they need no quoting anywhe
 import re
 from pathlib import Path
 
-from onepass.bundles.errors import shortened
+from onepass.bundles.errors import shorten_text
 from onepass.foundation.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -24,12 +24,12 @@ def is_version(word: str) -> bool:
 
 def name_problem(word: str) -> str:
     """Return the rule that the name of a model breaks, and the name; "" if it breaks none."""
-    return "" if NAME.fullmatch(word) else f"{NAME_RULE}, got `{shortened(word)}`"
+    return "" if NAME.fullmatch(word) else f"{NAME_RULE}, got `{shorten_text(word)}`"
 
 
 def version_problem(word: str) -> str:
     """Return the rule that a version breaks, and the version; "" if it breaks none."""
-    return "" if is_version(word) else f"{VERSION_RULE}, got `{shortened(word)}`"
+    return "" if is_version(word) else f"{VERSION_RULE}, got `{shorten_text(word)}`"
 
 
 def folder_problem(path: Path) -> str:

@@ -43,7 +43,7 @@ class Engine:
 
     def whole(self, request: Request) -> np.ndarray:
         """Return the requested sounds, float32 [rows, num_samples]."""
-        return self._whole(self._asked(request))
+        return self._whole(self._generation_request(request))
 
     def stream(
         self, request: Request, chunk_samples: int, ahead_samples: int = 0
@@ -58,7 +58,11 @@ class Engine:
         return map(
             self._sound,
             made.stream(
-                self._network, self._asked(request), self._backend, chunk_samples, **opening
+                self._network,
+                self._generation_request(request),
+                self._backend,
+                chunk_samples,
+                **opening,
             ),
         )
 
@@ -83,7 +87,7 @@ class Engine:
             sound[n, :length] = self._whole(row)[0]
         return {SOUND: sound, "num_samples": lengths.astype(np.int32)}
 
-    def _asked(self, request: Request) -> Any:
+    def _generation_request(self, request: Request) -> Any:
         return self._generation.Request(
             num_samples=request.shape[0],
             seed=request.seed,

@@ -13,7 +13,7 @@ from onepass.bundles.functions import Tensors
 from onepass.bundles.signature import V2_NAMES, Signature, TensorInfo
 from onepass.foundation.arguments import integer
 from onepass.foundation.errors import UserError
-from onepass.networks.condition_specs import Frames, Specs, as_specs, is_at_rate, plain, resized
+from onepass.networks.condition_specs import Frames, Specs, as_specs, is_at_rate, plain, resize_spec
 from onepass.networks.named_conditions import NamedConditions
 
 FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -53,7 +53,7 @@ class Conditions:
         specs = as_specs(model.condition_channels) if known is None else known
         self._axes = 1 if model.order == "time" else 2
         self._timed = {name for name, x in specs.items() if is_at_rate(x, self._axes)}
-        self._specs = _sized(specs, self._timed, self._axes, entries)
+        self._specs = _fix_sizes(specs, self._timed, self._axes, entries)
         only = next(iter(specs.values())) if len(specs) == 1 else None
         self.is_frames = only is not None and self._axes == 1 and bool(self._timed)
         self.is_frames &= only is not None and only.shape.rank <= 3
@@ -91,7 +91,7 @@ class Conditions:
                 shape[0] = None if sizes[0] is None else spec.count(sizes[0])
             count = self._counts.get(name)
             limits = (0, 1) if spec.dtype.is_bool else (0, count - 1) if count else (None, None)
-            found[self.names[name]] = TensorInfo(_stored(spec.dtype), (None, *shape), *limits)
+            found[self.names[name]] = TensorInfo(_input_dtype(spec.dtype), (None, *shape), *limits)
         return found
 
     def of(self, given: Tensors, length: Any = None) -> Any:
@@ -109,19 +109,19 @@ class Conditions:
             named[name] = given[place][:, :length] if cut else given[place]
         return named[next(iter(named))] if self.is_frames else named
 
-    def fixed(self, given: Tensors) -> Tensors:
+    def select_fixed(self, given: Tensors) -> Tensors:
         """Return, by condition name, the inputs for conditions that are the same at every step."""
         return {n: given[place] for n, place in self.names.items() if n not in self._timed}
 
     def zeros(self) -> Tensors:
-        """Return zeros with the names and shapes of the result of `fixed`, for one row."""
+        """Return zeros with the names and shapes of the result of `select_fixed`, for one row."""
         return {
             name: tf.zeros([1, *spec.shape[1:]], spec.dtype)
             for name, spec in self._specs.items()
             if name not in self._timed
         }
 
-    def named(self, signature: Signature) -> Signature:
+    def name_inputs(self, signature: Signature) -> Signature:
         """Return a signature in which the inputs of the conditions replace `frames`."""
         if self.is_frames or not self.names:
             return signature
@@ -131,13 +131,13 @@ class Conditions:
             inputs = counted | {n: x for n, x in inputs.items() if n not in (FRAMES, *COUNTS)}
         return Signature({**inputs, **self.infos([None])}, signature.outputs)
 
-    def padded(self) -> dict[str, str]:
+    def count_inputs(self) -> dict[str, str]:
         """Return the inputs that have a time axis, each with the input that counts its length."""
         if self.is_frames:
             return {FRAMES: "num_frames"}
         return {place: COUNT for name, place in self.names.items() if name in self._timed}
 
-    def framed(self, given: Tensors) -> Tensors:
+    def join_frames(self, given: Tensors) -> Tensors:
         """Return the inputs; if conditions have separate inputs, add `frames` and its counts."""
         if self.is_frames or not self.channels:
             return given
@@ -152,7 +152,7 @@ class Conditions:
         counts = {"num_frames": given[COUNT], "frames_before": none, "frames_after": none}
         return {**given, FRAMES: frames, **counts}
 
-    def unpacked(self, frames: tf.Tensor | None) -> Any:
+    def split_frames(self, frames: tf.Tensor | None) -> Any:
         """Return `frames` as the condition that samplers read: split by name if it has several."""
         if frames is None or self.is_frames:
             return frames
@@ -166,7 +166,7 @@ class Conditions:
         return NamedConditions(found, {})
 
 
-def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
+def _fix_sizes(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
     """Return specs in which only the batch axis and the axes of the elements have unknown sizes.
 
     Raises:
@@ -182,15 +182,19 @@ def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
     found = {}
     for name, spec in specs.items():
         if len(specs) > 1 and not re.fullmatch("[A-Za-z0-9_]+", name):
-            raise _refused(f"a condition is an input, named by letters, digits and _, not {name!r}")
-        if not spec.dtype.is_bool and np.dtype(_stored(spec.dtype)) not in V2_NAMES:
-            raise _refused(f"its condition `{name}` must be of numbers, not {spec.dtype.name}")
+            raise _refuse_export(
+                f"a condition is an input, named by letters, digits and _, not {name!r}"
+            )
+        if not spec.dtype.is_bool and np.dtype(_input_dtype(spec.dtype)) not in V2_NAMES:
+            raise _refuse_export(
+                f"its condition `{name}` must be of numbers, not {spec.dtype.name}"
+            )
         shape = list(spec.shape)
         if name in timed and None in shape[1 + axes :]:
-            raise _refused(f"its condition `{name}` must have a known number of channels")
+            raise _refuse_export(f"its condition `{name}` must have a known number of channels")
         if name in free:
             if name not in given:
-                raise _refused(
+                raise _refuse_export(
                     f"`entries` must say how many entries its condition `{name}` has, such as"
                     f' entries={{"{name}": 16}}'
                 )
@@ -198,7 +202,7 @@ def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
             rest = [next(sizes) if size is None else size for size in shape[first:]]
             shape = [*shape[:first], *rest]
         is_frames = isinstance(spec, Frames)
-        found[name] = resized(spec if is_frames else plain(spec), shape)
+        found[name] = resize_spec(spec if is_frames else plain(spec), shape)
     return found
 
 
@@ -224,7 +228,7 @@ def _entries(entries: Entries, free: Mapping[str, int]) -> dict[str, tuple[int, 
     return found
 
 
-def _refused(reason: str) -> UserError:
+def _refuse_export(reason: str) -> UserError:
     return UserError(f"The model cannot be exported: {reason}.")
 
 
@@ -232,7 +236,7 @@ def _class_counts(model: Any) -> dict[str, int]:
     return getattr(getattr(model, "symbol_network", None), "class_counts", {})
 
 
-def _stored(dtype: tf.DType) -> np.dtype:
+def _input_dtype(dtype: tf.DType) -> np.dtype:
     """Return the NumPy type of the input for a condition of a TensorFlow type."""
     if dtype.is_bool:
         return INT32

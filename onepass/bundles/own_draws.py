@@ -13,7 +13,7 @@ from onepass.bundles.own_conditions import Conditions
 from onepass.bundles.signature import SEED, Arrays
 from onepass.model import Autoregressive
 from onepass.networks.condition_values import given_once
-from onepass.samplers.passes import MOVED, has_moved, sampled
+from onepass.samplers.passes import MOVED, has_moved, sample_symbols
 
 
 def drawn_again(
@@ -34,7 +34,7 @@ def drawn_again(
     parameters = model.conditionals(elements, given)
     seed, num = int(inputs[SEED][0]), len(elements)
     noise = model.layout.noise(model.distribution, seed, num, elements.shape[1:])
-    drawn = sampled(parameters, model.distribution, noise, 1.0, symbols)
+    drawn = sample_symbols(parameters, model.distribution, noise, 1.0, symbols)
     moved = tf.reduce_mean(tf.cast(has_moved(symbols, drawn), tf.float32))
     if moved > MOVED and not getattr(model.symbol_network, "has_step", False):
         once = given_once(model.symbol_network, given, model.order, elements.shape)

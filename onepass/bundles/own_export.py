@@ -122,7 +122,7 @@ def _write(
     shape = _image_shape(model, length) if model.order == "raster" else _length(length)
     key = None if sign_with is None else private_key(sign_with)
     with replacing_folder(out) as folder, named_reasons("exported"):
-        spec, exported = _exported(assigning_nothing(model), shape, conditions)
+        spec, exported = _export_model(assigning_nothing(model), shape, conditions)
         try:
             live = functools.partial(DRAWN[model.kind], model, conditions)
             write_program(folder, spec, exported, live)
@@ -147,7 +147,9 @@ def _write_model(model: Autoregressive, folder: Path) -> None:
         warnings.warn(f"The bundle has a sampler, but no `autoregressive`: {error}", stacklevel=4)
 
 
-def _exported(model: Any, shape: Any, conditions: Conditions) -> tuple[dict[str, Any], Exported]:
+def _export_model(
+    model: Any, shape: Any, conditions: Conditions
+) -> tuple[dict[str, Any], Exported]:
     # Sound is served piece by piece, and frames are read all at once.
     is_sound = model.sample_rate_hz is not None and not conditions.at_frame_rate
     spec: dict[str, Any] = {

@@ -34,7 +34,7 @@ from onepass.bundles.prompt_inputs import (
     PROMPTED_CHUNK,
     WITH_LOG_PROB,
 )
-from onepass.bundles.prompted_rows import Part, Rows, chosen
+from onepass.bundles.prompted_rows import Part, Rows, restrict_tokens
 from onepass.bundles.signature import COMPILED, LOG_PROB, STATE, Signature, TensorInfo
 from onepass.draw import LISTS, OPTIONS, Facts, choice_of, prompt_inputs
 from onepass.likelihoods.capabilities import table_of
@@ -157,7 +157,7 @@ def _log_prob(
     """
     symbols = model.codec.encode(elements)
 
-    def found() -> tf.Tensor:
+    def find_log_prob() -> tf.Tensor:
         length = tf.shape(elements)[1] if model.order == "time" else None
         nats = tf.cast(model.log_prob(elements, conditions.of(given, length)), tf.float32)
         return nats if prompt is None else tf.where(prompt.ended(symbols), 0.0, nats)
@@ -165,7 +165,7 @@ def _log_prob(
     def nothing() -> tf.Tensor:
         return tf.zeros(tf.shape(elements), tf.float32)
 
-    return tf.cond(given[WITH_LOG_PROB][0] > 0, found, nothing)
+    return tf.cond(given[WITH_LOG_PROB][0] > 0, find_log_prob, nothing)
 
 
 def _of_steps(
@@ -183,33 +183,33 @@ def _of_steps(
         part = Part(
             noise_source(given, start),
             _heat(model, given),
-            _prompt(model, given, _padded(known, count + rows.longest_loop)),
+            _prompt(model, given, _pad_values(known, count + rows.longest_loop)),
             count,
-            _padded(given.get("frames"), count + rows.longest_loop),
+            _pad_values(given.get("frames"), count + rows.longest_loop),
         )
         state = {name: given[key] for name, key in states.items()} if is_chunk else None
-        first = streaming.begun(given, state or first_state(streaming, 1))
+        first = streaming.begin_rows(given, state or first_state(streaming, 1))
         for name, (dtype, shape, _) in rows.memory.items():
             first[name] = given[f"{STATE}{name}"] if is_chunk else tf.zeros([1, *shape], dtype)
-        symbols, ended, after = rows.made(part, first)
+        symbols, ended, after = rows.make_symbols(part, first)
         elements = tf.cast(model.codec.decode(symbols), element_type(model))
         outputs = {
-            streaming.output: _padded(tf.cast(elements, tf.float32), longest)[0],
+            streaming.output: _pad_values(tf.cast(elements, tf.float32), longest)[0],
             "num_samples": count,
         }
         if is_chunk:
             stored = {f"{STATE}{name}": value[0] for name, value in after.items()}
             return {**outputs, ENDED: tf.cast(ended, tf.int32), **stored}
         nats = _log_prob(model, streaming.conditions, elements, part.prompt, given)
-        return {**outputs, LOG_PROB: _padded(nats, longest)[0]}
+        return {**outputs, LOG_PROB: _pad_values(nats, longest)[0]}
 
-    def made(given: Tensors) -> Tensors:
-        given = streaming.framed(given)
+    def make_rows(given: Tensors) -> Tensors:
+        given = streaming.join_frames(given)
         counts = _counts(given)
         longest = tf.shape(given["frames"])[1] if "frames" in given else tf.reduce_max(counts)
         return by_rows(signature, lambda one: row(one, longest))(given)
 
-    return made
+    return make_rows
 
 
 def _counts(given: Tensors) -> tf.Tensor:
@@ -219,7 +219,7 @@ def _counts(given: Tensors) -> tf.Tensor:
     return tf.minimum(given["num_frames"], tf.shape(given["frames"])[1])
 
 
-def _padded(values: Any, length: Any) -> Any:
+def _pad_values(values: Any, length: Any) -> Any:
     """Return values [1, n, ...] truncated or zero-padded to [1, length, ...]; None stays None."""
     if values is None:
         return None
@@ -233,14 +233,14 @@ def _of_passes(
 ) -> Callable[[Tensors], Tensors]:
     """Return a function that samples one row by passes over it until no symbol changes."""
     output = next(name for name in signature.outputs if name != LOG_PROB)
-    draw = drawer(model, shape, conditions, chosen(model.distribution))
+    draw = drawer(model, shape, conditions, restrict_tokens(model.distribution))
     drawn = tf.function(draw, autograph=False, jit_compile=True)
 
     def row(given: Tensors) -> Tensors:
         source = noise_source(given, tf.zeros_like(given["row"]))
         prompt = None
         if PREFIX in given:
-            known = _padded(model.codec.encode(given[PREFIX]), shape[0])
+            known = _pad_values(model.codec.encode(given[PREFIX]), shape[0])
             prompt = _prompt(model, given, tf.ensure_shape(known, [1, shape[0]]))
         row = tf.ensure_shape(given["row"], [1])
         symbols = drawn(source.key[0], row, _heat(model, given), conditions.of(given), prompt)

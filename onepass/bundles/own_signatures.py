@@ -52,7 +52,7 @@ from onepass.networks.condition_values import given_once
 from onepass.networks.named_conditions import NamedConditions
 from onepass.networks.named_conditions import first_state as state_before
 from onepass.samplers import cached_chunk
-from onepass.samplers.cached import cached
+from onepass.samplers.cached import sample_cached
 from onepass.samplers.fixed_point import fixed_point
 from onepass.storage.program import function_of, network_specs, variables_of
 
@@ -103,21 +103,21 @@ class StreamingSequence(StreamingModel):
             if 0 not in value.shape  # no protocol supports empty inputs
         }
 
-    def begun(self, given: Tensors, state: State) -> State:
+    def begin_rows(self, given: Tensors, state: State) -> State:
         """Return the state, with the first state for their conditions in rows at position 0.
 
         Args:
           given: inputs of a signature; without `start`, all rows are at position 0.
           state: the state of all rows, by name, [batch, ...].
         """
-        fixed, start = self.conditions.fixed(given), given.get("start")
+        fixed, start = self.conditions.select_fixed(given), given.get("start")
         if not fixed:
             return state
 
         def row(n: tf.Tensor) -> State:
             def first() -> State:
                 made = self._state_of({name: x[n][tf.newaxis] for name, x in fixed.items()})
-                return {name: value[0] for name, value in self.packed(made).items()}
+                return {name: value[0] for name, value in self.pack_state(made).items()}
 
             if start is None:
                 return first()
@@ -131,17 +131,17 @@ class StreamingSequence(StreamingModel):
             parallel_iterations=ROWS_AT_ONCE,
         )
 
-    def named(self, signature: Signature) -> Signature:
+    def name_inputs(self, signature: Signature) -> Signature:
         """Return a signature in which the inputs of the conditions replace `frames`."""
-        return self.conditions.named(signature)
+        return self.conditions.name_inputs(signature)
 
-    def framed(self, given: Tensors) -> Tensors:
+    def join_frames(self, given: Tensors) -> Tensors:
         """Return the inputs with the conditions that have a time axis concatenated to `frames`."""
-        return self.conditions.framed(given)
+        return self.conditions.join_frames(given)
 
-    def padded(self) -> dict[str, str]:
+    def count_inputs(self) -> dict[str, str]:
         """Return the inputs whose rows are padded, each with the input that counts its length."""
-        return self.conditions.padded()
+        return self.conditions.count_inputs()
 
     def conditioning(
         self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
@@ -152,16 +152,16 @@ class StreamingSequence(StreamingModel):
 
     def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
         """Return the next elements of one row, float32 [1, samples], and the state after them."""
-        before = self.unpacked(source.start, state)
+        before = self.unpack_state(source.start, state)
         source = dataclasses.replace(source, row=tf.ensure_shape(source.row, [1]))
         if channels is not None:
             channels = tf.ensure_shape(channels, [1, samples, self.channels])
         elements, after = self._next(source, channels, before, samples)
         made = tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples])
-        return made, self.packed(after)
+        return made, self.pack_state(after)
 
-    def unpacked(self, start: tf.Tensor, state: State) -> Any:
-        """Return the step's state of one row; at position 0, the first state (see also `begun`).
+    def unpack_state(self, start: tf.Tensor, state: State) -> Any:
+        """Return the step's state of one row; at position 0, the first state (see `begin_rows`).
 
         Args:
           start: int32 [1], position of the next element.
@@ -173,13 +173,13 @@ class StreamingSequence(StreamingModel):
                 before.append(tf.constant(first))
                 continue
             value = _from_stored(state[str(n)][0], tf.as_dtype(first.dtype))
-            # If the first state depends on the conditions, `begun` has set it; otherwise it is set
+            # If the first state depends on the conditions, `begin_rows` set it; otherwise it is set
             # here, whatever a client sent at position 0.
             is_made = self.conditions.has_fixed
             before.append(value if is_made else tf.where(start[0] == 0, first, value))
         return tf.nest.pack_sequence_as(self._structure, before)
 
-    def packed(self, state: Any) -> State:
+    def pack_state(self, state: Any) -> State:
         """Return the step's state of one row by name, in types that all protocols support."""
         flat = zip(tf.nest.flatten(state), self._first, strict=True)
         return {
@@ -235,7 +235,7 @@ class StreamingAutoregressive(StreamingSequence):
     def _next(
         self, source: NoiseSource, channels: Maybe, state: Any, samples: int
     ) -> tuple[tf.Tensor, Any]:
-        model, condition = self._model, self.conditions.unpacked(channels)
+        model, condition = self._model, self.conditions.split_frames(channels)
         noise = model.distribution.noise(source.key[0], source.row, source.start[0], samples)
         symbols, after = cached_chunk(
             model.symbol_network, model.distribution, noise, condition, source.temperature[0], state
@@ -383,7 +383,7 @@ def drawer(
     positions = shape[:2] if pixel_channels(model.distribution) else shape
     draws = distribution or model.distribution
 
-    def drawn(
+    def draw_row(
         key: tf.Tensor, row: tf.Tensor, heat: Any, condition: Any = None, prompt: Any = None
     ) -> tf.Tensor:
         noise = model.distribution.noise(key, row, 0, math.prod(positions))
@@ -392,10 +392,10 @@ def drawer(
         if conditions.at_frame_rate:
             condition = given_once(network, condition, model.order, (1, *shape))
             if network.has_step:
-                return cached(network, draws, noise, condition, heat, prompt)
+                return sample_cached(network, draws, noise, condition, heat, prompt)
         return fixed_point(network, draws, noise, condition, heat, prompt).symbols
 
-    return drawn
+    return draw_row
 
 
 def _row(drawn: Any, output: str, info: TensorInfo, conditions: Conditions) -> Any:

@@ -15,7 +15,7 @@ from onepass.bundles.condition_inputs import (
     is_timed,
     names_of,
 )
-from onepass.bundles.errors import shortened
+from onepass.bundles.errors import shorten_text
 from onepass.bundles.prompt_inputs import (
     ENDED,
     NUM_PREFIX,
@@ -71,7 +71,7 @@ def one_of(*values: Any) -> Rule:
     return Rule(lambda x: any(x is v or (type(x) is type(v) and x == v) for v in values), known)
 
 
-def listed(rule: Rule, least: int = 0) -> Rule:
+def list_rule(rule: Rule, least: int = 0) -> Rule:
     """Return the rule that a value is a list of at least `least` items that obey `rule`."""
     return Rule(
         lambda x: isinstance(x, list) and least <= len(x) <= MOST_LIST and all(map(rule.holds, x)),
@@ -99,7 +99,7 @@ NAMES = Rule(
 )
 OBJECT = Rule(lambda x: isinstance(x, dict) and len(x) <= MOST_LIST, "an object")
 RATE = whole(1, 10**7)
-ROWS = listed(whole(1, MOST_ROWS), least=1)  # the sizes of a batch
+ROWS = list_rule(whole(1, MOST_ROWS), least=1)  # the sizes of a batch
 LENGTH = whole(1, MOST_SAMPLES)
 # The rules, by the path of the field.
 FIELDS: dict[str, Rule] = {
@@ -122,8 +122,8 @@ OF_SOUND = {"sample_rate_hz": RATE}
 OF_IMAGES = {
     "size": whole(1, 2**16),
     "channels": one_of(1, 3),
-    "classes": listed(TEXT),
-    "captions": optional(listed(TEXT)),
+    "classes": list_rule(TEXT),
+    "captions": optional(list_rule(TEXT)),
 }
 OF_SEQUENCES = {
     "hop_samples": one_of(1),
@@ -136,14 +136,14 @@ OF_SEQUENCES = {
     "serving.streaming.side_frames": one_of(0),
     "serving.streaming.hop_samples": one_of(1),
     "serving.streaming.unit_samples": LENGTH,
-    "serving.streaming.pieces": listed(whole(1, MOST_PIECE), least=1),
+    "serving.streaming.pieces": list_rule(whole(1, MOST_PIECE), least=1),
     "serving.streaming.rows_alone": FLAG,
     "serving.streaming.state": OBJECT,
     "serving.cropped": OBJECT,
 }
 ROW = ("seed", "row", "temperature")
 CROPPING = {"axis": one_of(1), "length": one_of("num_samples")}
-PADDING = {"axis": one_of(1), "length": one_of("num_frames"), "buckets": listed(LENGTH, least=1)}
+PADDING = {"axis": one_of(1), "length": one_of("num_frames"), "buckets": list_rule(LENGTH, least=1)}
 TIMED = PADDING | {"length": one_of("num_samples")}
 LISTED = {name: PADDING | {"length": one_of(count)} for name, count in LISTS.items()}
 STATES = {"dtype": TEXT, "fill": FINITE}
@@ -186,7 +186,7 @@ class _Broken(Exception):  # noqa: N818 - always caught here
     """Error for a field that breaks its rule."""
 
     def __init__(self, field: str, words: str, value: Any):
-        super().__init__(f"`{field}` must be {words}, got {shortened(repr(value))}")
+        super().__init__(f"`{field}` must be {words}, got {shorten_text(repr(value))}")
 
 
 def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: str = "") -> None:

@@ -54,7 +54,7 @@ class Chosen:
         return tf.cond(temperature.differs, part, whole)
 
 
-def chosen(distribution: Distribution) -> Any:
+def restrict_tokens(distribution: Distribution) -> Any:
     """Return a `Chosen` for a distribution over tokens, or any other distribution unchanged."""
     return distribution if table_of(distribution) is None else Chosen(distribution)
 
@@ -113,25 +113,25 @@ class Rows:
         self._streaming, self._network = streaming, model.symbol_network
         self._samplers = Samplers(model)
         distribution = model.distribution
-        self._noise, self._distribution = distribution.noise, chosen(distribution)
+        self._noise, self._distribution = distribution.noise, restrict_tokens(distribution)
         self.longest_loop = streaming.pieces[1]
         is_of_tokens = table_of(distribution) is not None
         counts: dict[str, Filled] = {COUNTS: (tf.int32, (distribution.levels or 0,), 0)}
         self.memory = counts if is_of_tokens else {}
         options: dict[str, Any] = {"jit_compile": True, "autograph": False}
-        self._draw = tf.function(self._drawn, **options)
+        self._draw = tf.function(self._draw_symbols, **options)
         self._read = tf.function(self._after, **options)
         sizes = PASSES if self._network.block == 1 else ()
         self._sizes = [size for size in sizes if size < self.longest_loop]
 
-    def made(self, part: Part, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
+    def make_symbols(self, part: Part, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
         """Return the symbols [1, count], whether the row has ended, bool [], and the new state.
 
         Args:
           part: the request for symbols.
           state: the model's state before the first symbol, by name, [1, ...].
         """
-        begun, state = self._begun(part, state)
+        begun, state = self._read_prefix(part, state)
         # The loop may draw beyond `count`: XLA compiles pieces of one size, which are cut
         # afterwards.
         shapes = (tf.TensorShape([1, None]), tf.TensorShape([]))
@@ -146,7 +146,7 @@ class Rows:
         missing = part.count - tf.shape(symbols)[1]
         return part.prompt.filled(tf.pad(symbols, [[0, 0], [0, missing]])), ended, state
 
-    def _begun(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
+    def _read_prefix(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
         """Read as much of the prefix as passes can; return what was read and the state after it."""
         position, readable = tf.constant(0), tf.minimum(part.prompt.known[0], part.count)
         for size in self._sizes:
@@ -165,19 +165,19 @@ class Rows:
         return part.prompt.symbols[:, :position], state
 
     def _after(self, symbols: tf.Tensor, channels: Any, start: tf.Tensor, state: State) -> State:
-        condition = self._streaming.conditions.unpacked(channels)
+        condition = self._streaming.conditions.split_frames(channels)
         before = self._unpacked(start, state)
         return self._packed(self._samplers.read(symbols, condition, before))
 
     def _unpacked(self, start: tf.Tensor, state: State) -> Any:
         """Return the step's state with the counts of symbols, which are 0 at position 0."""
-        before = self._streaming.unpacked(start, state)
+        before = self._streaming.unpack_state(start, state)
         counts = {n: tf.where(start[0] == 0, 0, state[n]) for n in self.memory}
         return {**before, **counts}
 
     def _packed(self, state: Any) -> State:
         own = {name: value for name, value in state.items() if name not in self.memory}
-        return {**self._streaming.packed(own), **{name: state[name] for name in self.memory}}
+        return {**self._streaming.pack_state(own), **{name: state[name] for name in self.memory}}
 
     def _longer(
         self, part: Part, begun: tf.Tensor, state: State
@@ -199,7 +199,7 @@ class Rows:
         is_end = cut.prompt.ends(new) & (tf.range(size) < cut.count)
         return tf.concat([begun, new], 1), tf.reduce_any(is_end), state
 
-    def _drawn(
+    def _draw_symbols(
         self,
         key: tf.Tensor,
         row: tf.Tensor,
@@ -219,7 +219,7 @@ class Rows:
             self._network,
             self._distribution,
             noise,
-            self._streaming.conditions.unpacked(channels),
+            self._streaming.conditions.split_frames(channels),
             heat,
             before,
             bounded,

@@ -66,7 +66,7 @@ class Sampling(Model):
         signature = self._signature_for(request, COMPILED, PROMPTED)
         with_nats = return_log_prob and signature == PROMPTED
         parts, nats = [], []
-        for outputs in self._made(signature, request, with_nats):
+        for outputs in self._outputs_of_rows(signature, request, with_nats):
             parts.append(only_output(outputs))
             nats += [outputs[LOG_PROB]] if with_nats else []
             # A program of one shape ignores the requested length.
@@ -110,7 +110,7 @@ class Sampling(Model):
             parts.append(self._outputs(LOG_PROB, inputs)[LOG_PROB])
         return np.concatenate(parts)
 
-    def streamed(self, request: Request, chunk: int, opening: int = 0) -> Iterator[np.ndarray]:
+    def stream_chunks(self, request: Request, chunk: int, opening: int = 0) -> Iterator[np.ndarray]:
         """Return an iterator over the next elements of sequences [num, n], as they are generated.
 
         The iterator ends early once all rows have ended.
@@ -177,7 +177,9 @@ class Sampling(Model):
             rows = np.arange(first, first + size, dtype=np.int32)
             yield np.minimum(rows, first + count - 1), count
 
-    def _made(self, signature: str, request: Request, with_nats: bool = False) -> Iterator[Arrays]:
+    def _outputs_of_rows(
+        self, signature: str, request: Request, with_nats: bool = False
+    ) -> Iterator[Arrays]:
         """Yield the outputs of a signature for whole rows, one call at a time."""
         known = self._inputs_of(signature)
         for rows, count in self._groups(request.num):
@@ -219,7 +221,7 @@ class Sampling(Model):
             for group in groups:
                 with self._own_errors():
                     inputs = request.inputs(known, group.rows, first, count)
-                made.append(group.kept(self._outputs(signature, inputs | group.state), count))
+                made.append(group.keep_chunk(self._outputs(signature, inputs | group.state), count))
             yield np.concatenate(made).astype(self._dtype)
             first, size = first + count, chunk
 
@@ -243,7 +245,7 @@ class _Following:
         self.ended = np.zeros([count], bool)
         self._last = np.zeros([count, 1])
 
-    def kept(self, outputs: Arrays, count: int) -> np.ndarray:
+    def keep_chunk(self, outputs: Arrays, count: int) -> np.ndarray:
         """Return the next elements [rows, count]; a row that has ended repeats its last element.
 
         Args:

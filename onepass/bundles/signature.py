@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onepass.bundles.condition_inputs import check_conditions, shared_conditions
-from onepass.bundles.errors import InvalidInput, TooLarge, shortened
+from onepass.bundles.errors import InvalidInput, TooLarge, shorten_text
 from onepass.bundles.prompt_inputs import check_prompt, completed_prompt
 from onepass.foundation.arguments import check_unmasked, checked_seed
 
@@ -120,7 +120,7 @@ def _check_number(name: str, value: Any, dtype: np.dtype) -> None:
     if is_number and limits is not None and name == "optional_default":
         is_number = limits.min <= value <= limits.max
     if not is_number:
-        raise ValueError(f"`{name}` must be a number, got {shortened(repr(value))}")
+        raise ValueError(f"`{name}` must be a number, got {shorten_text(repr(value))}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
       InvalidInput: an input breaks a rule; the message names both.
     """
     infos = {name: input_info(signature.inputs, name) for name in inputs}
-    arrays = {name: checked(name, infos[name], inputs[name]) for name in inputs}
+    arrays = {name: check_input(name, infos[name], inputs[name]) for name in inputs}
     shared_conditions(signature.inputs, arrays)
     rows = _rows(arrays)
     completed_prompt(signature.inputs, arrays, rows)
@@ -176,7 +176,9 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
 def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
     """Return the description of an input; raise InvalidInput for an unknown name."""
     if name not in inputs:
-        raise InvalidInput(f"`{shortened(name)}` is not an input; there are {', '.join(inputs)}.")
+        raise InvalidInput(
+            f"`{shorten_text(name)}` is not an input; there are {', '.join(inputs)}."
+        )
     return inputs[name]
 
 
@@ -185,13 +187,13 @@ def check_outputs(outputs: Mapping[str, TensorInfo], names: Iterable[str]) -> No
     for name in names:
         if name not in outputs:
             known = ", ".join(outputs)
-            raise InvalidInput(f"`{shortened(name)}` is not an output; there are {known}.")
+            raise InvalidInput(f"`{shorten_text(name)}` is not an output; there are {known}.")
 
 
 def v2_dtype(name: str, datatype: str) -> np.dtype:
     """Return the dtype of a datatype in the v2 protocol; raise InvalidInput if it is unknown."""
     if datatype not in V2_DTYPES:
-        got = shortened(datatype)
+        got = shorten_text(datatype)
         raise InvalidInput(f"`{name}` must be of {', '.join(V2_DTYPES)}, got `{got}`.")
     return V2_DTYPES[datatype]
 
@@ -237,7 +239,7 @@ def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -
     return numbers.view(np.bool_).reshape(shape)
 
 
-def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
+def check_input(name: str, info: TensorInfo, value: Any) -> np.ndarray:
     """Return one input as an array of its dtype; raise InvalidInput unless it fits `info`."""
     try:
         check_unmasked(value, name)
@@ -333,12 +335,12 @@ def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:
         raise InvalidInput(f"`{name}` must be finite, got {array[tuple(index)]} at {index}.")
     least, greatest = array.min(), array.max()
     if info.low is not None and least < info.low:
-        raise InvalidInput(f"`{name}` must be {_span(info)}, got {_shown(least)}.")
+        raise InvalidInput(f"`{name}` must be {_span(info)}, got {_format_number(least)}.")
     if info.high is not None and greatest > info.high:
-        raise InvalidInput(f"`{name}` must be {_span(info)}, got {_shown(greatest)}.")
+        raise InvalidInput(f"`{name}` must be {_span(info)}, got {_format_number(greatest)}.")
 
 
-def _shown(value: Any) -> str:
+def _format_number(value: Any) -> str:
     """Return a number from an array as text, with up to six digits for a float."""
     return f"{value:g}" if value.dtype.kind == "f" else str(value)
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from onepass.bundles.condition_inputs import FRAMES, has_named
-from onepass.bundles.errors import InvalidInput, shortened
+from onepass.bundles.errors import InvalidInput, shorten_text
 from onepass.bundles.numba_engine import Engine
 from onepass.bundles.prompt_inputs import PROMPTED, PROMPTED_CHUNK
 from onepass.bundles.requests import Request
 from onepass.bundles.sampling import Sampling, only_output
-from onepass.bundles.signature import CHUNK, COMPILED, SPEAKER, Arrays, checked
+from onepass.bundles.signature import CHUNK, COMPILED, SPEAKER, Arrays, check_input
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
@@ -24,7 +24,7 @@ SOUND_OPTIONS = frozenset({"temperature", "speaker", "refine", "row"})
 def check_speaker(known: Sequence[str], name: str | None) -> None:
     """Raise InvalidInput if the model has no speaker called `name`; None is always valid."""
     if name is not None and name not in known:
-        rule = f"one of {', '.join(known)}, got `{shortened(name)}`"
+        rule = f"one of {', '.join(known)}, got `{shorten_text(name)}`"
         one_voice = "`speaker` must not be given: the model has one voice."
         raise InvalidInput(f"`speaker` must be {rule}." if known else one_voice)
 
@@ -37,7 +37,7 @@ class _Refinement:
         from distill import refinement
         from wavenet.features import MelConvention, mel
 
-        self._refined, self._mel_of = refinement.refined, mel.mel_of
+        self._refined, self._mel_of = refinement.refine_chunks, mel.mel_of
         self._convention = MelConvention.from_dict(spec["features"]["mel"])
         self._refiner = refinement.Refiner(self._convention, passes)
         self.ahead_samples = self._refiner.reach_frames * self._convention.hop_samples
@@ -48,7 +48,7 @@ class _Refinement:
         return self._refined(chunks, mel, self._refiner)
 
 
-def levelled(sound: np.ndarray, condition: Any) -> np.ndarray:
+def restore_level(sound: np.ndarray, condition: Any) -> np.ndarray:
     """Scale a sound to its recording's level, if `condition` consists of a recording's frames."""
     gain_db = getattr(condition, "gain_db", 0.0)
     if not gain_db:
@@ -115,11 +115,13 @@ class SoundSampling(Sampling):
             whole = self._engine.whole(request)
         else:
             signature = self._signature_for(request, COMPILED, PROMPTED)
-            whole = np.concatenate([only_output(each) for each in self._made(signature, request)])
+            whole = np.concatenate(
+                [only_output(each) for each in self._outputs_of_rows(signature, request)]
+            )
             whole = whole[:, : request.shape[0]].astype(self._dtype)
         if refinement is not None and condition is not None:
             whole = np.concatenate(list(refinement(iter([whole]), condition)), axis=1)
-        return levelled(whole, condition)
+        return restore_level(whole, condition)
 
     def _sound_chunks(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
         """Return an iterator over sounds in chunks, of which the first is short to arrive early.
@@ -143,10 +145,10 @@ class SoundSampling(Sampling):
             sound = self._engine.stream(request, samples, ahead)
         else:
             opening = self.spec["serving"]["streaming"]["pieces"][0] + ahead
-            sound = self.streamed(request, samples, opening)
+            sound = self.stream_chunks(request, samples, opening)
         if refinement is not None and condition is not None:
             sound = refinement(sound, condition)
-        return (levelled(part, condition) for part in sound)
+        return (restore_level(part, condition) for part in sound)
 
     def _read_recording(self, draw: Draw) -> Draw:
         """Return a request in which a recording [samples] as the condition is replaced by frames.
@@ -176,7 +178,7 @@ class SoundSampling(Sampling):
             make = self._conditions(condition, for_all=True)
             found: Arrays = {} if make is None else make(rows, length)
             if FRAMES in found:
-                found[FRAMES] = checked(FRAMES, known[FRAMES], found[FRAMES])
+                found[FRAMES] = check_input(FRAMES, known[FRAMES], found[FRAMES])
             if SPEAKER in known:
                 index = self.known_speakers.index(speaker or self.known_speakers[0])
                 found[SPEAKER] = np.full([rows], index, np.int32)
@@ -190,7 +192,7 @@ class SoundSampling(Sampling):
                 hop_samples=sides["hop_samples"],
                 side_frames=sides["side_frames"],
             )
-        checked("temperature", info, request.temperature)
+        check_input("temperature", info, request.temperature)
         self._signature_for(request, CHUNK, PROMPTED_CHUNK)  # raises an error for a prompt
         return request
 

@@ -100,20 +100,20 @@ class StreamingModel:
         """Return the dtype, shape and initial value of every tensor of the state, by name."""
         raise NotImplementedError
 
-    def begun(self, given: State, state: State) -> State:
+    def begin_rows(self, given: State, state: State) -> State:
         """Return the state, with new rows initialised from their inputs; by default unchanged."""
         del given
         return state
 
-    def named(self, signature: Signature) -> Signature:
+    def name_inputs(self, signature: Signature) -> Signature:
         """Replace inputs of a signature by those that clients send; by default unchanged."""
         return signature
 
-    def framed(self, given: State) -> State:
-        """Convert the inputs that clients send (`named`) to the model's; by default unchanged."""
+    def join_frames(self, given: State) -> State:
+        """Convert inputs that clients send (`name_inputs`) to the model's; by default unchanged."""
         return given
 
-    def padded(self) -> dict[str, str]:
+    def count_inputs(self) -> dict[str, str]:
         """Return the inputs whose rows are padded, each with the input that counts its length."""
         return {"frames": "num_frames"} if self.feature_channels else {}
 
@@ -177,7 +177,7 @@ class StreamingStudent(StreamingModel):
         pasts = self._pasts(state)
         noise *= source.temperature[:, None]
         flowed, pasts = self._student.advance(noise, pasts, self._condition(channels))
-        return tf.cast(flowed.output, tf.float32), self._stored(pasts)
+        return tf.cast(flowed.output, tf.float32), self._store_state(pasts)
 
     def _by_sample(self, condition: Condition, samples: Size) -> Maybe:
         """Return the condition of the gates for each sample, or None."""
@@ -199,7 +199,7 @@ class StreamingStudent(StreamingModel):
             pasts.append(past)
         return pasts
 
-    def _stored(self, pasts: list[list[tf.Tensor]]) -> State:
+    def _store_state(self, pasts: list[list[tf.Tensor]]) -> State:
         fronts = tf.stack([past[0] for past in pasts], 1)
         windows = tf.concat([window for past in pasts for window in past[1:]], 1)
         return {"fronts": fronts, "windows": tf.cast(windows, storable(self.dtype))}
@@ -246,8 +246,8 @@ class StreamingResidual(StreamingStudent):
     def _pasts(self, state: State) -> list[list[tf.Tensor]]:
         return [*super()._pasts(state), [state["wave"]]]
 
-    def _stored(self, pasts: list[list[tf.Tensor]]) -> State:
-        return {**super()._stored(pasts[:-1]), "wave": pasts[-1][0]}
+    def _store_state(self, pasts: list[list[tf.Tensor]]) -> State:
+        return {**super()._store_state(pasts[:-1]), "wave": pasts[-1][0]}
 
 
 class StreamingTeacher(StreamingModel):
@@ -305,15 +305,15 @@ class StreamingTeacher(StreamingModel):
         before = SamplerState(tf.constant(0), state["past"], self._queues(state), blocks)
         levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
         stored = {"past": after.past, "blocks": after.blocks}
-        return network.codec.decode(levels), self._stored(stored, after.queues, samples)
+        return network.codec.decode(levels), self._store_state(stored, after.queues, samples)
 
     def _queues(self, state: State) -> Any:
         """Return the queues of a state in the sampler's layout, [slots, batch, channels]."""
         return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
 
-    def _stored(self, stored: State, queues: tf.Tensor, steps: int) -> State:
+    def _store_state(self, stored: State, queues: tf.Tensor, steps: int) -> State:
         """Return the state after `steps` steps, in the declared shapes."""
-        queues = tf.gather(queues, self._turned(steps))
+        queues = tf.gather(queues, self._slot_order(steps))
         queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(self._network.dtype))
         later = {**stored, "queues": queues}
         return {
@@ -321,7 +321,7 @@ class StreamingTeacher(StreamingModel):
             for name, (_, shape, _) in self.state().items()
         }
 
-    def _turned(self, steps: int) -> np.ndarray:
+    def _slot_order(self, steps: int) -> np.ndarray:
         """Return the slots' order after `steps` steps, which puts each ring's next slot first."""
         rings = self._sampler.rings
         return np.concatenate(
@@ -358,7 +358,7 @@ class StreamingVocoder(StreamingTeacher):
         levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
         stored = {name: tf.transpose(getattr(after, name)) for name in PASTS}
         steps = samples // network.config.bunch_samples
-        return network.codec.decode(levels), self._stored(stored, after.queues, steps)
+        return network.codec.decode(levels), self._store_state(stored, after.queues, steps)
 
 
 def _streaming_student(student: ParallelWaveNet) -> StreamingModel:

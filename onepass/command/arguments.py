@@ -63,7 +63,7 @@ def parse(
             raise
         complaint = _complaint(printed.getvalue())
         if unknown := UNKNOWN.match(complaint):
-            near = _meant(unknown[1], _all_options(kind, default))
+            near = _guess_option(unknown[1], _all_options(kind, default))
             complaint = f"{complaint.split(';')[0]}; did you mean {near}?" if near else complaint
         raise UsageError(f"{complaint} (see {program} --help)") from None
     for seed in (given, getattr(given, "config", None)):
@@ -73,7 +73,7 @@ def parse(
     return given
 
 
-def chosen(arguments: list[str], known: Collection[str], what: str, program: str) -> str:
+def choose_argument(arguments: list[str], known: Collection[str], what: str, program: str) -> str:
     """Return the first argument, which must be one of the known names.
 
     Args:
@@ -124,7 +124,7 @@ def _all_options(kind: Callable[..., Any], default: Any) -> list[str]:
     return re.findall(r"^[│| ]*(?:-\w, )?(--[\w.-]+)", text, re.MULTILINE)
 
 
-def _meant(word: str, options: Collection[str]) -> str | None:
+def _guess_option(word: str, options: Collection[str]) -> str | None:
     """Return the option whose name matches `word` apart from group and "num-" prefixes, or None.
 
     For example, `steps` and `loop.steps` match `--loop.num-steps`.

@@ -62,7 +62,7 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     for note in notes:
         print(f"{path}: {note}", file=sys.stderr)
     for file in files:
-        yield _opened(file)[0] if rate_hz is None else _waveform(file, rate_hz)
+        yield _read_image(file)[0] if rate_hz is None else _waveform(file, rate_hz)
 
 
 def _waveform(path: Path, rate_hz: int) -> np.ndarray:
@@ -73,7 +73,7 @@ def _waveform(path: Path, rate_hz: int) -> np.ndarray:
     return audio.resample(sound.waveform, sound.sample_rate_hz, rate_hz)
 
 
-def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
+def _read_image(path: Path) -> tuple[np.ndarray, str, int, bool]:
     """Read an image file without converting its pixels.
 
     Returns:
@@ -103,7 +103,7 @@ def _image(path: Path, model: Any) -> np.ndarray:
     Raises:
       UserError: the file cannot be read, has several frames, or does not fit the model.
     """
-    pixels, mode, frames, others = _opened(path)
+    pixels, mode, frames, others = _read_image(path)
     wanted, (height, width) = "L" if model.channels == 1 else "RGB", pixels.shape[:2]
     if mode != wanted or (height, width) != (model.size, model.size):
         raise UserError(

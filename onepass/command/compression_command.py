@@ -12,7 +12,7 @@ from onepass.compression import files
 from onepass.compression.container import Container, read_file
 from onepass.foundation.atomic_files import replacing
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import check_new, folded, make_folder, safe_name, shown, some
+from onepass.foundation.folders import check_new, fold_name, make_folder, safe_name, show_path, some
 from onepass.models import load
 
 VERIFY = {"cheap": None, "always": True, "never": False}
@@ -99,11 +99,11 @@ def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
         path = out / safe_name(name)
         if path.suffix.lower() not in own.suffixes:
             path = path.with_suffix(own.suffixes[-1])
-        while folded(path.name) in paths:
+        while fold_name(path.name) in paths:
             path = path.with_stem(f"{path.stem}-{i}")
-        paths[folded(path.name)] = path
+        paths[fold_name(path.name)] = path
         if path.stem != name.removesuffix(PurePosixPath(name).suffix):
-            renamed.append(f"{shown(name)} as {path.name}")
+            renamed.append(f"{show_path(name)} as {path.name}")
     if renamed:
         print(f"written by another name than the file says: {some(renamed)}", file=sys.stderr)
     return list(paths.values())

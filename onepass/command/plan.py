@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.families import of_kind, of_presets
-from onepass.command.arguments import chosen
+from onepass.command.arguments import choose_argument
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import kind_of
 from onepass.planning.arguments import PlanArguments, check
@@ -47,7 +47,7 @@ def _family(model: str) -> ModelFamily | None:
         return None
     if not Path(model).exists():
         presets = of_presets("train")
-        return presets[chosen([model], presets, "run, folder or preset", "onepass plan")]
+        return presets[choose_argument([model], presets, "run, folder or preset", "onepass plan")]
     kind = kind_of(Path(model))
     family = of_kind(kind)
     if family is None or family.verb != "train":

@@ -14,7 +14,7 @@ from distill.teacher import load_teacher
 from onepass.command.quickstart_arguments import QuickstartArguments
 from onepass.command.quickstart_images import draw_images, image_files
 from onepass.foundation.atomic_files import write_text
-from onepass.foundation.folders import check_new, counted, make_folder
+from onepass.foundation.folders import check_new, count_noun, make_folder
 from onepass.foundation.progress import duration
 from onepass.replicator.training.recipe import train
 from wavenet import shipped
@@ -66,7 +66,7 @@ def run(given: QuickstartArguments) -> int:
     report.append(draw_images(given.out, given.seed))
     if given.train:
         print(f"4. Training {PRESET} on {data}, at most {TRAINING_MINUTES:g} minutes")
-        report.append(_trained(given, data))
+        report.append(_train_section(given, data))
     text = _whole(report, given, time.monotonic() - start)
     write_text(given.out / "report.md", text)
     print("\n" + text)
@@ -81,8 +81,8 @@ def _speech(
     waveform = audio.read(recording, rate_hz)
     frames, short = student.frames(waveform), int(given.seconds * rate_hz)
     spoken = {
-        "teacher": _timed(teacher, frames, min(short, len(waveform)), given.seed),
-        "student": _timed(student, frames, len(waveform), given.seed),
+        "teacher": _time_speech(teacher, frames, min(short, len(waveform)), given.seed),
+        "student": _time_speech(student, frames, len(waveform), given.seed),
     }
     factors = {name: s.real_time_factor(rate_hz) for name, s in spoken.items()}
     sounds = {name: s.sound for name, s in spoken.items()}
@@ -108,7 +108,9 @@ cached sampler; docs/benchmarks.md has teachers of the papers' width. Listen to
 `spectrograms.png`."""
 
 
-def _timed(model: SpeechModel | StudentModel, frames: np.ndarray, length: int, seed: int) -> Spoken:
+def _time_speech(
+    model: SpeechModel | StudentModel, frames: np.ndarray, length: int, seed: int
+) -> Spoken:
     model.sample(1, min(length, model.sample_rate_hz // 10), seed, frames)
     start = time.perf_counter()
     sound = model.sample(1, length, seed, frames)[0]
@@ -124,7 +126,7 @@ def _quality(figures: dict) -> str:
         for name in MEASURED
         if name in figures["measures"]  # the extra `quality` is not needed
     )
-    return f"""## Distance from {counted(figures["dev"]["recordings"], "recording")}
+    return f"""## Distance from {count_noun(figures["dev"]["recordings"], "recording")}
 
 | | {" | ".join(name.replace("_", " ") for name in systems)} |
 |---{"|---" * len(systems)}|
@@ -140,7 +142,7 @@ def _extra_line() -> str:
     return f"\n`pip install 'onepass[quality]'` adds {', '.join(added)}." if added else ""
 
 
-def _trained(given: QuickstartArguments, data: Path) -> str:
+def _train_section(given: QuickstartArguments, data: Path) -> str:
     """Train a small WaveNet, and return a section of the report."""
     config = PRESETS[PRESET].config
     # The number of steps was chosen on a fast machine.

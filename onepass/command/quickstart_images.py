@@ -8,7 +8,7 @@ import numpy as np
 
 from onepass.foundation.progress import Progress
 from pixelcnn.model import ImageModel, load
-from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
+from pixelcnn.sampling.grids import enlarge_pixels, grid, strip, write_gif, write_png
 
 SETS = {
     "digits": ("shipped-digits-teacher", "shipped-digits"),
@@ -34,7 +34,7 @@ def draw_images(out: Path, seed: int) -> str:
     for name, models in SETS.items():
         for model_name in models:
             model = load(model_name)
-            scales, seconds = _timed(model, model_name, seed)
+            scales, seconds = _time_images(model, model_name, seed)
             slug = "pixel-by-pixel" if model.multiscale is None else "multiscale"
             write_png(out / f"{name}-{slug}.png", grid([s[-1] for s in scales], 5))
             if model.multiscale is not None:
@@ -52,7 +52,7 @@ Classes in turn. Compare `{out}/digits-multiscale.png` with `digits-pixel-by-pix
 `digits-growing.gif` and `digits-scales.png`, and the same for `digits-64`."""
 
 
-def _timed(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
+def _time_images(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
     """Return the scales of each image, and the median seconds per image after the first."""
     classes = [i % len(model.classes) for i in range(IMAGES)]
     scales, times = [], []
@@ -68,7 +68,9 @@ def _show_growth(stem: Path, scales: Sequence[list[np.ndarray]]) -> None:
     strips = np.concatenate([strip(image) for image in scales[:6]])
     write_png(stem.with_name(f"{stem.name}-scales.png"), strips)
     side = scales[0][-1].shape[0]
-    sheets = [grid([enlarged(p, side) for p in step], 5) for step in zip(*scales, strict=True)]
+    sheets = [
+        grid([enlarge_pixels(p, side) for p in step], 5) for step in zip(*scales, strict=True)
+    ]
     write_gif(stem.with_name(f"{stem.name}-growing.gif"), sheets, 0.8)
 
 

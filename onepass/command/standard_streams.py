@@ -28,7 +28,7 @@ class Output:
         """
         if self._is_closed and text:
             self.lost = OSError(errno.EBADF, os.strerror(errno.EBADF))
-        with self._watched():
+        with self._record_loss():
             try:
                 return self._stream.write(text)
             except UnicodeEncodeError:
@@ -39,11 +39,11 @@ class Output:
 
     def flush(self) -> None:
         """Flush the stream."""
-        with self._watched():
+        with self._record_loss():
             self._stream.flush()
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _record_loss(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

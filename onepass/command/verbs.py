@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from onepass.command.arguments import chosen, parse
+from onepass.command.arguments import choose_argument, parse
 from onepass.command.standard_streams import say_error, watched_output
 from onepass.foundation.errors import FAILURE, UserError, exit_status
 from onepass.foundation.heartbeat import heartbeat
@@ -65,11 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
         say_error(f"standard output cannot be written: {output.lost.strerror}.")
         return NO_READER if isinstance(output.lost, BrokenPipeError) else FAILURE
     if error is not None:
-        return _failed(error)
+        return _report_error(error)
     return 128 + received.number if received.number and status == INTERRUPTED else status
 
 
-def _failed(error: BaseException) -> int:
+def _report_error(error: BaseException) -> int:
     """Print an error in one line and return the exit status.
 
     With ONEPASS_TRACEBACK set, raise the error instead, unless it is an interruption.
@@ -99,7 +99,7 @@ def _run(arguments: list[str]) -> int:
 
         run_completion(arguments)
         return 0
-    verb = chosen(arguments, VERBS, "verb", "onepass")
+    verb = choose_argument(arguments, VERBS, "verb", "onepass")
     if verb in SERVERS or not HELP.isdisjoint(arguments):
         return RUN[verb](arguments[1:])
     with heartbeat(f"onepass {verb}"):
@@ -155,7 +155,7 @@ def _of_preset(verb: str, needed: str, rest: list[str]) -> int:
         presets = {name: family.presets[name] for name, family in families.items()}
         print(_help_of_presets(verb, needed, presets))
         return 0
-    preset = chosen(rest, families, "preset", f"onepass {verb}")
+    preset = choose_argument(rest, families, "preset", f"onepass {verb}")
     return run_training(families[preset], preset, rest[1:], parse_for_tensorflow)
 
 

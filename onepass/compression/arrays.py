@@ -51,9 +51,9 @@ class Arrays(Kind):
         wanted = wanted if self._is_in_time else f"[rows, height, width, {channels}]"
         rest = (1, 1) if self._is_in_time else (channels,)
         if not found.elements or found.shape[-len(rest) :] != rest:
-            fields.damaged("shape", wanted)
+            fields.raise_damaged("shape", wanted)
         if len(found.streams) != 1:
-            fields.damaged("streams", "one")
+            fields.raise_damaged("streams", "one")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the shape of the file's only stream and the caller's condition."""

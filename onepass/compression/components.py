@@ -71,7 +71,7 @@ def between(lower: Edge, upper: Edge) -> float:
 
 
 @compiled
-def subtracted(lower: Edge, upper: Edge) -> float:
+def minuend_of(lower: Edge, upper: Edge) -> float:
     """Return the minuend of the difference in `between`; its rounding error is relative to this."""
     if lower[3] > 0.0:
         return lower[1]
@@ -116,8 +116,8 @@ def mass_range(
     least_lower: Edge, most_lower: Edge, least_upper: Edge, most_upper: Edge
 ) -> tuple[float, float]:
     """Return bounds of the mass between two edges, given each edge at its least and largest z."""
-    least = between(most_lower, least_upper) - ERROR * subtracted(most_lower, least_upper)
-    most = between(least_lower, most_upper) + ERROR * subtracted(least_lower, most_upper)
+    least = between(most_lower, least_upper) - ERROR * minuend_of(most_lower, least_upper)
+    most = between(least_lower, most_upper) + ERROR * minuend_of(least_lower, most_upper)
     return max(0.0, least), max(0.0, most)
 
 

@@ -146,7 +146,7 @@ def read(
     if last > end or (version == 1 and last < end) or data.count(0, last, end) < end - last:
         raise UserError(DAMAGED)
     streams = tuple(data[a:b] for a, b in itertools.pairwise(edges))
-    description = _described(data[start : start + described], len(data))
+    description = _unpack_description(data[start : start + described], len(data))
     found = Container(
         kinds[0], digest, levels, checksum, tuple(shape), description, streams, version
     )
@@ -158,7 +158,7 @@ def read(
     return found
 
 
-def _described(packed: bytes, size: int) -> dict[str, Any]:
+def _unpack_description(packed: bytes, size: int) -> dict[str, Any]:
     """Unpack the description of a file of `size` bytes; raise UserError if it is damaged."""
     if not packed:
         return {}

@@ -7,7 +7,7 @@ from onepass.foundation.errors import UserError
 MOST = 2**32 - 1  # largest size that a field of the file can store
 
 
-def damaged(name: str, wanted: str) -> NoReturn:
+def raise_damaged(name: str, wanted: str) -> NoReturn:
     """Raise UserError for an invalid field of a compressed file.
 
     Args:
@@ -24,7 +24,7 @@ def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
       UserError: the value is not an integer, or is out of range.
     """
     if type(value) is not int or not least <= value <= most:
-        damaged(name, f"a whole number from {least} to {most}")
+        raise_damaged(name, f"a whole number from {least} to {most}")
     return value
 
 
@@ -35,16 +35,16 @@ def share(name: str, value: Any) -> float:
       UserError: the value is not a number from 0 to 1.
     """
     if type(value) not in (int, float) or not 0.0 <= value <= 1.0:
-        damaged(name, "a number from 0 to 1")
+        raise_damaged(name, "a number from 0 to 1")
     return float(value)
 
 
-def listed(name: str, value: Any, counts: tuple[int, ...]) -> list[Any]:
+def check_list(name: str, value: Any, counts: tuple[int, ...]) -> list[Any]:
     """Return a field of a file that must be a list with one of the lengths in `counts`.
 
     Raises:
       UserError: the value is not a list, or its length is not in `counts`.
     """
     if not isinstance(value, list) or len(value) not in counts:
-        damaged(name, f"a list of {' or '.join(map(str, counts))}")
+        raise_damaged(name, f"a list of {' or '.join(map(str, counts))}")
     return value

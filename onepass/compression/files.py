@@ -203,11 +203,11 @@ def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float, progress:
     """Raise UserError unless a file can be decoded with outputs changed by half the tolerance."""
     draws = np.random.default_rng(0)
 
-    def moved(outputs: np.ndarray) -> np.ndarray:
+    def perturb_outputs(outputs: np.ndarray) -> np.ndarray:
         return outputs * (1.0 + SHARE * tolerance * draws.choice([-1.0, 1.0], outputs.shape))
 
     try:
-        decompress(kind, data, condition, moved, progress="verifying" if progress else "")
+        decompress(kind, data, condition, perturb_outputs, progress="verifying" if progress else "")
     except UserError as error:
         raise UserError(
             f"The file could not be decoded again, and is not written: the network's cached or"

@@ -47,11 +47,11 @@ def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def narrowest_of(tolerance: float) -> float:
-    """Return the argument `narrowest` of `closed` that is stored in a file with this tolerance."""
+    """Return the argument `narrowest` of `closed_form` stored in a file with this tolerance."""
     return NARROWEST * tolerance
 
 
-def closed(
+def closed_form(
     distribution: Any,
     outputs: np.ndarray,
     off: np.ndarray | None,

@@ -17,7 +17,7 @@ import numpy as np
 
 from onepass.compression import components
 from onepass.compression.components import ERROR, LARGEST_GROWTH, compiled, parallel
-from onepass.compression.odds import FLOOR, ROUNDING, reach_of, warped
+from onepass.compression.odds import FLOOR, ROUNDING, reach_of, warp_odds
 
 # A second-order part up to SMALL + SMALL_SHARE * (first-order part) needs no other bound.
 SMALL = 2e-3
@@ -62,7 +62,7 @@ def _masses(
         moves[k, 4], moves[k, 5] = inverse * (b[2] - c[2]), inverse * (a[2] - b[2])
         moves[k, 6], moves[k, 7] = b[3] * b[2] - c[3] * c[2], a[3] * a[2] - b[3] * b[2]
         moves[k, 8], moves[k, 9], moves[k, 10] = a[3], b[3], c[3]
-        moves[k, 11], moves[k, 12] = components.subtracted(b, c), components.subtracted(a, b)
+        moves[k, 11], moves[k, 12] = components.minuend_of(b, c), components.minuend_of(a, b)
     spread = FLOOR * total * half / whole
     return upper + spread, lower + spread
 
@@ -183,7 +183,7 @@ def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> N
     moves = np.empty((arrays[1].shape[1], COLUMNS))
     for i in range(len(low)):
         upper, lower = _masses(i, arrays, low[i], sizes, moves)
-        t[i] = warped(math.log(upper / lower))
+        t[i] = warp_odds(math.log(upper / lower))
 
 
 @parallel
@@ -217,5 +217,5 @@ def split_bounded(
         if not rest <= SMALL + SMALL_SHARE * off:
             extremes = _extreme_odds(i, arrays, offs, low[i], sizes, share)
             least, most = max(least, extremes[0]), min(most, extremes[1])
-        t[i] = warped(u)
+        t[i] = warp_odds(u)
         margin[i] = reach_of(u, least - error, most + error) + ROUNDING

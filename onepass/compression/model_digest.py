@@ -31,10 +31,10 @@ def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
     if the model is stored and loaded, or if Keras created other layers before the model's. The
     second one, for files of format version 1, covers the trainable variables without their names.
     """
-    traced = model.compiled.once("digested", lambda: _traced(model))
+    traced = model.compiled.once("digested", lambda: _trace_network(model))
     weights = [variable.numpy() for variable in traced.trainable_variables]
     old = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
-    names = ranked(variable.name for variable in traced.variables)
+    names = rank_names(variable.name for variable in traced.variables)
     parts = sorted(
         f"{names[variable.name]} {variable.dtype.name} {list(variable.shape)}\n".encode()
         + variable.numpy().tobytes()
@@ -46,7 +46,7 @@ def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
     return own, first
 
 
-def ranked(names: Iterable[str]) -> dict[str, str]:
+def rank_names(names: Iterable[str]) -> dict[str, str]:
     """Return a new name for each name, with the number that ends a path part replaced by its rank.
 
     Keras numbers layers by how many of their kind it has created before: in both {dense_3, dense_5}
@@ -68,7 +68,7 @@ def ranked(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _traced(model: Autoregressive) -> Any:
+def _trace_network(model: Autoregressive) -> Any:
     """Return the concrete function from a few symbols to their distributions' parameters."""
     network = model.symbol_network
     shape = [1, 4] if model.order == "time" else [1, 3, 3, network.inputs.shape[-1]]

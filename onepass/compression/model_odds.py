@@ -70,7 +70,7 @@ class ModelOdds:
           coding: how odds are computed, and the tolerance, which also applies to log probabilities.
         """
         if coding.way == "closed":
-            return forms.closed(self._distribution, rows, off, coding.narrowest)
+            return forms.closed_form(self._distribution, rows, off, coding.narrowest)
         if coding.way == "cumulative":
             return _Cumulative(self, rows, off, coding)
         return self.table(rows, off, coding, np.zeros(len(rows), np.int64))
@@ -139,7 +139,7 @@ class _Table:
         edges = np.minimum(low[:, None] + half * np.arange(3), self._softmax.levels)
         masses = np.diff(np.take_along_axis(self._below, edges, 1), axis=1)
         spread = FLOOR * half / whole * self._below[:, -1]
-        return Split(found.t, found.margin + _bounded(masses, TABLE_ERROR, spread).margin)
+        return Split(found.t, found.margin + _bound_odds(masses, TABLE_ERROR, spread).margin)
 
 
 class _Cumulative:
@@ -165,9 +165,9 @@ class _Cumulative:
         values = functools.partial(self._odds.masses, edges=edges)
         masses = values(self._rows)
         if self._off is None:
-            return _bounded(masses, 0.0, SHARE)
+            return _bound_odds(masses, 0.0, SHARE)
         off = MASS_ERROR + _effect(values, masses, self._rows, self._off)
-        found = _bounded(masses, off, SHARE)
+        found = _bound_odds(masses, off, SHARE)
         return Split(found.t, found.margin + ROUNDING)
 
 
@@ -181,17 +181,19 @@ def table_of(values: Values, rows: np.ndarray, off: np.ndarray | None, tolerance
       tolerance: largest relative difference of the log probabilities.
     """
 
-    def clipped(moved: np.ndarray) -> np.ndarray:
+    def clip_values(moved: np.ndarray) -> np.ndarray:
         return np.maximum(values(moved), LEAST_LOG_PROB)
 
-    table = clipped(rows)
+    table = clip_values(rows)
     if off is None:
         return _Table(Categorical(table, np.zeros_like(table)), is_bounded=False)
-    margin = tolerance * (forms.LEAST_SHARE + np.abs(table)) + _effect(clipped, table, rows, off)
+    margin = tolerance * (forms.LEAST_SHARE + np.abs(table)) + _effect(
+        clip_values, table, rows, off
+    )
     return _Table(Categorical(table, margin), is_bounded=True)
 
 
-def _bounded(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | float) -> Split:
+def _bound_odds(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | float) -> Split:
     """Return the odds of the upper half, given the masses of both halves.
 
     Args:
@@ -200,13 +202,13 @@ def _bounded(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | f
       spread: mass added to both halves, so that each has a code.
     """
     fewest, most = np.maximum(masses - off, 0.0), masses + off
-    t = _warped(masses[:, 1], masses[:, 0], spread)
-    least = _warped(fewest[:, 1], most[:, 0], spread)
-    largest = _warped(most[:, 1], fewest[:, 0], spread)
+    t = _warp_odds(masses[:, 1], masses[:, 0], spread)
+    least = _warp_odds(fewest[:, 1], most[:, 0], spread)
+    largest = _warp_odds(most[:, 1], fewest[:, 0], spread)
     return Split(t, np.maximum(largest - t, t - least))
 
 
-def _warped(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float) -> np.ndarray:
+def _warp_odds(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float) -> np.ndarray:
     """Return the odds t for the masses of both halves, [elements], with `spread` added to each."""
     u = np.clip(np.log((upper + spread) / (lower + spread)), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
     return np.copysign(REACH * (1.0 - np.exp(-np.abs(u) / REACH)), u)
@@ -240,7 +242,7 @@ def _evaluation(
       order: the model's order of elements, which determines the number of axes.
     """
 
-    def shaped(rows: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+    def evaluate_rows(rows: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         count, width = tf.shape(levels)[1], rows.shape[1]
         parameters, symbols = tf.repeat(rows[:, tf.newaxis], count, 1), levels
         if order == "raster":  # as many axes as images have
@@ -249,7 +251,7 @@ def _evaluation(
             symbols = tf.reshape(levels, axes)
         return tf.reshape(function(parameters, symbols), tf.shape(levels))
 
-    compiled = tf.function(shaped, autograph=False, reduce_retracing=True)
+    compiled = tf.function(evaluate_rows, autograph=False, reduce_retracing=True)
     return lambda rows, levels: np.asarray(
         compiled(tf.constant(rows, tf.float32), tf.constant(levels, tf.int32)), np.float64
     )

@@ -17,7 +17,7 @@ LARGEST_LOG_ODDS = 14.0
 
 
 @compiled
-def warped(u: float) -> float:
+def warp_odds(u: float) -> float:
     """Return the representation t of log odds u, which are clipped to +-LARGEST_LOG_ODDS."""
     u = min(max(u, -LARGEST_LOG_ODDS), LARGEST_LOG_ODDS)
     return math.copysign(REACH * (1.0 - math.exp(-abs(u) / REACH)), u)
@@ -26,5 +26,5 @@ def warped(u: float) -> float:
 @compiled
 def reach_of(u: float, least: float, most: float) -> float:
     """Return the largest change of t if the log odds u may lie between `least` and `most`."""
-    t = warped(u)
-    return max(warped(max(most, u)) - t, t - warped(min(least, u)))
+    t = warp_odds(u)
+    return max(warp_odds(max(most, u)) - t, t - warp_odds(min(least, u)))

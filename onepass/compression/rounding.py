@@ -109,7 +109,7 @@ def _trial(
 
 
 @compiled
-def _refused(t: float, margin: float, step: float) -> np.uint64:
+def _shifts_near_border(t: float, margin: float, step: float) -> np.uint64:
     """Return the shifts at which t is too close to a border, as a bit mask."""
     word = np.uint64(0)
     for shift in range(SHIFTS):
@@ -135,7 +135,7 @@ def _fits(choice: int, indices: np.ndarray, refused: np.ndarray, count: int) -> 
     Args:
       choice: number of the choice.
       indices: indices in the group of the odds that some shifts do not suit.
-      refused: the shifts that do not suit each of them, from `_refused`.
+      refused: the shifts that do not suit each of them, from `_shifts_near_border`.
       count: number of these odds.
     """
     for r in range(count):
@@ -183,7 +183,7 @@ def _search(
                 step = sizes[which[j]]
                 position[j] = odds / step + 0.5
                 if _near_any(odds, off, step):
-                    indices[risky], refused[risky] = j, _refused(odds, off, step)
+                    indices[risky], refused[risky] = j, _shifts_near_border(odds, off, step)
                     risky += 1
             start, end = (counts[0], counts[0] + counts[1]) if coarse else (0, counts[0])
             for choice in range(start, end):
@@ -207,7 +207,7 @@ def _step_sizes() -> np.ndarray:
 
 
 @compiled
-def _rounded(
+def _round_each(
     t: np.ndarray,
     steps: np.ndarray,
     choices: np.ndarray,
@@ -236,7 +236,7 @@ def counts_of(choice_bits: int) -> tuple[int, int, int]:
     return whole - coarse - 1, coarse, whole
 
 
-def rounded(
+def round_probabilities(
     t: np.ndarray, steps: np.ndarray, choices: np.ndarray, indices: np.ndarray, choice_bits: int
 ) -> np.ndarray:
     """Return the rounded probability that each bit is 1, a multiple of 2^-24, [bits].
@@ -250,7 +250,7 @@ def rounded(
     """
     ones = np.empty(len(t))
     counts = counts_of(choice_bits)
-    _rounded(t, steps, choices, indices, counts, grids().probabilities, ones)
+    _round_each(t, steps, choices, indices, counts, grids().probabilities, ones)
     return ones
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from onepass.compression import components, mixture_odds
 from onepass.compression.components import compiled
-from onepass.compression.odds import FLOOR, ROUNDING, reach_of, warped
+from onepass.compression.odds import FLOOR, ROUNDING, reach_of, warp_odds
 
 # A logit that is so far below the largest one, in nats, is a mask: its level is never drawn.
 FORBIDDEN = 5e3
@@ -148,4 +148,4 @@ def _split_categorical(
         u = math.log(masses[1] / masses[0])
         least = math.log(fall[1] / (masses[0] + rise[0])) if fall[1] > 0.0 else -math.inf
         most = math.log((masses[1] + rise[1]) / fall[0]) if fall[0] > 0.0 else math.inf
-        t[i], margin[i] = warped(u), reach_of(u, least, most) + ROUNDING
+        t[i], margin[i] = warp_odds(u), reach_of(u, least, most) + ROUNDING

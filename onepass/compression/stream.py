@@ -26,7 +26,7 @@ from onepass.compression.rounding import (
     best_step,
     choose,
     counts_of,
-    rounded,
+    round_probabilities,
 )
 from onepass.compression.splits import Split
 from onepass.foundation.errors import UserError
@@ -166,14 +166,16 @@ class Encoder:
         each = choices[index // (group * bits)]
         order, ones = (
             self._coding_order(),
-            rounded(odds.t.ravel(), steps.ravel(), each, index % (group * bits), choice_bits),
+            round_probabilities(
+                odds.t.ravel(), steps.ravel(), each, index % (group * bits), choice_bits
+            ),
         )
-        coder = self._coded(odds.bit.ravel()[order].astype(np.int32), ones[order])
+        coder = self._encode_bits(odds.bit.ravel()[order].astype(np.int32), ones[order])
         coder.encode_reverse(choices.astype(np.int32), _choice_model(choice_bits))
         words = coder.get_compressed().astype("<u4").tobytes()
-        return _HEAD.pack(choice_bits, group) + _packed(table) + words
+        return _HEAD.pack(choice_bits, group) + _pack_nibbles(table) + words
 
-    def _coded(self, bits: np.ndarray, ones: np.ndarray) -> Any:
+    def _encode_bits(self, bits: np.ndarray, ones: np.ndarray) -> Any:
         """Return a coder with all bits, given the probability of a 1 for each."""
         # The coder is a stack, read in reverse order. A range coder would lose 1e-4 bits per
         # symbol.
@@ -236,7 +238,7 @@ class Decoder:
         self._bits, self._group = _HEAD.unpack_from(stream)
         if not 1 <= self._bits <= MOST_CHOICE_BITS or not self._group:
             raise UserError("The compressed file is damaged: a stream has an invalid header.")
-        table = _unpacked(stream[_HEAD.size : _HEAD.size + size])
+        table = _unpack_nibbles(stream[_HEAD.size : _HEAD.size + size])
         self._table = table[: layout.classes * layout.bits].reshape(layout.classes, layout.bits)
         words = np.frombuffer(stream, "<u4", offset=_HEAD.size + size).astype(np.uint32)
         try:
@@ -289,7 +291,7 @@ class Decoder:
             if not np.isfinite(t).all():
                 raise UserError("`model` must have finite outputs to decode by, got NaN.")
             steps = np.full(pixels, self._table[class_, bit])
-            ones = rounded(t, steps, choices, index + bit, self._bits)
+            ones = round_probabilities(t, steps, choices, index + bit, self._bits)
             low = low + half * self._coder.decode(model, ones).astype(np.int64)
         if channel == layout.channels - 1:
             self._finish_call(pixels)
@@ -308,13 +310,13 @@ class Decoder:
         self._advance(pixels * self.layout.channels)
 
 
-def _packed(table: np.ndarray) -> bytes:
+def _pack_nibbles(table: np.ndarray) -> bytes:
     """Pack numbers below 16 into bytes, two per byte."""
     flat = np.append(table.ravel(), [0] * (table.size % 2)).astype(np.uint8)
     return (flat[::2] << 4 | flat[1::2]).tobytes()
 
 
-def _unpacked(packed: bytes) -> np.ndarray:
+def _unpack_nibbles(packed: bytes) -> np.ndarray:
     both = np.frombuffer(packed, np.uint8)
     return np.stack([both >> 4, both & 15], 1).ravel().astype(np.int64)
 

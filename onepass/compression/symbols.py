@@ -86,9 +86,11 @@ class SymbolConditionals:
             given = between(condition, first, stop) if self._window else condition
             found = self._passed(tf.constant(levels[:, first:stop], tf.int32), given)
             own = levels[:, start:stop]
-            yield from self._known(own, found.numpy()[:, start - first :], coding)
+            yield from self._iterate_window(own, found.numpy()[:, start - first :], coding)
 
-    def _known(self, levels: np.ndarray, parameters: np.ndarray, coding: Coding) -> Iterator[Known]:
+    def _iterate_window(
+        self, levels: np.ndarray, parameters: np.ndarray, coding: Coding
+    ) -> Iterator[Known]:
         """Yield a window's elements in groups, whose tables have up to TABLE_ELEMENTS entries."""
         axes = _axes(levels.shape)
         own, count = np.moveaxis(levels, 0, len(axes)).ravel(), levels.size // math.prod(axes)
@@ -112,7 +114,9 @@ class SymbolConditionals:
             rows = rows if coding.moved is None else coding.moved(rows)
             return decoder.pixels(alone(self._odds(rows, None, coding)), count)[:, 0]
 
-        return (self._stepped if self._has_step else self._repeated)(shape, condition, read)
+        return (self._decode_by_steps if self._has_step else self._decode_by_passes)(
+            shape, condition, read
+        )
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
         """Return whether elements of this shape can be decoded in a few seconds."""
@@ -122,7 +126,9 @@ class SymbolConditionals:
     def _has_step(self) -> bool:
         return self._network.has_step and self._network.block == 1
 
-    def _stepped(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
+    def _decode_by_steps(
+        self, shape: tuple[int, ...], condition: Any, read: Callable
+    ) -> np.ndarray:
         """Decode levels with one step of the network per position."""
         symbols, network = np.zeros(shape, np.int32), self._network
         every = network.read(tf.range(self.levels)[tf.newaxis]).numpy()[0]  # input of every level
@@ -152,7 +158,9 @@ class SymbolConditionals:
     def _one_step(self, state: Any, inputs: tf.Tensor, now: Any) -> tuple[tf.Tensor, Any]:
         return self._network.stepper(now)(0, 0, {"input": inputs, "network": state})
 
-    def _repeated(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
+    def _decode_by_passes(
+        self, shape: tuple[int, ...], condition: Any, read: Callable
+    ) -> np.ndarray:
         """Decode levels by running the network over all positions once per position."""
         symbols = np.zeros(shape, np.int32)
         for position in np.ndindex(*_axes(shape)):

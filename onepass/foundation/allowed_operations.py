@@ -134,7 +134,7 @@ def scanned_program(folder: Path) -> bytes:
     """
     path = Path(folder) / PROGRAM
     content = _content(path)
-    _scanned(path, content)
+    _scan_graph(path, content)
     return content
 
 
@@ -144,10 +144,10 @@ def scanned_graph(path: Path) -> Any:
     Raises:
       UserError: the program may do more than compute, so it must not be loaded.
     """
-    return _scanned(path, _content(path))
+    return _scan_graph(path, _content(path))
 
 
-def _scanned(path: Path, content: bytes) -> Any:
+def _scan_graph(path: Path, content: bytes) -> Any:
     graph = _graph(path, content)
     _check_objects(path, graph)
     _check_operations(path, graph)

@@ -132,7 +132,7 @@ class Checkpoints:
             "--optimizer.learning-rate in another --workdir."
         )
 
-    def kept(self, step: int) -> str:
+    def describe_save(self, step: int) -> str:
         """Return a phrase that says where a step is saved."""
         return f"step {step} is saved in {self.folder}"
 

@@ -34,7 +34,7 @@ def ends(data: Any, name: str) -> bool:
     return count >= 0
 
 
-def bounded(
+def limit_rows(
     parts: Iterable[Part],
     rows: Callable[[Part], int],
     name: str,

@@ -50,7 +50,9 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
     seen: set[str] = set()
 
     def unreadable(error: OSError) -> None:
-        notes.append(f"{shown(error.filename)} cannot be read ({error.strerror}) and is ignored")
+        notes.append(
+            f"{show_path(error.filename)} cannot be read ({error.strerror}) and is ignored"
+        )
 
     for here, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
         real = os.path.realpath(here)
@@ -58,15 +60,15 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
         folders[:] = [name for name in inside if not is_ignored(name)]
         for ignored in [Path(here, name) for name in inside if is_ignored(name)]:
             if count := sum(len(files) for _, _, files in os.walk(ignored)):
-                name = shown(ignored.relative_to(folder).as_posix())
-                hidden.append(f"{name} ({counted(count, 'file')})")
+                name = show_path(ignored.relative_to(folder).as_posix())
+                hidden.append(f"{name} ({count_noun(count, 'file')})")
         if real not in seen:
             for path in [Path(here, f) for f in sorted(files) if not f.startswith(".")]:
                 found = names if path.is_file() else others
                 found.append(path.relative_to(folder).as_posix())
         seen.add(real)
     if others:
-        left = some([shown(name) for name in others])
+        left = some([show_path(name) for name in others])
         notes.append(f"no files but links to nothing, pipes or devices, ignored: {left}")
     if hidden:
         notes.append(f"folders that begin with a dot or are {ARCHIVED}, ignored: {some(hidden)}")
@@ -96,12 +98,12 @@ def safe_name(name: object) -> str:
     return f"_{clean}" if is_unsafe else clean
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return a form of a file name, equal for names that a file system may not tell apart."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
 
 
-def shown(path: object) -> str:
+def show_path(path: object) -> str:
     """Return a path as one line of printable text, with other characters replaced by `?`."""
     text = str(path).encode("utf-8", "replace").decode()
     return "".join(c if c.isprintable() else "?" for c in text)
@@ -117,7 +119,7 @@ def some(names: Sequence[str]) -> str:
     return f"{len(names)}: {first_of(names)}"
 
 
-def counted(count: int, thing: str) -> str:
+def count_noun(count: int, thing: str) -> str:
     """Return a count with its noun in the right number: `1 image`, `2 images`, `2 batches`."""
     return f"{count} {thing if count == 1 else plural(thing)}"
 
@@ -131,7 +133,7 @@ def endings(names: Iterable[str]) -> str:
     """Return the most frequent suffixes of file names and their counts: `7 .txt, 1 no ending`."""
     counts = collections.Counter(Path(name).suffix or "no ending" for name in names)
     found = ", ".join(f"{count} {ending}" for ending, count in counts.most_common(NAMES_SHOWN))
-    return shown(found) or "no file at all"
+    return show_path(found) or "no file at all"
 
 
 def unread(names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -152,7 +154,7 @@ def check_new(paths: Iterable[Path], overwrite: bool) -> None:
         raise UserError(f"{there[0]} already exists; --overwrite replaces it.")
 
 
-def hashed(name: str) -> float:
+def hash_name(name: str) -> float:
     """Return a hash in [0, 1), uniform over names and the same on every machine."""
     data = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(data, "big") / 2.0**64

@@ -77,7 +77,7 @@ class ScoresInMemory(Checkpoints):
         """Return a message on the weights left after a rejected update, and what to try."""
         return "the model has the weights before it. Try a lower learning rate."
 
-    def kept(self, step: int) -> str:
+    def describe_save(self, step: int) -> str:
         """Return a phrase that says where a step is saved: in the model."""
         return f"the model has the weights of step {step}"
 

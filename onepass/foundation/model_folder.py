@@ -90,10 +90,10 @@ def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
         raise UserError(f"{file} cannot be read: {error}.") from error
     except (KeyError, TypeError) as error:
         raise UserError(f"{file} must hold a JSON object with the key `config`.") from error
-    return spec, _stored(path, spec)
+    return spec, _read_weights(path, spec)
 
 
-def _stored(path: Path, spec: dict[str, Any]) -> Arrays:
+def _read_weights(path: Path, spec: dict[str, Any]) -> Arrays:
     """Return the weights in a folder, and those that it shares with a neighbouring folder.
 
     An entry `shared_weights` of model.json, such as {"folder": "a", "prefix": "b/"}, says that the

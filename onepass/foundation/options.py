@@ -31,7 +31,7 @@ def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
         known = [*named, *(field.name for field in fields)]
 
         @functools.wraps(function)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        def check_and_call(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs.keys() - set(known):
                 close = difflib.get_close_matches(name, known, 1)
                 meant = f" Did you mean {close[0]!r}?" if close else ""
@@ -43,9 +43,9 @@ def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             inspect.Parameter(field.name, kind, default=_default(field), annotation=field.type)
             for field in fields
         ]
-        checked.__doc__ = _described(function, options)
-        checked.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-        return checked
+        check_and_call.__doc__ = _merge_docstrings(function, options)
+        check_and_call.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return check_and_call
 
     return decorate
 
@@ -64,7 +64,7 @@ def _entries(options: type) -> str:
     return "" if entries is None else entries[1].rstrip()
 
 
-def _described(function: Callable, options: type) -> str:
+def _merge_docstrings(function: Callable, options: type) -> str:
     """Return a function's docstring with the entries of its options in place of `**options`."""
     entries, own = _entries(options), inspect.getdoc(function) or ""
     if not entries:

@@ -31,7 +31,9 @@ def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
     roots += [name for node in nodes for name in called_by(node)]
     sides = ([n for n in graph.graph_def.node if n.name == name] for name in (save, restore))
     of_saver = ([name for node in side for name in called_by(node)] for side in sides)
-    return Reach(reached(calls, roots), *(reached(calls, names) for names in of_saver))
+    return Reach(
+        reachable_keys(calls, roots), *(reachable_keys(calls, names) for names in of_saver)
+    )
 
 
 def saver_nodes(graph: Any) -> tuple[str, str]:
@@ -47,8 +49,8 @@ def saver_nodes(graph: Any) -> tuple[str, str]:
         for info in signature.outputs.values()
     ]
     sources = {node.name: [node_of(name) for name in node.input] for node in graph.graph_def.node}
-    drawn = reached(sources, [node_of(name) for name in outputs])
-    restored = reached(sources, [restore])
+    drawn = reachable_keys(sources, [node_of(name) for name in outputs])
+    restored = reachable_keys(sources, [restore])
     saves_alone = save not in drawn | restored
     return save if saves_alone else "", restore if restore not in drawn else ""
 
@@ -60,7 +62,7 @@ def node_of(tensor: str) -> str:
 
 def called_by(node: Any) -> list[str]:
     """Return the names that a node may call: its operation, and the functions in its attributes."""
-    return [node.op, *_named(node.attr.values())]
+    return [node.op, *_function_names(node.attr.values())]
 
 
 def calls_of(functions: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -68,15 +70,17 @@ def calls_of(functions: Mapping[str, Any]) -> dict[str, list[str]]:
     return {
         name: [
             *(called for node in function.node_def for called in called_by(node)),
-            *_named(function.attr.values()),
-            *_named(attribute.default_value for attribute in function.signature.attr),
-            *_named(value for each in function.arg_attr.values() for value in each.attr.values()),
+            *_function_names(function.attr.values()),
+            *_function_names(attribute.default_value for attribute in function.signature.attr),
+            *_function_names(
+                value for each in function.arg_attr.values() for value in each.attr.values()
+            ),
         ]
         for name, function in functions.items()
     }
 
 
-def reached(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str]:
+def reachable_keys(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str]:
     """Return the keys of `leads` that the roots lead to, including roots that are keys."""
     found: set[str] = set()
     waiting = list(roots)
@@ -88,10 +92,10 @@ def reached(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str
     return found
 
 
-def _named(values: Iterable[Any]) -> list[str]:
+def _function_names(values: Iterable[Any]) -> list[str]:
     """Return the names of the functions in attributes, and in those functions' attributes."""
     functions = [f for value in values for f in (value.func, *value.list.func) if f.name]
-    return [name for f in functions for name in (f.name, *_named(f.attr.values()))]
+    return [name for f in functions for name in (f.name, *_function_names(f.attr.values()))]
 
 
 def _object_functions(graph: Any) -> list[str]:

@@ -14,7 +14,7 @@ from onepass.foundation.atomic_files import write_text
 from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import make_folder
-from onepass.foundation.stored_config import completed, differences
+from onepass.foundation.stored_config import complete_settings, differences
 
 if TYPE_CHECKING:
     from onepass.foundation.metrics import MetricsLog
@@ -62,7 +62,7 @@ class RunDirectory:
           UserError: the directory cannot be created or locked, for example because another process
             is using it, or its configuration differs.
         """
-        run = cls.locked(path, is_chief)
+        run = cls.lock_folder(path, is_chief)
         try:
             run.claim(config, changeable, defaults)
         except BaseException:
@@ -71,7 +71,7 @@ class RunDirectory:
         return run
 
     @classmethod
-    def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
+    def lock_folder(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
         """Return the directory, created if missing and locked for this process until `unlock`.
 
         A process that is not the chief does not create, lock or write the directory. Raise
@@ -169,7 +169,7 @@ class RunDirectory:
           defaults: values for settings that config.json lacks because an earlier version wrote it.
         """
         if (self.path / "config.json").exists():
-            stored = completed(self.config(), dict(defaults))
+            stored = complete_settings(self.config(), dict(defaults))
             given = json.loads(json.dumps(config))
             self._compare({key: stored.get(key) for key in given}, given, changeable)
         elif self.checkpoints().steps():
@@ -197,7 +197,7 @@ class RunDirectory:
         given, file = json.loads(json.dumps(config)), self.path / "config.json"
         stored = self.config() if file.exists() else None
         if stored is not None:
-            self._compare(completed(stored, dict(defaults)), given, changeable)
+            self._compare(complete_settings(stored, dict(defaults)), given, changeable)
             if _on_other_data(stored, given):
                 self._leave_data(stored["data_folder"], given["data_folder"])
         if stored != given:

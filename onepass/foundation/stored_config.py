@@ -44,11 +44,13 @@ def defaults(config: Any) -> dict[str, Any]:
     return found
 
 
-def completed(stored: Any, defaults: Any) -> Any:
+def complete_settings(stored: Any, defaults: Any) -> Any:
     """Return stored settings, with defaults for those that are missing."""
     if not (isinstance(stored, dict) and isinstance(defaults, dict)):
         return stored
-    return defaults | {key: completed(value, defaults.get(key)) for key, value in stored.items()}
+    return defaults | {
+        key: complete_settings(value, defaults.get(key)) for key, value in stored.items()
+    }
 
 
 def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:

@@ -27,7 +27,7 @@ def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
       OSError: the file or folder cannot be created.
     """
     _sweep_once(target.parent)
-    path, descriptor = _made(target, is_folder)
+    path, descriptor = _make_locked(target, is_folder)
     try:
         yield path
     finally:
@@ -55,7 +55,7 @@ def _sweep_once(folder: Path) -> None:
         sweep(folder)
 
 
-def _made(target: Path, is_folder: bool) -> tuple[Path, int]:
+def _make_locked(target: Path, is_folder: bool) -> tuple[Path, int]:
     """Create a file or folder; return its path and a descriptor that holds its lock."""
     while True:
         suffix = "" if is_folder else target.suffix

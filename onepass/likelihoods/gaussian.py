@@ -149,7 +149,7 @@ def log_mass(
     """
     half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (num_levels - 1))
     # In half bins, so that adjacent bins share an edge exactly.
-    centre = level_grid.centred(levels, num_levels)
+    centre = level_grid.centre_levels(levels, num_levels)
     low, middle, high = (
         level_grid.edge_distance(centre + offset, mean, num_levels) * half_bins_per_scale
         for offset in (-1.0, 0.0, 1.0)

@@ -7,7 +7,7 @@ Level `l` of `num_levels` represents `2 l / (num_levels - 1) - 1`; its bin has h
 import tensorflow as tf
 
 
-def centred(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
+def centre_levels(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
     """Return `2 l - (num_levels - 1)`, the exact value in half bins from zero, float32."""
     return 2.0 * tf.cast(levels, tf.float32) - (num_levels - 1.0)
 
@@ -15,7 +15,7 @@ def centred(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
 def value_of(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
     """Return the value in [-1, 1] of each level, `2 l / (num_levels - 1) - 1`, float32."""
     # A product, because compilers turn a division into a product, which changes the last bit.
-    return centred(levels, num_levels) * (1.0 / (num_levels - 1))
+    return centre_levels(levels, num_levels) * (1.0 / (num_levels - 1))
 
 
 def real(parameters: tf.Tensor) -> tf.Tensor:
@@ -31,7 +31,7 @@ def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Ten
     and the rest is small.
 
     Args:
-      edges: the edges in whole half bins from zero, `centred` +- 1, exact in float32.
+      edges: the edges in whole half bins from zero, `centre_levels` +- 1, exact in float32.
       means: the means, in units in which the grid spans [-1, 1]; gradients flow only to them.
       num_levels: number of levels of the grid.
     """

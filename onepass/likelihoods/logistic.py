@@ -57,7 +57,7 @@ class LogisticMixture(Mixture):
         """
         # Computed from edges, so that adjacent bins share an edge exactly.
         num_levels = self._num_levels
-        centre = level_grid.centred(levels, num_levels)
+        centre = level_grid.centre_levels(levels, num_levels)
         upper, lower = (
             level_grid.edge_distance(centre + side, means, num_levels) for side in (1.0, -1.0)
         )

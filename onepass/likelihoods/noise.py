@@ -65,7 +65,7 @@ def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
       number: an integer in [0, 2^32), or an int32 tensor [...], for which the result is [..., 2].
     """
     word = _as_word(number, "number")
-    return threefry2x32(as_key(seed), _addressed(word, FOLD_LANE))
+    return threefry2x32(as_key(seed), _combine_counters(word, FOLD_LANE))
 
 
 def bits(
@@ -96,7 +96,7 @@ def bits(
     key = fold_in(seed, tf.convert_to_tensor(rows))[:, tf.newaxis, :]
     steps = tf.bitcast(tf.range(length, dtype=tf.int32), tf.uint32)
     position = _as_word(start, "start")[..., tf.newaxis] + steps
-    return threefry2x32(key, _addressed(position, lane))
+    return threefry2x32(key, _combine_counters(position, lane))
 
 
 def words(
@@ -216,7 +216,7 @@ def _as_word(number: int | tf.Tensor, name: str) -> tf.Tensor:
     return number if number.dtype == tf.uint32 else tf.bitcast(tf.cast(number, tf.int32), tf.uint32)
 
 
-def _addressed(first: tf.Tensor, second: int) -> tf.Tensor:
+def _combine_counters(first: tf.Tensor, second: int) -> tf.Tensor:
     """Return counters [..., 2] that combine each first word with the same second word."""
     return tf.stack([first, tf.fill(tf.shape(first), tf.constant(second, tf.uint32))], axis=-1)
 

@@ -128,7 +128,7 @@ class PixelMixture:
           absolute error of about 1e-7. `level_log_probs` is precise in the tails, too, but takes
           several times as long.
         """
-        logits, mean, log_scale = self._given(parameters, before, 1.0)
+        logits, mean, log_scale = self._channel_parameters(parameters, before, 1.0)
         mean, width = mean[..., tf.newaxis, :], tf.exp(log_scale[..., tf.newaxis, :])
         edges = (2.0 * tf.range(1.0, self.levels) - self.levels) / (self.levels - 1.0)
         below = self.mixture.cumulative_share((edges[:, tf.newaxis] - mean) / width)
@@ -153,13 +153,13 @@ class PixelMixture:
         Returns:
           float32 [..., levels], nats, precise in both tails and differentiable, for training.
         """
-        logits, mean, log_scale = self._given(parameters, before, temperature)
+        logits, mean, log_scale = self._channel_parameters(parameters, before, temperature)
         every = tf.range(self.levels)[:, tf.newaxis]
         mass = self.mixture.log_mass(mean[..., tf.newaxis, :], log_scale[..., tf.newaxis, :], every)
         weights = tf.nn.log_softmax(logits)[..., tf.newaxis, :]
         return tf.reduce_logsumexp(weights + mass, axis=-1)
 
-    def _given(
+    def _channel_parameters(
         self, parameters: tf.Tensor, before: list[tf.Tensor], temperature: float | tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return logits, means and log-scales [..., components] of the channel after `before`.

@@ -68,7 +68,7 @@ class FromTFP:
         if self.levels is None:
             return False
         with tf.init_scope():
-            made = self._made(tf.zeros([1, self.num_parameters]))
+            made = self._make_distribution(tf.zeros([1, self.num_parameters]))
         return type(made).__name__ in TOKENS
 
     @property
@@ -94,7 +94,7 @@ class FromTFP:
           symbols: [...].
         """
         values = tf.cast(symbols, level_grid.real(parameters).dtype)
-        return self._made(parameters).log_prob(values)
+        return self._make_distribution(parameters).log_prob(values)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
@@ -113,13 +113,13 @@ class FromTFP:
         """
         if self.has_quantile:
             uniform = tf.cast(noise[..., 0], level_grid.real(parameters).dtype)
-            tempered = _tempered(uniform, tf.cast(temperature, uniform.dtype))
-            return self._symbols(self._made(parameters).quantile(tempered))
+            tempered = _temper_uniforms(uniform, tf.cast(temperature, uniform.dtype))
+            return self._symbols(self._make_distribution(parameters).quantile(tempered))
         if isinstance(temperature, float | int) and temperature != 1:
             raise ValueError(f"`temperature` must be 1 without a quantile, got {temperature}.")
         shape = tf.shape(parameters)[:-1]
         each = tf.map_fn(
-            lambda one: tf.cast(self._made(one[0]).sample(seed=one[1]), tf.float32),
+            lambda one: tf.cast(self._make_distribution(one[0]).sample(seed=one[1]), tf.float32),
             (
                 tf.reshape(parameters, [-1, self.num_parameters]),
                 tf.reshape(noise, [-1, self.noise_channels]),
@@ -130,7 +130,7 @@ class FromTFP:
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the distribution's own mode as symbols [...]."""
-        return self._symbols(self._made(parameters).mode())
+        return self._symbols(self._make_distribution(parameters).mode())
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """Return the log-density float32 [...], nats per unit, of real `values` [...].
@@ -161,14 +161,14 @@ class FromTFP:
 
     def _cumulative(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         dtype = level_grid.real(parameters).dtype
-        below = self._made(parameters).cdf(tf.cast(tf.maximum(levels - 1, 0), dtype))
+        below = self._make_distribution(parameters).cdf(tf.cast(tf.maximum(levels - 1, 0), dtype))
         return tf.where(levels > 0, tf.cast(below, tf.float32), 0.0)
 
     def _implements(self, name: str, argument: float) -> bool:
         """Return whether the distribution implements a method, found by tracing a call."""
 
         def call(parameters: tf.Tensor) -> tf.Tensor:
-            method = getattr(self._made(parameters), name, None)
+            method = getattr(self._make_distribution(parameters), name, None)
             if method is None:
                 raise NotImplementedError
             return method(tf.fill([1], tf.constant(argument, level_grid.real(parameters).dtype)))
@@ -206,7 +206,7 @@ class FromTFP:
                         " tfd.QuantizedDistribution."
                     )
 
-    def _made(self, parameters: tf.Tensor) -> Any:
+    def _make_distribution(self, parameters: tf.Tensor) -> Any:
         return self.make(level_grid.real(parameters))
 
     def _symbols(self, values: tf.Tensor) -> tf.Tensor:
@@ -216,7 +216,7 @@ class FromTFP:
         return tf.cast(tf.clip_by_value(tf.round(values), 0, self.levels - 1), tf.int32)
 
 
-def _tempered(uniform: tf.Tensor, temperature: tf.Tensor) -> tf.Tensor:
+def _temper_uniforms(uniform: tf.Tensor, temperature: tf.Tensor) -> tf.Tensor:
     """Return uniforms adjusted to a temperature, still between 0 and 1."""
     odds = tf.math.log(uniform) - tf.math.log1p(-uniform)
     wider = tf.clip_by_value(tf.sigmoid(temperature * odds), SMALLEST, 1.0 - SMALLEST)

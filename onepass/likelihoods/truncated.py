@@ -125,7 +125,7 @@ class Truncated:
         """
         table = cast(Callable[..., tf.Tensor], table_of(self.distribution))
         logits = getattr(self.distribution, "logits", table)
-        kept = truncated(logits(parameters), temperature)
+        kept = truncate_logits(logits(parameters), temperature)
         return sample_categorical(kept, noise[..., 0], temperature.temperature)
 
 
@@ -202,7 +202,7 @@ def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
     return logits
 
 
-def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
+def truncate_logits(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
     """Return the logits, adjusted, with -inf for symbols that may not be drawn.
 
     Args:

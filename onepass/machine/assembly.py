@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from onepass.machine.kernels import LANES, aligned, pack_matrix
+from onepass.machine.kernels import LANES, aligned_zeros, pack_matrix
 from onepass.machine.values import Buffer, Constant, Value, is_wide
 
 WIDTH = 21  # number of integers in an instruction
@@ -144,7 +144,7 @@ class Assembly:
         self.instructions.append(made)
         return out
 
-    def stored(self, array: np.ndarray, wide: bool) -> Buffer:
+    def store_constants(self, array: np.ndarray, wide: bool) -> Buffer:
         """Return a buffer with constant numbers; equal arrays share one, unless they are large."""
         array = np.ascontiguousarray(array, np.float64 if wide else np.float32).ravel()
         key = (wide, array.size, array.tobytes() if array.size <= 4096 else id(array))
@@ -155,18 +155,20 @@ class Assembly:
 
     def packed_matrix(self, matrix: np.ndarray) -> Buffer:
         """Return a buffer with a constant matrix [inputs, outputs], packed for products."""
-        buffer = self.stored(pack_matrix(matrix), False)
+        buffer = self.store_constants(pack_matrix(matrix), False)
         self.matrices[buffer] = matrix
         return buffer
 
     def stored_indices(self, array: np.ndarray) -> Buffer:
         """Return a buffer with constant 32-bit integers."""
-        return self.stored(np.ascontiguousarray(array, np.int32).ravel().view(np.float32), False)
+        return self.store_constants(
+            np.ascontiguousarray(array, np.int32).ravel().view(np.float32), False
+        )
 
     def value_of(self, constant: Constant) -> Value:
         """Return a constant as a value."""
         array = constant.array
-        buffer = self.stored(array, is_wide(array.dtype))
+        buffer = self.store_constants(array, is_wide(array.dtype))
         strides = tuple(
             int(np.prod(array.shape[axis + 1 :], dtype=int)) for axis in range(array.ndim)
         )
@@ -197,21 +199,21 @@ class Program:
         return numbers[:, 0] * numbers[:, 1] * LANES
 
     @functools.cached_property
-    def divided(self) -> int:
+    def divisible_weights(self) -> int:
         """Number of weights of the products that a team divides."""
         return int(self._divided_weights().sum())
 
     @functools.cached_property
     def mean_divided(self) -> int:
         """Mean number of weights of a product that a team divides."""
-        return self.divided // max(1, len(self._divided_weights()))
+        return self.divisible_weights // max(1, len(self._divided_weights()))
 
-    def unlimited(self) -> None:
+    def process_all_rows(self) -> None:
         """Make all instructions process all rows of the state, filled or not."""
         self.rows[:, -1] = 0
 
 
-def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
+def assemble_program(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
     """Assemble a program: drop unused instructions, and assign an offset to every buffer.
 
     Args:
@@ -219,9 +221,9 @@ def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None
       kept: buffers that get an offset even if no instruction uses them.
       counter: the buffer in `kept` that holds the position; None: there is none.
     """
-    instructions = needed(assembly.instructions)
+    instructions = drop_unused(assembly.instructions)
     constants, fixed = _constants(assembly, instructions)
-    offsets, size = _placed(instructions, set(assembly.constants), kept)
+    offsets, size = _place_buffers(instructions, set(assembly.constants), kept)
     rows = np.zeros([len(instructions), WIDTH], np.int32)
     for row, each in zip(rows, instructions, strict=True):
         places = [each.out, *each.reads]
@@ -294,7 +296,7 @@ def _word(place: Place, offsets: dict[Buffer, int], fixed: dict[Buffer, int]) ->
     return offsets[place.buffer] + start
 
 
-def needed(instructions: list[Instruction]) -> list[Instruction]:
+def drop_unused(instructions: list[Instruction]) -> list[Instruction]:
     """Return the instructions whose results are used, in order."""
     read: set[Buffer] = set()
     found = []
@@ -305,7 +307,7 @@ def needed(instructions: list[Instruction]) -> list[Instruction]:
     return found[::-1]
 
 
-def _padded(words: int) -> int:
+def _pad_words(words: int) -> int:
     """Return a number of words, rounded up to whole vectors."""
     return -(-words // LANES) * LANES
 
@@ -318,14 +320,14 @@ def _constants(
         for buffer in each.buffers():
             if buffer in assembly.constants and buffer not in fixed:
                 fixed[buffer] = size
-                size += _padded(buffer.words)
-    constants = aligned(size + LANES)
+                size += _pad_words(buffer.words)
+    constants = aligned_zeros(size + LANES)
     for buffer, at in fixed.items():
         constants[at : at + buffer.words] = assembly.constants[buffer].view(np.float32)
     return constants, fixed
 
 
-def _placed(
+def _place_buffers(
     instructions: list[Instruction], constant: set[Buffer], kept: Sequence[Buffer]
 ) -> tuple[dict[Buffer, int], int]:
     """Return each buffer's offset, and the total size; memory of dead buffers is reused."""
@@ -340,14 +342,14 @@ def _placed(
     size = 0
     inner = [buffer for buffer in first if buffer.kept and buffer not in kept]
     for buffer in [*kept, *inner]:
-        offsets[buffer], size = size, size + _padded(buffer.words)
+        offsets[buffer], size = size, size + _pad_words(buffer.words)
     free: list[tuple[int, int]] = []  # (start, size) of free memory
     ends: list[tuple[int, Buffer]] = []
     for buffer in sorted((b for b in first if not b.kept), key=lambda b: first[b]):
         for ended, old in [pair for pair in ends if pair[0] < first[buffer]]:
             ends.remove((ended, old))
-            free = _joined([*free, (offsets[old], _padded(old.words + LANES - 1))])
-        words = _padded(buffer.words + LANES - 1)  # vector stores may write past the last row
+            free = _merge_free([*free, (offsets[old], _pad_words(old.words + LANES - 1))])
+        words = _pad_words(buffer.words + LANES - 1)  # vector stores may write past the last row
         fits = [room for room in free if room[1] >= words]
         if fits:
             # The smallest room that fits, which leaves larger rooms for larger buffers.
@@ -362,7 +364,7 @@ def _placed(
     return offsets, size + LANES
 
 
-def _joined(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_free(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     for start, size in sorted(free):
         if joined and sum(joined[-1]) == start:

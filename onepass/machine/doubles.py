@@ -89,7 +89,7 @@ def _test(code: int, a: float, b: float) -> bool:
 
 
 @compiled
-def _rounded(code: int, x: float) -> float:
+def _apply_exact(code: int, x: float) -> float:
     if code == _NEG:
         return -x
     if code == _ABS:
@@ -179,7 +179,7 @@ def function_of(code: int, a: float, b: float, c: float) -> float:
     if code <= _NOT or code >= _IS_NAN:
         return 1.0 if _test(code, a, b) else 0.0
     if code <= _RELU6:
-        return _rounded(code, a)
+        return _apply_exact(code, a)
     if code == _GATE:
         return math.tanh(a) * _sigmoid(b)
     if code == _POW:

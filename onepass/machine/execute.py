@@ -100,7 +100,7 @@ def _place(word: int, constants: int, workspace: int) -> np.int64:
 
 
 @compiled
-def _filled(position: int, base: int, step: int, rows: int) -> np.int64:
+def _count_filled(position: int, base: int, step: int, rows: int) -> np.int64:
     """Return the largest number of state rows filled in any batch row, including this step."""
     filled = np.int64(0)
     for row in range(rows):
@@ -220,7 +220,7 @@ def run(
                 return time
             yields += waited if time > begin else 0  # first, threads are put on their cores
         if position >= 0:
-            filled = _filled(position, base, step, rows)
+            filled = _count_filled(position, base, step, rows)
         for index in range(program.shape[0]):
             p = program[index]
             divided = members > 1 and p[0] in (_PRODUCT, _PAST) and p[DIVIDED] > 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from onepass.machine.assembly import Assembly, Instruction, Op, Place
 from onepass.machine.formulas import CODES
-from onepass.machine.kernels import LANES, padded
+from onepass.machine.kernels import LANES, pad_channels
 from onepass.machine.values import Buffer
 
 BLOCK = 16  # most time steps whose past rows are multiplied at once
@@ -41,7 +41,13 @@ class Fusion:
 
     def run(self) -> list[Instruction]:
         """Return the instructions after all fusions."""
-        for fuse in (self._biases, self._merged, self._gates, self._split_pasts, self._placed):
+        for fuse in (
+            self._biases,
+            self._merge_products,
+            self._gates,
+            self._split_pasts,
+            self._place_parts,
+        ):
             self._note()
             fuse()
             self.instructions = [each for each in self.instructions if not self._is_dropped(each)]
@@ -128,13 +134,13 @@ class Fusion:
 
     def _add_bias(self, product: Instruction, bias: Place) -> None:
         constants = self._assembly.constants
-        total = np.zeros(padded(bias.buffer.size), np.float32)
+        total = np.zeros(pad_channels(bias.buffer.size), np.float32)
         before = constants[product.reads[2].buffer]
         total[: before.size] += before
         total[: bias.buffer.size] += constants[bias.buffer]
-        product.reads[2] = Place(self._assembly.stored(total, False), 0)
+        product.reads[2] = Place(self._assembly.store_constants(total, False), 0)
 
-    def _merged(self) -> None:
+    def _merge_products(self) -> None:
         """Merge products of the same row with several matrices into one with a wider matrix."""
         groups: dict[tuple, list[Instruction]] = defaultdict(list)
         for each in self.instructions:
@@ -147,7 +153,7 @@ class Fusion:
     def _merge(self, group: list[Instruction]) -> None:
         assembly, first = self._assembly, group[0]
         matrices = [assembly.matrices[each.reads[1].buffer] for each in group]
-        widths = [padded(matrix.shape[1]) for matrix in matrices]
+        widths = [pad_channels(matrix.shape[1]) for matrix in matrices]
         whole = np.zeros([matrices[0].shape[0], sum(widths)], np.float32)
         bias, start = np.zeros(sum(widths), np.float32), 0
         made = Buffer(sum(widths), False)
@@ -161,7 +167,7 @@ class Fusion:
                 self._drop(each)
         first.out = Place(made, 0)
         first.reads[1:] = [Place(assembly.packed_matrix(whole), 0)]
-        first.reads.append(Place(assembly.stored(bias, False), 0))
+        first.reads.append(Place(assembly.store_constants(bias, False), 0))
         first.numbers = (first.numbers[0], start // LANES, 1, 0, start)
 
     def _gates(self) -> None:
@@ -262,7 +268,7 @@ class Fusion:
         self.instructions[at : at + 1] = made
         self._drop(product)
 
-    def _placed(self) -> None:
+    def _place_parts(self) -> None:
         """Make instructions write parts of a concatenated row directly into the row."""
         # These write exactly their numbers; other operations write whole vectors, past the end.
         for copy in self.instructions:

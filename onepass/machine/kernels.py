@@ -32,7 +32,7 @@ from onepass.machine.llvm import (
     LANES,
     VECTOR_BYTES,
     clip,
-    emitted,
+    emit_for_numba,
     expm1,
     integer,
     load_vector,
@@ -78,12 +78,12 @@ def _unless_refused(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
 
-def padded(channels: int) -> int:
+def pad_channels(channels: int) -> int:
     """Return a number of channels, rounded up to whole vectors."""
     return -(-channels // LANES) * LANES
 
 
-def aligned(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
+def aligned_zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
     """Return an array of zeros that is aligned to a cache line of 64 bytes."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)
@@ -94,7 +94,7 @@ def aligned(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.nda
 def pack_matrix(matrix: np.ndarray) -> np.ndarray:
     """Return the panels of `matrix` [inputs, outputs] in sequence, padded with zeros."""
     inputs, outputs = matrix.shape
-    wide = np.zeros([inputs, padded(outputs)], np.float32)
+    wide = np.zeros([inputs, pad_channels(outputs)], np.float32)
     wide[:, :outputs] = matrix
     panels, start = [], 0
     for width in panel_widths(wide.shape[1] // LANES):
@@ -160,7 +160,7 @@ def _emit_panel(
             store_vector(builder, builder.load(slot), at)
 
 
-@emitted(types.void, *[types.int64] * 8)
+@emit_for_numba(types.void, *[types.int64] * 8)
 def _add_panel(
     builder: ir.IRBuilder,
     y: ir.Value,
@@ -214,7 +214,7 @@ def multiply(
 def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
     """Return a kernel(y, a, b, c, d, vectors) that sets y to a formula of the vectors at a to d."""
 
-    @emitted(types.void, *[types.int64] * 6)
+    @emit_for_numba(types.void, *[types.int64] * 6)
     def kernel(
         builder: ir.IRBuilder,
         y: ir.Value,
@@ -234,7 +234,7 @@ def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
     return kernel
 
 
-def _gated(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
+def _emit_gate(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
     """Emit tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
     a = builder.fadd(load(0), load(2))
     b = builder.fadd(load(1), load(3))
@@ -244,7 +244,7 @@ def _gated(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
     return builder.fdiv(e, builder.fmul(builder.fadd(e, two), builder.fadd(f, two)))
 
 
-def _rectified(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
+def _emit_relu(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
     zero = number(0.0)
     x = load(0)
     return builder.select(builder.fcmp_unordered(">", x, zero), x, zero)
@@ -255,9 +255,9 @@ def _exponential(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.V
     return multiply_add(builder, power, rest, power)
 
 
-_gate_kernel = _vector_kernel(_gated)
+_gate_kernel = _vector_kernel(_emit_gate)
 _exponential_kernel = _vector_kernel(_exponential)
-_rectify_kernel = _vector_kernel(_rectified)
+_rectify_kernel = _vector_kernel(_emit_relu)
 _copy_kernel = _vector_kernel(lambda builder, load: load(0))
 _clear_kernel = _vector_kernel(lambda builder, load: number(0.0))
 _add_kernel = _vector_kernel(lambda builder, load: builder.fadd(load(0), load(1)))

@@ -27,7 +27,9 @@ WORDS = ir.VectorType(ir.IntType(32), LANES)
 FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
 
 
-def emitted(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:
+def emit_for_numba(
+    result: types.Type, *arguments: types.Type
+) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that makes a function that emits LLVM code callable from Numba.
 
     Args:
@@ -40,14 +42,14 @@ def emitted(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..
 
     def decorate(emit: Callable[..., Any]) -> Any:
         @functools.wraps(emit)  # Numba reads the argument names
-        def typed(typing_context: Any, *given: types.Type) -> tuple[Any, Callable[..., Any]]:
+        def infer_type(typing_context: Any, *given: types.Type) -> tuple[Any, Callable[..., Any]]:
             def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
                 made = emit(builder, *values)
                 return context.get_dummy_value() if made is None else made
 
             return result(*arguments), generate
 
-        return intrinsic(typed)
+        return intrinsic(infer_type)
 
     return decorate
 

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.machine.assembly import Assembly, Op
-from onepass.machine.formulas import FUNCTIONS, folded
-from onepass.machine.kernels import padded
+from onepass.machine.formulas import FUNCTIONS, fold_constants
+from onepass.machine.kernels import pad_channels
 from onepass.machine.values import (
     KNOWN,
     Any_Value,
@@ -22,9 +22,9 @@ from onepass.machine.values import (
     contiguous,
     indices,
     is_wide,
-    rearranged,
+    rearrange_value,
 )
-from onepass.step.replay import CALLS, called_graph, needed, run_op
+from onepass.step.replay import CALLS, called_graph, operations_for, run_op
 
 Rule = Callable[["Lowering", tf.Operation, list[Any]], Sequence[Any]]
 RULES: dict[str, Rule] = {}
@@ -88,7 +88,7 @@ class Lowering:
           Unlowerable: an operation has no rule, or its rule does not support these arguments.
         """
         values = dict(known)
-        for op in needed(fetches, values):
+        for op in operations_for(fetches, values):
             inputs = [values[tensor.name] for tensor in op.inputs]
             try:
                 outputs = self._outputs(op, inputs)
@@ -109,7 +109,7 @@ class Lowering:
         if found is not None:
             return found(self, op, inputs)
         if inputs and all(isinstance(each, Constant) for each in inputs):
-            return _evaluated(op, inputs)
+            return _evaluate_constants(op, inputs)
         raise Unlowerable("the step machine has no rule for it")
 
     def variable(self, resource: Resource, dtype: tf.DType) -> np.ndarray:
@@ -130,14 +130,16 @@ class Lowering:
             raise Unlowerable("a tensor without entries")
         return given if isinstance(given, Value) else self.assembly.value_of(given)
 
-    def materialised(self, value: Value) -> Value:
+    def materialise_value(self, value: Value) -> Value:
         """Return a contiguous copy of a value; a contiguous value is returned unchanged."""
         if value.contiguous:
             return value
         out = contiguous(value.shape, value.dtype)
-        return self.copied(out, value)
+        return self.copy_value(out, value)
 
-    def copied(self, out: Value, value: Value, stays: bool = False, fills: bool = False) -> Value:
+    def copy_value(
+        self, out: Value, value: Value, stays: bool = False, fills: bool = False
+    ) -> Value:
         """Copy a value's entries to `out`, and return the result.
 
         Unless `stays` or `fills` is set (see `Assembly.add`), the result of an equal earlier copy
@@ -149,7 +151,7 @@ class Lowering:
         axes = axes_of(value.shape, out.strides, value.strides)
         if len(axes) > 3:
             if not value.contiguous:
-                value = self.gathered(value, np.array(indices(value)))
+                value = self.gather_entries(value, np.array(indices(value)))
             axes = axes_of(value.shape, out.strides, value.strides)
             if len(axes) > 3:
                 raise Unlowerable("a copy along more than three axes")
@@ -161,15 +163,15 @@ class Lowering:
         made = self.assembly.add(Op.COPY, out, [value], numbers, stays, fills)
         return out if made is None else made
 
-    def gathered(self, value: Value, places: np.ndarray) -> Value:
+    def gather_entries(self, value: Value, places: np.ndarray) -> Value:
         """Return the entries at given indices of a value's buffer."""
         out = contiguous(places.shape, value.dtype)
         table = Value(self.assembly.stored_indices(places), 0, (1,), (1,), np.dtype(np.int32))
         base = dataclasses.replace(value, start=0)
         numbers = [2 if value.wide else 1, places.size]
-        return self.made(Op.GATHER, out, [base, table], numbers)
+        return self.add_instruction(Op.GATHER, out, [base, table], numbers)
 
-    def made(
+    def add_instruction(
         self,
         op: Op,
         out: Value,
@@ -181,12 +183,14 @@ class Lowering:
         found = self.assembly.add(op, out, reads, numbers, limited=limited)
         return out if found is None else found
 
-    def arranged(self, given: Any_Value, function: Callable[[np.ndarray], np.ndarray]) -> Any_Value:
+    def arrange_entries(
+        self, given: Any_Value, function: Callable[[np.ndarray], np.ndarray]
+    ) -> Any_Value:
         """Apply a function that only selects and reorders entries to a value."""
         if isinstance(given, Constant):
             return Constant(function(given.array))
-        made = rearranged(given, function)
-        return made if isinstance(made, Value) else self.gathered(given, made)
+        made = rearrange_value(given, function)
+        return made if isinstance(made, Value) else self.gather_entries(given, made)
 
     def map(self, name: str, *given: Any_Value, dtype: Any = None) -> Any_Value:
         """Apply an element-wise function to values.
@@ -201,7 +205,7 @@ class Lowering:
         dtype = np.dtype(bool if function.truth else dtype or given[-1].dtype)
         if all(isinstance(each, Constant) for each in given):
             arrays = [each.array for each in given if isinstance(each, Constant)]
-            return Constant(folded(name, *arrays).astype(dtype))
+            return Constant(fold_constants(name, *arrays).astype(dtype))
         shape = np.broadcast_shapes(*(each.shape for each in given))
         operands = [self.value(each) for each in given]
         wide = any(each.wide for each in operands)
@@ -209,14 +213,14 @@ class Lowering:
         if dtype not in KNOWN:
             raise Unlowerable(f"numbers of type {dtype.name}")
         out = contiguous(shape, np.float64 if wide else dtype)
-        made = self._mapped(function.code, out, [broadcast(each, shape) for each in operands])
+        made = self._map_operands(function.code, out, [broadcast(each, shape) for each in operands])
         if wide and not is_wide(dtype):
             made = self.floats(made, np.dtype(dtype))
         made = dataclasses.replace(made, dtype=dtype)
         self._remember_slot(name, given, made)
         return made
 
-    def _mapped(self, code: int, out: Value, operands: list[Value]) -> Value:
+    def _map_operands(self, code: int, out: Value, operands: list[Value]) -> Value:
         marks = {each.filled for each in operands} - {None}
         apart = marks.pop() if len(marks) == 1 and not out.wide else None
         out = dataclasses.replace(out, filled=apart)
@@ -228,7 +232,7 @@ class Lowering:
             if fits:
                 break
             operands = [
-                each if not any(each.strides) else self.materialised(each) for each in operands
+                each if not any(each.strides) else self.materialise_value(each) for each in operands
             ]
         else:
             raise Unlowerable("arguments that are broadcast along three axes")
@@ -241,46 +245,52 @@ class Lowering:
         if apart is not None:
             limited = 2 if out.strides[apart] == inner[1] and out.shape[apart] == inner[0] else 1
         op = Op.MAP_DOUBLES if out.wide else Op.MAP
-        return self.made(op, out, operands, numbers, limited)
+        return self.add_instruction(op, out, operands, numbers, limited)
 
     def doubles(self, value: Value, truncate: bool = False) -> Value:
         """Convert a value to doubles."""
         if value.wide:
             return value
         out = contiguous(value.shape, np.float64)
-        return self._converted(Op.TO_DOUBLES, out, value, truncate)
+        return self._convert_value(Op.TO_DOUBLES, out, value, truncate)
 
     def floats(self, value: Value, dtype: np.dtype) -> Value:
         """Convert a value to float32 words, which also store booleans."""
         if not value.wide:
             return value
         out = contiguous(value.shape, dtype)
-        return self._converted(Op.TO_FLOATS, out, value, dtype == np.dtype(bool))
+        return self._convert_value(Op.TO_FLOATS, out, value, dtype == np.dtype(bool))
 
-    def _converted(self, op: Op, out: Value, value: Value, flag: bool) -> Value:
+    def _convert_value(self, op: Op, out: Value, value: Value, flag: bool) -> Value:
         axes = axes_of(out.shape, out.strides, value.strides)
         if len(axes) > 2:
-            return self._converted(op, out, self.materialised(value), flag)
+            return self._convert_value(op, out, self.materialise_value(value), flag)
         axes = [(1, 0, 0)] * (2 - len(axes)) + axes
         (outer, _, outer_step), (inner, _, step) = axes
-        return self.made(op, out, [value], [outer, inner, outer_step, step, flag])
+        return self.add_instruction(op, out, [value], [outer, inner, outer_step, step, flag])
 
     def product(self, given: Value, matrix: np.ndarray) -> Value:
         """Return the product of a value [rows, inputs] and a constant matrix, [rows, outputs]."""
         rows, inputs = given.shape
         outputs = matrix.shape[1]
         if inputs > 1 and given.strides[1] != 1:
-            given = self.materialised(given)
+            given = self.materialise_value(given)
         if given.wide or not np.issubdtype(matrix.dtype, np.floating):
             raise Unlowerable("a product of doubles or whole numbers")
-        out = contiguous([rows, outputs], np.float32, pitch=padded(outputs))
+        out = contiguous([rows, outputs], np.float32, pitch=pad_channels(outputs))
         weights = self.assembly.packed_matrix(matrix)
-        bias = self.assembly.stored(np.zeros(padded(outputs)), False)
+        bias = self.assembly.store_constants(np.zeros(pad_channels(outputs)), False)
         reads = [given]
         reads += [Value(each, 0, (1,), (1,), np.dtype(np.float32)) for each in (weights, bias)]
         pitch = given.strides[0] if rows > 1 else 0
-        numbers = [inputs, padded(outputs) // padded(1), rows, pitch, padded(outputs)]
-        return self.made(Op.PRODUCT, out, reads, numbers)
+        numbers = [
+            inputs,
+            pad_channels(outputs) // pad_channels(1),
+            rows,
+            pitch,
+            pad_channels(outputs),
+        ]
+        return self.add_instruction(Op.PRODUCT, out, reads, numbers)
 
     def slot(self, value: Value) -> Slot:
         """Return the `Slot` through which the machine reads a scalar integer."""
@@ -322,7 +332,7 @@ def origin(op: tf.Operation) -> str:
         return op.name
 
 
-def _evaluated(op: tf.Operation, inputs: Sequence[Constant]) -> list[Constant]:
+def _evaluate_constants(op: tf.Operation, inputs: Sequence[Constant]) -> list[Constant]:
     """Evaluate an operation on constants with TensorFlow."""
     with tf.init_scope():
         tensors = [

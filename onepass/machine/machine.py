@@ -20,7 +20,7 @@ from onepass.machine import (  # noqa: F401  (their rules are registered)
     rules_reductions,
     rules_shapes,
 )
-from onepass.machine.assembly import OPERANDS, Op, Program, assembled
+from onepass.machine.assembly import OPERANDS, Op, Program, assemble_program
 from onepass.machine.execute import PATIENCE, run
 from onepass.machine.fusion import BLOCK
 from onepass.machine.kernels import LANES
@@ -29,7 +29,7 @@ from onepass.machine.pace import Pace
 from onepass.machine.settling import settle
 from onepass.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
 from onepass.machine.waiting import APART
-from onepass.networks.condition_specs import is_at_rate, sized
+from onepass.networks.condition_specs import is_at_rate, shape_at
 
 _WORTH_A_THREAD = 100_000  # instructions; starting a thread takes less than a tenth of their time
 _WEIGHTS_OF_AN_INSTRUCTION = 1000  # that are read in the time of a small instruction
@@ -81,11 +81,11 @@ class StepMachine:
         ).get_concrete_function(*specs)
         self._specs, self._num_states = specs, len(state)
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)  # by the number of rows
-        self.program = self._lowered()
+        self.program = self._lower_step()
         if not self._limits_change_nothing(state):
-            self.program.unlimited()
+            self.program.process_all_rows()
 
-    def _lowered(self) -> Program:
+    def _lower_step(self) -> Program:
         """Lower the step with the current weights to a program."""
         lowering, graph = Lowering(), self.traced.graph
         known: dict[str, Any] = {}
@@ -112,7 +112,9 @@ class StepMachine:
         self.results = [(each.shape, each.dtype) for each in made[:count]]
         settle(lowering, list(zip(states, made[count:], strict=True)), made[:count])
         self._read = lowering.read
-        return assembled(lowering.assembly, [value.buffer for value in kept], lowering.counter)
+        return assemble_program(
+            lowering.assembly, [value.buffer for value in kept], lowering.counter
+        )
 
     def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
         """Return whether a few steps give the same results if they also compute unfilled rows."""
@@ -129,7 +131,7 @@ class StepMachine:
         limited = self.program
         for program in (limited, dataclasses.replace(limited, rows=limited.rows.copy())):
             if program is not limited:
-                program.unlimited()
+                program.process_all_rows()
             self.program = program
             workspaces = self.begin(1, settings, state)
             made = self.run(workspaces, *arguments)
@@ -158,9 +160,9 @@ class StepMachine:
                 now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
                 if _address(now) != _address(before) and not np.array_equal(now, before):
                     limited = self.program.rows[:, -1].any()
-                    self.program = self._lowered()
+                    self.program = self._lower_step()
                     if not limited:
-                        self.program.unlimited()
+                        self.program.process_all_rows()
                     return True
         return False
 
@@ -232,7 +234,7 @@ class StepMachine:
         Pieces end early to try, or to choose again, which way to use several threads is faster.
         """
         program, rows = self.program, len(arrays[1])
-        work = rows * len(program.rows) + program.divided // _WEIGHTS_OF_AN_INSTRUCTION
+        work = rows * len(program.rows) + program.divisible_weights // _WEIGHTS_OF_AN_INSTRUCTION
         is_long = work * (stop - start) >= _WORTH_A_THREAD
         team, pace = _team_of(program, rows) if is_long else 1, self._paces[rows]
         together = team > 1 and pace.choose()
@@ -317,7 +319,7 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
     given: dict[str, Any] = {"length": 1} if has_horizon else {}
     fixed = [spec for spec in specs if not is_at_rate(spec)]
     if fixed:
-        given["fixed"] = [tf.zeros(sized(spec, 1, [1]), spec.dtype) for spec in fixed]
+        given["fixed"] = [tf.zeros(shape_at(spec, 1, [1]), spec.dtype) for spec in fixed]
     specs = [spec for spec in specs if is_at_rate(spec)]
     first = stepped.initial_state(1, **given)
     flat = tf.nest.flatten(first)

@@ -15,7 +15,7 @@ from onepass.machine.llvm import (
     LANES,
     VECTOR,
     VECTOR_BYTES,
-    emitted,
+    emit_for_numba,
     integer,
     load_vector,
     multiply_add,
@@ -36,7 +36,7 @@ def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]
 
 
 def _loader(kind: ir.Type, result: types.Type) -> Any:
-    @emitted(result, types.int64)
+    @emit_for_numba(result, types.int64)
     def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
         return builder.load(pointer_at(builder, address, kind), align=FLOAT_BYTES)
 
@@ -44,7 +44,7 @@ def _loader(kind: ir.Type, result: types.Type) -> Any:
 
 
 def _storer(kind: ir.Type, argument: types.Type) -> Any:
-    @emitted(types.void, types.int64, argument)
+    @emit_for_numba(types.void, types.int64, argument)
     def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
         builder.store(value, pointer_at(builder, address, kind), align=FLOAT_BYTES)
 
@@ -56,7 +56,7 @@ double_at, set_double = _loader(_DOUBLE, types.float64), _storer(_DOUBLE, types.
 word_at = _loader(_WORD, types.int32)
 
 
-@emitted(types.void, types.int64)
+@emit_for_numba(types.void, types.int64)
 def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     """Prefetch the cache line at an address that will be read soon."""
     byte = ir.IntType(8).as_pointer()
@@ -66,7 +66,7 @@ def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     builder.call(function, [builder.inttoptr(address, byte), read, locality, data])
 
 
-@emitted(types.void, types.int64, types.float32, types.int64, types.int64)
+@emit_for_numba(types.void, types.int64, types.float32, types.int64, types.int64)
 def add_scaled(
     builder: ir.IRBuilder, y: ir.Value, scale: ir.Value, x: ir.Value, vectors: ir.Value
 ) -> None:
@@ -86,7 +86,7 @@ def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
     otherwise their maximum is taken.
     """
 
-    @emitted(types.float32, types.int64, types.int64, types.int64)
+    @emit_for_numba(types.float32, types.int64, types.int64, types.int64)
     def reduce(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, vectors: ir.Value) -> ir.Value:
         total = cgutils.alloca_once_value(builder, number(start))
         _combine_into(builder, total, combine, (a, b), vectors)
@@ -95,7 +95,7 @@ def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [
-                _joined(builder, start, *pair)
+                _join_values(builder, start, *pair)
                 for pair in zip(parts[:half], parts[half:], strict=True)
             ]
         return parts[0]
@@ -116,7 +116,7 @@ def _combine_into(
         builder.store(combine(builder, builder.load(total), *loaded), total)
 
 
-def _joined(builder: ir.IRBuilder, start: float, a: ir.Value, b: ir.Value) -> ir.Value:
+def _join_values(builder: ir.IRBuilder, start: float, a: ir.Value, b: ir.Value) -> ir.Value:
     if start == 0.0:
         return builder.fadd(a, b)
     return builder.select(builder.fcmp_unordered(">", a, b), a, b)
@@ -145,7 +145,7 @@ def dot(a: int, b: int, count: int) -> float:
     return total
 
 
-@emitted(types.void, *[types.int64] * 6)
+@emit_for_numba(types.void, *[types.int64] * 6)
 def dots(
     builder: ir.IRBuilder,
     y: ir.Value,

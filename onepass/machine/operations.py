@@ -29,7 +29,7 @@ _SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
 
 
 @compiled
-def _mapped(
+def _map_vectors_once(
     code: int, o: int, a: int, b: int, c: int, a_step: int, b_step: int, c_step: int, vectors: int
 ) -> None:
     """Call `map_vectors`; a separate function, so that its code is compiled only once."""
@@ -277,7 +277,7 @@ def read_rows(p: np.ndarray, o: int, a: int, at: int) -> None:
 
 
 @compiled
-def _joined(code: int, total: float, value: float) -> float:
+def _join_values(code: int, total: float, value: float) -> float:
     if code <= _MEAN:
         return total + value
     if code == _LARGEST:
@@ -288,7 +288,7 @@ def _joined(code: int, total: float, value: float) -> float:
 
 
 @compiled
-def _reduced(code: int, a: int, step: int, count: int) -> float:
+def _reduce_floats(code: int, a: int, step: int, count: int) -> float:
     """Return the reduction numbered `code` of `count` floats; for a mean, their sum."""
     if step == 1 and code <= _MEAN:
         return sum_of(a, count)
@@ -296,7 +296,7 @@ def _reduced(code: int, a: int, step: int, count: int) -> float:
         return max_of(a, count)
     total = float_at(a)
     for i in range(1, count):
-        total = _joined(code, total, float_at(a + 4 * i * step))
+        total = _join_values(code, total, float_at(a + 4 * i * step))
     return total
 
 
@@ -310,11 +310,11 @@ def reduce(p: np.ndarray, o: int, a: int) -> None:
             if p[9]:
                 total = double_at(a + 8 * place)
                 for n in range(1, count):
-                    total = _joined(code, total, double_at(a + 8 * (place + n * p[14])))
+                    total = _join_values(code, total, double_at(a + 8 * (place + n * p[14])))
                 total = total / count if code == _MEAN else total
                 set_double(o + 8 * (i * inner + j), total)
             else:
-                made = _reduced(code, a + 4 * place, np.int64(p[14]), count)
+                made = _reduce_floats(code, a + 4 * place, np.int64(p[14]), count)
                 made = made / np.float32(count) if code == _MEAN else made
                 set_float(o + 4 * (i * inner + j), made)
 
@@ -346,12 +346,12 @@ def cumulate(p: np.ndarray, o: int, a: int) -> None:
             if p[8]:
                 value = double_at(a + 8 * source)
                 before = total
-                total = value if n == 0 else _joined(code, total, value)
+                total = value if n == 0 else _join_values(code, total, value)
                 set_double(o + 8 * target, before if excluded else total)
             else:
                 value32 = float_at(a + 4 * source)
                 before32 = total32
-                total32 = value32 if n == 0 else _joined(code, total32, value32)
+                total32 = value32 if n == 0 else _join_values(code, total32, value32)
                 set_float(o + 4 * target, before32 if excluded else total32)
 
 
@@ -365,10 +365,10 @@ def softmax(p: np.ndarray, o: int, a: int) -> None:
         largest = y + full * vectors  # the address after the row
         set_float(largest, max_of(x, count))
         # The largest number is subtracted, so that no exponential overflows.
-        _mapped(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
-        _mapped(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
+        _map_vectors_once(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
+        _map_vectors_once(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
         set_float(largest, np.float32(1.0) / sum_of(y, count))
-        _mapped(np.int64(_TIMES), y, y, largest, y, full, zero, full, vectors)
+        _map_vectors_once(np.int64(_TIMES), y, y, largest, y, full, zero, full, vectors)
 
 
 @compiled

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from onepass.machine.assembly import Op
 from onepass.machine.lowering import Lowering, Resource, Slot, rule
-from onepass.machine.rules_shapes import reshaped, slicing, whole
+from onepass.machine.rules_shapes import reshape_value, slicing, whole
 from onepass.machine.values import (
     Any_Value,
     Constant,
@@ -29,15 +29,20 @@ def components(lowering: Lowering, given: Any_Value) -> list[Any_Value]:
         return [Constant(each) for each in given.array]
     if given.buffer in lowering.packed and given.start == 0:
         return lowering.packed[given.buffer]
-    return [lowering.arranged(given, operator.itemgetter((i, ...))) for i in range(given.shape[0])]
+    return [
+        lowering.arrange_entries(given, operator.itemgetter((i, ...)))
+        for i in range(given.shape[0])
+    ]
 
 
 @rule("StridedSlice")
-def _strided(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+def _lower_strided_slice(
+    lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
+) -> list[Any_Value]:
     given, begin, end, steps = inputs
     if all(isinstance(each, Constant) for each in (begin, end, steps)):
         index = slicing(op, whole(begin), whole(end), whole(steps))
-        return [lowering.arranged(given, lambda x: x[index])]
+        return [lowering.arrange_entries(given, lambda x: x[index])]
     firsts, stops = components(lowering, begin), components(lowering, end)
     shape = op.outputs[0].shape
     found = None
@@ -65,7 +70,7 @@ def _strided(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     ]
     known[1][found] = 1 if lone else count
     index = slicing(op, known[0], known[1], whole(steps))
-    return [lowering.arranged(part, lambda x: x[index])]
+    return [lowering.arrange_entries(part, lambda x: x[index])]
 
 
 def _bit(op: tf.Operation, name: str, places: slice) -> bool:
@@ -82,7 +87,7 @@ def _slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
             start = int(first.array)
             stop = made.shape[axis] if sizes[axis] < 0 else start + sizes[axis]
             index = (*[slice(None)] * axis, slice(start, stop))
-            made = lowering.arranged(made, operator.itemgetter(index))
+            made = lowering.arrange_entries(made, operator.itemgetter(index))
         else:
             made = read(lowering, lowering.value(made), lowering.slot(first), axis, sizes[axis])
     return [made]
@@ -98,7 +103,7 @@ def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) ->
         raise Unlowerable("rows that are not adjacent")
     numbers = [2 if given.wide else 1, outer, count * inner, outer_step, step]
     numbers += [slot.add, slot.modulo, size - count]
-    return lowering.made(Op.READ, out, [given, slot.place], numbers)
+    return lowering.add_instruction(Op.READ, out, [given, slot.place], numbers)
 
 
 def _around(lowering: Lowering, given: Value, axis: int) -> tuple[Value, tuple[int, int], int]:
@@ -108,7 +113,7 @@ def _around(lowering: Lowering, given: Value, axis: int) -> tuple[Value, tuple[i
         after = axes_of(given.shape[axis + 1 :], given.strides[axis + 1 :]) or [(1, 1)]
         if len(before) == 1 and len(after) == 1 and after[0][1] == 1:
             return given, (before[0][0], before[0][1]), after[0][0]
-        given = lowering.materialised(given)
+        given = lowering.materialise_value(given)
     raise Unlowerable("rows of scattered numbers")
 
 
@@ -118,51 +123,51 @@ def _gather(lowering: Lowering, op: tf.Operation, inputs: list[Any]) -> list[Any
     if isinstance(given, Resource):
         given = Constant(lowering.variable(given, op.get_attr("dtype")))
     if op.type == "GatherNd":
-        given, index = _numbered(lowering, given, index)
+        given, index = _merge_indices(lowering, given, index)
     axis = int(whole(inputs[2])) if op.type == "GatherV2" else 0
     axis %= len(given.shape)
     if op.type in ("GatherV2", "ResourceGather") and (batch := int(op.get_attr("batch_dims"))):
         if axis != batch:
             raise Unlowerable("indices of an axis behind others")
-        return [_batched(lowering, given, index, batch)]
-    return [_gathered(lowering, given, index, axis)]
+        return [_gather_batch(lowering, given, index, batch)]
+    return [_gather_axis(lowering, given, index, axis)]
 
 
-def _gathered(lowering: Lowering, given: Any_Value, index: Any_Value, axis: int) -> Any_Value:
+def _gather_axis(lowering: Lowering, given: Any_Value, index: Any_Value, axis: int) -> Any_Value:
     """Return the entries of an axis at indices."""
     if isinstance(index, Constant):
-        return lowering.arranged(given, lambda x: np.take(x, index.array, axis))
+        return lowering.arrange_entries(given, lambda x: np.take(x, index.array, axis))
     shape = [*given.shape[:axis], *index.shape, *given.shape[axis + 1 :]]
     if index.size == 1:
-        at = lowering.value(reshaped(lowering, index, []))
+        at = lowering.value(reshape_value(lowering, index, []))
         part = read(lowering, lowering.value(given), lowering.slot(at), axis, 1)
-        return reshaped(lowering, part, shape)
-    return reshaped(lowering, _rows(lowering, lowering.value(given), index, axis), shape)
+        return reshape_value(lowering, part, shape)
+    return reshape_value(lowering, _rows(lowering, lowering.value(given), index, axis), shape)
 
 
-def _batched(lowering: Lowering, given: Any_Value, index: Any_Value, batch: int) -> Any_Value:
+def _gather_batch(lowering: Lowering, given: Any_Value, index: Any_Value, batch: int) -> Any_Value:
     """Return the entries of the axis after `batch` axes, of which each has its own indices."""
     rows, size = math.prod(given.shape[:batch]), given.shape[batch]
-    flat = reshaped(lowering, given, [rows * size, *given.shape[batch + 1 :]])
+    flat = reshape_value(lowering, given, [rows * size, *given.shape[batch + 1 :]])
     if rows > 1:
         first = np.arange(0, rows * size, size).astype(index.dtype)
         first = first.reshape([*given.shape[:batch], *[1] * (len(index.shape) - batch)])
         index = lowering.map("Add", index, Constant(first))
-    return _gathered(lowering, flat, index, 0)
+    return _gather_axis(lowering, flat, index, 0)
 
 
-def _numbered(
+def _merge_indices(
     lowering: Lowering, given: Any_Value, index: Any_Value
 ) -> tuple[Any_Value, Any_Value]:
     """Return a value whose indexed axes are one, and the indices [...] of that axis."""
     count = index.shape[-1]
-    columns = [lowering.arranged(index, operator.itemgetter((..., i))) for i in range(count)]
+    columns = [lowering.arrange_entries(index, operator.itemgetter((..., i))) for i in range(count)]
     total = columns[0]
     for column, size in zip(columns[1:], given.shape[1:count], strict=True):
         scaled = lowering.map("Mul", total, Constant(np.asarray(size, index.dtype)))
         total = lowering.map("Add", scaled, column)
     sizes = [math.prod(given.shape[:count]), *given.shape[count:]]
-    return reshaped(lowering, given, sizes), total
+    return reshape_value(lowering, given, sizes), total
 
 
 def _rows(lowering: Lowering, given: Value, index: Value, axis: int) -> Value:
@@ -173,12 +178,12 @@ def _rows(lowering: Lowering, given: Value, index: Value, axis: int) -> Value:
         index = lowering.doubles(index)
     steps = axes_of(index.shape, index.strides)
     if len(steps) > 1:
-        index = lowering.materialised(index)
+        index = lowering.materialise_value(index)
         steps = axes_of(index.shape, index.strides)
     out = contiguous([index.size, inner], given.dtype)
     numbers = [2 if given.wide else 1, index.size, inner, steps[0][1], given.strides[axis]]
     numbers += [given.shape[axis] - 1]
-    return lowering.made(Op.ROWS, out, [given, index], numbers)
+    return lowering.add_instruction(Op.ROWS, out, [given, index], numbers)
 
 
 @rule("TensorScatterUpdate")
@@ -190,11 +195,11 @@ def _scatter(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     count = index.size
     if count > MOST_WRITES:
         raise Unlowerable(f"more than {MOST_WRITES} rows at once")
-    flat = reshaped(lowering, index, [count])
-    rows = reshaped(lowering, update, [count, *value.shape[1:]])
+    flat = reshape_value(lowering, index, [count])
+    rows = reshape_value(lowering, update, [count, *value.shape[1:]])
     for i, place in enumerate(components(lowering, flat)):
-        row = lowering.arranged(rows, operator.itemgetter(slice(i, i + 1)))
-        value = written(lowering, value, lowering.value(row), place, 0)
+        row = lowering.arrange_entries(rows, operator.itemgetter(slice(i, i + 1)))
+        value = write_rows(lowering, value, lowering.value(row), place, 0)
     return [value]
 
 
@@ -212,20 +217,22 @@ def _update_slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value])
     others = [i for i in range(len(given.shape)) if i != axis]
     if any(given.shape[i] != update.shape[i] for i in others):
         raise Unlowerable("an update of a part of the rows")
-    return [written(lowering, given, update, place, axis)]
+    return [write_rows(lowering, given, update, place, axis)]
 
 
-def written(lowering: Lowering, given: Value, update: Value, place: Any_Value, axis: int) -> Value:
+def write_rows(
+    lowering: Lowering, given: Value, update: Value, place: Any_Value, axis: int
+) -> Value:
     """Return a value in which `update` replaces rows of an axis, starting at an index.
 
     Whether the update is done in place is decided later, when all readers are known.
     """
-    update = lowering.materialised(update)
+    update = lowering.materialise_value(update)
     at = lowering.value(place)
     slot = lowering.slot(at)
     given, (outer, outer_step), inner = _around(lowering, given, axis)
     if not given.contiguous:
-        given = lowering.materialised(given)
+        given = lowering.materialise_value(given)
     count, size, step = update.shape[axis], given.shape[axis], given.strides[axis]
     out = contiguous(given.shape, given.dtype)
     numbers = [

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.machine.assembly import Op
-from onepass.machine.kernels import padded
+from onepass.machine.kernels import pad_channels
 from onepass.machine.lowering import Lowering, rule
-from onepass.machine.rules_reductions import reduced
-from onepass.machine.rules_shapes import joined, reshaped
+from onepass.machine.rules_reductions import reduce_axes
+from onepass.machine.rules_shapes import concatenate_values, reshape_value
 from onepass.machine.values import (
     Any_Value,
     Constant,
@@ -26,11 +26,13 @@ from onepass.machine.values import (
 def _matmul(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
     first = "ba" if op.get_attr("transpose_a") else "ab"
     second = "cb" if op.get_attr("transpose_b") else "bc"
-    return [summed(lowering, inputs, [first, second], "ac")]
+    return [sum_products(lowering, inputs, [first, second], "ac")]
 
 
 @rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
-def _batched(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+def _lower_batch_matmul(
+    lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
+) -> list[Any_Value]:
     rank = max(len(each.shape) for each in inputs) - 2
     outer = "".join(chr(ord("d") + axis) for axis in range(rank))
     first = "ba" if op.get_attr("adj_x") else "ab"
@@ -39,7 +41,7 @@ def _batched(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
         outer[rank + 2 - len(each.shape) :] + own
         for each, own in zip(inputs, (first, second), strict=True)
     ]
-    return [summed(lowering, inputs, terms, outer + "ac")]
+    return [sum_products(lowering, inputs, terms, outer + "ac")]
 
 
 @rule("Einsum")
@@ -47,13 +49,13 @@ def _einsum(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> li
     terms, result = op.get_attr("equation").decode().split("->")
     named = terms.split(",")
     if "." in terms:
-        named, result = _spelled(named, result, [len(each.shape) for each in inputs])
+        named, result = _spell_ellipsis(named, result, [len(each.shape) for each in inputs])
     if any(len(set(term)) < len(term) for term in named):
         raise Unlowerable("a diagonal")
-    return [summed(lowering, inputs, named, result)]
+    return [sum_products(lowering, inputs, named, result)]
 
 
-def _spelled(terms: list[str], result: str, ranks: list[int]) -> tuple[list[str], str]:
+def _spell_ellipsis(terms: list[str], result: str, ranks: list[int]) -> tuple[list[str], str]:
     """Return an einsum's terms and result with unused letters in place of the ellipsis."""
     most = max(rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks, strict=True))
     free = [letter for letter in "zyxwvutsrq" if letter not in "".join([*terms, result])]
@@ -65,7 +67,9 @@ def _spelled(terms: list[str], result: str, ranks: list[int]) -> tuple[list[str]
     return made, result.replace("...", letters)
 
 
-def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str) -> Any_Value:
+def sum_products(
+    lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str
+) -> Any_Value:
     """Return the sum of products that einsum terms describe."""
     if all(isinstance(each, Constant) for each in inputs):
         arrays = [each.array for each in inputs if isinstance(each, Constant)]
@@ -73,7 +77,7 @@ def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result
     inputs, terms = _without_lone(lowering, inputs, terms, result)
     if len(inputs) == 1:
         order = [terms[0].index(letter) for letter in result]
-        return lowering.arranged(inputs[0], lambda x: x.transpose(order))
+        return lowering.arrange_entries(inputs[0], lambda x: x.transpose(order))
     if len(inputs) > 2:
         raise Unlowerable("a product of more than two tensors")
     sizes = {
@@ -89,9 +93,9 @@ def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result
     shared = [x for x in both if sized[x] > 1]
     product = _product(lowering, inputs, terms, (both, alone, inner), sized, bool(shared))
     letters = [*both, *alone[0], *alone[1]]
-    made = reshaped(lowering, product, [sized[x] for x in letters])
+    made = reshape_value(lowering, product, [sized[x] for x in letters])
     order = [letters.index(letter) for letter in result]
-    return lowering.arranged(made, lambda x: x.transpose(order))
+    return lowering.arrange_entries(made, lambda x: x.transpose(order))
 
 
 def _without_lone(
@@ -103,7 +107,7 @@ def _without_lone(
         others = "".join(terms[:index] + terms[index + 1 :]) + result
         lone = [axis for axis, letter in enumerate(term) if letter not in others]
         if lone:
-            each = reduced(lowering, "Sum", each, lone, False)
+            each = reduce_axes(lowering, "Sum", each, lone, False)
             term = "".join(letter for letter in term if letter in others)
         made.append(each)
         named.append(term)
@@ -125,20 +129,22 @@ def _product(
     for each, term, group in zip(inputs, terms, groups, strict=True):
         order = [term.index(x) for part in group for x in part]
         shape = [sized[x] for part in group for x in part]
-        turned = lowering.arranged(each, functools.partial(np.transpose, axes=order))
+        turned = lowering.arrange_entries(each, functools.partial(np.transpose, axes=order))
         if list(turned.shape) != shape:
-            turned = lowering.arranged(turned, functools.partial(np.broadcast_to, shape=shape))
+            turned = lowering.arrange_entries(
+                turned, functools.partial(np.broadcast_to, shape=shape)
+            )
         counts = [int(np.prod([sized[x] for x in part], dtype=int)) for part in group]
-        arranged.append(reshaped(lowering, turned, counts))
+        arranged.append(reshape_value(lowering, turned, counts))
     first, second = arranged
     if not is_batched:
-        flat = [reshaped(lowering, each, list(each.shape[1:])) for each in arranged]
+        flat = [reshape_value(lowering, each, list(each.shape[1:])) for each in arranged]
         if isinstance(flat[1], Constant):
             return lowering.product(lowering.value(flat[0]), flat[1].array)
         if isinstance(flat[0], Constant):
-            turned = lowering.arranged(flat[1], lambda x: x.T)
+            turned = lowering.arrange_entries(flat[1], lambda x: x.T)
             made = lowering.product(lowering.value(turned), flat[0].array.T)
-            return lowering.arranged(made, lambda x: x.T)
+            return lowering.arrange_entries(made, lambda x: x.T)
     return _dot(lowering, lowering.value(first), lowering.value(second))
 
 
@@ -148,19 +154,19 @@ def _dot(lowering: Lowering, first: Value, second: Value) -> Value:
         raise Unlowerable("a product of doubles or whole numbers")
     groups, rows, inner = first.shape
     columns = second.shape[2]
-    out = contiguous([groups, rows, columns], np.float32, pitch=padded(columns))
+    out = contiguous([groups, rows, columns], np.float32, pitch=pad_channels(columns))
     steps = [
         1 if size == 1 and place == 2 else step
         for each in (first, second)
         for place, (size, step) in enumerate(zip(each.shape, each.strides, strict=True))
     ]
-    numbers = [groups, rows, inner, columns, *steps, padded(columns)]
+    numbers = [groups, rows, inner, columns, *steps, pad_channels(columns)]
     limited = None
     if first.filled == 2 or second.filled == 1:
         limited = 2
     elif second.filled == 2:
         limited, out = 3, dataclasses.replace(out, filled=2)
-    return lowering.made(Op.DOT, out, [first, second], numbers, limited)
+    return lowering.add_instruction(Op.DOT, out, [first, second], numbers, limited)
 
 
 @rule("Conv2D")
@@ -168,19 +174,19 @@ def _convolution(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) 
     patches, kernel, shape = _patches(lowering, op, inputs)
     if patches.shape[-1] != kernel.shape[2]:
         raise Unlowerable("groups")
-    rows = reshaped(lowering, patches, [shape[0] * shape[1], -1])
+    rows = reshape_value(lowering, patches, [shape[0] * shape[1], -1])
     made = lowering.product(lowering.value(rows), kernel.reshape([-1, kernel.shape[3]]))
-    return [reshaped(lowering, made, [1, *shape, kernel.shape[3]])]
+    return [reshape_value(lowering, made, [1, *shape, kernel.shape[3]])]
 
 
 @rule("DepthwiseConv2dNative")
 def _depthwise(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
     patches, kernel, shape = _patches(lowering, op, inputs)
     height, width, channels, each = kernel.shape
-    wide = reshaped(lowering, patches, [shape[0] * shape[1], height * width, channels, 1])
+    wide = reshape_value(lowering, patches, [shape[0] * shape[1], height * width, channels, 1])
     taps = Constant(kernel.reshape([height * width, channels, each]))
-    made = reduced(lowering, "Sum", lowering.map("Mul", wide, taps), [1], False)
-    return [reshaped(lowering, made, [1, *shape, channels * each])]
+    made = reduce_axes(lowering, "Sum", lowering.map("Mul", wide, taps), [1], False)
+    return [reshape_value(lowering, made, [1, *shape, channels * each])]
 
 
 def _patches(
@@ -206,12 +212,12 @@ def _patches(
     channels = given.shape[3]
     place = (rows * given.shape[2] + columns)[..., None] * channels + np.arange(channels)
     if not inside.all():  # append one zero to the entries
-        flat = reshaped(lowering, given, [given.size])
+        flat = reshape_value(lowering, given, [given.size])
         zero = Constant(np.zeros([1], np.float32))
-        given = lowering.value(joined(lowering, [flat, zero], 0))
+        given = lowering.value(concatenate_values(lowering, [flat, zero], 0))
         place = np.where(inside[..., None], place, given.size - 1)
-    entries = lowering.value(reshaped(lowering, given, [given.size]))
-    made = lowering.arranged(entries, lambda x: x[place])
+    entries = lowering.value(reshape_value(lowering, given, [given.size]))
+    made = lowering.arrange_entries(entries, lambda x: x[place])
     return lowering.value(made), kernel.array, spans
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.machine.assembly import Op
-from onepass.machine.kernels import LANES, padded
+from onepass.machine.kernels import LANES, pad_channels
 from onepass.machine.lowering import Lowering, rule
 from onepass.machine.rules_numbers import cast
-from onepass.machine.rules_shapes import reshaped, whole
+from onepass.machine.rules_shapes import reshape_value, whole
 from onepass.machine.values import (
     Any_Value,
     Constant,
@@ -33,10 +33,10 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 @rule(*_CODES)
 def _reduction(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
     axes = [int(axis) for axis in np.ravel(whole(inputs[1]))]
-    return [reduced(lowering, op.type, inputs[0], axes, op.get_attr("keep_dims"))]
+    return [reduce_axes(lowering, op.type, inputs[0], axes, op.get_attr("keep_dims"))]
 
 
-def reduced(
+def reduce_axes(
     lowering: Lowering, name: str, given: Any_Value, axes: Sequence[int], keep: bool
 ) -> Any_Value:
     """Return the named reduction over axes, such as a sum or a maximum."""
@@ -54,8 +54,8 @@ def reduced(
         if found:
             break
         order = [*others, *axes]
-        turned = lowering.arranged(value, functools.partial(np.transpose, axes=order))
-        value = lowering.materialised(lowering.value(turned))
+        turned = lowering.arrange_entries(value, functools.partial(np.transpose, axes=order))
+        value = lowering.materialise_value(lowering.value(turned))
         others, axes = list(range(len(others))), list(range(len(others), rank))
     if not found:
         raise Unlowerable("a reduction along axes between others")
@@ -63,8 +63,8 @@ def reduced(
     out = contiguous(shape, given.dtype)
     numbers = [_CODES[name], given.wide, outer[0], along[0], inner[0], outer[1], along[1], inner[1]]
     limited = 3 if value.filled is not None and axes == [value.filled] else None
-    made = lowering.made(Op.REDUCE, out, [value], numbers, limited)
-    return reshaped(lowering, made, kept) if keep else made
+    made = lowering.add_instruction(Op.REDUCE, out, [value], numbers, limited)
+    return reshape_value(lowering, made, kept) if keep else made
 
 
 def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]) -> tuple[Any, ...] | None:
@@ -81,10 +81,10 @@ def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]) -> tup
 
 def _last(lowering: Lowering, given: Value, axis: int) -> tuple[Value, list[tuple[int, ...]]]:
     """Return a value with `axis` moved to the end, and its other axes merged into one."""
-    turned = lowering.value(lowering.arranged(given, lambda x: np.moveaxis(x, axis, -1)))
+    turned = lowering.value(lowering.arrange_entries(given, lambda x: np.moveaxis(x, axis, -1)))
     before = axes_of(turned.shape[:-1], turned.strides[:-1])
     if len(before) > 1:
-        turned = lowering.materialised(turned)
+        turned = lowering.materialise_value(turned)
         before = axes_of(turned.shape[:-1], turned.strides[:-1])
     return turned, before or [(1, 0)]
 
@@ -99,7 +99,7 @@ def _argmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> li
     turned, ((outer, step),) = _last(lowering, inputs[0], axis)
     out = contiguous(turned.shape[:-1], dtype)
     numbers = [turned.wide, outer, turned.shape[-1], step, turned.strides[-1], op.type == "ArgMin"]
-    return [lowering.made(Op.ARGMAX, out, [turned], numbers)]
+    return [lowering.add_instruction(Op.ARGMAX, out, [turned], numbers)]
 
 
 @rule("TopKV2")
@@ -114,25 +114,27 @@ def _top_k(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
     before = Constant(np.tril(np.ones([size, size], np.float32), -1))
     equal = cast(lowering, lowering.map("Equal", other, one), number)
     above = lowering.map("Add", above, lowering.map("Mul", equal, before))
-    rank = reduced(lowering, "Sum", above, [-1], False)
-    row = lowering.arranged(rank, lambda x: x[..., np.newaxis, :])
+    rank = reduce_axes(lowering, "Sum", above, [-1], False)
+    row = lowering.arrange_entries(rank, lambda x: x[..., np.newaxis, :])
     chosen = lowering.map("Equal", row, Constant(np.arange(count, dtype=number)[:, None]))
     values = lowering.map("Select", chosen, other, Constant(np.zeros([], given.dtype)))
     places = lowering.map(
         "Mul", cast(lowering, chosen, number), Constant(np.arange(size, dtype=number))
     )
-    index = cast(lowering, reduced(lowering, "Sum", places, [-1], False), np.dtype(np.int32))
-    return [reduced(lowering, "Sum", values, [-1], False), index]
+    index = cast(lowering, reduce_axes(lowering, "Sum", places, [-1], False), np.dtype(np.int32))
+    return [reduce_axes(lowering, "Sum", values, [-1], False), index]
 
 
 def _both(lowering: Lowering, given: Value) -> tuple[Any_Value, Any_Value]:
     """Return a value as a column and as a row of a square."""
-    column = lowering.arranged(given, lambda x: x[..., np.newaxis])
-    return column, lowering.arranged(given, lambda x: x[..., np.newaxis, :])
+    column = lowering.arrange_entries(given, lambda x: x[..., np.newaxis])
+    return column, lowering.arrange_entries(given, lambda x: x[..., np.newaxis, :])
 
 
 @rule("Cumsum", "Cumprod")
-def _cumulated(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+def _lower_cumulative(
+    lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
+) -> list[Any_Value]:
     axis = int(whole(inputs[1])) % len(inputs[0].shape)
     given = lowering.value(inputs[0])
     turned, ((outer, step),) = _last(lowering, given, axis)
@@ -140,8 +142,8 @@ def _cumulated(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) ->
     code = _CODES["Sum" if op.type == "Cumsum" else "Prod"]
     numbers = [given.wide, outer, turned.shape[-1], step, turned.strides[-1], code]
     numbers += [op.get_attr("exclusive"), op.get_attr("reverse")]
-    made = lowering.made(Op.CUMULATE, out, [turned], numbers)
-    return [lowering.arranged(made, lambda x: np.moveaxis(x, -1, axis))]
+    made = lowering.add_instruction(Op.CUMULATE, out, [turned], numbers)
+    return [lowering.arrange_entries(made, lambda x: np.moveaxis(x, -1, axis))]
 
 
 @rule("Softmax")
@@ -150,27 +152,27 @@ def _softmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     if given.wide:
         return [_softmax_of_doubles(lowering, given)]
     if given.shape[-1] > 1 and given.strides[-1] != 1:
-        given = lowering.materialised(given)
+        given = lowering.materialise_value(given)
     turned, ((outer, step),) = _last(lowering, given, -1)
-    pitch = padded(turned.shape[-1]) + LANES  # with room for one more number per row
+    pitch = pad_channels(turned.shape[-1]) + LANES  # with room for one more number per row
     out = contiguous([outer, turned.shape[-1]], np.float32, pitch=pitch)
     limited = 1 if turned.filled == len(turned.shape) - 1 else None
     out = dataclasses.replace(out, filled=None if limited is None else 1)
     numbers = [outer, turned.shape[-1], step, pitch]
-    made = lowering.made(Op.SOFTMAX, out, [turned], numbers, limited)
-    return [reshaped(lowering, made, list(given.shape))]
+    made = lowering.add_instruction(Op.SOFTMAX, out, [turned], numbers, limited)
+    return [reshape_value(lowering, made, list(given.shape))]
 
 
 def _softmax_of_doubles(lowering: Lowering, given: Value) -> Any_Value:
-    largest = reduced(lowering, "Max", given, [-1], True)
+    largest = reduce_axes(lowering, "Max", given, [-1], True)
     powers = lowering.map("Exp", lowering.map("Sub", given, largest))
-    return lowering.map("RealDiv", powers, reduced(lowering, "Sum", powers, [-1], True))
+    return lowering.map("RealDiv", powers, reduce_axes(lowering, "Sum", powers, [-1], True))
 
 
 @rule("LogSoftmax")
 def _log_softmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    shifted = lowering.map("Sub", inputs[0], reduced(lowering, "Max", inputs[0], [-1], True))
-    total = reduced(lowering, "Sum", lowering.map("Exp", shifted), [-1], True)
+    shifted = lowering.map("Sub", inputs[0], reduce_axes(lowering, "Max", inputs[0], [-1], True))
+    total = reduce_axes(lowering, "Sum", lowering.map("Exp", shifted), [-1], True)
     return [lowering.map("Sub", shifted, lowering.map("Log", total))]
 
 
@@ -180,7 +182,7 @@ def _one_hot(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     if int(op.get_attr("axis")) not in (-1, len(given.shape)):
         raise Unlowerable("its axis is not the last one")
     count = int(whole(depth))
-    index = lowering.arranged(given, lambda x: x[..., np.newaxis])
+    index = lowering.arrange_entries(given, lambda x: x[..., np.newaxis])
     if count <= 1 << 24:  # exact in float32
         index = cast(lowering, index, np.dtype(np.float32))
     test = lowering.map("Equal", index, Constant(np.arange(count, dtype=index.dtype)))

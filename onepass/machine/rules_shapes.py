@@ -14,7 +14,7 @@ from onepass.machine.values import (
     Unlowerable,
     Value,
     contiguous,
-    rearranged,
+    rearrange_value,
 )
 
 
@@ -61,17 +61,17 @@ def _range(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
 
 @rule("Reshape")
 def _reshape(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    return [reshaped(lowering, inputs[0], [int(size) for size in whole(inputs[1])])]
+    return [reshape_value(lowering, inputs[0], [int(size) for size in whole(inputs[1])])]
 
 
-def reshaped(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any_Value:
+def reshape_value(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any_Value:
     """Reshape a value."""
     if isinstance(given, Value) and not given.contiguous:
-        made = rearranged(given, lambda x: x.reshape(shape))
+        made = rearrange_value(given, lambda x: x.reshape(shape))
         if isinstance(made, Value):
             return made
-        given = lowering.materialised(given)
-    return lowering.arranged(given, lambda x: x.reshape(shape))
+        given = lowering.materialise_value(given)
+    return lowering.arrange_entries(given, lambda x: x.reshape(shape))
 
 
 def _arrangement(*names: str) -> Callable[..., Any]:
@@ -81,7 +81,7 @@ def _arrangement(*names: str) -> Callable[..., Any]:
         @rule(*names)
         def lower(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
             arrange = function(op, *(whole(each) for each in inputs[1:]))
-            return [lowering.arranged(inputs[0], arrange)]
+            return [lowering.arrange_entries(inputs[0], arrange)]
 
         return lower
 
@@ -145,7 +145,7 @@ def _mirror(op: tf.Operation, widths: np.ndarray) -> Callable[[np.ndarray], np.n
 @rule("Fill")
 def _fill(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
     shape = whole(inputs[0])
-    return [lowering.arranged(inputs[1], lambda x: np.broadcast_to(x, shape))]
+    return [lowering.arrange_entries(inputs[1], lambda x: np.broadcast_to(x, shape))]
 
 
 @rule("Split")
@@ -168,7 +168,9 @@ def _parts(lowering: Lowering, given: Any_Value, sizes: list, axis: int) -> list
     made, start = [], 0
     for size in sizes:
         chosen = np.arange(start, start + size)
-        made.append(lowering.arranged(given, functools.partial(np.take, indices=chosen, axis=axis)))
+        made.append(
+            lowering.arrange_entries(given, functools.partial(np.take, indices=chosen, axis=axis))
+        )
         start += size
     return made
 
@@ -177,7 +179,7 @@ def _parts(lowering: Lowering, given: Any_Value, sizes: list, axis: int) -> list
 def _unpack(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
     axis = int(op.get_attr("axis"))
     return [
-        lowering.arranged(inputs[0], functools.partial(np.take, indices=index, axis=axis))
+        lowering.arrange_entries(inputs[0], functools.partial(np.take, indices=index, axis=axis))
         for index in range(inputs[0].shape[axis])
     ]
 
@@ -187,8 +189,8 @@ def _pack(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list
     axis = int(op.get_attr("axis"))
     if all(isinstance(each, Constant) for each in inputs):
         return [Constant(np.stack([whole(each) for each in inputs], axis))]
-    wider = [lowering.arranged(each, lambda x: np.expand_dims(x, axis)) for each in inputs]
-    made = joined(lowering, wider, axis)
+    wider = [lowering.arrange_entries(each, lambda x: np.expand_dims(x, axis)) for each in inputs]
+    made = concatenate_values(lowering, wider, axis)
     if not inputs[0].shape and isinstance(made, Value):
         lowering.packed[made.buffer] = list(inputs)
     return [made]
@@ -196,15 +198,15 @@ def _pack(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list
 
 @rule("ConcatV2")
 def _concat(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    made = joined(lowering, inputs[:-1], int(whole(inputs[-1])))
+    made = concatenate_values(lowering, inputs[:-1], int(whole(inputs[-1])))
     if isinstance(made, Value) and all(each.shape == (1,) for each in inputs[:-1]):
         lowering.packed[made.buffer] = [
-            lowering.arranged(each, lambda x: x.reshape([])) for each in inputs[:-1]
+            lowering.arrange_entries(each, lambda x: x.reshape([])) for each in inputs[:-1]
         ]
     return [made]
 
 
-def joined(lowering: Lowering, parts: list[Any_Value], axis: int) -> Any_Value:
+def concatenate_values(lowering: Lowering, parts: list[Any_Value], axis: int) -> Any_Value:
     """Concatenate values along an axis."""
     parts = [part for part in parts if part.size]
     if len(parts) == 1:
@@ -214,10 +216,10 @@ def joined(lowering: Lowering, parts: list[Any_Value], axis: int) -> Any_Value:
     shape = list(parts[0].shape)
     axis %= len(shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
-    return filled(lowering, shape, parts, axis)
+    return fill_parts(lowering, shape, parts, axis)
 
 
-def filled(lowering: Lowering, shape: list[int], parts: list[Any_Value], axis: int) -> Value:
+def fill_parts(lowering: Lowering, shape: list[int], parts: list[Any_Value], axis: int) -> Value:
     """Return a new value that is filled with parts in sequence along an axis."""
     key = ("joined", tuple(shape), axis, tuple(_identity(lowering, part) for part in parts))
     found = lowering.joined.get(key)
@@ -230,7 +232,7 @@ def filled(lowering: Lowering, shape: list[int], parts: list[Any_Value], axis: i
         step = out.strides[axis] if out.shape[axis] > 1 else 1
         size = value.shape[axis]
         target = Value(out.buffer, start * step, value.shape, out.strides, out.dtype)
-        lowering.copied(target, value, fills=True)
+        lowering.copy_value(target, value, fills=True)
         start += size
     lowering.joined[key] = out
     return out
@@ -254,7 +256,7 @@ def _pad(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[
             if width > 0:
                 shape = [*made.shape[:axis], int(width), *made.shape[axis + 1 :]]
                 parts.insert(place, Constant(np.full(shape, fill, made.dtype)))
-        made = joined(lowering, parts, axis)
+        made = concatenate_values(lowering, parts, axis)
     return [made]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onepass.machine.assembly import Assembly, Instruction, Op, Place, needed
+from onepass.machine.assembly import Assembly, Instruction, Op, Place, drop_unused
 from onepass.machine.fusion import Fusion
 from onepass.machine.lowering import Lowering
 from onepass.machine.values import Any_Value, Buffer, Value, contiguous
@@ -26,10 +26,10 @@ def settle(
     assembly = lowering.assembly
     column = 0
     for each in results:
-        value = lowering.materialised(lowering.value(each))
+        value = lowering.materialise_value(lowering.value(each))
         assembly.add(Op.OUTPUT, None, [value], [value.wide, column, value.size], stays=True)
         column += value.size
-    written = _written(assembly)
+    written = _writes_by_buffer(assembly)
     copies = []
     for old, new in states:
         chain = _chain(written, old, new)
@@ -40,12 +40,12 @@ def settle(
     moved = [(old, _aside(lowering, new, states)) for old, new in copies]
     first = len(assembly.instructions)
     for old, value in moved:
-        lowering.copied(old, value, stays=True)
+        lowering.copy_value(old, value, stays=True)
     last, assembly.instructions = assembly.instructions[first:], assembly.instructions[:first]
     _write_in_place(lowering, states, last)
 
 
-def _written(assembly: Assembly) -> dict[Buffer, Instruction]:
+def _writes_by_buffer(assembly: Assembly) -> dict[Buffer, Instruction]:
     return {
         each.out.buffer: each
         for each in assembly.instructions
@@ -74,7 +74,7 @@ def _aside(lowering: Lowering, new: Any_Value, states: Sequence[tuple[Value, Any
     """Return a new state, copied if it is stored in an old state that may be overwritten first."""
     value = lowering.value(new)
     if any(value.buffer is old.buffer for old, _ in states):
-        return lowering.copied(contiguous(value.shape, value.dtype), value, fills=True)
+        return lowering.copy_value(contiguous(value.shape, value.dtype), value, fills=True)
     return value
 
 
@@ -84,7 +84,7 @@ def _write_in_place(
     """Decide for every write whether it changes the old value or a copy of it."""
     assembly = lowering.assembly
     kept = {old.buffer for old, _ in states}
-    instructions = needed([*assembly.instructions, *last])
+    instructions = drop_unused([*assembly.instructions, *last])
     counters = _counters(lowering, states)
     instructions = Fusion(assembly, instructions, counters).run()
     _limit(instructions, lowering.counter in counters)
@@ -151,7 +151,7 @@ def _copy(lowering: Lowering, out: Value, source: Value) -> list[Instruction]:
     assembly = lowering.assembly
     before = assembly.instructions
     assembly.instructions = []
-    lowering.copied(out, source, stays=True)
+    lowering.copy_value(out, source, stays=True)
     made, assembly.instructions = assembly.instructions, before
     return made
 

@@ -182,7 +182,9 @@ def indices(value: Value) -> np.ndarray:
     )
 
 
-def rearranged(value: Value, function: Callable[[np.ndarray], np.ndarray]) -> Value | np.ndarray:
+def rearrange_value(
+    value: Value, function: Callable[[np.ndarray], np.ndarray]
+) -> Value | np.ndarray:
     """Rearrange a value, as a view or, if strides cannot describe the result, as indices.
 
     Args:

@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba import types
 
 from onepass.machine.kernels import compiled
-from onepass.machine.llvm import INT, emitted, pointer_at
+from onepass.machine.llvm import INT, emit_for_numba, pointer_at
 
 # Number of reads of a counter, which take about half a microsecond, before the core is yielded.
 # With more reads, threads that share a core would wait for each other to be interrupted.
@@ -20,13 +20,13 @@ _let_others_run = (
 )
 
 
-@emitted(types.void, types.int64, types.int64)
+@emit_for_numba(types.void, types.int64, types.int64)
 def publish(builder: ir.IRBuilder, counter: ir.Value, value: ir.Value) -> None:
     """Set the int64 at `counter`; a reader of the value also sees all earlier writes."""
     builder.store_atomic(value, pointer_at(builder, counter, INT), "release", 8)
 
 
-@emitted(types.int64, types.int64)
+@emit_for_numba(types.int64, types.int64)
 def observe(builder: ir.IRBuilder, counter: ir.Value) -> ir.Value:
     """Return the int64 at `counter`."""
     return builder.load_atomic(pointer_at(builder, counter, INT), "acquire", 8)

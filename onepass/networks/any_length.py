@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from onepass.foundation.tensorflow_state import check_eager
-from onepass.networks.condition_specs import Frames, Memory, resized
+from onepass.networks.condition_specs import Frames, Memory, resize_spec
 from onepass.networks.network import as_function, keras_inputs
 from onepass.networks.other_sizes import ERRORS, BakedSizeError, OtherSizes, built_sizes, graph_of
 from onepass.networks.outputs import SMALL, size_text
-from onepass.networks.trainable import offered
+from onepass.networks.trainable import attribute_of
 
 Call = Callable[..., tf.Tensor]
 CHANGES = "its outputs change with the size of its input"
@@ -71,11 +71,11 @@ class OneSize:
         if length is not None and length > self.sizes[0]:
             raise ValueError(self.fault(length))
         pairs = zip(arguments, self._grows, strict=True)
-        outputs = self._call(*(padded(x, self.sizes[0]) if grows else x for x, grows in pairs))
+        outputs = self._call(*(pad_time(x, self.sizes[0]) if grows else x for x, grows in pairs))
         return outputs[:, : tf.shape(arguments[0])[1] if length is None else length]
 
 
-def padded(values: tf.Tensor, length: int) -> tf.Tensor:
+def pad_time(values: tf.Tensor, length: int) -> tf.Tensor:
     """Return values [batch, time, ...] padded with zeros at the end to `length` time steps."""
     behind = length - tf.shape(values)[1]
     padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
@@ -131,16 +131,16 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
         sizes = () if takes_others else was_built
     if not sizes:
         return Taken(call, list(specs))
-    found = _found(network, call, _opened(specs, sizes), sizes)
+    found = _find_call(network, call, _free_sizes(specs, sizes), sizes)
     if getattr(found, "sizes", None) is None:
-        return Taken(found, _opened(specs, sizes))
+        return Taken(found, _free_sizes(specs, sizes))
     first = tf.TensorSpec([None, *sizes, *specs[0].shape[1 + axes :]], specs[0].dtype)
-    return Taken(found, [first, *_opened(specs, sizes)[1:]])
+    return Taken(found, [first, *_free_sizes(specs, sizes)[1:]])
 
 
 def _length_built(network: Any) -> tuple[int, ...]:
     """Return the length that a Keras model without declared inputs was first called on, or ()."""
-    config = offered(network, "get_build_config")
+    config = attribute_of(network, "get_build_config")
     if config is None or keras_inputs(network):
         return ()
     try:
@@ -159,7 +159,7 @@ def _takes(call: Call, specs: Sequence[tf.TensorSpec], length: int) -> bool:
     return True
 
 
-def _opened(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.TensorSpec]:
+def _free_sizes(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.TensorSpec]:
     """Return specs with None for the growing axes, also in conditions that have the same sizes."""
     opened, axes = [], len(sizes)
     for index, spec in enumerate(specs):
@@ -168,7 +168,7 @@ def _opened(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.Ten
         is_as_long &= not isinstance(spec, Memory | Frames)
         if not index or is_as_long:
             shape[1 : 1 + axes] = [None] * axes
-        opened.append(resized(spec, shape))
+        opened.append(resize_spec(spec, shape))
     return opened
 
 
@@ -176,7 +176,9 @@ Found = tuple[int | None, str]  # index of the candidate, and why it takes no la
 _KNOWN: "weakref.WeakKeyDictionary[Any, dict[Any, Found]]" = weakref.WeakKeyDictionary()
 
 
-def _found(network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[int, ...]) -> Call:
+def _find_call(
+    network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[int, ...]
+) -> Call:
     """Return the function that calls the network at other sizes."""
     candidates: list[Call] = [call]
     if graph_of(network) is not None:
@@ -188,14 +190,14 @@ def _found(network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[in
         known = {}
     if key not in known:
         with tf.init_scope():
-            known[key] = _chosen(candidates, call, specs, sizes)
+            known[key] = _choose_candidate(candidates, call, specs, sizes)
     number, reason = known[key]
     if number is None:
         return OneSize(call, specs, sizes, reason)
     return UpTo(candidates[number], sizes, reason) if reason else candidates[number]
 
 
-def _chosen(
+def _choose_candidate(
     candidates: Sequence[Call], call: Call, specs: Sequence[tf.TensorSpec], sizes: tuple[int, ...]
 ) -> Found:
     """Return the index of the first candidate equal to the network, and why it cannot be larger.

@@ -11,12 +11,12 @@ from onepass.networks.any_length import any_length
 from onepass.networks.condition_specs import is_at_rate
 from onepass.networks.masked_images import observed_unmasked
 from onepass.networks.network import condition_specs, input_spec
-from onepass.networks.observation import LENGTHS, observed_fault, opened, probe_lengths
+from onepass.networks.observation import LENGTHS, free_time_axis, observed_fault, probe_lengths
 from onepass.networks.outputs import one_line, output_shape
 from onepass.networks.periods import in_whole_periods
-from onepass.networks.tables import Tables, derived
+from onepass.networks.tables import Tables, derive_step
 from onepass.step import NotCausalError, UnsupportedNetworkError
-from onepass.step.hoisting import Hoisted, hoisted
+from onepass.step.hoisting import Hoisted, hoist_frames
 from onepass.step.layer_names import layer_names
 from onepass.step.tracing import Traces
 
@@ -81,7 +81,7 @@ def check_causal(
         specs = [input_spec(network, inputs), *given.values()]
         if specs[0].shape.rank == IMAGE_AXES:
             return _check_masked(network, specs, seed)
-        call, specs = _taken(network, specs, list(given))
+        call, specs = _take_network(network, specs, list(given))
     except UserError:
         raise
     except ValueError as error:
@@ -124,7 +124,7 @@ def _unknown(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
         return str(error)
 
 
-def _taken(
+def _take_network(
     network: Any, specs: Sequence[tf.TensorSpec], names: Sequence[str]
 ) -> tuple[Traces, list[tf.TensorSpec]]:
     """Return a network as a function, with specs of its arguments, the first of any length.
@@ -132,10 +132,10 @@ def _taken(
     What it computes of frames is an argument in their place.
     """
     call, specs = any_length(network, specs)
-    parts = hoisted(call, specs, names)
+    parts = hoist_frames(call, specs, names)
     if parts is not None:
-        return Traces(parts), opened(parts.specs)
-    return in_whole_periods(Traces(call), specs), opened(specs)
+        return Traces(parts), free_time_axis(parts.specs)
+    return in_whole_periods(Traces(call), specs), free_time_axis(specs)
 
 
 def _derivation(
@@ -147,7 +147,7 @@ def _derivation(
     unknown how far it looks ahead.
     """
     try:
-        stepped = derived(network, tables, inputs=inputs, condition=condition)
+        stepped = derive_step(network, tables, inputs=inputs, condition=condition)
     except NotCausalError as error:
         return str(error), None, error.ahead
     except UnsupportedNetworkError as error:
@@ -175,6 +175,8 @@ def observed_lookahead(
       length: length of the sequences, in steps.
     """
     given = condition_specs(network, condition)
-    call, specs = _taken(network, [input_spec(network, inputs), *given.values()], list(given))
+    call, specs = _take_network(
+        network, [input_spec(network, inputs), *given.values()], list(given)
+    )
     causal = [spec for spec in specs if is_at_rate(spec)]
     return observed_fault(call, specs, causal, seed, length, names=layer_names(network))

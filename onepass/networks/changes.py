@@ -61,7 +61,7 @@ class Watch:
             seen[id(part)] = part
             for found in _parts_of(part):
                 self._parts.append((found, list(found.before.values())))
-                waiting += _shown(found, found.before).values()
+                waiting += _visible_values(found, found.before).values()
                 waiting += [type(part)] * (found.attributes is not None)
 
     def has_changed(self) -> bool:
@@ -71,13 +71,13 @@ class Watch:
             if len(now) == len(before) and all(map(operator.is_, now, before)):
                 continue
             named = dict(enumerate(now)) if part.attributes is None else part.attributes
-            shown, then = _shown(part, named), _shown(part, part.before)
+            shown, then = _visible_values(part, named), _visible_values(part, part.before)
             if shown.keys() != then.keys() or not all(_same(x, then[k]) for k, x in shown.items()):
                 return True
         return False
 
 
-def _shown(part: _Part, values: Mapping[Any, Any]) -> dict[Any, Any]:
+def _visible_values(part: _Part, values: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return the values that count: not those in which libraries keep accounts of their own."""
     if part.attributes is None:
         return dict(values)
@@ -202,16 +202,16 @@ def graph_digest(graph: tf.Graph) -> tuple[str, list[Any]]:
     digest, names = hashlib.sha256(), {}
     for index, node in enumerate(graph.as_graph_def().node):
         names[node.name] = str(index)
-        reads = [_renamed(each, names) for each in node.input]
+        reads = [_rename_input(each, names) for each in node.input]
         digest.update(f"{node.op}|{reads}|{known.get(node.name)}".encode())
         for key in sorted(node.attr):
             if key[0] != "_":
                 digest.update(key.encode() + _content(node.attr[key], graph))
-    digest.update(repr([_renamed(each.name, names) for each in graph.outputs]).encode())
+    digest.update(repr([_rename_input(each.name, names) for each in graph.outputs]).encode())
     return digest.hexdigest(), outside
 
 
-def _renamed(read: str, names: Mapping[str, str]) -> str:
+def _rename_input(read: str, names: Mapping[str, str]) -> str:
     is_control, read = read[:1] == "^", read.lstrip("^")
     name, _, output = read.partition(":")
     return f"{'^' * is_control}{names.get(name, name)}:{output or 0}"

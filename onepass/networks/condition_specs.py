@@ -63,7 +63,7 @@ class Frames(tf.TensorSpec):
 Specs = dict[str, tf.TensorSpec]
 
 
-def resized(spec: tf.TensorSpec, shape: Any) -> tf.TensorSpec:
+def resize_spec(spec: tf.TensorSpec, shape: Any) -> tf.TensorSpec:
     """Return a spec of the same kind and dtype with another shape."""
     if isinstance(spec, Frames):
         return Frames(shape, spec.dtype, hop=spec.hop, extra=spec.extra)
@@ -87,7 +87,7 @@ def plain(spec: tf.TensorSpec) -> tf.TensorSpec:
     return tf.TensorSpec(spec.shape, spec.dtype)
 
 
-def sized(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]:
+def shape_at(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]:
     """Return the shape of an argument in a call on elements [batch, *sizes].
 
     Its other axes of unknown size get `FIXED_ENTRIES` entries.
@@ -160,13 +160,13 @@ def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
       sizes: sizes of the elements' axes, [time] or [height, width].
     """
     specs = conditions_of(network)
-    made = {name: tf.zeros(sized(x, batch, sizes), x.dtype) for name, x in specs.items()}
+    made = {name: tf.zeros(shape_at(x, batch, sizes), x.dtype) for name, x in specs.items()}
     if only_rate(specs) is not None:
         return list(made.values())
     return [made] if made else []
 
 
-def described(spec: tf.TensorSpec, axes: int = 1) -> str:
+def describe_spec(spec: tf.TensorSpec, axes: int = 1) -> str:
     """Return a spec in readable form, such as "int32 [num]"."""
     names = ["time"] if axes == 1 else ["height", "width"]
     names = [f"frames of {spec.hop}"] if isinstance(spec, Frames) else names

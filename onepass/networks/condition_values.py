@@ -11,14 +11,14 @@ from onepass.networks.condition_specs import (
     Memory,
     Specs,
     conditions_of,
-    described,
+    describe_spec,
     is_at_rate,
     only_rate,
 )
 from onepass.networks.elements import as_array, as_condition
 from onepass.networks.named_conditions import NamedConditions
 from onepass.step.lookups import entries
-from onepass.step.replay import CALLS, inlined, needed
+from onepass.step.replay import CALLS, inline_calls, operations_for
 
 # Operations that pass on the values of their first input unchanged.
 _SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
@@ -76,7 +76,7 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
     for name, spec in specs.items():
         label = "condition" if len(specs) == 1 else f'condition["{name}"]'
         tensor = _tensor(values.get(name), spec, label)
-        tensor = _shaped(tensor, spec, sizes, label)
+        tensor = _shape_condition(tensor, spec, sizes, label)
         found[name] = _as_type(tensor, spec, label, network, name)
     if not found:
         return None
@@ -99,19 +99,19 @@ def _by_name(given: Any, specs: Specs, axes: int) -> Mapping[str, Any]:
         return {}
     if not isinstance(given, Mapping):
         if len(specs) > 1:
-            raise ValueError(f"`condition` must be a dict with {_listed(specs, axes)}.")
+            raise ValueError(f"`condition` must be a dict with {_list_specs(specs, axes)}.")
         return {next(iter(specs)): given}
     others = [name for name in given if name not in specs]
     if others or len(given) < len(specs):
         raise ValueError(
-            f"`condition` must be a dict with {_listed(specs, axes)}, got"
+            f"`condition` must be a dict with {_list_specs(specs, axes)}, got"
             f" {', '.join(map(str, given)) or 'none'}."
         )
     return given
 
 
-def _listed(specs: Specs, axes: int) -> str:
-    return ", ".join(f"{name}: {described(spec, axes)}" for name, spec in specs.items())
+def _list_specs(specs: Specs, axes: int) -> str:
+    return ", ".join(f"{name}: {describe_spec(spec, axes)}" for name, spec in specs.items())
 
 
 def _tensor(given: Any, spec: tf.TensorSpec, label: str) -> tf.Tensor | None:
@@ -123,7 +123,7 @@ def _tensor(given: Any, spec: tf.TensorSpec, label: str) -> tf.Tensor | None:
     return tf.constant(array)
 
 
-def _shaped(
+def _shape_condition(
     tensor: tf.Tensor | None, spec: tf.TensorSpec, sizes: Sequence[int | None], label: str
 ) -> tf.Tensor:
     """Return a condition with one row for each row of elements.
@@ -200,12 +200,12 @@ def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[
         return {}
     with tf.init_scope():
         traced = tf.function(call, autograph=False).get_concrete_function(*example)
-        if any(op.type in CALLS for op in needed(traced.graph.outputs)):
-            traced = inlined(traced, [tf.TensorSpec(x.shape, x.dtype) for x in example])
+        if any(op.type in CALLS for op in operations_for(traced.graph.outputs)):
+            traced = inline_calls(traced, [tf.TensorSpec(x.shape, x.dtype) for x in example])
     graph = traced.graph
     names = {tensor.op: name for name, tensor in zip(specs, graph.inputs[1:], strict=False)}
     found: dict[str, int] = {}
-    for op in needed(graph.outputs):
+    for op in operations_for(graph.outputs):
         known = op.outputs[0].shape[-1] if op.type == "OneHot" else entries(op)
         count = int(known or 0)
         place = 0 if op.type == "OneHot" else 1

@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.step.probes import Fault, exceeding
-from onepass.step.replay import CALLS, needed
+from onepass.step.replay import CALLS, operations_for
 from onepass.step.wide_floats import ERRORS, WideCalls
 
 
-def described(
+def describe_fault(
     network: WideCalls, fault: Fault, names: Iterable[str], axes: int = 1, period: int = 1
 ) -> str:
     """Return a fault as a phrase that names the layer, if its values show it.
@@ -41,9 +41,9 @@ def drawing_layer(graph: tf.Graph, names: Iterable[str]) -> str:
       names: names of the network's layers.
     """
     text = "two calls on the same input differ: the network draws random numbers of its own"
-    drawn = (op.name for op in needed(graph.outputs) if "Random" in op.type)
+    drawn = (op.name for op in operations_for(graph.outputs) if "Random" in op.type)
     name = next(drawn, "")
-    return f"{text}, in {_named(name, frozenset(names))}" if name else text
+    return f"{text}, in {_layer_phrase(name, frozenset(names))}" if name else text
 
 
 def _layer(compared: "_Compared", names: frozenset[str]) -> str:
@@ -52,7 +52,7 @@ def _layer(compared: "_Compared", names: frozenset[str]) -> str:
     at_fault = None
     while tensor is not None:
         at_fault, tensor = tensor, compared.source(tensor)
-    return "" if at_fault is None else _named(compared.begin(at_fault).name, names)
+    return "" if at_fault is None else _layer_phrase(compared.begin(at_fault).name, names)
 
 
 class _Compared:
@@ -147,7 +147,7 @@ def _rows(value: tf.Tensor, sizes: Sequence[int], period: int) -> tf.Tensor | No
     return tf.reshape(value, [first[0], math.prod(first[1:]), -1])
 
 
-def _named(operation: str, names: frozenset[str]) -> str:
+def _layer_phrase(operation: str, names: frozenset[str]) -> str:
     """Return a phrase with the names of an operation's layers, the outermost first, or its own."""
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
     path: list[str] = []

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.networks.condition_specs import Memory, Specs, default_names, is_at_rate, sized
-from onepass.networks.trainable import offered
+from onepass.networks.condition_specs import Memory, Specs, default_names, is_at_rate, shape_at
+from onepass.networks.trainable import attribute_of
 
 _UNNAMED = re.compile(r"(keras_tensor|input|input_layer)(_\d+)?")
 TIMES = 4  # time steps of elements in trial calls
@@ -30,12 +30,12 @@ class KerasInputs:
 
     def __init__(self, network: Any) -> None:
         try:
-            given = offered(network, "inputs")
+            given = attribute_of(network, "inputs")
             inputs = [given] if isinstance(given, tf.TensorSpec) else list(given or ())
             specs = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
         except (AttributeError, TypeError, ValueError):  # not a Keras model, or not built yet
             inputs, specs = [], []
-        structure = offered(network, "_inputs_struct")
+        structure = attribute_of(network, "_inputs_struct")
         self._keys = _keys(structure, inputs) if isinstance(structure, Mapping) else None
         names = [str(x.name) for x in inputs] if self._keys is None else self._keys
         self._order = _elements_first(specs, names, self._keys is not None)
@@ -44,7 +44,7 @@ class KerasInputs:
         if any(_UNNAMED.fullmatch(name) for name in self.names):
             self.names = default_names(len(self.names))
 
-    def packed(self, arguments: Sequence[tf.Tensor]) -> Any:
+    def pack_inputs(self, arguments: Sequence[tf.Tensor]) -> Any:
         """Return the elements and conditions in the structure of the model's inputs."""
         if len(self.specs) < 2:
             return arguments[0]
@@ -77,7 +77,7 @@ class KerasInputs:
         """Return whether a group of conditions can be both shorter and longer than the elements."""
         for times in (TIMES - 1, TIMES + 3):
             shapes = [
-                sized(spec, 1, [times if at in group else TIMES])
+                shape_at(spec, 1, [times if at in group else TIMES])
                 for at, spec in enumerate(self.specs)
             ]
             zeros = [tf.zeros(s, x.dtype) for s, x in zip(shapes, self.specs, strict=True)]

@@ -48,7 +48,7 @@ class Layout:
         """
         return (*sizes, *self.event)
 
-    def parted(self, outputs: tf.Tensor) -> tf.Tensor:
+    def split_channels(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return outputs [batch, time, ...] with an axis for channels if elements have one."""
         if self.channels is None:
             return outputs

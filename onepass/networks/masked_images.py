@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.condition_specs import sized
-from onepass.networks.fault_layers import described, drawing_layer
+from onepass.networks.condition_specs import shape_at
+from onepass.networks.fault_layers import describe_fault, drawing_layer
 from onepass.step.probes import AHEAD, ROWS, Fault, differs, rows_changed
 from onepass.step.random_inputs import RandomInputs, random_numbers
 from onepass.step.random_weights import with_random_weights
@@ -39,22 +39,22 @@ def observed_unmasked(
       conditions: specs of the network's further arguments.
       names: names of the network's layers.
     """
-    call = _conditioned(call, conditions, seed)
+    call = _fix_conditions(call, conditions, seed)
     call = call if isinstance(call, Traces) else Traces(call)
     small, other = (_images(call, inputs, SIDES, seed + i, symbols) for i in range(2))
     own = WideCalls(call)
     outputs = own(small)
     if differs(call(small), call(small), SINGLE):
         return drawing_layer(own.graph([small]), names)
-    network, fault = own, _unmasked(own, small, other, outputs)
+    network, fault = own, _find_unmasked(own, small, other, outputs)
     if not fault:
         network = with_random_weights(call, seed, small)
         many, others = (_images(call, inputs, LARGE_SIDES, seed + i, symbols) for i in range(2))
         try:
-            fault = _unmasked(network, many, others)
+            fault = _find_unmasked(network, many, others)
         except ERRORS:  # the network takes no image of that size
-            fault = _unmasked(network, small, other)
-    return described(network, fault, names, axes=2) if fault else ""
+            fault = _find_unmasked(network, small, other)
+    return describe_fault(network, fault, names, axes=2) if fault else ""
 
 
 def _images(
@@ -70,7 +70,7 @@ def _images(
     return RandomInputs(call, [spec], seed, symbols, [height, width]).images(height, width)
 
 
-def _conditioned(
+def _fix_conditions(
     call: Callable[..., tf.Tensor], conditions: Sequence[tf.TensorSpec], seed: int
 ) -> Callable[..., tf.Tensor]:
     """Return a network as a function of images only, with random conditions for `seed`."""
@@ -80,14 +80,14 @@ def _conditioned(
     def run(images: tf.Tensor) -> tf.Tensor:
         generator = np.random.default_rng(seed)
         drawn = [
-            random_numbers(generator, x, sized(x, 2, images.shape[1:3]), 2) for x in conditions
+            random_numbers(generator, x, shape_at(x, 2, images.shape[1:3]), 2) for x in conditions
         ]
         return call(images, *drawn)
 
     return run
 
 
-def _unmasked(
+def _find_unmasked(
     network: WideCalls, first: tf.Tensor, other: tf.Tensor, outputs: tf.Tensor | None = None
 ) -> Fault | None:
     """Return how outputs depend on other images, or on their own or later pixels, or None."""

@@ -8,11 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.networks.condition_specs import Frames, Specs, as_specs, sized
+from onepass.networks.condition_specs import Frames, Specs, as_specs, shape_at
 from onepass.networks.keras_inputs import KerasInputs
 from onepass.networks.other_sizes import called_in_training
 from onepass.networks.outputs import check_stateless, one_line_errors
-from onepass.networks.trainable import layers_within, offered
+from onepass.networks.trainable import attribute_of, layers_within
 
 # Lengths that are multiples of most numbers of which a network may take multiples only.
 WHOLE = (64, 720, 1024, 1000, 1323)
@@ -63,7 +63,7 @@ def declared_inputs(network: Any) -> list[tf.TensorSpec]:
     """Return the input specs of a Keras model, or those in a `tf.function`'s signature, or []."""
     own = keras_inputs(network)
     for part in (network, type(network).__call__) if callable(network) else ():
-        signature = None if own else offered(part, "input_signature")
+        signature = None if own else attribute_of(part, "input_signature")
         if isinstance(signature, list | tuple):
             own = [spec for spec in signature if isinstance(spec, tf.TensorSpec)]
     return own
@@ -108,7 +108,7 @@ def condition_specs(network: Any, given: Any = None) -> Specs:
       ValueError: `given` has none of these forms.
     """
     inputs, specs = KerasInputs(network), as_specs(given)
-    own = offered(network, "conditions")
+    own = attribute_of(network, "conditions")
     own = dict(own) if isinstance(own, Mapping) else {}
     names = list(own) or inputs.names
     if specs and specs.keys() == set(names):
@@ -140,10 +140,10 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
 
     def call(*arguments: tf.Tensor) -> tf.Tensor:
         if len(inputs.specs) > 1:
-            return network(inputs.packed(arguments), **options)
+            return network(inputs.pack_inputs(arguments), **options)
         return network(*arguments, **options)
 
-    if specs and offered(network, "built") is False:
+    if specs and attribute_of(network, "built") is False:
         _build(call, specs)
     return call
 
@@ -168,7 +168,7 @@ def _build(call: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
 def _built_shape(spec: tf.TensorSpec, length: int) -> list[int]:
     """Return the shape of an argument, of two rows, to build a network with."""
     if isinstance(spec, Frames):
-        return sized(spec, 2, [length])
+        return shape_at(spec, 2, [length])
     return [2, *(size or length for size in spec.shape[1:])]
 
 
@@ -202,9 +202,9 @@ def _check_training(network: Any) -> None:
 
 def _takes_training(network: Callable) -> bool:
     """Return whether a network is a Keras layer or otherwise has an argument `training`."""
-    if offered(network, "input_signature") is not None:  # then it takes only tensors
+    if attribute_of(network, "input_signature") is not None:  # then it takes only tensors
         return False
-    if any(offered(network, name) is not None for name in ("get_layer", "_layers")):
+    if any(attribute_of(network, name) is not None for name in ("get_layer", "_layers")):
         return True
     for part in (network, type(network).__call__):
         try:

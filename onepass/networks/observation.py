@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.condition_specs import is_at_rate, sized
-from onepass.networks.fault_layers import described, drawing_layer
+from onepass.networks.condition_specs import is_at_rate, shape_at
+from onepass.networks.fault_layers import describe_fault, drawing_layer
 from onepass.networks.periods import period_of, whole
 from onepass.networks.tables import DERIVED, Tables
 from onepass.step.probes import Argument, Probe, differs
@@ -49,12 +49,14 @@ def probe_lengths(
       with_random_weights: whether the network will be called with random weights, too.
     """
     lengths = [n for n in LENGTHS if not tables.fault(n)] or [LENGTHS[-1]]
-    length = next((n for n in lengths if _is_traceable(call, _sized(specs, n))), lengths[-1])
+    length = next(
+        (n for n in lengths if _is_traceable(call, _specs_of_length(specs, n))), lengths[-1]
+    )
     if period_of(call) > 1:  # three periods, the last one not whole
         length = max(length, 3 * period_of(call) - 1)
     if not with_random_weights:
         return length, 0
-    sized = _sized(specs, length)
+    sized = _specs_of_length(specs, length)
     if parameter_count(weights_of(call, sized).trained) > MANY_WEIGHTS:
         return length, tables.longest(LESS_LONG, *LENGTHS)
     any_length = length >= LENGTHS[0]  # otherwise lengths may have to be multiples of a number
@@ -69,15 +71,15 @@ def _numbers_per_step(call: Traces, specs: Sequence[tf.TensorSpec]) -> int:
     return int(np.prod([size or 1 for size in shape[2:]], dtype=np.int64))
 
 
-def opened(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
+def free_time_axis(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
     """Return the specs with the size None for the first one's time axis, even if it has a size."""
     first, *others = specs
     return [tf.TensorSpec([None, None, *first.shape[2:]], first.dtype), *others]
 
 
-def _sized(specs: Sequence[tf.TensorSpec], length: int) -> list[tf.TensorSpec]:
+def _specs_of_length(specs: Sequence[tf.TensorSpec], length: int) -> list[tf.TensorSpec]:
     """Return the specs for one row of `length` time steps."""
-    return [tf.TensorSpec(sized(x, 1, [length]), x.dtype) for x in specs]
+    return [tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]
 
 
 def _is_traceable(call: Traces, specs: Sequence[tf.TensorSpec]) -> bool:
@@ -114,7 +116,7 @@ def observed_fault(
     draw = RandomInputs(traces, specs, seed, symbols, [length])
     first, other = draw(length), draw(length)
     kinds = [Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
-    weights = weights_of(traces, _sized(specs, length))
+    weights = weights_of(traces, _specs_of_length(specs, length))
     own = WideCalls(traces, precisions=precisions_for([*weights.trained, *weights.frozen]))
     # The network itself, since a graph does not draw what Python code draws.
     few = draw(min(length, EAGER))
@@ -134,4 +136,4 @@ def observed_fault(
         return ""
     several = max(period, rate_of(traces).hop)
     first, other = (whole(arguments, several) for arguments in (fault.first, fault.other))
-    return described(network, fault._replace(first=first, other=other), names, period=period)
+    return describe_fault(network, fault._replace(first=first, other=other), names, period=period)

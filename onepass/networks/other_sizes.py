@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.networks.outputs import one_line
-from onepass.networks.trainable import offered
+from onepass.networks.trainable import attribute_of
 
 # Errors that a call may raise if it does not support a size.
 ERRORS = (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError)
@@ -36,7 +36,7 @@ def graph_of(network: Any) -> Any:
     call = getattr(type(network), "call", None)
     if not str(getattr(call, "__module__", "")).startswith("keras."):
         return None  # not a Keras model, or one that overrides `call`
-    graph = offered(network, "_functional") or network
+    graph = attribute_of(network, "_functional") or network
     return graph if hasattr(graph, "_run_through_graph") else None
 
 
@@ -48,7 +48,7 @@ def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
       axes: number of axes after the batch.
     """
     try:
-        sizes = tuple(offered(network, "inputs")[0].shape[1 : 1 + axes])
+        sizes = tuple(attribute_of(network, "inputs")[0].shape[1 : 1 + axes])
     except (AttributeError, ValueError, TypeError, IndexError):
         return ()
     return sizes if len(sizes) == axes and all(isinstance(size, int) for size in sizes) else ()
@@ -100,7 +100,7 @@ def _run(model: Any, inputs: Any, replaced: "_Replaced | None") -> Any:
     graph = graph_of(model)
     constants = _constants(graph) if replaced else {}
 
-    def called(operation: Any) -> Callable:
+    def wrap_operation(operation: Any) -> Callable:
         def call(*arguments: Any, **options: Any) -> Any:
             if getattr(operation, "_call_has_training_arg", False):
                 options["training"] = False
@@ -114,7 +114,7 @@ def _run(model: Any, inputs: Any, replaced: "_Replaced | None") -> Any:
                         lambda x: replaced.constant(x) if id(x) in constants else x,
                         (arguments, options),
                     )
-                return replaced.called(operation, *arguments, **options)
+                return replaced.call_operation(operation, *arguments, **options)
             except BakedSizeError:
                 raise
             except ERRORS as error:
@@ -122,7 +122,9 @@ def _run(model: Any, inputs: Any, replaced: "_Replaced | None") -> Any:
 
         return call
 
-    outputs = graph._run_through_graph(graph._standardize_inputs(inputs), operation_fn=called)
+    outputs = graph._run_through_graph(
+        graph._standardize_inputs(inputs), operation_fn=wrap_operation
+    )
     return outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
 
 
@@ -158,7 +160,7 @@ class _Replaced:
             values = tf.gather(values, tf.range(size), axis=axis)
         return values
 
-    def called(self, operation: Any, *arguments: Any, **options: Any) -> Any:
+    def call_operation(self, operation: Any, *arguments: Any, **options: Any) -> Any:
         """Return the output of a layer or operation, with the sizes in its arguments replaced."""
         ops = sys.modules["keras"].ops
         kind, first = type(operation).__name__, arguments[0] if arguments else None

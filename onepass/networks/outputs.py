@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.distribution import Distribution
-from onepass.networks.condition_specs import sized
+from onepass.networks.condition_specs import shape_at
 from onepass.networks.layout import Layout
-from onepass.networks.trainable import layers_within, offered
+from onepass.networks.trainable import attribute_of, layers_within
 
 SMALL = 4  # time steps, or pixels a side, that every network takes
 
@@ -32,7 +32,7 @@ def output_shape(
     """
     sizes = [1, *(size or few for size in specs[0].shape[1 : 1 + axes])]
     with one_line_errors(specs):
-        rest = [tf.zeros(sized(x, 1, sizes[1:]), x.dtype) for x in specs[1:]]
+        rest = [tf.zeros(shape_at(x, 1, sizes[1:]), x.dtype) for x in specs[1:]]
         outputs = call(tf.zeros([*sizes, *specs[0].shape[len(sizes) :]], specs[0].dtype), *rest)
     names = "batch, time" if axes == 1 else "batch, height, width"
     shape = outputs.shape.as_list() if tf.is_tensor(outputs) else None
@@ -68,9 +68,9 @@ def check_parameters(network: Any, distribution: Distribution, layout: Layout) -
 def check_stateless(network: Any) -> None:
     """Raise ValueError for a network with a stateful recurrent layer of Keras."""
     for root in layers_within(network):
-        flatten = offered(root, "_flatten_layers")
+        flatten = attribute_of(root, "_flatten_layers")
         for layer in flatten() if flatten else [root]:
-            if offered(layer, "stateful", False) is True:
+            if attribute_of(layer, "stateful", False) is True:
                 raise ValueError(
                     f"`network` must start from the same state in every call, but its layer"
                     f" `{layer.name}` is stateful; build it with stateful=False, since the library"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from onepass.networks.condition_specs import is_at_rate, sized
+from onepass.networks.condition_specs import is_at_rate, shape_at
 from onepass.networks.network import WHOLE
 from onepass.step.tracing import Traces
 
@@ -50,11 +50,11 @@ class WholePeriods:
         length = tf.shape(arguments[0])[1] if known is None else known
         behind = -length % self.period
         pairs = zip(arguments, self._grows, strict=True)
-        outputs = self._call(*(_padded(x, behind) if grows else x for x, grows in pairs))
+        outputs = self._call(*(_pad_time(x, behind) if grows else x for x, grows in pairs))
         return outputs[:, :length]
 
 
-def _padded(values: tf.Tensor, behind: int | tf.Tensor) -> tf.Tensor:
+def _pad_time(values: tf.Tensor, behind: int | tf.Tensor) -> tf.Tensor:
     """Return values [batch, time, ...] with zeros for `behind` further time steps."""
     return tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
 
@@ -88,7 +88,7 @@ def _divisors(number: int) -> Iterator[int]:
 def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
     """Return whether a network's output is as long as an input of a given length."""
     try:
-        graph = call.of([tf.TensorSpec(sized(x, 1, [length]), x.dtype) for x in specs]).graph
+        graph = call.of([tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]).graph
     except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
         return False
     if len(graph.outputs) != 1:
@@ -107,7 +107,7 @@ def whole(arguments: Sequence[tf.Tensor], period: int) -> list[tf.Tensor]:
     length = arguments[0].shape[1]
     grows = [x.shape.rank > 1 and x.shape[1] == length for x in arguments]
     pairs = zip(arguments, grows, strict=True)
-    return [_padded(x, -length % period) if each else x for x, each in pairs]
+    return [_pad_time(x, -length % period) if each else x for x, each in pairs]
 
 
 def period_of(call: Traces) -> int:

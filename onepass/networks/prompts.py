@@ -111,7 +111,7 @@ def prompt_of(
         raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
     rows = [np.zeros([0, *layout.event])] * num
     if prefix is not None:
-        rows = [_encoded(row, codec, layout) for row in prefix]
+        rows = [_encode_row(row, codec, layout) for row in prefix]
     known = np.array([len(row) for row in rows], np.int32)
     symbols = np.zeros([num, *layout.shape([length])], np.int32 if codec.levels else np.float32)
     for symbol_row, row in zip(symbols, rows, strict=True):
@@ -122,7 +122,7 @@ def prompt_of(
     return Prompt(tf.constant(symbols), tf.constant(known), end), int(known.min())
 
 
-def _encoded(row: np.ndarray, codec: Codec, layout: Layout) -> np.ndarray:
+def _encode_row(row: np.ndarray, codec: Codec, layout: Layout) -> np.ndarray:
     if not row.size:
         return np.zeros([0, *layout.event], np.int32)
     check_elements(row[np.newaxis], codec, layout, "prefix")
@@ -146,7 +146,7 @@ class Following:
         """True if every row has ended."""
         return self._prompt is not None and bool(tf.reduce_all(self._ended))
 
-    def kept(self, symbols: np.ndarray) -> tf.Tensor:
+    def stop_rows(self, symbols: np.ndarray) -> tf.Tensor:
         """Record which rows end; return the symbols [num, n], filled up after each row's end.
 
         Args:
@@ -165,12 +165,12 @@ class Following:
         return found
 
 
-def decoded(
+def decode_chunks(
     parts: Iterator[np.ndarray], prompt: Prompt | None, codec: Codec
 ) -> Iterator[np.ndarray]:
     """Decode chunks of symbols and yield their elements until all rows have ended."""
     following = Following(prompt)
     for symbols in parts:
-        yield codec.decode(following.kept(symbols)).numpy()
+        yield codec.decode(following.stop_rows(symbols)).numpy()
         if following.all_ended:
             return

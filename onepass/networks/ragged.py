@@ -18,7 +18,7 @@ def filler(codec: Codec) -> np.ndarray:
         return np.asarray(codec.decode(tf.constant(symbol)))
 
 
-def listed(values: Any, axes: int) -> list[np.ndarray] | None:
+def list_rows(values: Any, axes: int) -> list[np.ndarray] | None:
     """Return the rows of a list or ragged tensor as arrays.
 
     The result is None for other types, an empty list, or rows that differ in other axes or rank.
@@ -43,7 +43,7 @@ def listed(values: Any, axes: int) -> list[np.ndarray] | None:
     return rows if is_row and len({row.shape[1:] for row in rows}) == 1 else None
 
 
-def padded(rows: Sequence[np.ndarray], length: int, fill: Any = 0) -> np.ndarray:
+def pad_rows(rows: Sequence[np.ndarray], length: int, fill: Any = 0) -> np.ndarray:
     """Return rows as one array [rows, length, ...].
 
     Args:
@@ -128,19 +128,19 @@ def with_lengths(
         known = tf.cast(lengths, tf.int32)
         fill = tf.cast(filler(codec), elements.dtype)
         return tf.where(before_end(known, elements), elements, fill), known
-    rows = listed(elements, rank - 1)
+    rows = list_rows(elements, rank - 1)
     if lengths is None and (rows is None or len({len(row) for row in rows}) == 1):
         return elements, None
     if rows is not None and lengths is None:
         lengths = [len(row) for row in rows]
-        elements = padded(rows, max(*lengths, 1), filler(codec))
+        elements = pad_rows(rows, max(*lengths, 1), filler(codec))
     array = as_array(elements, "elements")
     if array.ndim != rank:  # a later check raises the error
         return elements, None
-    return ended(array, lengths, codec)
+    return fill_after_end(array, lengths, codec)
 
 
-def ended(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
+def fill_after_end(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
     """Return elements [rows, time, ...] with filler after each row's end, and int32 lengths.
 
     Args:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from onepass.likelihoods import levels as level_grid
 from onepass.likelihoods.codec import Codec
-from onepass.networks.trainable import layers_within, offered
+from onepass.networks.trainable import attribute_of, layers_within
 
 SCALE = (-1.0, 1.0)  # the default
 MOST_COMPARED = 4096  # number of levels on which a codec's scale is compared with an even scale
@@ -166,7 +166,7 @@ def unusual_settings(network: Any) -> dict[str, Any]:
     return found
 
 
-def rescaled(network: Any, reading: Reading) -> str:
+def describe_rescaling(network: Any, reading: Reading) -> str:
     """Return a clause about the output range of a Keras layer `Rescaling`; "" without such a layer.
 
     It alerts users whose network was trained on inputs of a different range.
@@ -178,9 +178,9 @@ def rescaled(network: Any, reading: Reading) -> str:
     if reading.dtype.is_integer:
         return ""
     for root in layers_within(network):
-        flatten = offered(root, "_flatten_layers")
+        flatten = attribute_of(root, "_flatten_layers")
         for layer in flatten() if flatten else [root]:
-            scale, offset = offered(layer, "scale"), offered(layer, "offset")
+            scale, offset = attribute_of(layer, "scale"), attribute_of(layer, "offset")
             if isinstance(scale, int | float) and isinstance(offset, int | float):
                 low, high = sorted(scale * end + offset for end in reading.input_scale)
                 return f"; its layer `{layer.name}` rescales elements to {low:.4g} to {high:.4g}"

@@ -29,7 +29,9 @@ def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | N
     if any(size is not None for size in inputs.shape[1:3]):
         return None
     generator = np.random.default_rng(0)
-    images = [_drawn(generator, [1, *PROBED, inputs.shape[-1]], inputs.dtype) for _ in range(2)]
+    images = [
+        _draw_tensor(generator, [1, *PROBED, inputs.shape[-1]], inputs.dtype) for _ in range(2)
+    ]
     images[1] = tf.concat([images[1][:, :1], images[0][:, 1:]], 1)
     try:
         random = with_random_weights(call, 0, images[0])
@@ -46,7 +48,9 @@ def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | N
     return None if _rows(below[:, rows:], whole[:, MOST:]).any() else rows
 
 
-def _drawn(generator: np.random.Generator, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
+def _draw_tensor(
+    generator: np.random.Generator, shape: Sequence[int], dtype: tf.DType
+) -> tf.Tensor:
     drawn = generator.integers(0, 2, shape) if dtype.is_integer else generator.normal(size=shape)
     return tf.constant(drawn, dtype)
 

@@ -37,9 +37,9 @@ class Trial:
         self._candidate, self._reference = candidate, reference
         self._specs, self._sizes = list(specs), tuple(sizes)
         generator = np.random.default_rng(0)
-        self._inputs = [self._drawn(generator, spec) for spec in specs]
+        self._inputs = [self._draw_tensor(generator, spec) for spec in specs]
 
-    def _drawn(self, generator: np.random.Generator, spec: tf.TensorSpec) -> tf.Tensor:
+    def _draw_tensor(self, generator: np.random.Generator, spec: tf.TensorSpec) -> tf.Tensor:
         free = [size + MORE for size in self._sizes] if self._grows(spec) else []
         rest = [size or FIXED_ENTRIES for size in spec.shape[1 + len(free) :]]
         shape = [2, *free, *rest]

@@ -14,21 +14,21 @@ from onepass.networks.condition_specs import (
     as_specs,
     is_at_rate,
     only_rate,
-    sized,
+    shape_at,
 )
 from onepass.networks.condition_values import class_counts
 from onepass.networks.layout import layout_of
 from onepass.networks.masked_images import observed_unmasked
 from onepass.networks.named_conditions import NamedConditions, OwnStep, in_order
 from onepass.networks.network import brings_step
-from onepass.networks.observation import VERIFIED, observed_fault, opened, probe_lengths
+from onepass.networks.observation import VERIFIED, free_time_axis, observed_fault, probe_lengths
 from onepass.networks.outputs import SMALL
 from onepass.networks.periods import in_whole_periods
-from onepass.networks.reading import Reading, check_start, rescaled
+from onepass.networks.reading import Reading, check_start, describe_rescaling
 from onepass.networks.row_fields import rows_above
-from onepass.networks.tables import Tables, derived
+from onepass.networks.tables import Tables, derive_step
 from onepass.step import NotCausalError, UnsupportedNetworkError
-from onepass.step.hoisting import InFrames, hoisted
+from onepass.step.hoisting import InFrames, hoist_frames
 from onepass.step.layer_names import layer_names
 from onepass.step.random_weights import symbol_count
 from onepass.step.tracing import Traces
@@ -129,7 +129,7 @@ class TimeOrder:
         self.conditions: Specs = dict(zip(names[1:], self._specs[1:], strict=True))
         self.condition = only_rate(self.conditions)
         self.layout = layout_of(distribution, "time", self.inputs)
-        self.hoisted = hoisted(call, self._specs, names[1:])
+        self.hoisted = hoist_frames(call, self._specs, names[1:])
         if self.hoisted is None:
             self.call = self.exact = in_whole_periods(Traces(call), self._specs)
             self._on_sequence, self._read = self.call, self.conditions
@@ -138,7 +138,7 @@ class TimeOrder:
             self._on_sequence, self._read = Traces(self.hoisted), self.hoisted.conditions
         self._timed = {name: x for name, x in self._read.items() if is_at_rate(x)}
         if reading.starts_outside:
-            small = [tf.TensorSpec(sized(x, 1, [self.few]), x.dtype) for x in self._specs]
+            small = [tf.TensorSpec(shape_at(x, 1, [self.few]), x.dtype) for x in self._specs]
             most = int(reading.start or 0) + 1
             check_start(reading, symbol_count(self.call.of(small).graph, unknown=most))
         self.tables = Tables(network, self._on_sequence, [inputs, *self._read.values()], axes=1)
@@ -161,13 +161,13 @@ class TimeOrder:
             specs = {"inputs": self.inputs, "condition": self._read}
             try:
                 with tf.init_scope():
-                    self._stepped = derived(network, self.tables, **specs)
+                    self._stepped = derive_step(network, self.tables, **specs)
             except NotCausalError as error:
                 if error.ahead >= self._longest:  # the calls of `check` do not see so far
                     raise
                 raise UnsupportedNetworkError(str(error)) from error
             self._on_sequence.forget()
-            if self._fixed and brings_step(network):
+            if self._fixed_specs and brings_step(network):
                 is_fixed = [not is_at_rate(spec) for spec in self._specs[1:]]
                 self._stepped = OwnStep(self._stepped, is_fixed)
         return self._stepped
@@ -194,7 +194,7 @@ class TimeOrder:
           with_random_weights: whether to check the network with random weights, too, on longer
             sequences.
         """
-        call, specs = self._on_sequence, opened([self._specs[0], *self._read.values()])
+        call, specs = self._on_sequence, free_time_axis([self._specs[0], *self._read.values()])
         lengths = probe_lengths(call, self.tables, specs, with_random_weights)
         self._longest = max(lengths) if with_random_weights else self._longest
         levels, names = self.reading.codec.levels, layer_names(self.network)
@@ -203,7 +203,7 @@ class TimeOrder:
             raise NotCausalError(f"`network` must be causal: {fault}.")
         call.remember()
         if self.hoisted is not None:  # what is computed of frames alone is not in that graph
-            whole = [sized(spec, 2, [self.few]) for spec in self._specs]
+            whole = [shape_at(spec, 2, [self.few]) for spec in self._specs]
             self.exact.of(
                 [tf.TensorSpec(x, spec.dtype) for x, spec in zip(whole, self._specs, strict=True)]
             )
@@ -249,7 +249,7 @@ class TimeOrder:
         call, specs = self.call, self.conditions
         if isinstance(condition, NamedConditions) and condition.names() == self._read.keys():
             call, specs = self._on_sequence, self._read
-        return self.layout.parted(call(shifted, *in_order(condition, specs)))
+        return self.layout.split_channels(call(shifted, *in_order(condition, specs)))
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return positions int32 [1, time], or [1, time, 1] for all channels of a time step."""
@@ -269,7 +269,7 @@ class TimeOrder:
     @property
     def feeds(self) -> str:
         """A sentence about the network's inputs, without its final period."""
-        return self.reading.feeds + rescaled(self.network, self.reading)
+        return self.reading.feeds + describe_rescaling(self.network, self.reading)
 
     def initial_state(
         self, batch: int, length: int = 0, fixed: Any = None, at_once: bool = False
@@ -286,8 +286,8 @@ class TimeOrder:
         make = self.stepped.first_state if at_once else self.stepped.initial_state
         has_horizon = getattr(self.stepped, "has_horizon", False)
         given: dict[str, Any] = {"length": length} if has_horizon and length else {}
-        if self._fixed:
-            given["fixed"] = in_order(fixed or {}, self._fixed)
+        if self._fixed_specs:
+            given["fixed"] = in_order(fixed or {}, self._fixed_specs)
         return {"input": self.start(batch), "network": make(batch, **given)}
 
     @property
@@ -296,14 +296,14 @@ class TimeOrder:
         return SMALL if self.hoisted is None else self.hoisted.fewest * self.hoisted.hop
 
     @property
-    def _fixed(self) -> Specs:
+    def _fixed_specs(self) -> Specs:
         """Specs of the conditions that are the same at every time step."""
         return {name: x for name, x in self._read.items() if name not in self._timed}
 
     @functools.cached_property
     def class_counts(self) -> dict[str, int]:
         """Number of values that each integer condition can have, by name, if it is known."""
-        example = [tf.zeros(sized(x, 1, [self.few]), x.dtype) for x in self._specs]
+        example = [tf.zeros(shape_at(x, 1, [self.few]), x.dtype) for x in self._specs]
         return class_counts(self.call, self.conditions, example)
 
     @property
@@ -318,7 +318,7 @@ class TimeOrder:
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
             now = [x[:, time][:, tf.newaxis] for x in timed]
             parameters, after = self.stepped.step(state["input"], state["network"], *now)
-            return self.layout.parted(parameters), after
+            return self.layout.split_channels(parameters), after
 
         return step
 
@@ -332,7 +332,7 @@ class TimeOrder:
         """
         given = in_order(condition, self._timed)
         parameters, after = self.stepped.step(inputs, state, *given)
-        return self.layout.parted(parameters), after
+        return self.layout.split_channels(parameters), after
 
 
 class RasterOrder:
@@ -377,7 +377,7 @@ class RasterOrder:
         """Number of values that each integer condition can have, by name, if it is known."""
         sides = [size or SMALL for size in self.inputs.shape[1:3]]
         example = [tf.zeros([1, *sides, self.inputs.shape[-1]], self.inputs.dtype)]
-        example += [tf.zeros(sized(x, 1, sides), x.dtype) for x in self.conditions.values()]
+        example += [tf.zeros(shape_at(x, 1, sides), x.dtype) for x in self.conditions.values()]
         return class_counts(self.call, self.conditions, example)
 
     @functools.cached_property
@@ -425,7 +425,7 @@ class RasterOrder:
     @property
     def feeds(self) -> str:
         """A sentence about the network's inputs, without its final period."""
-        return self.reading.feeds + rescaled(self.network, self.reading)
+        return self.reading.feeds + describe_rescaling(self.network, self.reading)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return positions int32 [1, height, width, 1], the same for all channels of a pixel."""

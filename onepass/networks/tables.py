@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.condition_specs import sized
+from onepass.networks.condition_specs import shape_at
 from onepass.networks.network import brings_step
 from onepass.networks.outputs import SMALL, one_line, size_text
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 from onepass.step.layer_names import layer_names, layer_of
 from onepass.step.program import LENGTHS
-from onepass.step.replay import captured, needed, run_graph
+from onepass.step.replay import captures_by_name, operations_for, run_graph
 from onepass.step.sizes import static_value
 from onepass.step.tracing import Traces, graph_of, rate_of
 
@@ -81,7 +81,7 @@ class Tables:
             return ""
         if sizes not in self._known:
             with tf.init_scope():
-                self._known[sizes] = self._found(sizes)
+                self._known[sizes] = self._find_short_table(sizes)
         return self._known[sizes]
 
     def longest(self, *lengths: int) -> int:
@@ -91,59 +91,59 @@ class Tables:
     def _has_tables(self) -> bool:
         """Return whether a longer input reads more rows of a table, or cannot be traced."""
         shorter, longer = rate_of(self.call).lengths(DERIVED)
-        short = self._traced([shorter]) if self._axes == 1 else ""
+        short = self._trace_network([shorter]) if self._axes == 1 else ""
         more: Sequence[int] = [longer]
         if isinstance(short, str):
-            short, more = self._traced([SMALL] * self._axes), [SMALL + 1] * self._axes
+            short, more = self._trace_network([SMALL] * self._axes), [SMALL + 1] * self._axes
         few = [] if isinstance(short, str) else list(_reads(short))
         if not few:
             return False
-        long = self._traced(more)
+        long = self._trace_network(more)
         if isinstance(long, str):
             return True
         pairs = zip(few, _reads(long), strict=False)
         return any(a.rows == b.rows and a[2:] != b[2:] for a, b in pairs)
 
-    def _found(self, sizes: tuple[int, ...]) -> str:
-        graph = self._traced(sizes)
+    def _find_short_table(self, sizes: tuple[int, ...]) -> str:
+        graph = self._trace_network(sizes)
         if isinstance(graph, str):
-            return self._refused(graph)
+            return self._explain_refusal(graph)
         for read in _reads(graph):
             # Bounds of a strided slice may exceed the rows, as in Python.
             if read.last >= read.rows and read.op.type != "StridedSlice":
-                return f"{self._named(read)} and row {read.last} is read"
+                return f"{self._table_phrase(read)} and row {read.last} is read"
         return ""
 
-    def _refused(self, reason: str) -> str:
+    def _explain_refusal(self, reason: str) -> str:
         """Return a phrase about a table that is too short for tracing, or `reason` if none is.
 
         It is "" if the network cannot be traced for a small size, which another check reports.
         """
-        short, long = (self._traced([SMALL + more] * self._axes) for more in (0, 1))
+        short, long = (self._trace_network([SMALL + more] * self._axes) for more in (0, 1))
         if isinstance(short, str):
             return ""  # for any length; another check reports the reason
         if isinstance(long, tf.Graph):
             for read, later in zip(_reads(short), _reads(long), strict=False):
                 if read.op.type in SLICES and read.rows == later.rows and later.last > read.last:
-                    return self._named(read)
+                    return self._table_phrase(read)
         return reason
 
-    def _named(self, read: "_Read") -> str:
+    def _table_phrase(self, read: "_Read") -> str:
         layer = layer_of(read.op.name, self._names)
         return f"the table of positions in its layer `{layer}` has {read.rows} rows"
 
-    def _traced(self, sizes: Sequence[int]) -> tf.Graph | str:
+    def _trace_network(self, sizes: Sequence[int]) -> tf.Graph | str:
         """Return the network's graph for an input of these sizes, or the text of an error."""
         first, *others = self._specs
         specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
-        specs += [tf.TensorSpec(sized(spec, 1, sizes), spec.dtype) for spec in others]
+        specs += [tf.TensorSpec(shape_at(spec, 1, sizes), spec.dtype) for spec in others]
         try:
             return graph_of(self.call, specs).graph
         except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
             return one_line(error)
 
 
-def derived(network: Any, tables: Tables, **specs: Any) -> Any:
+def derive_step(network: Any, tables: Tables, **specs: Any) -> Any:
     """Return `incremental(network, ...)`, with an error that names a table that is too short.
 
     Raises:
@@ -187,7 +187,7 @@ def _reads(graph: tf.Graph) -> Iterator[_Read]:
 
     Reads that depend on input values, such as those of a token embedding, are excluded.
     """
-    for op in needed(graph.outputs):
+    for op in operations_for(graph.outputs):
         if op.type == "GatherV2":
             axis = static_value(op.inputs[2])
             shape, places = op.inputs[0].shape, _value(op.inputs[1])
@@ -196,7 +196,7 @@ def _reads(graph: tf.Graph) -> Iterator[_Read]:
             shape, places = _resource_shape(op.inputs[0]), _value(op.inputs[1])
             rows = shape[0] if shape else None
         elif op.type in SLICES:
-            yield from _sliced(op)
+            yield from _reads_of_slice(op)
             continue
         else:
             continue
@@ -204,7 +204,7 @@ def _reads(graph: tf.Graph) -> Iterator[_Read]:
             yield _Read(op, int(rows), int(places.max()), places.size)
 
 
-def _sliced(op: tf.Operation) -> Iterator[_Read]:
+def _reads_of_slice(op: tf.Operation) -> Iterator[_Read]:
     """Yield a read for each axis of a table that a slice reads."""
     if _reads_input(op.inputs[0]) or op.inputs[0].shape.rank is None:
         return
@@ -228,7 +228,7 @@ def _value(tensor: tf.Tensor) -> np.ndarray | None:
     if found is not None or _reads_input(tensor):
         return found
     with tf.device("CPU"):
-        values = captured(tensor.graph)
+        values = captures_by_name(tensor.graph)
         try:
             return run_graph(values, [tensor])[0].numpy()
         except tf.errors.OpError:
@@ -237,8 +237,8 @@ def _value(tensor: tf.Tensor) -> np.ndarray | None:
 
 def _reads_input(tensor: tf.Tensor) -> bool:
     """Return whether a tensor depends on an argument of its graph."""
-    outside = captured(tensor.graph)
-    reads = (op for op in needed([tensor]) if op.type == "Placeholder")
+    outside = captures_by_name(tensor.graph)
+    reads = (op for op in operations_for([tensor]) if op.type == "Placeholder")
     return any(op.outputs[0].name not in outside for op in reads)
 
 

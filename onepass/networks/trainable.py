@@ -139,7 +139,7 @@ def layers_within(holder: Any) -> Iterator[Any]:
             waiting += _parts(part)
 
 
-def offered(part: Any, name: str, default: Any = None) -> Any:
+def attribute_of(part: Any, name: str, default: Any = None) -> Any:
     """Return an attribute of an object of a user, or the default if it has none.
 
     An attribute that raises an error of any kind counts as missing: objects may look it up in a
@@ -160,7 +160,7 @@ def is_layer(part: Any) -> bool:
     """Return whether an object is a layer or model of any version of Keras, or a `Listed`."""
     kind = type(part)
     return kind is Listed or all(
-        offered(kind, name, _MISSING) is not _MISSING for name in _OF_LAYERS
+        attribute_of(kind, name, _MISSING) is not _MISSING for name in _OF_LAYERS
     )
 
 
@@ -171,14 +171,14 @@ def _parts(part: Any) -> Iterable[Any]:
     if _is(part, Mapping, list, tuple, set, frozenset):
         return _contents(part)
     if _is(part, types.FunctionType):
-        return [] if is_of_library(part) else _referred(part)
+        return [] if is_of_library(part) else _objects_of_function(part)
     if _is(part, types.MethodType):
         return [part.__self__, part.__func__]
     if _is(part, functools.partial):
         return [part.func, part.args, part.keywords]
     kind = type(part)
-    if offered(kind, "python_function") is not None:  # a tf.function
-        return [offered(part, "python_function")]
+    if attribute_of(kind, "python_function") is not None:  # a tf.function
+        return [attribute_of(part, "python_function")]
     if is_of_library(kind):
         return []
     methods = [
@@ -188,7 +188,7 @@ def _parts(part: Any) -> Iterable[Any]:
         for method in vars(each).values()
         if isinstance(method, types.FunctionType)
     ]
-    attributes = offered(part, "__dict__")
+    attributes = attribute_of(part, "__dict__")
     # Objects that create attributes on access may have no dict here.
     return [*(attributes.values() if _is(attributes, dict) else ()), *methods]
 
@@ -209,7 +209,7 @@ def _is(part: Any, *kinds: type) -> bool:
         return False
 
 
-def _referred(function: types.FunctionType) -> list[Any]:
+def _objects_of_function(function: types.FunctionType) -> list[Any]:
     """Return the objects a function refers to: closure and global variables, and default values."""
     referred: list[Any] = [function.__defaults__ or (), function.__kwdefaults__ or {}]
     for cell in function.__closure__ or ():
@@ -227,5 +227,5 @@ def _referred(function: types.FunctionType) -> list[Any]:
 
 def is_of_library(part: Any) -> bool:
     """Return whether a class or function is one of a library that contains no layers of a user."""
-    module = str(offered(part, "__module__", ""))
+    module = str(attribute_of(part, "__module__", ""))
     return module.partition(".")[0] in _LIBRARIES or module == _DATA

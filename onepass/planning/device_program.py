@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from onepass.planning.process_use import needed_bytes, paired_seconds, timed
+from onepass.planning.process_use import needed_bytes, paired_seconds, time_rounds
 from onepass.replicator.portable import run
 from onepass.replicator.portable.layouts.devices import Devices
 from onepass.replicator.portable.layouts.layout import MODEL, ROWS, Layout, Step
@@ -46,11 +46,11 @@ class Compiled:
         described = manifest["functions"][manifest["training"]["step"]]
         step = Step.read(Path(folder))
         devices = Devices(step, _cut_last(step, rows, model))
-        advance = run.advance_function(run.exported(folder, described).call, described)
+        advance = run.advance_function(run.load_exported(folder, described).call, described)
         self._arguments = devices.arguments()
         is_plain = not runs and jax.default_backend() == "cpu"
         options = {"xla_backend_optimization_level": 0} if is_plain else None
-        self.compiled = devices.compiled(advance, options)
+        self.compiled = devices.compile_step(advance, options)
 
     def memory_bytes(self) -> dict[str, int]:
         """Return the bytes that the compiler reserves on one device, by use."""
@@ -109,7 +109,7 @@ class Running:
 
     def profile(self, rounds: int, seconds: float) -> dict[str, Any]:
         """Measure the step, and return the fields of a `measurement.Run`."""
-        found = timed(self.advance, rounds, seconds)
+        found = time_rounds(self.advance, rounds, seconds)
         memory_bytes = self._needed_bytes()
         if jax.default_backend() == "cpu":
             steps = (self.advance, Running(self._step).advance)
@@ -119,7 +119,7 @@ class Running:
             **found,
             "device": jax.devices()[0].device_kind,
             "memory_bytes": memory_bytes,
-            "operations": _traced(self.advance, traced_steps),
+            "operations": _trace_seconds(self.advance, traced_steps),
         }
 
     def _needed_bytes(self) -> float | None:
@@ -134,7 +134,7 @@ class Running:
         return needed_bytes(self.advance, held)
 
 
-def _traced(advance: Callable[[], None], steps: int) -> dict[str, float]:
+def _trace_seconds(advance: Callable[[], None], steps: int) -> dict[str, float]:
     """Return the seconds per step that each operation takes, by name, from the profiler."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0

@@ -110,15 +110,15 @@ class Store:
         self.rounds, self.seconds = rounds, seconds
         self._made: set[str] = set()
 
-    def compiled(self, folder: Path, rows: int = 1, model: int = 1) -> Measurement:
+    def measure_compiled(self, folder: Path, rows: int = 1, model: int = 1) -> Measurement:
         """Return a measurement of a folder's step, partitioned for a mesh, without running it."""
         return self._of(folder, rows, model, 0)
 
-    def profiled(self, folder: Path) -> Measurement:
+    def measure_profiled(self, folder: Path) -> Measurement:
         """Return a measurement of a folder's step, run on one device with traced operations."""
         return self._of(folder, 1, 1, self.rounds)
 
-    def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def load_or_measure(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the measurement stored under a key; if there is none, call `measure` and store it.
 
         If the store is `fresh`, a measurement from an earlier process counts as missing. Raise
@@ -146,7 +146,7 @@ class Store:
             self._log(f"planning: {action} the step, devices: {rows * model}")
             return ask(asked)
 
-        return Measurement.read(self.kept(key, measure))
+        return Measurement.read(self.load_or_measure(key, measure))
 
 
 @contextlib.contextmanager
@@ -221,7 +221,7 @@ def device_environment(devices: int) -> dict[str, str]:
     return found
 
 
-def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
+def assign_durations(program: list[Operation], profile: Measurement) -> list[Operation]:
     """Return the program with a duration for each computation, from the profile of one device.
 
     The time of an operation is interpolated linearly between the sizes of profiled operations of

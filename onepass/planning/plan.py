@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from onepass.foundation.errors import UserError
 from onepass.planning.arguments import PORTABLE, SERVERS, PlanArguments
-from onepass.planning.measurement import Measurement, Run, Store, costed
+from onepass.planning.measurement import Measurement, Run, Store, assign_durations
 from onepass.planning.pipeline.steps import pipeline_steps
 from onepass.planning.programs import ModelPrograms
-from onepass.replicator.portable.layouts.program import COMPUTE, LINK, combined
+from onepass.replicator.portable.layouts.program import COMPUTE, LINK, combine_collectives
 from onepass.replicator.portable.layouts.simulation import (
     Network,
     Timeline,
@@ -100,20 +100,20 @@ class Planner:
         microbatches = self._programs.microbatches
         found = []
         for mesh in self._given.meshes:
-            found.append(self.predicted(*mesh, microbatches))
+            found.append(self.predict_cost(*mesh, microbatches))
             advance()
         found += self._pipelines()
         if any(map(self.fits, found)):
             return found
         for choice in self._smaller():
-            found.append(self.predicted(*choice))
+            found.append(self.predict_cost(*choice))
             if self.fits(found[-1]):
                 return found
         least = min(found, key=lambda prediction: prediction.memory_bytes)
         raise UserError(
             f"No configuration of {self._given.devices} devices fits in {self._given.memory:g} GiB:"
             f" the smallest needs {least.memory_bytes / GIB:.3g} GiB per device "
-            f"({described(least)})."
+            f"({describe_prediction(least)})."
         )
 
     def fits(self, prediction: Prediction) -> bool:
@@ -121,7 +121,7 @@ class Planner:
         given = self._given.memory
         return given is None or prediction.memory_bytes <= given * GIB
 
-    def predicted(self, rows: int, model: int, microbatches: int) -> Prediction:
+    def predict_cost(self, rows: int, model: int, microbatches: int) -> Prediction:
         """Return the prediction for one configuration."""
         if self._given.strategy == SERVERS:
             return self._asynchronous(rows)
@@ -136,10 +136,12 @@ class Planner:
         share = (
             whole if programs.is_fixed else programs.folder(programs.batch // rows, microbatches)
         )
-        profile = store.profiled(share)
-        alone = _run(store.profiled(whole))
-        compiled = store.compiled(whole, rows, model) if rows * model > 1 else profile
-        program = combined(costed(compiled.program, profile), self._bucket_bytes(alone))
+        profile = store.measure_profiled(share)
+        alone = _run(store.measure_profiled(whole))
+        compiled = store.measure_compiled(whole, rows, model) if rows * model > 1 else profile
+        program = combine_collectives(
+            assign_durations(compiled.program, profile), self._bucket_bytes(alone)
+        )
         scale = self._scale(_run(profile), rows * model)
         timeline = simulate(program, self._network, scale)
         efficiency = alone.step_seconds / timeline.seconds / (rows * model)
@@ -153,7 +155,7 @@ class Planner:
         given, programs = self._given, self._programs
         if programs.stages is None or given.strategy != PORTABLE or given.mesh is not None:
             return
-        alone = self._store.profiled(programs.folder(programs.batch, programs.microbatches))
+        alone = self._store.measure_profiled(programs.folder(programs.batch, programs.microbatches))
         run = _run(alone)
         for devices in (rows for rows, _ in given.meshes if rows > 1):
             seconds = self._scale(run, devices) * run.step_seconds
@@ -252,7 +254,7 @@ def fastest(predictions: list[Prediction]) -> Prediction:
     )
 
 
-def described(prediction: Prediction) -> str:
+def describe_prediction(prediction: Prediction) -> str:
     """Return a configuration as text, such as `4 devices, mesh 4x1, 2 microbatches`."""
     plural = "s" if prediction.devices > 1 else ""
     text = f"{prediction.devices} device{plural}, {layout(prediction)}"

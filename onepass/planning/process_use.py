@@ -42,7 +42,7 @@ def _version(package: str) -> str:
         return "none"
 
 
-def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
+def time_rounds(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
     """Time a step in rounds, and measure the share of cores that it keeps busy.
 
     A round runs steps until `least_seconds` have passed. No round starts after `rounds` times
@@ -86,12 +86,12 @@ def paired_seconds(calls: Sequence[Callable[[], object]], least_seconds: float) 
     """
     together = threading.Barrier(len(calls))
 
-    def repeated(step: Callable[[], object]) -> float:
+    def repeat_step(step: Callable[[], object]) -> float:
         together.wait()
         return _median(step, least_seconds)
 
     with ThreadPoolExecutor(len(calls)) as threads:
-        return statistics.fmean(threads.map(repeated, calls))
+        return statistics.fmean(threads.map(repeat_step, calls))
 
 
 def _idle_seconds() -> float:

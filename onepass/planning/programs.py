@@ -39,7 +39,7 @@ class ModelPrograms:
         """Return a folder with the step for these sizes, which is exported on first use."""
         folder = self._scratch / f"{rows}x{microbatches}"
         if not folder.exists():
-            self._model.resized(rows, microbatches).export(folder)
+            self._model.resize_batches(rows, microbatches).export(folder)
         return folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
@@ -48,10 +48,12 @@ class ModelPrograms:
         The step runs on one device, with XLA if that is configured and `compiles` is true.
         """
         digest = program_digest(self.folder(rows, self.microbatches))
-        model = self._model.resized(rows, self.microbatches)
+        model = self._model.resize_batches(rows, self.microbatches)
         model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
         engine = "xla" if model.jit_compile else "tensorflow"
-        found = store.kept(f"{digest}-{engine}", lambda: model.run(store.rounds, store.seconds))
+        found = store.load_or_measure(
+            f"{digest}-{engine}", lambda: model.run(store.rounds, store.seconds)
+        )
         return Run(**found)
 
     def state_bytes(self) -> list[int]:

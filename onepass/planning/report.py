@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.foundation.atomic_files import replacing, write_text
-from onepass.planning.plan import GIB, Prediction, cheapest, described, fastest, layout
+from onepass.planning.plan import GIB, Prediction, cheapest, describe_prediction, fastest, layout
 from onepass.planning.process_use import this_machine
 from onepass.replicator.portable.layouts.simulation import Timeline
 
@@ -29,8 +29,8 @@ def lines(predictions: list[Prediction], fitting: list[Prediction]) -> list[str]
         *table,
         *starred,
         "",
-        f"cheapest that fits: {described(best)} ({_choice(best)})",
-        f"fastest that fits: {described(quickest)} ({_choice(quickest)})",
+        f"cheapest that fits: {describe_prediction(best)} ({_choice(best)})",
+        f"fastest that fits: {describe_prediction(quickest)} ({_choice(quickest)})",
     ]
 
 

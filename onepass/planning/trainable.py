@@ -8,8 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.planning.process_use import needed_bytes, paired_seconds, timed
-from onepass.replicator.portable.export import STEP, described, export_function, training_step
+from onepass.planning.process_use import needed_bytes, paired_seconds, time_rounds
+from onepass.replicator.portable.export import (
+    STEP,
+    describe_tensors,
+    export_function,
+    training_step,
+)
 from onepass.replicator.portable.manifest import manifest_of, write_manifest
 from onepass.replicator.training.accumulation import Batch
 from onepass.replicator.training.state import LossFn, TrainState
@@ -35,7 +40,7 @@ class Trainable:
     jit_compile: bool = False
     make: Callable[[], "Trainable"] | None = None
 
-    def resized(self, rows: int, microbatches: int) -> "Trainable":
+    def resize_batches(self, rows: int, microbatches: int) -> "Trainable":
         """Return the same model with batches of `rows` rows in `microbatches` microbatches."""
         state = copy.copy(self.state)
         state.optimizer = dataclasses.replace(state.optimizer, accumulate=microbatches)
@@ -77,23 +82,23 @@ class Trainable:
         slots = self.state.slots()
         step = training_step(self.state, self.loss)
         export_function(step, self.batch_spec, folder, STEP, variables={}, state=slots)
-        training = {"step": STEP, "slots": described(slots)}
+        training = {"step": STEP, "slots": describe_tensors(slots)}
         write_manifest(folder, manifest_of(folder) | {"training": training})
 
     def run(self, rounds: int, least_seconds: float) -> dict[str, Any]:
         """Time a step in TensorFlow on one device, and return the fields of a `measurement.Run`."""
-        step, device = self._made(), "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        step, device = self._make_step(), "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         held = self.state_bytes + self.batch_bytes
-        found = timed(step, rounds, least_seconds)
+        found = time_rounds(step, rounds, least_seconds)
         found |= {"memory_bytes": needed_bytes(step, held), "operations": {}, "device": device}
         if self.make is not None and device == "CPU":
             rows = next(iter(self.batch_spec.values())).shape[0]
-            other = self.make().resized(rows, self.state.optimizer.accumulate)
+            other = self.make().resize_batches(rows, self.state.optimizer.accumulate)
             other = dataclasses.replace(other, jit_compile=self.jit_compile)
-            found["paired_seconds"] = paired_seconds([step, other._made()], least_seconds)
+            found["paired_seconds"] = paired_seconds([step, other._make_step()], least_seconds)
         return found
 
-    def _made(self) -> Callable[[], float]:
+    def _make_step(self) -> Callable[[], float]:
         """Return a function that runs the compiled step, which has run once."""
         compiled, batch = compile_step(self.state, self.loss, self.jit_compile), self.batch()
 

@@ -4,7 +4,7 @@ import onepass.samplers.cached
 import onepass.samplers.fixed_point
 import onepass.samplers.naive  # noqa: F401  (they are registered, in this order)
 from onepass.samplers.cached import cached_chunk
-from onepass.samplers.registry import SAMPLERS, methods_of, register, specialised
+from onepass.samplers.registry import SAMPLERS, find_specialised, methods_of, register
 from onepass.samplers.speculative import Draft, SteppedDraft, speculative
 
 __all__ = [
@@ -12,8 +12,8 @@ __all__ = [
     "Draft",
     "SteppedDraft",
     "cached_chunk",
+    "find_specialised",
     "methods_of",
     "register",
-    "specialised",
     "speculative",
 ]

@@ -115,16 +115,16 @@ def rejection(
     def fresh(first: tf.Tensor) -> tf.Tensor:
         at = tf.minimum(first, size - 1)
         where = address._replace(start=address.start + at)
-        return redrawn(q.at(at), p.at(at), where, first < size)[:, tf.newaxis]
+        return draw_residuals(q.at(at), p.at(at), where, first < size)[:, tf.newaxis]
 
-    return kept(guess, q, p, address), fresh
+    return accept_proposals(guess, q, p, address), fresh
 
 
 Acceptance = Literal["coupling", "rejection"]
 RULES: dict[str, Rule] = {"coupling": coupling, "rejection": rejection}
 
 
-def kept(
+def accept_proposals(
     guess: tf.Tensor, q: SymbolDistributions, p: SymbolDistributions, address: Address
 ) -> tf.Tensor:
     """Return which proposals int32 [batch, time] from `q` are kept, bool [batch, time]."""
@@ -133,7 +133,7 @@ def kept(
     return tf.math.log(uniform) <= p.log_prob(guess) - q.log_prob(guess)
 
 
-def redrawn(
+def draw_residuals(
     q: SymbolDistributions, p: SymbolDistributions, address: Address, wanted: tf.Tensor
 ) -> tf.Tensor:
     """Draw levels [batch] from the residual distributions of the rows that `wanted` selects."""

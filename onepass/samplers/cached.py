@@ -13,7 +13,7 @@ from onepass.samplers.registry import method
 
 
 @method("cached")
-def cached(
+def sample_cached(
     network: SteppedSymbols,
     distribution: Distribution,
     noise: tf.Tensor,

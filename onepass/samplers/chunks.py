@@ -26,7 +26,7 @@ class ChunkSampler(abc.ABC):
     def __init__(self, network: Any) -> None:
         self.network = network
         self._chunk = tf.function(self.chunk, jit_compile=True, autograph=False)
-        self._prime = tf.function(self.primed, autograph=False, reduce_retracing=True)
+        self._prime = tf.function(self.prime_state, autograph=False, reduce_retracing=True)
 
     def present(self) -> Any:
         """Return a sampler with the network's current weights; by default, this sampler."""
@@ -68,7 +68,7 @@ class ChunkSampler(abc.ABC):
         """
 
     @abc.abstractmethod
-    def primed(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
+    def prime_state(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
         """Return the result of `prime`."""
 
 
@@ -93,7 +93,7 @@ class FixedPointSampler(ChunkSampler):
         """Return the state before the first symbol."""
         return self._pass.initial_state(batch)
 
-    def primed(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
+    def prime_state(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
         """Return the state after levels int32 [batch, time], by one pass."""
         return self._pass.after(self._pass(state, levels, condition)[1], levels)
 
@@ -139,7 +139,9 @@ def in_chunks(
         state = sampler.prime(state, before, tf.constant(known, tf.int32))
     for done in range(0, count, length):
         first = start + done
-        part = None if condition is None else padded(condition[:, first : first + length], length)
+        part = (
+            None if condition is None else pad_chunk(condition[:, first : first + length], length)
+        )
         given = state, part, noise(first, length), temperature
         symbols, found, state = sampler.generate_chunk(*given)
         if passes is not None and sampler.found == "passes":
@@ -147,7 +149,7 @@ def in_chunks(
         yield np.asarray(symbols)[:, : count - done]
 
 
-def padded(values: tf.Tensor, length: int) -> tf.Tensor:
+def pad_chunk(values: tf.Tensor, length: int) -> tf.Tensor:
     """Pad values [batch, time, ...] to `length` with zeros, so no shorter chunk is compiled."""
     others = [[0, 0]] * (len(values.shape) - 2)
     return tf.pad(values, [[0, 0], [0, length - values.shape[1]], *others])

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.networks.condition_specs import Frames, described, is_at_rate
+from onepass.networks.condition_specs import Frames, describe_spec, is_at_rate
 from onepass.samplers import Draft, SteppedDraft
 
 
@@ -41,7 +41,7 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
         if not _is_like(spec, model.conditions.get(name)):
             raise ValueError(
                 f"`draft` must read conditions of the model, which has no {name},"
-                f" {described(spec)}."
+                f" {describe_spec(spec)}."
             )
     if draft.layout != model.layout:
         raise ValueError(f"`draft` must have elements {model.layout}, got {draft.layout}.")

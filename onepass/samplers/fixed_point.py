@@ -15,7 +15,7 @@ from onepass.likelihoods.distribution import Distribution
 from onepass.likelihoods.truncated import recalling
 from onepass.networks.prompts import Prompt
 from onepass.networks.symbols import SymbolNetwork
-from onepass.samplers.passes import Settled, empty_symbols, has_moved, sampled
+from onepass.samplers.passes import Settled, empty_symbols, has_moved, sample_symbols
 from onepass.samplers.registry import method
 from onepass.samplers.windows import by_windows, settings_of
 
@@ -55,7 +55,7 @@ def fixed_point(
         del moved
         parameters = network.parameters(symbols, condition)
         heat = recalling(temperature, symbols, distribution.levels)
-        drawn = sampled(parameters, distribution, noise, heat, symbols)
+        drawn = sample_symbols(parameters, distribution, noise, heat, symbols)
         drawn = drawn if prompt is None else prompt.over(drawn, 0)
         is_final = positions < tf.reshape(frontier, [-1, *[1] * (symbols.shape.rank - 1)])
         moved = tf.math.count_nonzero(has_moved(symbols, drawn) & is_final, dtype=tf.int32)

@@ -211,12 +211,12 @@ class Native:
             condition = condition_of(self._network, zeros[0], (1, 1)) if zeros else None
         try:
             state = self.begin(1, length, condition).of_one
-            self.machine(self._given(state), condition, state)
+            self.machine(self._example_input(state), condition, state)
         except UnsupportedNetworkError as error:
             return str(error)
         return ""
 
-    def _given(self, state: Any) -> tf.Tensor:
+    def _example_input(self, state: Any) -> tf.Tensor:
         """Return an example of what one time step of one row is given, after a state."""
         del state
         layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
@@ -262,7 +262,7 @@ class NativeOutputs(Native):
         (parameters,) = state.machine.run(state.workspaces, *given)
         return parameters[:, 0, 0], state
 
-    def _given(self, state: Any) -> tf.Tensor:
+    def _example_input(self, state: Any) -> tf.Tensor:
         return state["input"]
 
     def _step(self, first: Any, like: Any) -> Callable:

@@ -59,7 +59,7 @@ def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
     return tf.zeros([*known[:-1], *([] if channels is None else [channels])], dtype)
 
 
-def sampled(
+def sample_symbols(
     parameters: tf.Tensor,
     distribution: Distribution,
     noise: tf.Tensor,

@@ -84,7 +84,7 @@ def register(
     return add
 
 
-def specialised(network: Any, distribution: Any, method: str = "auto") -> Any:
+def find_specialised(network: Any, distribution: Any, method: str = "auto") -> Any:
     """Return the registered sampler of the most specific matching types, or None.
 
     Args:

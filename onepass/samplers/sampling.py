@@ -10,10 +10,10 @@ import tensorflow as tf
 from onepass.likelihoods.truncated import Choice, counts_after, drawing
 from onepass.networks.named_conditions import between, first_state, rows
 from onepass.networks.prompts import Prompt
-from onepass.samplers import SAMPLERS, cached_chunk, specialised, speculative
+from onepass.samplers import SAMPLERS, cached_chunk, find_specialised, speculative
 from onepass.samplers.buckets import Call, row_bucket, time_bucket
 from onepass.samplers.cached import with_memory
-from onepass.samplers.chunks import chunk_length, in_chunks, padded
+from onepass.samplers.chunks import chunk_length, in_chunks, pad_chunk
 from onepass.samplers.compiled import Compiled
 from onepass.samplers.drafts import check_speculative
 from onepass.samplers.passes import Settled
@@ -72,7 +72,7 @@ class Samplers:
             (num, count) = noise.shape[:2]
 
             def noise_of(start: int, length: int) -> tf.Tensor:
-                return padded(noise[:, start : start + length], length)
+                return pad_chunk(noise[:, start : start + length], length)
 
             parts = self._in_chunks(
                 own, noise_of, num, count, count, condition, temperature, prompt
@@ -84,14 +84,14 @@ class Samplers:
             if method == "cached" and machine is not None:
                 return machine(noise, condition, temperature)
         if method == "cached":
-            return self._cached(noise, condition, temperature, prompt, shared)
+            return self._sample_cached(noise, condition, temperature, prompt, shared)
         drawn = self._whole(method)(noise, condition, temperature, prompt)
         return drawn.checked() if isinstance(drawn, Settled) else drawn
 
-    def registered(self, method: str = "auto") -> Any:
+    def find_registered(self, method: str = "auto") -> Any:
         """Return the sampler registered for the network and the method, or None."""
         model = self._model
-        find = functools.partial(specialised, model.network, model.distribution, method)
+        find = functools.partial(find_specialised, model.network, model.distribution, method)
         return self._compiled.once(("own", method), find)
 
     def _own(self, method: str, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
@@ -102,7 +102,7 @@ class Samplers:
             request.
         """
         name = "cached" if prompt is not None and method == "auto" else method
-        own = self.registered(name)
+        own = self.find_registered(name)
         fits = getattr(own, "heats_rows", False) and not isinstance(temperature, Choice)
         fits |= _is_plain(temperature, None)
         if prompt is not None:  # a chunk sampler continues from whole blocks, equal in all rows
@@ -115,7 +115,7 @@ class Samplers:
             raise ValueError(f"`method` must not be {method!r} for {reason}.")
         return own if fits else None
 
-    def chunked(self, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
+    def find_chunk_sampler(self, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
         """Return the registered chunk sampler that supports the request, or None."""
         found = (self._own(method, temperature, prompt) for method in ("cached", "auto"))
         return next((own for own in found if hasattr(own, "present")), None)
@@ -209,7 +209,7 @@ class Samplers:
         proposes = draft, getattr(draft, "compiled", None)  # another one for a changed network
         return self._compiled.once(("speculative", *proposes), make)
 
-    def _cached(
+    def _sample_cached(
         self,
         noise: tf.Tensor,
         condition: Any,
@@ -225,7 +225,7 @@ class Samplers:
         state = first_state(self._network, noise.shape[0], length, condition)
         levels = self._model.distribution.levels
         state = with_memory(state, temperature, noise.shape[2:-1], levels)
-        first, state = self._filled(prompt, shared, condition, state)
+        first, state = self._read_shared_prefix(prompt, shared, condition, state)
         begun = [] if prompt is None or not first else [prompt.symbols[:num, :first]]
         if first == length:
             return begun[0]
@@ -235,7 +235,7 @@ class Samplers:
         drawn, _ = self._chunk(given, state, time_bucket(length - first))
         return tf.concat([*begun, drawn[:num]], 1)
 
-    def _filled(
+    def _read_shared_prefix(
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
     ) -> tuple[int, Any]:
         """Read symbols known in all rows, many per pass; return their number and the next state."""
@@ -297,7 +297,7 @@ class Samplers:
         def noise_of(start: int, count: int) -> tf.Tensor:
             return layout.noise(distribution, seed, num, layout.shape([count]), start)
 
-        own = self.chunked(temperature, prompt)
+        own = self.find_chunk_sampler(temperature, prompt)
         if own is not None:
             yield from self._in_chunks(
                 own, noise_of, num, length, chunk, condition, temperature, prompt
@@ -309,7 +309,7 @@ class Samplers:
             whole = Call(tf.zeros([num, 0]), condition, temperature, prompt).of_rows(row_count)
             state = first_state(self._network, row_count, length, whole.condition)
             state = with_memory(state, temperature, layout.event, distribution.levels)
-            first, state = self._filled(whole.prompt, shared, whole.condition, state)
+            first, state = self._read_shared_prefix(whole.prompt, shared, whole.condition, state)
         else:
             first, state = 0, machine.begin(num, length, condition)
         begun = np.zeros([num, 0]) if prompt is None else prompt.symbols[:, :first].numpy()

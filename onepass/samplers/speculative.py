@@ -149,8 +149,8 @@ def speculative(
         part = over_time(lambda x: tf.gather(x, rows, axis=1), condition)
         heat = with_counts(temperature, *memory) if memory else temperature
         now = Block(tf.gather(noise, rows, axis=1), part, heat)
-        given = _given(prompt, batch, number * block, block)
-        done = settled(passes, distribution, coupling, draft, now, states, given)
+        given = _prompt_block(prompt, batch, number * block, block)
+        done = settle_block(passes, distribution, coupling, draft, now, states, given)
         memory = tuple(counts_after(counts, done.symbols) for counts in memory)
         written = drawn.write(number, done.symbols)
         return number + 1, done.states, written, count + done.passes, *memory
@@ -167,7 +167,7 @@ def speculative(
     return symbols[:, :wanted], count
 
 
-def _given(
+def _prompt_block(
     prompt: Prompt | None, batch: int, start: tf.Tensor, size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return a block's symbols in the prompt, int32 [batch, size], and the number of known ones."""
@@ -177,7 +177,7 @@ def _given(
     return symbols, tf.clip_by_value(prompt.known - start, 0, size)
 
 
-def settled(
+def settle_block(
     passes: WindowPasses,
     distribution: Distribution,
     rule: Rule,

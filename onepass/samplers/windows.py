@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.symbols import SymbolNetwork
-from onepass.samplers.passes import empty_symbols, sampled
+from onepass.samplers.passes import empty_symbols, sample_symbols
 
 ACTIVE = 6  # rows of a window that are drawn; more would seldom become final
 FEW = 8  # passes over whole images before passes over windows
@@ -139,17 +139,17 @@ def by_windows(
     first = guess if prompt is None else prompt.over(guess, 0)
     progress = Progress(first, none + known, places, tf.size(places), none, tf.constant(0))
 
-    def repeated(progress: Progress, given: Sampling, most: Any) -> Progress:
+    def repeat_passes(progress: Progress, given: Sampling, most: Any) -> Progress:
         return tf.while_loop(
             lambda progress: tf.reduce_any(progress.frontier < pixels),
-            lambda progress: (_refilled(_advanced(given, progress), pixels),),
+            lambda progress: (_refill_slots(_advance_rows(given, progress), pixels),),
             (progress,),
             maximum_iterations=most,
         )[0]
 
     if few and rows < height:
-        progress = repeated(progress, given._replace(rows=height), few)
-    progress = repeated(progress, given, images * pixels)
+        progress = repeat_passes(progress, given._replace(rows=height), few)
+    progress = repeat_passes(progress, given, images * pixels)
     passes = tf.tile(progress.passes, [given.twins])
     return FixedPoint(progress.levels, passes, progress.batch_passes)
 
@@ -162,7 +162,7 @@ def settings_of(network: SymbolNetwork, height: int | None) -> dict[str, Any]:
     return {"active_rows": getattr(network, "active_rows", ACTIVE), "few": FEW}
 
 
-def _advanced(given: Sampling, progress: Progress) -> Progress:
+def _advance_rows(given: Sampling, progress: Progress) -> Progress:
     """Return the progress after one pass over `rows` rows of the image in every slot."""
     (height, width), rows, twins = progress.levels.shape[1:3], given.rows, given.twins
     above = getattr(given.network, "rows_above", None) or 0
@@ -181,7 +181,9 @@ def _advanced(given: Sampling, progress: Progress) -> Progress:
     # Final pixels are kept, because a window's top rows lack the rows above that they depend on.
     is_open = tf.tile(number >= before[:, tf.newaxis, tf.newaxis], [twins, 1, 1])[..., tf.newaxis]
     fresh = tf.where(
-        is_open, sampled(parameters, given.distribution, noise, given.temperature, levels), levels
+        is_open,
+        sample_symbols(parameters, given.distribution, noise, given.temperature, levels),
+        levels,
     )
     changed = tf.reduce_any(fresh != levels, 3)[: tf.size(progress.slots)]
     end = ((top + rows) * width)[:, tf.newaxis, tf.newaxis]
@@ -195,7 +197,7 @@ def _advanced(given: Sampling, progress: Progress) -> Progress:
         is_open = tf.tile(number >= final[:, tf.newaxis, tf.newaxis], [twins, 1, 1])
         fresh = tf.where(
             is_open[..., tf.newaxis],
-            sampled(expected, given.distribution, noise, given.temperature, levels),
+            sample_symbols(expected, given.distribution, noise, given.temperature, levels),
             fresh,
         )
     where, was_open = progress.slots[:, tf.newaxis], before < height * width
@@ -207,7 +209,7 @@ def _advanced(given: Sampling, progress: Progress) -> Progress:
     )
 
 
-def _refilled(progress: Progress, pixels: int) -> Progress:
+def _refill_slots(progress: Progress, pixels: int) -> Progress:
     """Return the progress with the next images in the slots of finished ones.
 
     If no image is waiting, a slot keeps its finished image, which passes do not change.

@@ -7,9 +7,9 @@ import numpy as np
 
 from onepass.speech.frame_density import no_pause
 from onepass.speech.phonemes import EspeakError, TextError, TooLongError, characters_at, text_parts
-from onepass.speech.voice import Voice, load_voice, shipped
+from onepass.speech.voice import Voice, load_voice, shipped_voice
 
-__all__ = ["EspeakError", "TextError", "TooLongError", "load_voice", "shipped", "text_frames"]
+__all__ = ["EspeakError", "TextError", "TooLongError", "load_voice", "shipped_voice", "text_frames"]
 
 
 class ReadsFrames(Protocol):
@@ -50,7 +50,7 @@ def text_frames(
       EspeakError: espeak-ng is not installed or failed.
       UserError: the model does not read the voice's frames.
     """
-    voice = shipped(model.spec) if voice is None else voice
+    voice = shipped_voice(model.spec) if voice is None else voice
     voice.check(model.spec)
     if not isinstance(text, str):
         raise TextError(f"The text must be a string, got {type(text).__name__}.")
@@ -61,11 +61,11 @@ def text_frames(
         pause()
     if max_frames is not None:
         voice.check_length(sum(len(reading) for reading in readings), max_frames)
-    frames = np.concatenate([voice.spoken(reading, pause) for reading in readings])
-    return _detailed(frames) if voice.draws else frames
+    frames = np.concatenate([voice.speak_frames(reading, pause) for reading in readings])
+    return _add_recorded_level(frames) if voice.draws else frames
 
 
-def _detailed(frames: np.ndarray) -> np.ndarray:
+def _add_recorded_level(frames: np.ndarray) -> np.ndarray:
     # Imported here so that the front end needs only NumPy.
     from wavenet.data.recorded_level import recorded_frames
 

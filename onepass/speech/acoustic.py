@@ -20,7 +20,7 @@ class TensorFlowBackend:
         before, after = padded[:, :length], padded[:, 2 * distance :]
         return tf.concat([before, hidden, after], axis=-1)
 
-    def gated(self, mixed: tf.Tensor) -> tf.Tensor:
+    def gate_halves(self, mixed: tf.Tensor) -> tf.Tensor:
         """Return tanh of the first half of the channels times sigmoid of the second half."""
         first, second = tf.split(mixed, 2, axis=-1)
         return tf.tanh(first) * tf.sigmoid(second)
@@ -39,7 +39,7 @@ class TensorFlowBackend:
         """Return the arrays concatenated along the channels."""
         return tf.concat(parts, axis=-1)
 
-    def bounded(self, values: tf.Tensor, low: float, high: float) -> tf.Tensor:
+    def clip_values(self, values: tf.Tensor, low: float, high: float) -> tf.Tensor:
         """Return the values, clipped to the range from `low` to `high`."""
         return tf.clip_by_value(values, low, high)
 

@@ -98,10 +98,10 @@ def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
         # Unreachable states stay at NEVER instead of decreasing with every frame.
         total = np.maximum(np.take_along_axis(options, came[frame][None], 0)[0], NEVER)
         total = total + scores[frame]
-    return _traced(came, total, skippable)
+    return _trace_path(came, total, skippable)
 
 
-def _traced(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.ndarray:
+def _trace_path(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.ndarray:
     last = len(total) - 1
     if last and skippable[last] and total[last - 1] > total[last]:
         last -= 1
@@ -132,7 +132,7 @@ def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
     return (length / np.bincount(chain.unit))[chain.unit]
 
 
-def _fitted(
+def _fit_gaussians(
     features: Sequence[np.ndarray], phoneme_of_frame: Sequence[np.ndarray], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the smoothed mean and variance of each Gaussian's frames, each [count, channels]."""
@@ -193,7 +193,7 @@ def align(
     gains: list[float] = []
     for _ in range(rounds):
         phoneme_of_frame = [c.state[path] for c, path in zip(chains, paths, strict=True)]
-        mean, variance = _fitted(features, phoneme_of_frame, count)
+        mean, variance = _fit_gaussians(features, phoneme_of_frame, count)
         paths, total, frames = [], 0.0, 0
         for x, c in zip(features, chains, strict=True):
             scores = _scores(x, mean, variance)[:, c.state]

@@ -101,7 +101,7 @@ def rows_of(voice: Voice, examples: Sequence[Example], scale: Scale) -> list[Row
     for example in examples:
         padded = with_silence(example, BEFORE, BEHIND, scale)
         _, hidden = voice.durations(padded.phonemes)
-        expected = voice.expected(hidden, padded.durations, padded.pitch)
+        expected = voice.expected_frames(hidden, padded.durations, padded.pitch)
         frames = (padded.mel - voice.weights["mel_mean"]) / voice.weights["mel_std"]
         rows.append(
             {
@@ -114,7 +114,7 @@ def rows_of(voice: Voice, examples: Sequence[Example], scale: Scale) -> list[Row
     return rows
 
 
-def whitened(row: Rows, weights: dict[str, np.ndarray]) -> Rows:
+def whiten_difference(row: Rows, weights: dict[str, np.ndarray]) -> Rows:
     """Return the inputs of `FrameDensity` for a recording, with its differences whitened."""
     difference = (row["difference"] - weights["density_shift"]) @ weights["density_whiten"]
     inputs = {name: value for name, value in row.items() if name != "difference"}
@@ -127,7 +127,7 @@ def batches(rows: Sequence[Rows], config: DensityConfig, start_step: int = 0) ->
     while True:
         random = np.random.default_rng([config.seed, step])
         chosen = [rows[n] for n in random.integers(0, len(rows), config.clips)]
-        yield _stacked([_clip(row, config.clip_frames, random) for row in chosen])
+        yield _stack_rows([_clip(row, config.clip_frames, random) for row in chosen])
         step += 1
 
 
@@ -136,15 +136,15 @@ def _clip(row: Rows, frames: int, random: np.random.Generator) -> Rows:
     return {name: value[start : start + frames] for name, value in row.items()}
 
 
-def _stacked(rows: Sequence[Rows]) -> Rows:
+def _stack_rows(rows: Sequence[Rows]) -> Rows:
     longest = max(len(row["mask"]) for row in rows)
     return {
-        name: np.stack([_padded(row[name], longest) for row in rows]).astype(np.float32)
+        name: np.stack([_pad_rows(row[name], longest) for row in rows]).astype(np.float32)
         for name in rows[0]
     }
 
 
-def _padded(values: np.ndarray, length: int) -> np.ndarray:
+def _pad_rows(values: np.ndarray, length: int) -> np.ndarray:
     return np.pad(values, ((0, length - len(values)), *((0, 0),) * (values.ndim - 1)))
 
 
@@ -167,7 +167,7 @@ def train_density(
     )
     train, dev = (rows_of(voice, examples[split], scale) for split in ("train", "dev"))
     fixed = statistics(np.concatenate([row["difference"] for row in train]))
-    seen, held = ([whitened(row, fixed) for row in rows] for rows in (train, dev))
+    seen, held = ([whiten_difference(row, fixed) for row in rows] for rows in (train, dev))
     with TrainingRun(workdir) as run:
         run.claim({"kind": KIND, **to_json(config), "sizes": to_json(sizes)}, ("loop",))
         density = FrameDensity(sizes, config.seed)
@@ -177,7 +177,7 @@ def train_density(
             density,
             config.loop,
             lambda step, *_: batches(seen, config, step),
-            lambda: _Evaluation(state, density, _stacked(held)),
+            lambda: _Evaluation(state, density, _stack_rows(held)),
         )
     if outcome.exit_status:
         return voice, outcome

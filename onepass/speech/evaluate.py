@@ -10,10 +10,10 @@ import tyro
 
 from distill.model import load as load_model
 from onepass.foundation.errors import UserError
-from onepass.speech.evaluation import spoken
-from onepass.speech.examples import examples, prepared
+from onepass.speech.evaluation import measure_speech
+from onepass.speech.examples import examples, prepare_corpus
 from onepass.speech.train import write
-from onepass.speech.voice import load_voice, shipped
+from onepass.speech.voice import load_voice, shipped_voice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +38,11 @@ def main(given: Arguments) -> int:
     mel = model.data.mel(model.hop_samples)
     if mel is None:
         raise UserError(f"{given.model} reads no mel frames: it cannot speak texts.")
-    voice = load_voice(given.voice) if given.voice else shipped(model.spec)
+    voice = load_voice(given.voice) if given.voice else shipped_voice(model.spec)
     voice.check(model.spec)
     with TemporaryDirectory() as folder:
-        dev = examples(prepared(given.data, mel, model.gain_db, Path(folder)), mel)["dev"]
-    figures, _ = spoken(voice, model, dev, mel, given.spoken)
+        dev = examples(prepare_corpus(given.data, mel, model.gain_db, Path(folder)), mel)["dev"]
+    figures, _ = measure_speech(voice, model, dev, mel, given.spoken)
     print(json.dumps(figures, indent=2))
     if given.out is not None:
         quality = voice.spec["quality"]

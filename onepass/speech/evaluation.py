@@ -71,7 +71,7 @@ def unit_db(voice: Voice) -> float:
     return voice.spec["harmonics"]["range_nats"] * DB_PER_NAT
 
 
-def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> np.ndarray:
+def aligned_frames(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> np.ndarray:
     """Return a voice's expected frames for a recording, float32 [frames, bands].
 
     They are computed with the recording's durations and, if `true_pitch`, its F0 and voicing.
@@ -92,7 +92,7 @@ def variance_corrections(
     ratio of the recorded to the predicted total duration of phonemes. Both are needed because
     training with the mean absolute error yields medians, which vary less than the data.
     """
-    made = np.concatenate([aligned(voice, e, scale, False) for e in examples])
+    made = np.concatenate([aligned_frames(voice, e, scale, False) for e in examples])
     true = np.concatenate([e.mel for e in examples])
     bands = np.clip(true.std(axis=0) / made.std(axis=0), 1.0, MOST_STRETCH)
     pairs = [_lengths(voice, e) for e in examples]
@@ -130,7 +130,7 @@ def _lengths(voice: Voice, example: Example) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict[str, float]:
-    made = {own: aligned(voice, example, scale, not own) for own in (True, False)}
+    made = {own: aligned_frames(voice, example, scale, not own) for own in (True, False)}
     whole = with_silence(example, BEFORE, BEHIND, scale)
     _, hidden = voice.durations(whole.phonemes)
     pitch = voice.pitch(hidden, whole.durations)[BEFORE:-BEHIND]
@@ -151,7 +151,7 @@ def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict
     }
 
 
-def spoken(
+def measure_speech(
     voice: Voice, model: Vocoder, examples: Sequence[Example], mel: MelConvention, count: int
 ) -> tuple[dict[str, float], dict[str, dict[str, np.ndarray]]]:
     """Return measures of a model's speech for the first `count` recordings' texts, and the audio.

@@ -39,7 +39,7 @@ class Example:
     pitch: np.ndarray
 
 
-def prepared(
+def prepare_corpus(
     data: Path, mel: MelConvention, gain_db: float, cache_folder: str | os.PathLike[str] | None
 ) -> Corpus:
     """Return the recordings of a folder with their mel and pitch frames.
@@ -63,7 +63,7 @@ def examples(corpus: Corpus, mel: MelConvention) -> dict[str, list[Example]]:
     """
     spoken = [p for members in corpus.splits.values() for p in members if p.text]
     sequences = in_threads(lambda p: _between_words(phonemes(p.text)), spoken, "reading", "text")
-    found = _aligned(mel, spoken, sequences)
+    found = _align_examples(mel, spoken, sequences)
     names = {p.name: split for split, members in corpus.splits.items() for p in members}
     return {split: [e for e in found if names[e.name] == split] for split in corpus.splits}
 
@@ -78,7 +78,7 @@ def _between_words(spoken: Sequence[Phoneme]) -> list[Phoneme]:
     return found
 
 
-def _aligned(
+def _align_examples(
     mel: MelConvention, spoken: Sequence[Prepared], sequences: Sequence[Sequence[Phoneme]]
 ) -> list[Example]:
     # The aligner treats all pauses as the same silence; only the network distinguishes them.

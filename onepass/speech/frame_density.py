@@ -97,17 +97,17 @@ def conditional(
       past: whitened differences of the preceding frames, newest first, [..., past * bands].
       known: the result of `context` for the frame.
     """
-    hidden = backend.gated(past @ weights["density_past"] + known) @ weights["density_0_out"]
+    hidden = backend.gate_halves(past @ weights["density_past"] + known) @ weights["density_0_out"]
     for layer in range(1, config.density_layers):
         name = f"density_{layer}"
         mixed = hidden @ weights[f"{name}_mix"] + weights[f"{name}_mix_bias"]
-        hidden = hidden + backend.gated(mixed) @ weights[f"{name}_out"]
+        hidden = hidden + backend.gate_halves(mixed) @ weights[f"{name}_out"]
     outputs = hidden @ weights["density_head"] + weights["density_head_bias"]
     means = outputs[..., : config.bands] + past @ weights["density_linear"]
-    return means, backend.bounded(outputs[..., config.bands :], *LOG_SCALES)
+    return means, backend.clip_values(outputs[..., config.bands :], *LOG_SCALES)
 
 
-def drawn(
+def draw_differences(
     config: VoiceConfig,
     weights: Weights,
     expected: np.ndarray,

@@ -33,7 +33,7 @@ class Backend(Protocol):
     def neighbours(self, hidden: Any, distance: int) -> Any:
         """Concatenate the channels at t - distance, t and t + distance; zeros beyond the ends."""
 
-    def gated(self, mixed: Any) -> Any:
+    def gate_halves(self, mixed: Any) -> Any:
         """Return tanh(a) * sigmoid(b), where a and b are the two halves of the channels."""
 
     def gather(self, rows: Any, index: Any) -> Any:
@@ -45,7 +45,7 @@ class Backend(Protocol):
     def join(self, parts: list[Any]) -> Any:
         """Return the arrays concatenated along the channels."""
 
-    def bounded(self, values: Any, low: float, high: float) -> Any:
+    def clip_values(self, values: Any, low: float, high: float) -> Any:
         """Return the values, clipped to the range from `low` to `high`."""
 
 
@@ -118,7 +118,9 @@ def _stack(
 ) -> Any:
     for layer, dilation in enumerate(dilations):
         mixed = _dense(weights, f"{name}_{layer}_mix", backend.neighbours(hidden, dilation))
-        hidden = (hidden + _dense(weights, f"{name}_{layer}_out", backend.gated(mixed))) * mask
+        hidden = (
+            hidden + _dense(weights, f"{name}_{layer}_out", backend.gate_halves(mixed))
+        ) * mask
     return hidden
 
 
@@ -179,7 +181,7 @@ class NumpyBackend:
         padded = np.pad(hidden, ((distance, distance), (0, 0)))
         return np.concatenate([padded[: len(hidden)], hidden, padded[2 * distance :]], axis=1)
 
-    def gated(self, mixed: np.ndarray) -> np.ndarray:
+    def gate_halves(self, mixed: np.ndarray) -> np.ndarray:
         """Return tanh of the first half of the channels times sigmoid of the second half."""
         first, second = np.split(mixed, 2, axis=-1)
         return np.tanh(first) * (0.5 + 0.5 * np.tanh(0.5 * second))
@@ -196,6 +198,6 @@ class NumpyBackend:
         """Return the arrays concatenated along the channels."""
         return np.concatenate(parts, axis=-1)
 
-    def bounded(self, values: np.ndarray, low: float, high: float) -> np.ndarray:
+    def clip_values(self, values: np.ndarray, low: float, high: float) -> np.ndarray:
         """Return the values, clipped to the range from `low` to `high`."""
         return np.clip(values, low, high)

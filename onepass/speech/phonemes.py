@@ -248,11 +248,11 @@ def text_parts(words: str, most: int = MAX_CHARACTERS) -> list[str]:
     parts = [words]
     for boundary in (SENTENCES, CLAUSES, WORDS, CHARACTERS):
         pieces = (boundary.split(part) if spoken_length(part) > most else [part] for part in parts)
-        parts = _packed([piece for each in pieces for piece in each], most)
+        parts = _pack_pieces([piece for each in pieces for piece in each], most)
     return [part for part in parts if part.strip()]
 
 
-def _packed(pieces: list[str], most: int) -> list[str]:
+def _pack_pieces(pieces: list[str], most: int) -> list[str]:
     packed, length = [""], 0
     for piece in pieces:
         more = spoken_length(piece)

@@ -21,8 +21,8 @@ from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import to_json
 from onepass.speech.card import card
 from onepass.speech.density_training import DensityConfig, train_density
-from onepass.speech.evaluation import frame_measures, spoken, variance_corrections
-from onepass.speech.examples import Example, examples, prepared
+from onepass.speech.evaluation import frame_measures, measure_speech, variance_corrections
+from onepass.speech.examples import Example, examples, prepare_corpus
 from onepass.speech.network import VoiceConfig
 from onepass.speech.phonemes import QUESTION
 from onepass.speech.training import Scale, SpeechConfig, scale_of, train
@@ -68,7 +68,7 @@ def main(given: Arguments) -> int:
         raise UserError(f"{given.model} reads no mel frames: there is nothing to learn for text.")
     if given.spoken < 2:
         raise UserError(f"`spoken` must be at least 2, got {given.spoken}.")
-    corpus = prepared(given.data, mel, model.gain_db, given.workdir / "features")
+    corpus = prepare_corpus(given.data, mel, model.gain_db, given.workdir / "features")
     found = examples(corpus, mel)
     scale = scale_of(found["train"], mel)
     if given.start_from is None:
@@ -76,7 +76,7 @@ def main(given: Arguments) -> int:
         print(outcome.summary(given.workdir, "best dev {:.3f}", ""))
         if outcome.exit_status:
             return outcome.exit_status
-        voice = _finished(given, found["train"], scale, mel)
+        voice = _finish_voice(given, found["train"], scale, mel)
         origin = _origin(given, found["train"], voice)
     else:
         voice, origin = load_voice(given.start_from), {}
@@ -91,7 +91,7 @@ def main(given: Arguments) -> int:
     if given.out is None:
         return 0
     voice = dataclasses.replace(voice, spec={**voice.spec, **origin})
-    quality = _measured(given, voice, model, found["dev"], scale, mel)
+    quality = _measure_voice(given, voice, model, found["dev"], scale, mel)
     spec = {**voice.spec, "gain_db": model.gain_db, "quality": quality}
     write(given.out, dataclasses.replace(voice, spec=spec))
     print(json.dumps(quality, indent=2))
@@ -123,7 +123,7 @@ def voice_of(
     return Voice(sizes, scale.symbols, {**weights, **scale.weights, **plain}, spec)
 
 
-def _finished(
+def _finish_voice(
     given: Arguments, train_split: list[Example], scale: Scale, mel: MelConvention
 ) -> Voice:
     arrays = best_or_newest(RunDirectory.open(given.workdir))
@@ -139,10 +139,10 @@ def _finished(
     )
 
 
-def _measured(
+def _measure_voice(
     given: Arguments, voice: Voice, model: Any, dev: list[Example], scale: Scale, mel: MelConvention
 ) -> dict[str, Any]:
-    synthesised, sounds = spoken(voice, model, dev, mel, given.spoken)
+    synthesised, sounds = measure_speech(voice, model, dev, mel, given.spoken)
     folder = given.workdir / "spoken"
     folder.mkdir(exist_ok=True)
     for name, pair in sounds.items():

@@ -166,7 +166,7 @@ def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
     }
 
 
-def stacked(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -> dict:
+def stack_rows(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -> dict:
     """Return the rows as one batch, padded with zeros to the lengths `phonemes` and `frames`."""
     of_phonemes = ("numbers", "contexts", "phoneme_mask", "duration_mask", "log_durations")
     batch = {}
@@ -212,7 +212,7 @@ def batches(
             network_inputs(with_silence(members[n], before, behind, scale), scale)
             for n, (before, behind) in zip(chosen, silence.tolist(), strict=True)
         ]
-        batch = stacked(rows, most[place], frames)
+        batch = stack_rows(rows, most[place], frames)
         for name, rate in (("mel", config.mel_dropout), ("melody", config.melody_dropout)):
             kept = random.random((count, channels)) >= rate
             # Scaled so that a channel keeps the mean that it has without dropout.
@@ -228,7 +228,7 @@ class EvaluationCallback:
         self.state, self.loss = state, loss
         channels = loss.model.config.encoder_channels
         rows = [network_inputs(with_silence(e, 4, 10, scale), scale) for e in dev]
-        self.batch = stacked(
+        self.batch = stack_rows(
             rows, max(len(r["numbers"]) for r in rows), max(len(r["mel"]) for r in rows)
         )
         everything = np.ones((len(rows), channels), np.float32)

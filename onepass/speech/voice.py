@@ -14,7 +14,7 @@ import numpy as np
 from onepass.foundation.atomic_files import read_npz
 from onepass.foundation.errors import UserError
 from onepass.speech import network
-from onepass.speech.frame_density import STATISTICS, drawn, initial_density, no_pause
+from onepass.speech.frame_density import STATISTICS, draw_differences, initial_density, no_pause
 from onepass.speech.inputs import contexts, numbers, phoneme_of_frame, positions
 from onepass.speech.network import NumpyBackend, VoiceConfig
 from onepass.speech.phonemes import (
@@ -83,7 +83,7 @@ class Voice:
             would be more than MAX_FRAMES frames.
           EspeakError: espeak-ng is not installed or failed.
         """
-        return self.spoken(self.reading(text, speed))
+        return self.speak_frames(self.reading(text, speed))
 
     def reading(self, text: str, speed: float = 1.0) -> "Reading":
         """Return the `Reading` of a text; this is cheap compared with `spoken`.
@@ -107,7 +107,7 @@ class Voice:
                 f"{frames * self.hop_seconds:.0f} s; speak it in parts."
             )
 
-    def spoken(self, reading: "Reading", pause: Callable[[], None] = no_pause) -> np.ndarray:
+    def speak_frames(self, reading: "Reading", pause: Callable[[], None] = no_pause) -> np.ndarray:
         """Return the mel frames of a reading, float32 [frames, bands].
 
         `pause` is called between pieces of the work; an exception that it raises stops it.
@@ -179,17 +179,21 @@ class Voice:
         """
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
         temperature = self.temperature if temperature is None else temperature
-        weights, standard = self.weights, self.expected(hidden, lengths, pitch)
+        weights, standard = self.weights, self.expected_frames(hidden, lengths, pitch)
         if temperature and self.config.density_channels:
             noise = np.random.RandomState(0).standard_normal(standard.shape)  # a frozen stream
             scaled = (temperature * noise).astype(np.float32)
             where = positions(lengths)
             pause()
-            standard += drawn(self.config, weights, standard, pitch, where, scaled, pause)
+            standard += draw_differences(
+                self.config, weights, standard, pitch, where, scaled, pause
+            )
         frames = weights["mel_mean"] + weights["mel_std"] * weights["mel_stretch"] * standard
         return np.maximum(frames, 0.0).astype(np.float32)
 
-    def expected(self, hidden: np.ndarray, lengths: np.ndarray, pitch: np.ndarray) -> np.ndarray:
+    def expected_frames(
+        self, hidden: np.ndarray, lengths: np.ndarray, pitch: np.ndarray
+    ) -> np.ndarray:
         """Return the expected frames, float32 [frames, bands], in standard deviations."""
         standard = network.mel(
             NumpyBackend(),
@@ -298,7 +302,7 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
         raise ValueError(f"`harmonics` must have {config.bands} bands")
 
 
-def shipped(spec: dict[str, Any] | None = None) -> Voice:
+def shipped_voice(spec: dict[str, Any] | None = None) -> Voice:
     """Return the shipped voice for a model's frames, or the first voice if none fits.
 
     All voices are of the same speaker; they differ in the convention of their mel frames.

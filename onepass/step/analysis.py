@@ -16,7 +16,7 @@ from onepass.step import (  # noqa: F401
 from onepass.step.groups import Groups, Turned
 from onepass.step.layer_names import layer_of
 from onepass.step.pairs import concerns, pairs
-from onepass.step.replay import needed
+from onepass.step.replay import operations_for
 from onepass.step.rules import RULES
 from onepass.step.sizes import same, static_value
 from onepass.step.streams import (
@@ -112,7 +112,7 @@ class Analysis:
 
     def _pairs(self) -> Iterator[tuple[tf.Operation, tf.Operation]]:
         """Yield each operation that the output needs, with its counterpart in the other graph."""
-        short, long = (needed(graph.outputs) for graph in self.graphs)
+        short, long = (operations_for(graph.outputs) for graph in self.graphs)
         first = first_difference(short, long)
         if first is not None:
             raise UnsupportedNetworkError(
@@ -165,7 +165,7 @@ class Analysis:
                 raise node.unsupported("it does not end a dilated convolution")
             return convolution.dilated_convolution(node, short, long)
         if op.type in indexing.INDEXED and (whole := indexing.Indexed.ending_at(op)):
-            return indexing.indexed(node, whole)
+            return indexing.index_part(node, whole)
         if concerns(node):
             return pairs(node, self.groups)
         tables = {i: kind for i, kind in enumerate(node.kinds) if isinstance(kind, Table)}
@@ -173,7 +173,7 @@ class Analysis:
             node.kinds[index] = kind.as_stream()
         if not node.streams() and op.type not in loops.LOOPS:
             return rowwise.still(node) if grows else self._constant(node)
-        part = _ruled(node)
+        part = _apply_rule(node)
         for index, kind in tables.items():
             delays = part.delays.get(index, (0,))
             if len(delays) > 1:
@@ -188,7 +188,7 @@ class Analysis:
                 if not node.streams() or node.type in SHAPES:
                     return rowwise.still(node)
                 if node.type in RULES:
-                    return _ruled(node)
+                    return _apply_rule(node)
             except UnsupportedNetworkError:
                 pass  # its rows differ from each other
         refused = Refused(f"{node.layer} depends on the length of its input")
@@ -199,7 +199,7 @@ class Analysis:
         """Return how a step runs an operation whose output depends on neither length nor input."""
         outputs = node.op.outputs
         if not any(node.kinds) and node.type != "Const":
-            return Part([None] * len(outputs), rowwise.replayed(node))
+            return Part([None] * len(outputs), rowwise.replay_operation(node))
         short, long = ([static_value(x) for x in op.outputs] for op in (node.op, node.longer))
         if all(same(*both) for both in zip(short, long, strict=True)):
             known = list(zip(short, outputs, strict=True))
@@ -208,7 +208,7 @@ class Analysis:
                 lambda inputs, call: [tf.constant(x, y.dtype) for x, y in known],
             )
         if node.type in rowwise.LIKE:
-            return Part([None], lambda inputs, call: [rowwise.filled(node)])
+            return Part([None], lambda inputs, call: [rowwise.fill_like_input(node)])
         refused = [kind for kind in node.kinds if isinstance(kind, Refused)]
         refused += [Refused(f"{node.layer} depends on the length of its input")]
         return Part([refused[0]] * len(outputs), None)
@@ -249,7 +249,7 @@ def _whole(op: tf.Operation) -> convolution.Dilated | indexing.Indexed | None:
     return indexing.Indexed.ending_at(op) if op.type in indexing.INDEXED else None
 
 
-def _ruled(node: Node) -> Part:
+def _apply_rule(node: Node) -> Part:
     """Return how a step runs an operation, according to its registered rule."""
     if node.type not in RULES:
         node.refuse_kinds()

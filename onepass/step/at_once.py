@@ -45,18 +45,18 @@ class Entry(NamedTuple):
     last: list[str]
 
 
-def executed(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def execute_operation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return the outputs of an operation for given inputs.
 
     Args:
       op: an operation of any graph.
       inputs: eager tensors, one for each of the operation's inputs.
     """
-    known = _kept(op.graph)
+    known = _cache_of(op.graph)
     name = op.name
     if name not in known:
         dtype = op.outputs[0].dtype if op.outputs else None
-        known[name] = prepared(op.node_def, len(op.outputs), dtype)
+        known[name] = prepare_operation(op.node_def, len(op.outputs), dtype)
     return execute_prepared(known[name], inputs)
 
 
@@ -71,7 +71,7 @@ def execute_prepared(found: Prepared, inputs: Sequence[tf.Tensor]) -> list[tf.Te
     )
 
 
-def _kept(graph: tf.Graph) -> dict:
+def _cache_of(graph: tf.Graph) -> dict:
     """Return a dictionary of cached values that lives as long as the graph."""
     kept = graph.get_collection_ref(_KEPT)
     if not kept or kept[0] is not graph:  # a nested graph copies the collections of the outer one
@@ -79,7 +79,7 @@ def _kept(graph: tf.Graph) -> dict:
     return kept[1]
 
 
-def prepared(node: Any, outputs: int, dtype: tf.DType | None) -> Prepared:
+def prepare_operation(node: Any, outputs: int, dtype: tf.DType | None) -> Prepared:
     """Return what the eager execution of an operation needs.
 
     Args:
@@ -125,7 +125,7 @@ def schedule(
       assigns: whether to include assignments to variables.
     """
     names = tuple(tensor.name for tensor in fetches)
-    found = _kept(fetches[0].graph)
+    found = _cache_of(fetches[0].graph)
     key = names, frozenset(known), assigns
     if key not in found:
         kept, entries = set(names), []

@@ -2,11 +2,11 @@
 
 import tensorflow as tf
 
-from onepass.step.rings import pushed
+from onepass.step.rings import push_rows
 from onepass.step.streams import Keys
 
 
-def written(cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+def write_cache(cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
     """Return a cache with `rows` written at the time steps starting at `position`.
 
     Args:
@@ -24,7 +24,7 @@ def written(cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor
     return tf.where(is_new, tf.roll(padded, position, 0), cache)
 
 
-def keyed(
+def write_keyed(
     cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, keys: Keys, axis: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Write rows to a cache; return the keys' rows in the order of `keys.times`, and the cache.
@@ -39,9 +39,9 @@ def keyed(
     rest = [i for i in range(rows.shape.rank) if i != axis]
     back = [1 + rest.index(i) if i != axis else 0 for i in range(rows.shape.rank)]
     if not keys.is_window:
-        new = written(cache, tf.transpose(rows, [axis, *rest]), position)
+        new = write_cache(cache, tf.transpose(rows, [axis, *rest]), position)
         return tf.transpose(new, back), new
-    new, window = pushed(cache, rows, position, axis), cache.shape[0]
+    new, window = push_rows(cache, rows, position, axis), cache.shape[0]
     if rows.shape[axis] == 1:
         return tf.transpose(new, back), new
     # With several rows, the first queries read keys that the new ring has already overwritten.
@@ -50,7 +50,7 @@ def keyed(
     return tf.transpose(whole, back), new
 
 
-def lengthened(cache: tf.Tensor, length: int) -> tf.Tensor:
+def lengthen_cache(cache: tf.Tensor, length: int) -> tf.Tensor:
     """Return a cache [horizon, ...] padded with zeros up to a longer horizon."""
     return tf.pad(cache, [[0, length - cache.shape[0]], *[[0, 0]] * (cache.shape.rank - 1)])
 

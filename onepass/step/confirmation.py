@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from onepass.networks.condition_specs import is_at_rate, sized
+from onepass.networks.condition_specs import is_at_rate, shape_at
 from onepass.step.probes import Argument, Probe, differs
 from onepass.step.program import LENGTHS
 from onepass.step.tracing import Traces
@@ -46,7 +46,7 @@ def _fault(traces: Traces, specs: Sequence[tf.TensorSpec], length: int) -> str:
     from onepass.step.random_inputs import RandomInputs
     from onepass.step.random_weights import precisions_for, weights_of, with_random_weights
 
-    example = [tf.TensorSpec(sized(spec, 1, [length]), spec.dtype) for spec in specs]
+    example = [tf.TensorSpec(shape_at(spec, 1, [length]), spec.dtype) for spec in specs]
     if traces.of(example).graph.outputs[0].shape[1] != length:
         return ""  # its rows are no time steps
     draw = RandomInputs(traces, specs, 0, None, [length])

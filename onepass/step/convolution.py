@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from onepass.step.rowwise import rowwise
 from onepass.step.rules import rule
-from onepass.step.shifts import padded
+from onepass.step.shifts import pad_stream
 from onepass.step.sizes import static_value
 from onepass.step.streams import Call, Node, Part, Run, Stream
 
@@ -82,7 +82,7 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     """
     stream = node.only()
     axis = stream.axis
-    blocks = _known(node, whole.space.inputs[1])
+    blocks = _static_array(node, whole.space.inputs[1])
     conv_axis = whole.conv_axis(axis)
     kernel = whole.inner.inputs[1].shape
     if stream.is_merged or blocks.prod() != blocks[axis - 1] or kernel[2 - conv_axis] != 1:
@@ -97,7 +97,7 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     return Part([kind], _flat(whole.inner.type, conv_axis - 1), {0: delays})
 
 
-def _known(node: Node, tensor: tf.Tensor) -> np.ndarray:
+def _static_array(node: Node, tensor: tf.Tensor) -> np.ndarray:
     value = static_value(tensor)
     if value is None:
         raise node.unsupported("an argument that must be constant is computed")
@@ -106,8 +106,8 @@ def _known(node: Node, tensor: tf.Tensor) -> np.ndarray:
 
 def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple[int, int]:
     """Return the numbers of zero rows before and after, except those that fill the last block."""
-    paddings = _known(node, whole.space.inputs[2])[axis - 1]
-    crops = _known(node, batch.inputs[2])[axis - 1]
+    paddings = _static_array(node, whole.space.inputs[2])[axis - 1]
+    crops = _static_array(node, batch.inputs[2])[axis - 1]
     # Rows that fill the last block are padded first and cropped at the end.
     return int(paddings[0] - crops[0]), int(paddings[1] - crops[1])
 
@@ -117,7 +117,7 @@ def _windows(
 ) -> tuple[Stream, tuple[int, ...]]:
     """Return the stream of a convolution's output, and the delay of each tap."""
     if any(around):
-        stream = padded(node, stream, *around)
+        stream = pad_stream(node, stream, *around)
     reach = (taps - 1) * dilation
     offset = (stream.offset or 0) - reach
     ahead = stream.ahead
@@ -147,7 +147,7 @@ def _flat(type_name: str, axis: int) -> Run:
             total = tf.add_n(products)
             return [tf.reshape(total, [*taps[0].shape[:-1], -1])]
         groups = taps[0].shape[-1] // kernel.shape[1]
-        return [_grouped(taps, kernel, groups) if groups > 1 else _product(taps, kernel)]
+        return [_convolve_groups(taps, kernel, groups) if groups > 1 else _product(taps, kernel)]
 
     return run
 
@@ -160,7 +160,7 @@ def _product(taps: Sequence[tf.Tensor], kernel: tf.Tensor) -> tf.Tensor:
     return tf.reshape(product, [*window.shape[:-1], kernel.shape[-1]])
 
 
-def _grouped(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) -> tf.Tensor:
+def _convolve_groups(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) -> tf.Tensor:
     """Return the sum over taps of each group's channels times its part of the kernel."""
     window = tf.stack(taps, -2)
     window = tf.reshape(window, [*window.shape[:-1], groups, -1])

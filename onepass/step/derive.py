@@ -9,15 +9,15 @@ import tensorflow as tf
 from onepass.networks.any_length import any_length
 from onepass.networks.condition_specs import FIXED_ENTRIES
 from onepass.networks.network import brings_step, condition_specs, input_spec
-from onepass.networks.trainable import offered
+from onepass.networks.trainable import attribute_of
 from onepass.step.confirmation import observed_fault
-from onepass.step.hoisting import Hoisted, hoisted
+from onepass.step.hoisting import Hoisted, hoist_frames
 from onepass.step.horizon import POSITION, State, batch_of, horizon_of
 from onepass.step.layer_names import layer_names
 from onepass.step.program import LENGTHS, StepProgram
-from onepass.step.replay import captured, run_graph
+from onepass.step.replay import captures_by_name, run_graph
 from onepass.step.streams import NotCausalError, UnsupportedNetworkError
-from onepass.step.tracing import Traces, is_temporal, sized
+from onepass.step.tracing import Traces, is_temporal, spec_of_length
 from onepass.step.verification import verify
 
 LENGTH = 1024  # default length of a state
@@ -31,7 +31,7 @@ class Incremental:
 
     With attention or a table of positions, the state has room for a limited number of time steps,
     its horizon: the length that it was made for, rounded up to a power of two if the table has
-    enough rows. `lengthened` extends it.
+    enough rows. `lengthen_state` extends it.
 
     Args:
       function: function from inputs, and conditions if there are any, to [batch, time, parameters].
@@ -57,7 +57,7 @@ class Incremental:
         self._compiled = tf.function(self._step, autograph=False)
         with tf.init_scope():
             if isinstance(function, Traces):  # graphs of an earlier check
-                short = [sized(spec, LENGTHS[0][0]) for spec in specs]
+                short = [spec_of_length(spec, LENGTHS[0][0]) for spec in specs]
                 function.forget_if_changed([_of_rows(spec, 1) for spec in short])
             verify(self, self.program(1), specs)
 
@@ -142,7 +142,7 @@ class Incremental:
 
         def step(state: State, *arguments: tf.Tensor) -> tuple[tf.Tensor, State]:
             flat = tf.nest.flatten((arguments[0], state, *arguments[1:]))
-            values = captured(graph) | dict(zip(names, flat, strict=False))
+            values = captures_by_name(graph) | dict(zip(names, flat, strict=False))
             made = run_graph(values, graph.outputs)
             return tf.nest.pack_sequence_as(traced.structured_outputs, made)
 
@@ -160,7 +160,7 @@ class Incremental:
             program.horizon(least)
             return least
 
-    def lengthened(self, state: State, length: int, fixed: Sequence[tf.Tensor] = ()) -> State:
+    def lengthen_state(self, state: State, length: int, fixed: Sequence[tf.Tensor] = ()) -> State:
         """Return a state for a longer sequence; `state` itself if it has room for it.
 
         Args:
@@ -177,7 +177,7 @@ class Incremental:
             return state
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         program = self.program(batch_of(state), [tuple(each.shape) for each in fixed])
-        return program.lengthened(state, before, self._horizon(program, length), fixed)
+        return program.lengthen_state(state, before, self._horizon(program, length), fixed)
 
     def step(
         self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
@@ -274,10 +274,10 @@ def incremental(
         return network
     conditions = condition_specs(network, condition)
     call, specs = any_length(network, [input_spec(network, inputs), *conditions.values()])
-    parts = hoisted(call, specs, list(conditions))
+    parts = hoist_frames(call, specs, list(conditions))
     if parts is not None:
         call, specs = Traces(parts), parts.specs
-    reason = offered(call, "no_step", "") or offered(network, "no_step", "")
+    reason = attribute_of(call, "no_step", "") or attribute_of(network, "no_step", "")
     if reason:
         raise UnsupportedNetworkError(f"{reason}, so that no step can be derived")
     called = call if function is None else function

@@ -7,7 +7,7 @@ import tensorflow as tf
 from onepass.step import caches, rings
 from onepass.step.analysis import Analysis
 from onepass.step.horizon import POSITION, Horizon, State
-from onepass.step.replay import captured
+from onepass.step.replay import captures_by_name
 from onepass.step.streams import Call, Keys, Part
 
 
@@ -33,7 +33,9 @@ class Execution:
         self._position = state[POSITION]
         self._rows = arguments[0].shape[1]
         timed = [analysis.inputs[index] for index in analysis.timed]
-        self._values = captured(analysis.graphs[0]) | dict(zip(timed, arguments, strict=True))
+        self._values = captures_by_name(analysis.graphs[0]) | dict(
+            zip(timed, arguments, strict=True)
+        )
         self._values |= {name: state[f"fixed/{name}"] for name in analysis.fixed}
         self._call = Call(self._rows, state, keys=self._keys)
         self._known_keys: dict[str, Keys] = {}
@@ -47,12 +49,12 @@ class Execution:
             outputs = part.run(inputs, self._call) if part.run else []
             values.update(zip((x.name for x in op.outputs), outputs, strict=True))
         pushed = {
-            name: rings.pushed(
+            name: rings.push_rows(
                 self._state[name], values[name], self._position, analysis.stream(name).axis
             )
             for name in analysis.memory
         }
-        result = self._delayed(self._output, (analysis.lag,))[0]
+        result = self._delay_rows(self._output, (analysis.lag,))[0]
         changed = {**pushed, **self._call.changed, POSITION: self._position + self._rows}
         return result, {**self._state, **changed}
 
@@ -64,7 +66,7 @@ class Execution:
         if index in part.keys:
             return [self._whole(name, part.group, part.delays[index][0])]
         if name in self._values:
-            return self._delayed(name, part.delays.get(index, (0,)))
+            return self._delay_rows(name, part.delays.get(index, (0,)))
         return [None]
 
     def _table(self, op: tf.Operation, part: Part, index: int) -> tf.Tensor:
@@ -84,16 +86,16 @@ class Execution:
         key = self._horizon.keys_name(name, self._analysis.groups.root(group))
         if key not in self._read_keys:
             axis = self._analysis.stream(name).axis
-            rows = self._delayed(name, (delay,))[0]
-            self._read_keys[key], self._call.changed[key] = caches.keyed(
+            rows = self._delay_rows(name, (delay,))[0]
+            self._read_keys[key], self._call.changed[key] = caches.write_keyed(
                 self._state[key], rows, self._position, self._keys(group), axis
             )
         return self._read_keys[key]
 
-    def _delayed(self, name: str, delays: tuple[int, ...]) -> list[tf.Tensor]:
+    def _delay_rows(self, name: str, delays: tuple[int, ...]) -> list[tf.Tensor]:
         if delays == (0,):
             return [self._values[name]]
         root = self._analysis.root(name)
         axis = self._analysis.stream(root).axis
         past = self._state.get(root)
-        return rings.delayed(past, self._values[root], self._position, delays, axis)
+        return rings.read_delays(past, self._values[root], self._position, delays, axis)

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.networks.condition_specs import Frames, Specs, is_at_rate, sized
+from onepass.networks.condition_specs import Frames, Specs, is_at_rate, shape_at
 from onepass.networks.outputs import one_line_errors
-from onepass.step.replay import captured, needed, run_graph
+from onepass.step.replay import captures_by_name, operations_for, run_graph
 from onepass.step.sizes import static_value
 from onepass.step.streams import UnsupportedNetworkError
 from onepass.step.tracing import SHAPES, dependent, graph_of
@@ -67,7 +67,7 @@ class Cut:
         """Return the value as a condition, [batch, time, ...]."""
         return value if self.axis in (None, 1) else tf.transpose(value, self._order(value))
 
-    def restored(self, value: tf.Tensor) -> tf.Tensor:
+    def restore_value(self, value: tf.Tensor) -> tf.Tensor:
         """Return a condition [batch, time, ...] as the network's value."""
         if self.axis in (None, 1):
             return value
@@ -95,7 +95,7 @@ class InFrames:
         length, count = (_size(arguments[n]) for n in (0, self._first))
         spec: Any = self._specs[self._first]
         behind = (count - spec.extra) * spec.hop - length
-        outputs = self._call(*_padded(arguments, self._specs, behind))
+        outputs = self._call(*_pad_arguments(arguments, self._specs, behind))
         return outputs if isinstance(behind, int) and not behind else outputs[:, :length]
 
 
@@ -104,7 +104,7 @@ def _size(values: tf.Tensor) -> int | tf.Tensor:
     return tf.shape(values)[1] if values.shape[1] is None else values.shape[1]
 
 
-def _padded(
+def _pad_arguments(
     arguments: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec], behind: int | tf.Tensor
 ) -> list[tf.Tensor]:
     """Return arguments, those with a time axis with zeros for `behind` further time steps."""
@@ -186,10 +186,10 @@ class Hoisted:
             self._known[shapes, length] = graph
         zeros = tf.zeros(graph.inputs[0].shape, graph.inputs[0].dtype)
         behind = graph.inputs[0].shape[1] - length
-        arguments = _padded([zeros, *values], self._specs, behind)
+        arguments = _pad_arguments([zeros, *values], self._specs, behind)
         arguments[0] = zeros
-        known = captured(graph) | _named(graph, arguments)
-        operations = self._aligned(graph)
+        known = captures_by_name(graph) | _tensors_by_name(graph, arguments)
+        operations = self._operations_on_frames(graph)
         with one_line_errors(self._specs):
             found = run_graph(known, [cut.in_graph(operations) for cut in self.cuts])
         made = {n: x for n, x in condition.items() if n in self.conditions}
@@ -206,22 +206,22 @@ class Hoisted:
         shapes = [tuple(fixed[name].shape) if name in fixed else None for name in self._names]
         try:
             graph = self._graph(rows, length, shapes)
-            operations = self._aligned(graph)
+            operations = self._operations_on_frames(graph)
         except (ValueError, TypeError, tf.errors.OpError):
             if length >= self.fewest * self.hop:
                 raise
             graph = self._graph(rows, self.fewest * self.hop, shapes)
-            operations = self._aligned(graph)
+            operations = self._operations_on_frames(graph)
         behind = graph.inputs[0].shape[1] - length
-        padded = _padded([inputs, *conditions], self.specs, behind)
+        padded = _pad_arguments([inputs, *conditions], self.specs, behind)
         given = dict(zip(self.conditions, padded[1:], strict=True))
-        values = captured(graph)
+        values = captures_by_name(graph)
         for name, tensor in zip(["", *self._names], graph.inputs, strict=False):
             if not name or name in given:
                 values[tensor.name] = given[name] if name else padded[0]
         for cut in self.cuts:
-            values[cut.in_graph(operations).name] = cut.restored(given[cut.name])
-        for op in needed(graph.outputs, values):
+            values[cut.in_graph(operations).name] = cut.restore_value(given[cut.name])
+        for op in operations_for(graph.outputs, values):
             if op.type in SHAPES and all(static_value(x) is not None for x in op.outputs):
                 values |= {x.name: tf.constant(static_value(x), x.dtype) for x in op.outputs}
         return run_graph(values, graph.outputs, scope="")[0][:, :length]
@@ -236,7 +236,7 @@ class Hoisted:
                 # Whether there are enough frames to reflect, only a call shows.
                 zeros = [tf.zeros(x.shape, x.dtype) for x in graphs[0].inputs[: len(self._specs)]]
                 found = [x for op in self._on_frames(graphs[0]) for x in op.outputs]
-                run_graph(captured(graphs[0]) | _named(graphs[0], zeros), found)
+                run_graph(captures_by_name(graphs[0]) | _tensors_by_name(graphs[0], zeros), found)
                 return frames, graphs
             except (ValueError, TypeError, tf.errors.OpError) as error:
                 faults.append(error)
@@ -247,7 +247,7 @@ class Hoisted:
     ) -> tf.Graph:
         """Return the graph for the whole frames that `length` time steps need."""
         whole = -(-length // self.hop) * self.hop
-        specs = [tf.TensorSpec(sized(x, rows, [whole]), x.dtype) for x in self._specs]
+        specs = [tf.TensorSpec(shape_at(x, rows, [whole]), x.dtype) for x in self._specs]
         for n, shape in enumerate(shapes, 1):
             if shape is not None and not is_at_rate(self._specs[n]):
                 specs[n] = tf.TensorSpec(shape, specs[n].dtype)
@@ -260,7 +260,7 @@ class Hoisted:
         inputs = [graph.inputs[n].op for n in self._frames]
         return [op for op in (*inputs, *dependent(graph, self._frames)) if op not in moving]
 
-    def _aligned(self, graph: tf.Graph) -> list[tf.Operation]:
+    def _operations_on_frames(self, graph: tf.Graph) -> list[tf.Operation]:
         operations = self._on_frames(graph)
         if [op.type for op in operations] != self._types:
             raise UnsupportedNetworkError(
@@ -269,7 +269,7 @@ class Hoisted:
         return operations
 
 
-def hoisted(
+def hoist_frames(
     call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], names: Sequence[str]
 ) -> Hoisted | None:
     """Return a network in two functions; None if no condition is at a frame rate.
@@ -280,7 +280,7 @@ def hoisted(
     return Hoisted(call, specs, names) if reads_frames else None
 
 
-def _named(graph: tf.Graph, arguments: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+def _tensors_by_name(graph: tf.Graph, arguments: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     return dict(zip((x.name for x in graph.inputs[: len(arguments)]), arguments, strict=True))
 
 
@@ -322,7 +322,7 @@ def _cuts(
 
     waiting = [
         x
-        for op in needed(graphs[0].outputs)
+        for op in operations_for(graphs[0].outputs)
         if op not in places and op.type not in SHAPES
         for x in op.inputs
         if x.op in places
@@ -346,7 +346,7 @@ def _cuts(
         else:
             waiting += before(tensor)
     tensors = sorted(
-        _narrowed(list(found.values()), axes, is_flat, before), key=lambda x: places[x.op]
+        _narrow_tensors(list(found.values()), axes, is_flat, before), key=lambda x: places[x.op]
     )
     cuts = []
     for number, tensor in enumerate(tensors):
@@ -355,7 +355,7 @@ def _cuts(
     return cuts
 
 
-def _narrowed(
+def _narrow_tensors(
     tensors: Sequence[tf.Tensor],
     axes: Callable[[tf.Tensor], list[int] | None],
     is_flat: Callable[[tf.Tensor], bool],

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from onepass.step.analysis import Analysis
 from onepass.step.lookups import entries
-from onepass.step.replay import captured, needed, run_graph
+from onepass.step.replay import captures_by_name, operations_for, run_graph
 from onepass.step.streams import Keys, Mask, Part, TableRead, UnsupportedNetworkError
-from onepass.step.tracing import aligned
+from onepass.step.tracing import match_operations
 
 State = dict[str, tf.Tensor]
 POSITION = "position"
@@ -69,18 +69,18 @@ class Horizon:
             for index, read in part.tables.items():
                 self._entries[op.name, index] = self._entry(op, index, read)
         self.windows = dict(self._windows())
-        self.names = dict(self._keyed())
+        self.names = dict(self._keyed_caches())
 
     def _counterparts(self) -> dict[tf.Operation, tf.Operation]:
         first = self._analysis.graphs[0]
-        found = aligned(first, self._graph, self._analysis.timed)
+        found = match_operations(first, self._graph, self._analysis.timed)
         if found is None:
             raise UnsupportedNetworkError(
                 f"the network has different operations for {self.length} time steps"
             )
         return found
 
-    def _keyed(self) -> Iterator[tuple[tuple[str, str], int]]:
+    def _keyed_caches(self) -> Iterator[tuple[tuple[str, str], int]]:
         for op, part in self._analysis.parts:
             root = self._analysis.groups.root(part.group) if part.keys else ""
             for index in part.keys:
@@ -100,7 +100,7 @@ class Horizon:
         name = f"table/{op.inputs[index].name}/" + "".join(f"{axis}" for axis in axes)
         if name in self._learned:
             return Entry(name, read)
-        varying = captured(self._graph).keys() | self._fixed_arguments()
+        varying = captures_by_name(self._graph).keys() | self._fixed_arguments()
         if any(each.name in varying for each in _placeholders(tensor)):
             self._learned[name] = tensor, read
             return Entry(name, read)
@@ -122,7 +122,7 @@ class Horizon:
 
     def _check_lookups(self, tensor: tf.Tensor) -> None:
         """Raise ValueError if computing a table looks up positions that another table lacks."""
-        for op in needed([tensor]):
+        for op in operations_for([tensor]):
             size = entries(op)
             if size is not None:
                 largest = int(tf.reduce_max(self._evaluate([op.inputs[1]])[0]))
@@ -149,7 +149,7 @@ class Horizon:
         given = dict(zip(self._fixed_arguments(), fixed, strict=False))
 
         fed = {name: tf.zeros(x.shape, x.dtype) for name, x in zeros.items()}
-        return run_graph(captured(graph) | fed | given, list(tensors))
+        return run_graph(captures_by_name(graph) | fed | given, list(tensors))
 
     def _windows(self) -> Iterator[tuple[str, int]]:
         groups = self._analysis.groups
@@ -256,7 +256,7 @@ def too_long(layer: str, positions: int, length: int) -> ValueError:
 
 
 def _placeholders(tensor: tf.Tensor) -> list[tf.Tensor]:
-    return [op.outputs[0] for op in needed([tensor]) if op.type == "Placeholder"]
+    return [op.outputs[0] for op in operations_for([tensor]) if op.type == "Placeholder"]
 
 
 def _times_first(values: np.ndarray | tf.Tensor, axes: Sequence[int]) -> np.ndarray | tf.Tensor:

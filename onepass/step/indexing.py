@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.step.replay import run_op
-from onepass.step.rowwise import aligned, alignment, rowwise
+from onepass.step.rowwise import align_streams, alignment, rowwise
 from onepass.step.rules import rule
 from onepass.step.sizes import static_value
 from onepass.step.streams import Call, Kind, Node, Part, Stream, Table, moving_axes
@@ -47,7 +47,7 @@ class Indexed:
         if any(each.type not in INDEXED for each in joined.outputs[0].consumers()):
             return None
         whole = cls(op, joined)
-        return whole if len(whole.computed) < len(whole.parts) else None
+        return whole if len(whole.computed_parts) < len(whole.parts) else None
 
     @property
     def parts(self) -> list[tf.Tensor]:
@@ -55,7 +55,7 @@ class Indexed:
         return list(self.joined.inputs if self.joined.type == "Pack" else self.joined.inputs[:-1])
 
     @property
-    def computed(self) -> list[tf.Tensor]:
+    def computed_parts(self) -> list[tf.Tensor]:
         """Those of `parts` whose values are not known when the graph is traced."""
         return [each for each in self.parts if static_value(each) is None]
 
@@ -68,7 +68,7 @@ class Indexed:
     @property
     def sources(self) -> list[tf.Tensor]:
         """All tensors that a step reads."""
-        return [*self.values, *self.computed]
+        return [*self.values, *self.computed_parts]
 
     @property
     def inside(self) -> set[tf.Operation]:
@@ -106,7 +106,7 @@ class Lead:
         before, after = moved.shape[: self.axis], moved.shape[self.axis + 3 :]
         return moved.reshape([*before, self.outer * len(times) * self.inner, *after])
 
-    def numbered(self, shape: tuple[int, ...], rows: int, is_merged: bool) -> np.ndarray:
+    def number_rows(self, shape: tuple[int, ...], rows: int, is_merged: bool) -> np.ndarray:
         """Return the numbers of rows, as indices of an axis with or without the merged axes.
 
         Args:
@@ -123,7 +123,7 @@ class Lead:
         return np.broadcast_to(each, [rows, *shape[1:]])
 
 
-def indexed(node: Node, whole: Indexed) -> Part:
+def index_part(node: Node, whole: Indexed) -> Part:
     """Return how a step runs a gather or scatter with its join; the node's inputs are `sources`."""
     node.refuse_kinds()
     if any(isinstance(kind, Table) for kind in node.kinds):
@@ -131,7 +131,7 @@ def indexed(node: Node, whole: Indexed) -> Part:
     streams = node.streams()
     lead = _lead(node, whole)
     unmerged = [dataclasses.replace(stream, outer=1, inner=1) for stream in streams]
-    offset, end, ahead = aligned(node, unmerged)
+    offset, end, ahead = align_streams(node, unmerged)
     delays = alignment(node, offset)
     number = len(whole.values)
     columns = _Columns(node, whole, lead)
@@ -147,7 +147,7 @@ def indexed(node: Node, whole: Indexed) -> Part:
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         given = [delays[0] for delays in inputs]
-        values, index = given[:number], columns.joined(given[number:], call.rows)
+        values, index = given[:number], columns.join_columns(given[number:], call.rows)
         if node.type == "ScatterNd":
             shape = node.op.outputs[0].shape.as_list()
             shape[moved[0]] = call.rows * (lead.outer * lead.inner if columns.is_merged else 1)
@@ -210,12 +210,12 @@ class _Columns:
         if np.array_equal(times, np.broadcast_to(times[:1], times.shape)):
             return times[:1]
         for is_merged in (False, True):
-            if np.array_equal(times, lead.numbered(times.shape, lead.rows, is_merged)):
+            if np.array_equal(times, lead.number_rows(times.shape, lead.rows, is_merged)):
                 self.is_merged = is_merged
                 return None
         raise node.unsupported("its indices depend on the time in another way than by counting it")
 
-    def joined(self, computed: list[tf.Tensor], rows: int) -> tf.Tensor:
+    def join_columns(self, computed: list[tf.Tensor], rows: int) -> tf.Tensor:
         """Return the indices of `rows` time steps."""
         parts, waiting = [], list(computed)
         for number, tensor in enumerate(self._whole.parts):
@@ -224,7 +224,7 @@ class _Columns:
                 continue
             shape = [rows, *self._lead.times(np.empty(self._lead_shape(tensor), bool)).shape[1:]]
             columns = [
-                self._lead.of_rows(self._filled(each, tuple(shape), rows))
+                self._lead.of_rows(self._fill_column(each, tuple(shape), rows))
                 for each in self._known[number]
             ]
             whole = columns[0] if self._whole.joined.type == "Pack" else np.stack(columns, -1)
@@ -237,9 +237,11 @@ class _Columns:
         shape = tensor.shape.as_list()
         return shape if self._whole.joined.type == "Pack" else shape[:-1]
 
-    def _filled(self, column: np.ndarray | None, shape: tuple[int, ...], rows: int) -> np.ndarray:
+    def _fill_column(
+        self, column: np.ndarray | None, shape: tuple[int, ...], rows: int
+    ) -> np.ndarray:
         if column is None:
-            return self._lead.numbered(shape, rows, self.is_merged)
+            return self._lead.number_rows(shape, rows, self.is_merged)
         return np.broadcast_to(column, shape)
 
 
@@ -267,7 +269,7 @@ def plain_indices(node: Node) -> Part:
 
 
 @rule("ScatterNd")
-def scattered(node: Node) -> Part:
+def scatter_part(node: Node) -> Part:
     """Return how a step runs a scatter whose indices concern axes before time alone."""
     node.refuse_kinds(but=[2])
     stream = node.kinds[1]

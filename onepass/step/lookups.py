@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from onepass.step.replay import captured, needed
+from onepass.step.replay import captures_by_name, operations_for
 from onepass.step.sizes import static_value
 
 
@@ -17,14 +17,14 @@ def entries(op: tf.Operation) -> int | None:
         return None if axis is None else op.inputs[0].shape[int(axis)]
     if op.type != "ResourceGather":
         return None
-    outside = captured(op.graph).get(op.inputs[0].name)
+    outside = captures_by_name(op.graph).get(op.inputs[0].name)
     data = getattr(outside, "_handle_data", None)
     return data.shape_and_type[0].shape.dim[0].size if data else None
 
 
 def fits(graph: tf.Graph) -> bool:
     """Return whether every lookup with constant indices in a graph stays within its table."""
-    for op in needed(graph.outputs):
+    for op in operations_for(graph.outputs):
         size = entries(op)
         chosen = None if size is None else static_value(op.inputs[1])
         if size is not None and chosen is not None and chosen.size and chosen.max() >= size:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.step.replay import LOOPS, called_graph, run_graph, source_of
-from onepass.step.rowwise import aligned, alignment
+from onepass.step.rowwise import align_streams, alignment
 from onepass.step.rules import rule
 from onepass.step.sizes import static_value
 from onepass.step.streams import (
@@ -85,7 +85,7 @@ class Body:
         for index, row in zip(self.reads, rows, strict=True):
             for op in _readers(self.graph.inputs[index]):
                 values[op.outputs[0].name] = row
-        fetches = [_written(self.graph, index) for index in self.writes]
+        fetches = [_written_tensor(self.graph, index) for index in self.writes]
         fetches += [self.graph.outputs[index] for index in self.states]
         outputs = run_graph(values, fetches)
         return outputs[: len(self.writes)], outputs[len(self.writes) :]
@@ -108,7 +108,7 @@ class Body:
 
         written = [
             tf.TensorArray(tensor.dtype, count, element_shape=tensor.shape)
-            for tensor in (_written(self.graph, index) for index in self.writes)
+            for tensor in (_written_tensor(self.graph, index) for index in self.writes)
         ]
         _, states, written = tf.while_loop(
             lambda index, *_: index < count, body, (0, list(states), written)
@@ -129,7 +129,7 @@ def loop(node: Node) -> Part:
         raise node.unsupported("all rows that it reads are equal")
     if min(offsets) < 0:
         raise node.unsupported("the first time steps were dropped before it")
-    offset, end, ahead = aligned(node, streams)
+    offset, end, ahead = align_streams(node, streams)
     stream = Stream(0, offset, end, ahead=ahead)
     every = alignment(node, offset)
     delays = {index: every[index] for index in body.reads if index in every}
@@ -161,14 +161,14 @@ def _start(node: Node, body: Body, offset: int) -> Start:
     def states(values: list[tf.Tensor], whole: Callable) -> dict[str, tf.Tensor]:
         carried = [values[index] for index in body.states]
         if offset:
-            rows = [whole(_listed(node.op.inputs[index]))[:offset] for index in body.reads]
+            rows = [whole(_tensor_of_list(node.op.inputs[index]))[:offset] for index in body.reads]
             _, carried = body.scan(values, rows, carried)
         return {body.key(i): state for i, state in zip(body.states, carried, strict=True)}
 
     return Start(tuple(node.op.inputs), states)
 
 
-def _listed(rows: tf.Tensor) -> tf.Tensor:
+def _tensor_of_list(rows: tf.Tensor) -> tf.Tensor:
     """Return the tensor that a list of rows was made from."""
     while rows.op.type in ("Identity", "TensorListFromTensor"):
         rows = rows.op.inputs[0]
@@ -228,7 +228,7 @@ def _readers(rows: tf.Tensor) -> list[tf.Operation]:
     return [op for op in rows.consumers() if op.type == "TensorListGetItem"]
 
 
-def _written(graph: tf.Graph, index: int) -> tf.Tensor:
+def _written_tensor(graph: tf.Graph, index: int) -> tf.Tensor:
     return source_of(graph.outputs[index]).op.inputs[2]
 
 

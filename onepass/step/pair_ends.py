@@ -8,7 +8,7 @@ import tensorflow as tf
 from onepass.step.groups import Groups
 from onepass.step.pair_kinds import only_pairs, plain, same_order, turn
 from onepass.step.replay import run_op
-from onepass.step.rowwise import replayed
+from onepass.step.rowwise import replay_operation
 from onepass.step.streams import ENDLESS, Call, Node, Part, Refused, Stream
 
 
@@ -19,7 +19,7 @@ def softmax(node: Node, groups: Groups) -> Part:
     if kind.query == last:
         raise turn(node, groups, kind.group)
     if kind.key != last:
-        return Part([plain(kind)], replayed(node), group=kind.group)
+        return Part([plain(kind)], replay_operation(node), group=kind.group)
     groups.softmaxes.append((kind.group, kind.masks))
     made = dataclasses.replace(plain(kind), is_softmax=node.type == "Softmax")
 
@@ -45,13 +45,13 @@ def reduction(node: Node, groups: Groups) -> Part:
         )
     if kind.key not in axes:
         made = kind.moved(*same_order(node, 0, kind))
-        return Part([plain(made)], replayed(node), group=kind.group)
+        return Part([plain(made)], replay_operation(node), group=kind.group)
     groups.unbounded.add(kind.group)
     if node.type == "Mean":
         raise node.refused("averages over all time steps (Mean)")
     by = "" if kind.outer * kind.inner == 1 else node.layer
     stream = node.grown(0, Stream(0, 0, ENDLESS, kind.outer, kind.inner, merged_by=by))
-    return Part([stream], replayed(node), group=kind.group)
+    return Part([stream], replay_operation(node), group=kind.group)
 
 
 def running(node: Node, groups: Groups) -> Part:
@@ -62,4 +62,4 @@ def running(node: Node, groups: Groups) -> Part:
         raise turn(node, groups, kind.group)
     if axis == kind.key:
         groups.unbounded.add(kind.group)
-    return Part([plain(kind)], replayed(node), group=kind.group)
+    return Part([plain(kind)], replay_operation(node), group=kind.group)

@@ -91,7 +91,7 @@ def turn(node: Node, groups: Groups, group: str) -> Exception:
     return Turned(group)
 
 
-def checked(node: Node, output: int, made: Pairs) -> Pairs:
+def check_growth(node: Node, output: int, made: Pairs) -> Pairs:
     """Return `made` after checking that the output's axes grow by one entry per time step.
 
     Raises:

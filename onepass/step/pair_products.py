@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from onepass.step.groups import Groups, Weights
-from onepass.step.pair_kinds import Reads, checked, growing_axes, merged_group, turn
-from onepass.step.rowwise import replayed
+from onepass.step.pair_kinds import Reads, check_growth, growing_axes, merged_group, turn
+from onepass.step.rowwise import replay_operation
 from onepass.step.streams import ENDLESS, Kind, Node, Pairs, Part, Stream
 
 
@@ -44,12 +44,12 @@ def product(node: Node, groups: Groups) -> Part:
         reads.add(index, at.get(query), at.get(key))
     if key in target:
         made = Pairs(target.index(query), target.index(key), group, outer, inner)
-        kind: Kind = checked(node, 0, made)
+        kind: Kind = check_growth(node, 0, made)
     else:
         by = "" if outer * inner == 1 else node.layer
         kind = node.grown(0, Stream(0, 0, ENDLESS, outer, inner, merged_by=by))
         _note_weights(node, groups, growing, group)
-    return reads.part([kind], replayed(node), group)
+    return reads.part([kind], replay_operation(node), group)
 
 
 def _labels(node: Node) -> tuple[list[str], str]:
@@ -77,11 +77,11 @@ def _without_ellipsis(node: Node, letters: list[str], target: str) -> tuple[list
     ]
     named = "".join(free[: max(counts)])
 
-    def written(text: str, count: int) -> str:
+    def write_letters(text: str, count: int) -> str:
         return text.replace("...", named[len(named) - count :])
 
-    given = [written(text, count) for text, count in zip(letters, counts, strict=True)]
-    return given, written(target, max(counts))
+    given = [write_letters(text, count) for text, count in zip(letters, counts, strict=True)]
+    return given, write_letters(target, max(counts))
 
 
 def _letters(

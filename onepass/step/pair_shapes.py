@@ -5,8 +5,8 @@ import math
 
 import tensorflow as tf
 
-from onepass.step.pair_kinds import checked, only_pairs, plain, same_order
-from onepass.step.rowwise import replayed
+from onepass.step.pair_kinds import check_growth, only_pairs, plain, same_order
+from onepass.step.rowwise import replay_operation
 from onepass.step.shifts import entry_of
 from onepass.step.streams import Call, Node, Part
 
@@ -16,7 +16,7 @@ def transpose(node: Node) -> Part:
     kind = only_pairs(node)
     order = [int(axis) for axis in node.static(1)]
     made = kind.moved(order.index(kind.query), order.index(kind.key))
-    return Part([made], replayed(node), group=kind.group)
+    return Part([made], replay_operation(node), group=kind.group)
 
 
 def reshape(node: Node) -> Part:
@@ -37,7 +37,7 @@ def reshape(node: Node) -> Part:
         sizes[query], sizes[key] = outer * call.rows * inner, call.keys(kind.group).count
         return [tf.reshape(inputs[0][0], sizes)]
 
-    return Part([checked(node, 0, made)], run, group=kind.group)
+    return Part([check_growth(node, 0, made)], run, group=kind.group)
 
 
 def _around(shape: list[int], query: int, key: int) -> tuple[int, int, int]:
@@ -69,7 +69,7 @@ def band_part(node: Node) -> Part:
     return Part([plain(kind)], run, group=kind.group)
 
 
-def sliced(node: Node) -> Part:
+def slice_pairs(node: Node) -> Part:
     """Return how a step runs a slice along axes other than the two time axes."""
     kind = only_pairs(node)
     if len(node.moving(0)) != 2:

@@ -16,14 +16,14 @@ from onepass.step.pair_ends import reduction, running, softmax
 from onepass.step.pair_kinds import (
     PRODUCTS,
     Reads,
-    checked,
+    check_growth,
     growing_axes,
     merged_group,
     same_order,
 )
 from onepass.step.pair_products import product
-from onepass.step.pair_shapes import band_part, reshape, sliced, transpose
-from onepass.step.rowwise import ELEMENTWISE, replayed
+from onepass.step.pair_shapes import band_part, reshape, slice_pairs, transpose
+from onepass.step.rowwise import ELEMENTWISE, replay_operation
 from onepass.step.sizes import static_value
 from onepass.step.streams import Call, Kind, Mask, Node, Pairs, Part, Run, Table
 
@@ -70,7 +70,7 @@ def pairs(node: Node, groups: Groups) -> Part:
     if node.type in SUMS:
         return running(node, groups)
     if node.type in ("Slice", "StridedSlice"):
-        return sliced(node)
+        return slice_pairs(node)
     if node.type in SHAPED or node.type in PLAIN or node.type in ELEMENTWISE:
         return _elementwise(node, groups)
     raise node.unsupported("there is no rule for it on pairs of time steps")
@@ -81,7 +81,7 @@ def _elementwise(node: Node, groups: Groups) -> Part:
     moving = node.moving(0)
     if len(moving) != 2:
         raise node.unsupported("it does not keep both time axes")
-    aligned = {i: _aligned(node, i, moving) for i, k in enumerate(node.kinds) if growing_axes(k)}
+    aligned = {i: _align_axes(node, i, moving) for i, k in enumerate(node.kinds) if growing_axes(k)}
     first = next((i for i, kind in enumerate(node.kinds) if isinstance(kind, Pairs)), None)
     if first is None:
         query, key = groups.axes(node.op.name, *moving)
@@ -102,12 +102,13 @@ def _elementwise(node: Node, groups: Groups) -> Part:
         if (made.outer, made.inner) != (1, 1) and len(aligned) > 1:
             raise node.unsupported("the query's time was merged with another axis")
     kinds: list[Kind] = [
-        checked(node, i, made.moved(*same_order(node, i, made))) for i in range(node.num_outputs)
+        check_growth(node, i, made.moved(*same_order(node, i, made)))
+        for i in range(node.num_outputs)
     ]
-    return reads.part(kinds, _shaped(node, made), group)
+    return reads.part(kinds, _run_with_shape(node, made), group)
 
 
-def _aligned(node: Node, index: int, moving: list[int]) -> list[int]:
+def _align_axes(node: Node, index: int, moving: list[int]) -> list[int]:
     """Return the output axes that match an input's time axes; for pairs, the query first."""
     growing = growing_axes(node.kinds[index])
     if len(growing) == 2:
@@ -118,10 +119,10 @@ def _aligned(node: Node, index: int, moving: list[int]) -> list[int]:
     return [growing[0] + ranks[0] - ranks[1]]
 
 
-def _shaped(node: Node, made: Pairs) -> Run:
+def _run_with_shape(node: Node, made: Pairs) -> Run:
     """Return the `run` of an operation whose output has the axes of `made`."""
     if node.type not in SHAPED:
-        return replayed(node)
+        return replay_operation(node)
     shape = node.op.outputs[0].shape.as_list()
     if node.type == "Tile":
         for axis, size in enumerate(node.op.inputs[0].shape):

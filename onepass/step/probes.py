@@ -86,20 +86,20 @@ class Probe:
             both, single = [self._length], []
         for length in both:
             outputs = self._network(*self._cut(slice(None), length))
-            if self._changed(self._whole, outputs, length):
+            if self._has_changed(self._whole, outputs, length):
                 rows = self._rows(length)
-                if length == self._length or self._changed(rows, outputs, length):
+                if length == self._length or self._has_changed(rows, outputs, length):
                     return self._mixes_rows(rows, outputs, length)
                 return self._of_length(length)
         for length in single:
             outputs = self._network(*self._cut(slice(1), length))
-            if self._changed(self._whole[:1], outputs, length):
+            if self._has_changed(self._whole[:1], outputs, length):
                 return self._of_length(length)
         return None
 
     def _mixes_rows(self, rows: tf.Tensor, outputs: tf.Tensor, length: int) -> Fault:
         text = "the outputs of a row depend on the other rows of the batch"
-        row = 0 if self._changed(rows[:1], outputs[:1], length) else 1
+        row = 0 if self._has_changed(rows[:1], outputs[:1], length) else 1
         alone = self._cut(slice(row, row + 1), length)
         return Fault(text, ROWS, self._cut(slice(None), length), alone, row, length)
 
@@ -144,7 +144,7 @@ class Probe:
                 found = Fault(text, AHEAD, before, changed, times=time)
         return found
 
-    def _changed(self, whole: tf.Tensor, outputs: tf.Tensor, length: int) -> bool:
+    def _has_changed(self, whole: tf.Tensor, outputs: tf.Tensor, length: int) -> bool:
         if outputs.shape[1] != length:
             return True
         return bool(self._exceeds(whole[:, :length], outputs).any())
@@ -163,7 +163,7 @@ class Probe:
         A recurrent network may amplify them from step to step.
         """
         if self._known is None:
-            shaken, before = self._network.shaken(), self._cut(slice(1), self._length)
+            shaken, before = self._network.shake_weights(), self._cut(slice(1), self._length)
             outputs = shaken(*map(shaken.shake, before))
             change = flat(distances(self._whole[:1], outputs)).numpy()
             change[~np.isfinite(change)] = 0.0

@@ -18,17 +18,17 @@ from onepass.step.horizon import (
     too_long,
 )
 from onepass.step.lookups import fits
-from onepass.step.replay import captured, needed, run_graph
+from onepass.step.replay import captures_by_name, operations_for, run_graph
 from onepass.step.rolling import Rolled
 from onepass.step.sizes import forget
 from onepass.step.streams import Table, UnsupportedNetworkError
 from onepass.step.tracing import (
     Traces,
-    aligned,
     first_difference,
     is_temporal,
+    match_operations,
     rate_of,
-    sized,
+    spec_of_length,
     trace,
 )
 
@@ -75,7 +75,7 @@ class StepProgram:
     def _trace(self) -> tuple[tuple[int, int], list]:
         """Return two lengths, if possible with equal operations, and both traced functions."""
         found, failure, pairs = None, None, LENGTHS
-        long = [sized(spec, LONG) for spec in self._specs]
+        long = [spec_of_length(spec, LONG) for spec in self._specs]
         if isinstance(self._function, Traces) and self._function.has(long) and self.rate.hop == 1:
             pairs = ((LENGTHS[0][0], LONG), *LENGTHS)  # LONG is already traced
         for one, other in map(self.rate.lengths, pairs):
@@ -87,7 +87,7 @@ class StepProgram:
                 continue
             if not all(fits(each.graph) for each in traced):
                 continue
-            both = [needed(each.graph.outputs) for each in traced]
+            both = [operations_for(each.graph.outputs) for each in traced]
             if first_difference(*both) is None:
                 return lengths, traced
             found = found or (lengths, traced)
@@ -96,7 +96,10 @@ class StepProgram:
         return found
 
     def _differs(self) -> bool:
-        return first_difference(*(needed(each.graph.outputs) for each in self._traced)) is not None
+        return (
+            first_difference(*(operations_for(each.graph.outputs) for each in self._traced))
+            is not None
+        )
 
     def _roll_up(self) -> None:
         """Roll up the network's loops over time, if its operations are then the same."""
@@ -148,7 +151,7 @@ class StepProgram:
             graph = trace(self._function, self._specs, length).graph
         except (ValueError, tf.errors.OpError):
             return
-        if aligned(self.graph, graph, self._analysis.timed) is None:
+        if match_operations(self.graph, graph, self._analysis.timed) is None:
             raise UnsupportedNetworkError(
                 f"the network has different operations for {length} time steps; no step can be"
                 " derived from it"
@@ -156,7 +159,7 @@ class StepProgram:
 
     def _check_positions(self, length: int) -> None:
         """Raise ValueError if a layer slices a table that has fewer rows than `length`."""
-        for op in needed(self.graph.outputs):
+        for op in operations_for(self.graph.outputs):
             if op.type in ("Slice", "StridedSlice") and op.inputs[0].shape.rank:
                 kind = self._analysis.kinds.get(op.outputs[0].name)
                 size = op.inputs[0].shape[0]
@@ -169,7 +172,9 @@ class StepProgram:
         return self._values(arguments, [self.graph.outputs[0]])[0]
 
     def _values(self, arguments: Sequence[tf.Tensor], fetches: list[tf.Tensor]) -> list[tf.Tensor]:
-        values = captured(self.graph) | dict(zip(self._analysis.inputs, arguments, strict=True))
+        values = captures_by_name(self.graph) | dict(
+            zip(self._analysis.inputs, arguments, strict=True)
+        )
         return run_graph(values, fetches)
 
     def looks_ahead(self, *arguments: tf.Tensor) -> str:
@@ -226,7 +231,7 @@ class StepProgram:
         values = {tensor.name: tf.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
         names = [x.name for i, x in enumerate(inputs) if i not in self._analysis.timed]
         values |= zip(names, fixed, strict=True)
-        return run_graph(captured(self.graph) | values, fetches) if fetches else []
+        return run_graph(captures_by_name(self.graph) | values, fetches) if fetches else []
 
     def _past(self, name: str, whole: tf.Tensor, rows: int) -> tf.Tensor:
         kind = self._analysis.stream(name)
@@ -239,7 +244,7 @@ class StepProgram:
         )
         return tf.concat([tf.zeros([rows - offset, *shape], whole.dtype), past], 0)
 
-    def lengthened(
+    def lengthen_state(
         self, state: State, before: int, after: int, fixed: Sequence[tf.Tensor]
     ) -> State:
         """Return a state for a longer horizon.
@@ -257,7 +262,7 @@ class StepProgram:
             if rows == size:
                 kept[key] = state[previous]
             elif previous == key:
-                kept[key] = caches.lengthened(state[previous], size)
+                kept[key] = caches.lengthen_cache(state[previous], size)
             elif rows == before:  # with the longer horizon, the last keys suffice
                 kept[key] = caches.as_ring(state[previous], state[POSITION], size)
             else:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.condition_specs import sized
+from onepass.networks.condition_specs import shape_at
 from onepass.step.random_weights import symbol_count
 from onepass.step.tracing import Traces
 
@@ -34,13 +34,13 @@ class RandomInputs:
         if specs[0].dtype.is_integer:
             rows, end = 2 if len(sizes) > 1 else 1, 1 + len(sizes)
             example = [tf.TensorSpec([rows, *sizes, *specs[0].shape[end:]], specs[0].dtype)]
-            example += [tf.TensorSpec(sized(x, rows, sizes), x.dtype) for x in specs[1:]]
+            example += [tf.TensorSpec(shape_at(x, rows, sizes), x.dtype) for x in specs[1:]]
             self._symbols = min(symbols or 1 << 20, symbol_count(call.of(example).graph))
 
     def __call__(self, length: int) -> list[tf.Tensor]:
         """Return arguments of `length` steps."""
         return [
-            self._numbers(spec, sized(spec, 2, [length]), 2 if index else self._symbols)
+            self._numbers(spec, shape_at(spec, 2, [length]), 2 if index else self._symbols)
             for index, spec in enumerate(self._specs)
         ]
 

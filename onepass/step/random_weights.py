@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from onepass.networks.trainable import Weights, weights_among, without_copies
 from onepass.step.lookups import entries
-from onepass.step.replay import needed
+from onepass.step.replay import operations_for
 from onepass.step.tracing import Traces, dependent, specs_of
 from onepass.step.wide_floats import DOUBLE, SINGLE, UNCHANGED, Precision, WideCalls
 
@@ -83,7 +83,7 @@ def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
     """
     reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))
     sizes = []
-    for op in needed(graph.outputs):
+    for op in operations_for(graph.outputs):
         if op.type in ("GatherV2", "ResourceGather") and op.inputs[1].op in reads:
             sizes.append(entries(op))
         elif op.type == "OneHot" and op.inputs[0].op in reads:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import function_def_to_graph  # it has no public name
 
-from onepass.step.at_once import executed, schedule
+from onepass.step.at_once import execute_operation, schedule
 from onepass.step.sizes import static_value
 
 Execute = Callable[[tf.Operation, Sequence[tf.Tensor]], list[tf.Tensor]]
@@ -22,7 +22,7 @@ def run_op(
     op: tf.Operation,
     inputs: Sequence[tf.Tensor],
     scope: str | None = None,
-    execute: Execute = executed,
+    execute: Execute = execute_operation,
 ) -> list[tf.Tensor]:
     """Run an operation on other inputs, in the default graph or eagerly; return its outputs.
 
@@ -39,7 +39,7 @@ def run_op(
         return [tf.concat([run_op(op, part, None, execute)[0] for part in parts], -1)]
     if tf.executing_eagerly():
         return execute(op, inputs)
-    if op.type in LOOPS and (made := looped(op, inputs, scope)) is not None:
+    if op.type in LOOPS and (made := run_loop(op, inputs, scope)) is not None:
         return made
     graph = tf.compat.v1.get_default_graph()
     attrs: dict[str, Any] = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
@@ -47,7 +47,7 @@ def run_op(
         if value.HasField("func"):
             graph._add_function_recursive(op.graph._get_function(value.func.name))
     if op.type == "TensorListStack":
-        count, shape = _stacked(inputs[0])
+        count, shape = _list_shape(inputs[0])
         inputs = [inputs[0], inputs[1] if shape is None else tf.constant(shape)]
         if count is not None:
             attrs["num_elements"] = attr_value_pb2.AttrValue(i=count)
@@ -56,7 +56,7 @@ def run_op(
     return list(graph.create_op(op.type, list(inputs), dtypes, name=name, attrs=attrs).outputs)
 
 
-def looped(
+def run_loop(
     op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None
 ) -> list[tf.Tensor] | None:
     """Run a loop that was traced for any shape on inputs of known shapes; return its outputs.
@@ -113,7 +113,7 @@ def _row_shape(rows: tf.Tensor) -> list[int] | None:
     return shape.as_list() if shape.is_fully_defined() else None
 
 
-def _stacked(rows: tf.Tensor) -> tuple[int | None, list[int] | None]:
+def _list_shape(rows: tf.Tensor) -> tuple[int | None, list[int] | None]:
     """Return the number of elements of a list and their shape, each None if it is unknown.
 
     Where the list is stacked, a graph that was stored for any length has neither.
@@ -150,7 +150,7 @@ def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
     """Return the graph of a function that an operation calls, such as a loop's `body`."""
     found = op.graph._get_function(op.get_attr(attribute).name)
     graph = found.graph
-    return _unchanged(found) if any(map(_is_rewritten, graph.get_operations())) else graph
+    return _original_graph(found) if any(map(_is_rewritten, graph.get_operations())) else graph
 
 
 def _is_rewritten(op: tf.Operation) -> bool:
@@ -159,7 +159,7 @@ def _is_rewritten(op: tf.Operation) -> bool:
     return any("_rewritten" in value.func.name for value in values)
 
 
-def _unchanged(found: Any) -> tf.Graph:
+def _original_graph(found: Any) -> tf.Graph:
     """Return the graph of a function as it was before a gradient changed it."""
     made = _UNCHANGED.get(found.graph)
     if made is None:
@@ -172,7 +172,7 @@ def _unchanged(found: Any) -> tf.Graph:
     return made
 
 
-def needed(
+def operations_for(
     fetches: Sequence[tf.Tensor], known: Container[str] = (), assigns: bool = False
 ) -> list[tf.Operation]:
     """Return the operations that compute `fetches`, in order.
@@ -214,7 +214,7 @@ def run_graph(
     if not fetches:
         return []
     at_once = tf.executing_eagerly()
-    for op, names, outputs, last in schedule(fetches, known, needed, assigns):
+    for op, names, outputs, last in schedule(fetches, known, operations_for, assigns):
         inputs = [known[name] for name in names]
         if op.type in CALLS:
             body = called_graph(op, "f")
@@ -233,12 +233,12 @@ def run_graph(
     return [known[tensor.name] for tensor in fetches]
 
 
-def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
+def captures_by_name(graph: tf.Graph) -> dict[str, tf.Tensor]:
     """Return the outer tensors that a graph captures, by the names of their placeholders."""
     return {inner.name: outer for outer, inner in graph.captures}
 
 
-def inlined(
+def inline_calls(
     function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
     """Return the function as one graph with calls inlined and all shapes inferred from `specs`.
@@ -249,7 +249,7 @@ def inlined(
     names = [tensor.name for tensor in graph.inputs[: len(specs)]]
 
     def run(*arguments: tf.Tensor) -> tf.Tensor:
-        values = captured(graph) | dict(zip(names, arguments, strict=True))
+        values = captures_by_name(graph) | dict(zip(names, arguments, strict=True))
         return run_graph(values, graph.outputs, scope="", assigns=True)[0]
 
     return tf.function(run, autograph=False).get_concrete_function(*specs)

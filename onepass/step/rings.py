@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 
-def delayed(
+def read_delays(
     ring: tf.Tensor | None, rows: tf.Tensor, position: tf.Tensor, delays: Sequence[int], axis: int
 ) -> list[tf.Tensor]:
     """Return the rows at each of several delays.
@@ -31,7 +31,7 @@ def delayed(
     return [_time_back(whole[start : start + rows.shape[axis]], axis) for start in starts]
 
 
-def pushed(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) -> tf.Tensor:
+def push_rows(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) -> tf.Tensor:
     """Return the ring after writing `rows`, the first of which belongs to time step `position`."""
     size, count = ring.shape[0], rows.shape[axis]
     if count == 1:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.step.replay import captured, run_op
+from onepass.step.replay import captures_by_name, run_op
 from onepass.step.sizes import same, static_value
 from onepass.step.tracing import draws, graph_of, specs_of
 
@@ -57,11 +57,11 @@ class Rolled:
         """Return the network's output, for a static length."""
         graph = graph_of(self._function, specs_of(arguments)).graph
         names = [tensor.name for tensor in graph.inputs[: len(arguments)]]
-        known = captured(graph) | dict(zip(names, arguments, strict=True))
+        known = captures_by_name(graph) | dict(zip(names, arguments, strict=True))
         loops = _Loops(graph, arguments[0].shape[1])
         for op in loops.operations(known):
             if op in loops.found:
-                known[op.outputs[0].name] = _mapped(op, loops.found[op], known)
+                known[op.outputs[0].name] = _map_over_rows(op, loops.found[op], known)
             else:
                 made = run_op(op, [known[x.name] for x in op.inputs], scope="")
                 known.update(zip((x.name for x in op.outputs), made, strict=True))
@@ -85,7 +85,7 @@ class _Loops:
         for op in graph.get_operations():
             if op.type == "Pack" and len(op.inputs) == length > 1:
                 try:
-                    alike = _matched(tuple(op.inputs), {})
+                    alike = _match_steps(tuple(op.inputs), {})
                 except _Different:
                     continue
                 if not isinstance(alike, tf.Tensor):
@@ -111,7 +111,9 @@ def _reads(part: _Alike | _Rows | tf.Tensor) -> frozenset[str]:
     return frozenset([part.source if isinstance(part, _Rows) else part.name])
 
 
-def _mapped(pack: tf.Operation, part: _Alike | _Rows, known: dict[str, tf.Tensor]) -> tf.Tensor:
+def _map_over_rows(
+    pack: tf.Operation, part: _Alike | _Rows, known: dict[str, tf.Tensor]
+) -> tf.Tensor:
     """Return the value of a `Pack` as a map over the rows that its inputs are computed from."""
     rows = sorted(_rows(part))
     given = [_time_first(known[each.source], each.axis) for each in rows]
@@ -157,7 +159,7 @@ def _time_first(values: tf.Tensor, axis: int) -> tf.Tensor:
     return tf.transpose(values, [axis, *(i for i in range(values.shape.rank) if i != axis)])
 
 
-def _matched(
+def _match_steps(
     tensors: tuple[tf.Tensor, ...], done: dict[str, tuple]
 ) -> "_Alike | _Rows | tf.Tensor":
     """Return how tensors, one for each time step, are computed; a tensor if they are all equal.
@@ -195,7 +197,7 @@ def _alike(tensors: tuple[tf.Tensor, ...], done: dict[str, tuple]) -> _Alike | _
         if each.value_index != first.value_index or _attributes(each.op) != attributes:
             raise _Different
     inputs = tuple(
-        _matched(each, done) for each in zip(*(x.op.inputs for x in tensors), strict=True)
+        _match_steps(each, done) for each in zip(*(x.op.inputs for x in tensors), strict=True)
     )
     read = frozenset(name for each in inputs for name in _reads(each))
     every = frozenset(row for each in inputs for row in _rows(each))

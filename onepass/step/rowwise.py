@@ -36,7 +36,7 @@ STILL = frozenset(("Fill", "BroadcastTo", "ZerosLike", "OnesLike", "Tile", "Expa
 LIKE = ("ZerosLike", "OnesLike")
 
 
-def aligned(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tuple[str, ...]]:
+def align_streams(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tuple[str, ...]]:
     """Return offset, end and lookahead of an output whose row i is computed from input rows i."""
     if len({(stream.outer, stream.inner) for stream in streams}) > 1:
         raise node.unsupported("its inputs have their axes merged in different ways")
@@ -70,13 +70,13 @@ def rowwise(node: Node) -> Part:
         stream.axis == node.op.inputs[0].shape.rank - 1 for stream in streams[:1]
     ):
         raise node.refused(f"mixes all time steps ({node.type} over the time axis)")
-    offset, end, ahead = aligned(node, streams)
+    offset, end, ahead = align_streams(node, streams)
     changes = {"offset": offset, "end": end, "ahead": ahead}
     kinds = [node.grown(i, streams[0], **changes) for i in range(len(node.op.outputs))]
-    return Part(kinds, replayed(node), alignment(node, offset))
+    return Part(kinds, replay_operation(node), alignment(node, offset))
 
 
-def replayed(node: Node) -> Run:
+def replay_operation(node: Node) -> Run:
     """Return a `run` that executes the same operation."""
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
@@ -85,7 +85,7 @@ def replayed(node: Node) -> Run:
     return run
 
 
-def filled(node: Node) -> tf.Tensor:
+def fill_like_input(node: Node) -> tf.Tensor:
     """Return the zeros or ones that an operation creates in the shape of its input."""
     output = node.op.outputs[0]
     make = tf.zeros if node.type == "ZerosLike" else tf.ones
@@ -98,7 +98,7 @@ def reshape(node: Node) -> Part:
     stream = node.first()
     axes = node.moving(0)
     if len(axes) != 1:
-        return Part([node.grown(0, stream)], replayed(node))
+        return Part([node.grown(0, stream)], replay_operation(node))
     before = [_product(x.shape[:a]) for x, a in _ends(node, stream.axis, axes[0])]
     after = [_product(x.shape[a + 1 :]) for x, a in _ends(node, stream.axis, axes[0])]
     outer, left = divmod(before[0] * stream.outer, before[1])
@@ -123,7 +123,7 @@ def same_shape(node: Node) -> Part:
 
 
 @rule("ReverseV2", "Roll")
-def turned(node: Node) -> Part:
+def turn_axes(node: Node) -> Part:
     """Return how a step reverses or rolls axes other than time."""
     stream, rank = node.only(), node.op.inputs[0].shape.rank
     axes = np.ravel(node.static(1 if node.type == "ReverseV2" else 2)) % rank

@@ -59,15 +59,15 @@ def in_order(fn: Callable[[Any, Any], Any], elems: Any, axis: int) -> Any:
     """
     flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(elems)]
     axes = [axis % each.shape.rank for each in flat]
-    rows = [_moved(each, at, 0) for each, at in zip(flat, axes, strict=True)]
+    rows = [_move_axis(each, at, 0) for each, at in zip(flat, axes, strict=True)]
 
-    def packed(values: list[tf.Tensor]) -> Any:
+    def pack_elements(values: list[tf.Tensor]) -> Any:
         one = [tf.expand_dims(x, at) for x, at in zip(values, axes, strict=True)]
         return tf.nest.pack_sequence_as(elems, one)
 
     def step(before: tuple, row: list[tf.Tensor]) -> tuple:
         has_begun, total = before
-        made = tf.nest.flatten(fn(packed(total), packed(row)))
+        made = tf.nest.flatten(fn(pack_elements(total), pack_elements(row)))
         made = [tf.squeeze(x, at) for x, at in zip(made, axes, strict=True)]
         pairs = zip(made, row, strict=True)
         return tf.ones_like(has_begun), [tf.where(has_begun, x, y) for x, y in pairs]
@@ -75,13 +75,13 @@ def in_order(fn: Callable[[Any, Any], Any], elems: Any, axis: int) -> Any:
     # There is no neutral element: the first total is the first row.
     first = tf.constant(False), [tf.ones_like(each[0]) for each in rows]
     _, totals = tf.scan(step, rows, initializer=first)
-    made = [_moved(x, 0, at) for x, at in zip(totals, axes, strict=True)]
+    made = [_move_axis(x, 0, at) for x, at in zip(totals, axes, strict=True)]
     for each, like in zip(made, flat, strict=True):
         each.set_shape(like.shape)
     return tf.nest.pack_sequence_as(elems, made)
 
 
-def _moved(values: tf.Tensor, source: int, target: int) -> tf.Tensor:
+def _move_axis(values: tf.Tensor, source: int, target: int) -> tf.Tensor:
     """Return a tensor with one axis moved to another place."""
     order = [axis for axis in range(values.shape.rank) if axis != source]
     order.insert(target, source)

@@ -11,7 +11,7 @@ from onepass.step.rules import rule
 from onepass.step.streams import Call, Node, Part, Stream
 
 
-def padded(node: Node, stream: Stream, front: int, after: int) -> Stream:
+def pad_stream(node: Node, stream: Stream, front: int, after: int) -> Stream:
     """Return a stream after padding with constant rows at the front and the end."""
     if front and (stream.offset or 0) < 0:
         raise node.unsupported("it pads a sequence whose first time steps were dropped")
@@ -33,7 +33,7 @@ def pad(node: Node) -> Part:
     front, after = (int(rows) for rows in short)
     if stream.is_merged and (front or after):
         raise node.unsupported("it pads a merged axis")
-    moved = padded(node, stream, front, after)
+    moved = pad_stream(node, stream, front, after)
     kind = node.grown(0, stream, offset=moved.offset, ahead=moved.ahead)
     paddings = node.bounds(1)[0].copy()
     paddings[stream.axis] = 0
@@ -71,7 +71,7 @@ def concatenation(node: Node) -> Part:
         raise node.unsupported("it joins two sequences end to end")
     stream = node.streams()[0]
     rows = [tensor.shape[axis] for tensor in node.op.inputs[:-1]]
-    moved = padded(node, stream, sum(rows[: live[0]]), sum(rows[live[0] + 1 :]))
+    moved = pad_stream(node, stream, sum(rows[: live[0]]), sum(rows[live[0] + 1 :]))
     kind = node.grown(0, stream, offset=moved.offset, ahead=moved.ahead)
     return Part([kind], lambda inputs, call: [inputs[live[0]][0]])
 
@@ -85,7 +85,7 @@ def slices(node: Node) -> Part:
     first = node.entry(1, stream.axis)
     begin, sizes = (node.bounds(index)[0].copy() for index in (1, 2))
     begin[stream.axis], sizes[stream.axis] = 0, -1
-    return _sliced(node, stream, first, lambda rows: tf.slice(rows, begin, sizes))
+    return _slice_stream(node, stream, first, lambda rows: tf.slice(rows, begin, sizes))
 
 
 @rule("StridedSlice")
@@ -110,12 +110,14 @@ def strided_slices(node: Node) -> Part:
         masks["begin_mask"] |= 1 << entry
         masks["end_mask"] |= 1 << entry
     bounds = [node.bounds(index)[0] for index in (1, 2, 3)]
-    part = _sliced(node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks))
+    part = _slice_stream(node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks))
     part.is_alias &= bool(np.all(bounds[2] == 1))
     return part
 
 
-def _sliced(node: Node, stream: Stream, first: int, run: Callable[[tf.Tensor], tf.Tensor]) -> Part:
+def _slice_stream(
+    node: Node, stream: Stream, first: int, run: Callable[[tf.Tensor], tf.Tensor]
+) -> Part:
     if first and stream.is_merged:
         raise node.unsupported("it slices a merged axis")
     ahead = stream.ahead

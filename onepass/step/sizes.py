@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from onepass.step.at_once import executed
+from onepass.step.at_once import execute_operation
 
 ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "Add": operator.add,
@@ -51,7 +51,7 @@ def static_value(tensor: tf.Tensor) -> np.ndarray | None:
     known = _KNOWN.setdefault(tensor.graph, {})
     if tensor.name not in known:
         value = tf.get_static_value(tensor)
-        known[tensor.name] = _folded(tensor) if value is None else np.asarray(value)
+        known[tensor.name] = _fold_arithmetic(tensor) if value is None else np.asarray(value)
     return known[tensor.name]
 
 
@@ -60,7 +60,7 @@ def forget(graph: tf.Graph) -> None:
     _KNOWN.pop(graph, None)
 
 
-def _folded(tensor: tf.Tensor) -> np.ndarray | None:
+def _fold_arithmetic(tensor: tf.Tensor) -> np.ndarray | None:
     op = tensor.op
     if op.type not in ARITHMETIC and op.type not in FOLDED:
         return None
@@ -71,7 +71,7 @@ def _folded(tensor: tf.Tensor) -> np.ndarray | None:
         return np.asarray(ARITHMETIC[op.type](*inputs), tensor.dtype.as_numpy_dtype)
     with tf.init_scope():
         given = [tf.constant(x, part.dtype) for x, part in zip(inputs, op.inputs, strict=True)]
-        return executed(op, given)[tensor.value_index].numpy()
+        return execute_operation(op, given)[tensor.value_index].numpy()
 
 
 def same(first: np.ndarray | None, second: np.ndarray | None) -> bool:

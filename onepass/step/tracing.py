@@ -10,7 +10,7 @@ import tensorflow as tf
 from onepass.networks.changes import graph_digest
 from onepass.networks.condition_specs import FIXED_ENTRIES, is_at_rate
 from onepass.networks.trainable import in_order_of_reads
-from onepass.step.replay import CALLS, captured, inlined, needed, run_graph
+from onepass.step.replay import CALLS, captures_by_name, inline_calls, operations_for, run_graph
 from onepass.step.scans import scans_in_order
 
 # Operations whose values depend only on the shapes of their inputs.
@@ -47,7 +47,7 @@ class Traces:
         if key not in self._graphs:
             if len(self._graphs) >= KEPT:
                 del self._graphs[next(iter(self._graphs))]
-            first = _traced(self.function, specs)
+            first = _trace_function(self.function, specs)
             self._variables[key] = in_order_of_reads(first)
             self._graphs[key] = _without_calls(first, specs)
         return self._graphs[key]
@@ -153,7 +153,7 @@ def run_traced(
         that the graph captured.
       assigns: whether to also run the assignments to variables that the operations wait for.
     """
-    values = dict(captured(graph) if outside is None else outside)
+    values = dict(captures_by_name(graph) if outside is None else outside)
     names = (tensor.name for tensor in graph.inputs[: len(arguments)])
     values |= zip(names, arguments, strict=True)
     return run_graph(values, graph.outputs, assigns=assigns)[0]
@@ -164,7 +164,7 @@ def is_temporal(spec: tf.TensorSpec) -> bool:
     return is_at_rate(spec)
 
 
-def sized(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
+def spec_of_length(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
     """Return the spec of an argument with `length` time steps."""
     if not is_temporal(spec):
         return spec
@@ -208,7 +208,7 @@ def trace(
       specs: specs of the network's arguments, with the batch size and without the length.
       length: number of time steps.
     """
-    return graph_of(function, [sized(spec, length) for spec in specs])
+    return graph_of(function, [spec_of_length(spec, length) for spec in specs])
 
 
 def graph_of(
@@ -222,17 +222,17 @@ def graph_of(
     """
     if isinstance(function, Traces):
         return function.of(specs)
-    return _without_calls(_traced(function, specs), specs)
+    return _without_calls(_trace_function(function, specs), specs)
 
 
-def _traced(function: Callable, specs: Sequence[tf.TensorSpec]) -> Any:
+def _trace_function(function: Callable, specs: Sequence[tf.TensorSpec]) -> Any:
     with scans_in_order(specs[0].shape[1]):
         return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
 def _without_calls(traced: Any, specs: Sequence[tf.TensorSpec]) -> Any:
-    has_calls = any(op.type in CALLS for op in needed(traced.graph.outputs))
-    return inlined(traced, specs) if has_calls else traced
+    has_calls = any(op.type in CALLS for op in operations_for(traced.graph.outputs))
+    return inline_calls(traced, specs) if has_calls else traced
 
 
 def first_difference(
@@ -254,7 +254,9 @@ def draws(op: tf.Operation) -> bool:
         return False
     if not op.type.startswith("Stateless"):
         return True
-    return any(each.type == "Placeholder" for each in needed(op.inputs))  # a seed that may change
+    return any(
+        each.type == "Placeholder" for each in operations_for(op.inputs)
+    )  # a seed that may change
 
 
 def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
@@ -266,7 +268,7 @@ def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
     """
     inputs = {graph.inputs[index].op for index in arguments}
     found, operations = set(inputs), []
-    for op in needed(graph.outputs):
+    for op in operations_for(graph.outputs):
         if op in inputs:
             continue
         reads = any(tensor.op in found for tensor in op.inputs)
@@ -276,7 +278,7 @@ def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
     return operations
 
 
-def aligned(
+def match_operations(
     first: tf.Graph, second: tf.Graph, arguments: Sequence[int]
 ) -> dict[tf.Operation, tf.Operation] | None:
     """Match the operations of two graphs that `dependent` returns.

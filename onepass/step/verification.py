@@ -8,7 +8,7 @@ import tensorflow as tf
 from onepass.step.horizon import horizon_of
 from onepass.step.program import LONG, StepProgram
 from onepass.step.streams import NotCausalError, UnsupportedNetworkError
-from onepass.step.tracing import is_temporal, random_arguments, sized
+from onepass.step.tracing import is_temporal, random_arguments, spec_of_length
 
 
 def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> None:
@@ -26,7 +26,7 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
     """
     length, temporal = program.lengths[0], [is_temporal(spec) for spec in specs]
     arguments = random_arguments(
-        [tf.TensorSpec([1, *sized(spec, length).shape[1:]], spec.dtype) for spec in specs]
+        [tf.TensorSpec([1, *spec_of_length(spec, length).shape[1:]], spec.dtype) for spec in specs]
     )
     program.check_operations(LONG)
     layer = program.looks_ahead(*arguments)

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # functions by name have no public interface
 
-from onepass.step.at_once import Prepared, execute_prepared, prepared, schedule
-from onepass.step.replay import captured, needed, run_op
+from onepass.step.at_once import Prepared, execute_prepared, prepare_operation, schedule
+from onepass.step.replay import captures_by_name, operations_for, run_op
 from onepass.step.tracing import Traces, specs_of
 
 ERRORS = (ValueError, TypeError, tf.errors.OpError)
@@ -118,17 +118,17 @@ class WideCalls:
           arguments: arguments of the graph.
         """
         assigns = any(op.type.startswith("Assign") for op in graph.get_operations())
-        known = {name: self._copy(x, assigns) for name, x in captured(graph).items()}
+        known = {name: self._copy(x, assigns) for name, x in captures_by_name(graph).items()}
         inputs = (tensor.name for tensor in graph.inputs[: len(arguments)])
         known |= zip(inputs, map(self._wide, arguments), strict=True)
-        for op, names, outputs, last in schedule(graph.outputs[:1], known, needed, True):
-            made = run_op(op, [known[name] for name in names], execute=self._executed)
+        for op, names, outputs, last in schedule(graph.outputs[:1], known, operations_for, True):
+            made = run_op(op, [known[name] for name in names], execute=self._execute_wide)
             known.update(zip(outputs, made, strict=True))
             yield op, made
             for name in last:
                 del known[name]
 
-    def shaken(self) -> "WideCalls":
+    def shake_weights(self) -> "WideCalls":
         """Return the network with weights that are changed by a unit in the last place."""
         found = WideCalls(self._call, self._weights, self._precisions, self.precision.unit)
         found._prepared, found._functions = self._prepared, self._functions
@@ -149,11 +149,11 @@ class WideCalls:
     def _copy(self, outside: Any, assigns: bool) -> Any:
         """Return what replaces a tensor, or a variable's handle, that a graph captures."""
         if id(outside) not in self._outside:
-            self._outside[id(outside)] = outside, self._copied(outside, assigns)
+            self._outside[id(outside)] = outside, self._copy_wide(outside, assigns)
         copy = self._outside[id(outside)][1]
         return copy.handle if isinstance(copy, tf.Variable) else copy
 
-    def _copied(self, outside: Any, assigns: bool) -> Any:
+    def _copy_wide(self, outside: Any, assigns: bool) -> Any:
         if outside.dtype != tf.resource:
             return self.shake(self._wide(outside))
         dtype = variable_dtype(outside)
@@ -168,7 +168,7 @@ class WideCalls:
         wide = self.precision.types.get(dtype, dtype)
         return tf.Variable(self.shake(tf.cast(given, wide)), trainable=False)
 
-    def _executed(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _execute_wide(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         known = self._prepared.setdefault(op.graph, {})
         if op.name not in known:
             node = type(op.node_def)()
@@ -176,7 +176,7 @@ class WideCalls:
             self._functions.widen(node)
             dtype = op.outputs[0].dtype if op.outputs else None
             wide = self.precision.types.get(dtype, dtype)
-            known[op.name] = prepared(node, len(op.outputs), wide)
+            known[op.name] = prepare_operation(node, len(op.outputs), wide)
         return execute_prepared(known[op.name], inputs)
 
 
@@ -191,7 +191,7 @@ class _Functions:
         self._types = {x.as_datatype_enum: wide.as_datatype_enum for x, wide in types.items()}
         self._names: dict[str, str] = {}
         self._suffix = f"_wide_{id(self)}"
-        weakref.finalize(self, _removed, self._names)
+        weakref.finalize(self, _remove_functions, self._names)
 
     def widen(self, node: Any) -> None:
         """Replace the types, constants and functions in an operation's attributes."""
@@ -233,7 +233,7 @@ class _Functions:
         return self._names[name]
 
 
-def _removed(names: Mapping[str, str]) -> None:
+def _remove_functions(names: Mapping[str, str]) -> None:
     """Remove functions from TensorFlow's registry."""
     for name in names.values():
         if context.context().has_function(name):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from onepass.model import Autoregressive
 from onepass.networks.condition_specs import conditions_of, plain
-from onepass.step.replay import CALLS, called_graph, captured, needed, run_op
+from onepass.step.replay import CALLS, called_graph, captures_by_name, operations_for, run_op
 
 ASSIGN, READ = "AssignVariableOp", "ReadVariableOp"
 
@@ -28,7 +28,7 @@ def without_assignments(
       specs: specs of the network's arguments.
     """
     traced = tf.function(call, autograph=False).get_concrete_function(*specs)
-    assigned = {op.type for op in needed(traced.graph.outputs, assigns=True)}
+    assigned = {op.type for op in operations_for(traced.graph.outputs, assigns=True)}
     if ASSIGN not in assigned:
         return call
     graph, names = traced.graph, [x.name for x in traced.graph.inputs[: len(specs)]]
@@ -36,7 +36,7 @@ def without_assignments(
     def run(*arguments: tf.Tensor) -> tf.Tensor:
         for variable in traced.variables:  # a trace lists only variables read from Python
             variable.read_value()
-        values = captured(graph) | dict(zip(names, arguments, strict=True))
+        values = captures_by_name(graph) | dict(zip(names, arguments, strict=True))
         return _run(values, graph.outputs, {})[0]
 
     return run
@@ -53,7 +53,7 @@ def _run(
       written: values assigned so far, by `id` of the variable's handle; updated in place.
     """
     known = dict(values)
-    for op in needed(fetches, known, assigns=True):
+    for op in operations_for(fetches, known, assigns=True):
         inputs = [known[tensor.name] for tensor in op.inputs]
         if op.type in CALLS:
             body = called_graph(op, "f")

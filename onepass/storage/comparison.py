@@ -108,10 +108,10 @@ def _examples(specs: Sequence[tf.TensorSpec], axes: int) -> Iterator[list[tf.Ten
     hops = [spec.hop for spec in specs if isinstance(spec, Frames)]
     hop = max(hops, default=1)  # a network is stored as it takes whole frames
     for sizes in [[-(-length // hop) * hop] for length in LENGTHS] if axes == 1 else [SIDES]:
-        yield random_arguments([_sized(spec, sizes, axes) for spec in specs])
+        yield random_arguments([_resize_spec(spec, sizes, axes) for spec in specs])
 
 
-def _sized(spec: tf.TensorSpec, sizes: Sequence[int], axes: int) -> tf.TensorSpec:
+def _resize_spec(spec: tf.TensorSpec, sizes: Sequence[int], axes: int) -> tf.TensorSpec:
     shape = [size or ROWS if axis == 0 else size for axis, size in enumerate(spec.shape)]
     if isinstance(spec, Frames):
         shape[1] = spec.count(sizes[0])

@@ -11,7 +11,7 @@ from onepass.foundation.saved_folder import read_spec
 from onepass.foundation.tensorflow_paths import named_for_tensorflow
 from onepass.likelihoods import noise as counter_noise
 from onepass.model import Autoregressive
-from onepass.networks.any_length import padded
+from onepass.networks.any_length import pad_time
 from onepass.networks.condition_specs import ONLY, Frames, Memory
 from onepass.networks.trainable import Listed
 from onepass.storage.program import DENSITY_AXES
@@ -55,7 +55,7 @@ class StoredNetwork:
             )
         length = next(each for each in self.lengths if each >= (most if count is None else count))
         given = zip((inputs, *conditions), self._grows, strict=False)
-        outputs = self._calls[length](*(padded(x, length) if grows else x for x, grows in given))
+        outputs = self._calls[length](*(pad_time(x, length) if grows else x for x, grows in given))
         return outputs[:, : tf.shape(inputs)[1] if count is None else count]
 
 
@@ -199,17 +199,17 @@ class StoredCodec:
         stored = self._program.encode.concrete_functions[0].inputs[0].dtype
         if stored.is_integer and not elements.dtype.is_integer:
             raise ValueError(f"`elements` must be integers, got {elements.dtype.name}.")
-        return self._ranked(self._program.encode, elements)
+        return self._call_at_rank(self._program.encode, elements)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return the elements that are encoded as the given symbols."""
-        return self._ranked(self._program.decode, symbols)
+        return self._call_at_rank(self._program.decode, symbols)
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return symbols as the input of a network, float32, about -1 to 1."""
-        return self._ranked(self._program.scale, symbols)
+        return self._call_at_rank(self._program.scale, symbols)
 
-    def _ranked(self, function: Any, values: Any) -> tf.Tensor:
+    def _call_at_rank(self, function: Any, values: Any) -> tf.Tensor:
         """Call a stored function of fixed rank on a tensor of at most that rank."""
         spec = function.concrete_functions[0].inputs[0]
         values = tf.cast(values, spec.dtype)
@@ -229,10 +229,10 @@ def load(folder: str | Path) -> Autoregressive:
     Raises:
       UserError: the model does not exist or cannot be read.
     """
-    return made(*read(Path(folder)))
+    return make_model(*read(Path(folder)))
 
 
-def made(program: Any, spec: dict[str, Any]) -> Autoregressive:
+def make_model(program: Any, spec: dict[str, Any]) -> Autoregressive:
     """Return the model of a program and the values in `autoregressive.json`."""
     named = spec.get("conditions") or ({ONLY: spec["condition"]} if spec["condition"] else {})
     network = network_of(program, spec)

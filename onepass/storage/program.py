@@ -20,7 +20,7 @@ from onepass.likelihoods.distribution import Distribution
 from onepass.model import Autoregressive
 from onepass.networks.condition_specs import plain
 from onepass.networks.layout import Layout
-from onepass.step.tracing import sized
+from onepass.step.tracing import spec_of_length
 from onepass.storage.assignments import without_assignments
 from onepass.storage.comparison import first_fault
 
@@ -60,7 +60,7 @@ class Program(tf.Module):
         if self.lengths:
             del self.call
             self.calls = [
-                function_of(call, [plain(sized(each, length)) for each in given])
+                function_of(call, [plain(spec_of_length(each, length)) for each in given])
                 for length in self.lengths
             ]
         calls = self.calls if self.lengths else [self.call]
@@ -94,7 +94,7 @@ class Program(tf.Module):
         key, rows = tf.TensorSpec([2], tf.uint32), tf.TensorSpec([None], tf.int32)
         self.log_prob = function_of(distribution.log_prob, [parameters, symbols])
         self.draw = function_of(distribution.sample, [parameters, noise, tf.TensorSpec([])])
-        self.mode = _implemented(
+        self.mode = _as_implemented(
             function_of(lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
         )
         self.noise = function_of(distribution.noise, [key, rows, scalar, scalar])
@@ -120,7 +120,7 @@ class Program(tf.Module):
             )
 
 
-def _implemented(function: Any) -> Any:
+def _as_implemented(function: Any) -> Any:
     """Return a `tf.function`, or None if it calls a method that is not implemented."""
     try:
         function.get_concrete_function()

@@ -241,12 +241,12 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
     network, distribution = model.symbol_network, model.distribution
     condition = only_rate(model.conditions) if model.order == "time" else None
     named = {} if condition is not None and ONLY in model.conditions else model.conditions
-    described = {name: _described(each) for name, each in named.items()}
+    described = {name: _describe_spec(each) for name, each in named.items()}
     return {
         "kind": model.kind,
         "order": model.order,
-        "inputs": _described(network.inputs),
-        "condition": None if condition is None else _described(condition),
+        "inputs": _describe_spec(network.inputs),
+        "condition": None if condition is None else _describe_spec(condition),
         **({"conditions": described} if described else {}),
         **settings_of(network),
         "distribution": {
@@ -273,7 +273,7 @@ def _density(distribution: Distribution) -> str:
     return "normal" if is_normal(distribution) else "any"
 
 
-def _described(spec: tf.TensorSpec) -> dict[str, Any]:
+def _describe_spec(spec: tf.TensorSpec) -> dict[str, Any]:
     kind: dict[str, Any] = {"kind": "memory"} if isinstance(spec, Memory) else {}
     if isinstance(spec, Frames):
         kind = {"kind": "frames", "hop": spec.hop, "extra": spec.extra}

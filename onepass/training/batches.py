@@ -13,7 +13,7 @@ from onepass.foundation.errors import UserError
 from onepass.likelihoods.codec import Codec
 from onepass.networks.elements import check_elements, check_finite
 from onepass.networks.layout import Layout
-from onepass.networks.ragged import listed
+from onepass.networks.ragged import list_rows
 from onepass.replicator.training.accumulation import Batch
 from onepass.replicator.training.batches import as_dataset
 from onepass.training.rows import Padded, in_bucket, mean_length, padded_arrays
@@ -22,7 +22,7 @@ KEYS = ("elements", "condition")
 NAMED = "condition/"  # prefix of condition names in flat batches
 
 
-def nested(batch: Batch) -> dict[str, Any]:
+def nest_conditions(batch: Batch) -> dict[str, Any]:
     """Return a flat batch with its named conditions as a dict under the key `condition`."""
     named = {key.removeprefix(NAMED): x for key, x in batch.items() if key.startswith(NAMED)}
     if not named:
@@ -32,7 +32,7 @@ def nested(batch: Batch) -> dict[str, Any]:
 
 
 def _flat(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch with each named condition under a separate key; the inverse of `nested`."""
+    """Put each named condition of a batch under its own key; the inverse of `nest_conditions`."""
     named = batch.get("condition")
     if not isinstance(named, dict):
         return batch
@@ -81,10 +81,10 @@ class Batches:
         self._takes, self._one_length = takes, False
         self._arrays: Padded | None = None
         self._error: BaseException | None = None  # raised inside tf.data, which changes its type
-        is_list = isinstance(source, list) and listed(source, layout.rank - 1) is not None
+        is_list = isinstance(source, list) and list_rows(source, layout.rank - 1) is not None
         is_rows = is_list or isinstance(source, tf.RaggedTensor)
         if is_rows or isinstance(source, np.ndarray | tuple | dict) or tf.is_tensor(source):
-            self._arrays = self._checked({"elements": source} if is_rows else source)
+            self._arrays = self._check_batch({"elements": source} if is_rows else source)
         elif not callable(source) and not isinstance(source, Iterable):
             raise ValueError(
                 f"`{name}` must be arrays, an iterable, a tf.data.Dataset or a function of the"
@@ -101,17 +101,17 @@ class Batches:
         if isinstance(self._source, Iterator):
             first = next(_endless(self._source))
             self._source = itertools.chain([first], self._source)
-            return next(self._numbered([first], 0))
+            return next(self._number_batches([first], 0))
         return next(iter(self.starting_at(0)))
 
     def starting_at(self, step: int) -> Iterable[Batch]:
         """Return endless batches, starting with the batch of a given step."""
         if self._arrays is not None:
             free = () if self._one_length else self._arrays.ragged
-            return as_dataset(self._drawn, step, rows=self._rows, free=free)
+            return as_dataset(self._draw_batch, step, rows=self._rows, free=free)
         if callable(self._source) and not isinstance(self._source, tf.data.Dataset):
-            return self._numbered(map(self._source, itertools.count(step)), step)
-        return self._numbered(itertools.islice(_endless(self._source), step, None), step)
+            return self._number_batches(map(self._source, itertools.count(step)), step)
+        return self._number_batches(itertools.islice(_endless(self._source), step, None), step)
 
     def alone(self, step: int, index: int, count: int) -> Iterable[Batch]:
         """Return `starting_at(step)`, for training on a single device."""
@@ -135,12 +135,14 @@ class Batches:
     def parts(self) -> Iterator[Batch]:
         """Yield all rows once: in batches of `rows` from arrays, otherwise batch by batch."""
         if self._arrays is None:
-            yield from self._numbered(self._source, 0)
+            yield from self._number_batches(self._source, 0)
             return
         for start in range(0, len(self._arrays.arrays["elements"]), self._rows):
-            part = self._sized(self._arrays.taken(slice(start, start + self._rows))).arrays
+            part = self._pad_to_bucket(
+                self._arrays.take_rows(slice(start, start + self._rows))
+            ).arrays
             numbers = {"row": np.arange(start, start + len(part["elements"]), dtype=np.int32)}
-            yield {name: tf.constant(x) for name, x in _addressed(numbers | part, 0).items()}
+            yield {name: tf.constant(x) for name, x in _add_addresses(numbers | part, 0).items()}
 
     @contextlib.contextmanager
     def raising_own_errors(self) -> Iterator[None]:
@@ -172,25 +174,25 @@ class Batches:
 
         return iter(following, None)
 
-    def _numbered(self, batches: Iterable, first: int) -> Iterator[Batch]:
+    def _number_batches(self, batches: Iterable, first: int) -> Iterator[Batch]:
         for step, batch in enumerate(batches, first):
-            arrays = _addressed(self._sized(self._checked(batch)).arrays, step)
+            arrays = _add_addresses(self._pad_to_bucket(self._check_batch(batch)).arrays, step)
             yield {name: tf.constant(array) for name, array in arrays.items()}
 
-    def _drawn(self, step: int) -> dict[str, np.ndarray]:
-        batch = self._arrays or self._checked({})
+    def _draw_batch(self, step: int) -> dict[str, np.ndarray]:
+        batch = self._arrays or self._check_batch({})
         count = len(batch.arrays["elements"])
         generator = np.random.default_rng([self._seed, step])
         rows = generator.choice(count, self._rows, replace=count < self._rows)
-        return _addressed(self._sized(batch.taken(rows)).arrays, step)
+        return _add_addresses(self._pad_to_bucket(batch.take_rows(rows)).arrays, step)
 
-    def _sized(self, batch: Padded) -> Padded:
+    def _pad_to_bucket(self, batch: Padded) -> Padded:
         """Return a batch padded to one of a few lengths; with `shard`, arrays keep a single one."""
         if self._arrays is not None and self._one_length:
             return batch
         return in_bucket(batch, self._arrays and self._arrays.longest, self._takes)
 
-    def _checked(self, batch: Any) -> Padded:
+    def _check_batch(self, batch: Any) -> Padded:
         """Check a batch and return its arrays.
 
         Raises:
@@ -225,7 +227,7 @@ class Batches:
         return found
 
 
-def _addressed(arrays: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
+def _add_addresses(arrays: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
     rows = len(arrays["elements"])
     address = {"step": np.full(rows, step, np.int32), "row": np.arange(rows, dtype=np.int32)}
     return address | mean_length(arrays) | arrays

@@ -66,12 +66,12 @@ class KerasCallbacks(Listener):
             self._call("on_epoch_begin", self._epoch(step))
         self._call("on_train_batch_begin", (step - 1) % self._every)
 
-    def updated(self, step: int, metrics: Mapping[str, float]) -> bool:
+    def on_update(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Call `on_train_batch_end`; return whether a callback ends training."""
         self._call("on_train_batch_end", (step - 1) % self._every, logs=dict(metrics))
         return self._model.stop_training
 
-    def scored(self, step: int, metrics: Mapping[str, float], score: float | None) -> bool:
+    def on_score(self, step: int, metrics: Mapping[str, float], score: float | None) -> bool:
         """Call `on_epoch_end`; return whether a callback ends training."""
         self._open = False
         logs = dict(metrics) if score is None else {**metrics, "val_loss": score}

@@ -24,9 +24,9 @@ from onepass.replicator.training.outcome import NOTHING_TO_TRAIN, Outcome
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.step import is_single_device
 from onepass.replicator.training.training_run import TrainingRun
-from onepass.training.batches import Batches, BatchSource, nested
+from onepass.training.batches import Batches, BatchSource, nest_conditions
 from onepass.training.callbacks import KerasCallbacks
-from onepass.training.losses import Loss, Score, check_mean_over_rows, checked
+from onepass.training.losses import Loss, Score, check_loss, check_mean_over_rows
 from onepass.training.rows import MEAN
 from onepass.training.scores import drawing, held_out_score
 from onepass.training.state import KerasState, WeightsModule
@@ -185,7 +185,9 @@ def fit(
     if asked.jit_compile:
         check_compiler()
     read = _reader(model, int(asked.batch_size), int(asked.seed))
-    training = _Fit(model, asked, asked.loop(steps), optimizer, read(batches), checked(loss, model))
+    training = _Fit(
+        model, asked, asked.loop(steps), optimizer, read(batches), check_loss(loss, model)
+    )
     score = held_out_score(model, training.loss_fn, read, validation, asked.evaluate, log)
     if asked.patience is not None and score is None:
         raise ValueError("`patience` needs scores: pass `validation`, or `evaluate`.")
@@ -212,7 +214,7 @@ class _Fit:
             with run.variables():
                 weights = _weights(model, example)
                 if not weights.trained:
-                    run.log(f"{_counted(weights)}: nothing to train.")
+                    run.log(f"{_describe_weights(weights)}: nothing to train.")
                     return Outcome(0, NOTHING_TO_TRAIN, 0.0, None)
                 feeds = getattr(model, "feeds", "")
                 run.log(*([f"{feeds}."] if feeds else []))
@@ -229,7 +231,7 @@ class _Fit:
                     *(state, self.loss_fn, self.loop, given),
                     lambda: score and Score(score, state, drawing(workdir, score)),
                     listener=listener,
-                    description=_counted(weights),
+                    description=_describe_weights(weights),
                 )
             with run.replicator.gathered_variables():
                 state.use_average()
@@ -296,7 +298,10 @@ def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
       ValueError: there are none, some of the trained ones are 16-bit floats, or the condition is
         invalid.
     """
-    symbols, condition = model.codec.encode(example["elements"]), nested(example).get("condition")
+    symbols, condition = (
+        model.codec.encode(example["elements"]),
+        nest_conditions(example).get("condition"),
+    )
     network = getattr(model, "symbol_network", None)
     if getattr(network, "conditions", None):
         given_to(network, condition, model.order, example["elements"].shape)  # raises a clear error
@@ -313,7 +318,7 @@ def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
     return weights
 
 
-def _counted(weights: Weights) -> str:
+def _describe_weights(weights: Weights) -> str:
     """Return a phrase with the numbers of trained and frozen weights."""
     trained, frozen = (sum(math.prod(v.shape) for v in part) for part in weights)
     return f"{trained:,} weights" + (f" train, {frozen:,} are frozen" if frozen else "")

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from onepass.replicator.training.accumulation import Batch, GlobalBatchLoss
 from onepass.replicator.training.state import LossFn, TrainState
-from onepass.training.batches import nested
+from onepass.training.batches import nest_conditions
 from onepass.training.rows import MEAN
 
 Loss = Callable[[Any, Batch], Any]
 
 
-def checked(loss: Loss, model: Any) -> LossFn:
+def check_loss(loss: Loss, model: Any) -> LossFn:
     """Return the loss as a function from a batch to a scalar and a dict of metrics.
 
     The function raises ValueError if the loss is not a floating scalar, or a metric is not a
@@ -27,7 +27,7 @@ def checked(loss: Loss, model: Any) -> LossFn:
     """
 
     def loss_fn(batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        result = loss(model, nested(batch))
+        result = loss(model, nest_conditions(batch))
         value, metrics = result if isinstance(result, tuple) else (result, {})
         scalars = {
             name: _scalar(tf.cast(metric, tf.float32), f"metric `{name}`")
@@ -39,7 +39,7 @@ def checked(loss: Loss, model: Any) -> LossFn:
     if inputs is None:
         return loss_fn
     return _OfGlobalBatch(
-        loss_fn, lambda batch, replicator: inputs(model, nested(batch), replicator)
+        loss_fn, lambda batch, replicator: inputs(model, nest_conditions(batch), replicator)
     )
 
 
@@ -62,7 +62,7 @@ def check_mean_over_rows(loss_fn: LossFn, batch: Batch, shares: int) -> None:
     violates loss(a, a) = loss(a), for which a rough comparison suffices.
 
     Args:
-      loss_fn: a loss from `checked`; nothing is checked if it is a `GlobalBatchLoss`, or if it
+      loss_fn: a loss from `check_loss`; nothing is checked if it is a `GlobalBatchLoss`, or if it
         draws random numbers and so differs from call to call.
       batch: rows of the global batch.
       shares: number of replicas and microbatches that share the batch; 1: nothing is checked.

@@ -8,7 +8,7 @@ import numpy as np
 from onepass.foundation.arguments import check_unmasked
 from onepass.likelihoods.codec import Codec
 from onepass.networks.elements import as_array
-from onepass.networks.ragged import ended, filler, listed, padded
+from onepass.networks.ragged import fill_after_end, filler, list_rows, pad_rows
 from onepass.step.derive import bucket
 
 ELEMENTS, LENGTHS, MEAN = "elements", "lengths", "mean_length"
@@ -41,7 +41,7 @@ class Padded(NamedTuple):
             arrays[name] = np.pad(array[:, :length], more, constant_values=fill)
         return self._replace(arrays=arrays)
 
-    def taken(self, rows: np.ndarray | slice) -> "Padded":
+    def take_rows(self, rows: np.ndarray | slice) -> "Padded":
         """Return a batch of selected rows."""
         return self._replace(arrays={name: array[rows] for name, array in self.arrays.items()})
 
@@ -60,24 +60,26 @@ def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
         not integers from 0 to time, or they are given where the elements cannot have any.
     """
     fill = filler(codec)
-    rows = listed(batch.get(ELEMENTS), rank - 1) if rank != 4 else None
+    rows = list_rows(batch.get(ELEMENTS), rank - 1) if rank != 4 else None
     counts = [] if rows is None else [len(row) for row in rows]
     if rows is None or len(set(counts)) == 1:
         arrays = {name: as_array(value, name) for name, value in batch.items()}
         if LENGTHS in arrays and ELEMENTS in arrays and rank != 4 and arrays[ELEMENTS].ndim == rank:
-            arrays[ELEMENTS], arrays[LENGTHS] = ended(arrays[ELEMENTS], arrays[LENGTHS], codec)
+            arrays[ELEMENTS], arrays[LENGTHS] = fill_after_end(
+                arrays[ELEMENTS], arrays[LENGTHS], codec
+            )
         elif LENGTHS in arrays:
             raise ValueError("`lengths` needs `elements` in time order.")
         return Padded(arrays, frozenset(), fill)
     if LENGTHS in batch:
         raise ValueError("`lengths` must be left out where `elements` are rows of different ones.")
     arrays, ragged, longest = {LENGTHS: np.asarray(counts, np.int32)}, {ELEMENTS}, max(counts)
-    arrays[ELEMENTS] = padded(rows, longest, fill)
+    arrays[ELEMENTS] = pad_rows(rows, longest, fill)
     for name, value in batch.items():
         check_unmasked(value, name)
         given = [np.asarray(row) for row in value] if isinstance(value, list | tuple) else []
         if name != ELEMENTS and counts == [len(row) if row.ndim else -1 for row in given]:
-            arrays[name], ragged = padded(given, longest), ragged | {name}
+            arrays[name], ragged = pad_rows(given, longest), ragged | {name}
         elif name != ELEMENTS:
             arrays[name] = as_array(value, name)
     return Padded(arrays, frozenset(ragged), fill)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.ending import bounded, ends
+from onepass.foundation.ending import ends, limit_rows
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.accumulation import Batch
 from onepass.replicator.training.state import LossFn
@@ -66,7 +66,7 @@ def _held_out(
     said = functools.cache(log)  # once, not with every score
 
     def parts() -> Iterator[Batch]:
-        return bounded(batches.parts(), lambda part: len(part["elements"]), name, said)
+        return limit_rows(batches.parts(), lambda part: len(part["elements"]), name, said)
 
     if not isinstance(data, Iterator):
         return parts

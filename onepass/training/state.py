@@ -49,7 +49,9 @@ class KerasState(TrainState):
         """Return the weights themselves, since there is no average."""
         return {f"weights/{n}": v for n, v in zip(self.names, self.weights, strict=True)}
 
-    def updated(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
+    def compute_update(
+        self, gradients: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """Return the values of all slots after an update, and metrics; no variable is changed."""
         _, norm = clip_by_global_norm(gradients, 0.0)
         variables = list(self.slots().values())

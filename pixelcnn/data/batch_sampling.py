@@ -62,13 +62,13 @@ def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
     return shuffled
 
 
-def flipped(images: np.ndarray, words: np.ndarray) -> np.ndarray:
+def flip_images(images: np.ndarray, words: np.ndarray) -> np.ndarray:
     """Mirror images [batch, height, width, ...] horizontally if their word's top bit is set."""
     mirrored = (words >> np.uint64(63)).reshape(-1, *[1] * (images.ndim - 1)).astype(bool)
     return np.where(mirrored, images[:, :, ::-1], images)
 
 
-def cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
+def crop_images(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
     """Return crops [batch, crop, crop, ...], whose positions are drawn from words [2, batch]."""
     places = images.shape[1] - crop + 1
     tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
@@ -76,13 +76,13 @@ def cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
     return np.stack([p[top : top + crop, left : left + crop] for p, top, left in cuts])
 
 
-def shifted(images: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
+def shift_images(images: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
     """Shift images [batch, height, width, ...] by up to `most` pixels on both axes.
 
     The shifts are drawn from words [2, batch]. Edge pixels are repeated.
     """
     sides = [(0, 0), (most, most), (most, most)] + [(0, 0)] * (images.ndim - 3)
-    return cropped(np.pad(images, sides, mode="edge"), words, images.shape[1])
+    return crop_images(np.pad(images, sides, mode="edge"), words, images.shape[1])
 
 
 def shard_rows(batch_size: int, shard_index: int, num_shards: int) -> slice:
@@ -121,9 +121,9 @@ def image_batch(
     seeds, flips, *places, drops = example_words(seed, step, batch_size, LANES)[:, rows]
     batch = {name: array[chosen].astype(np.int32) for name, array in stored.items()}
     for name in {"levels", "map"} & batch.keys() if flip else ():
-        batch[name] = flipped(batch[name], flips)
+        batch[name] = flip_images(batch[name], flips)
     for name in {"levels", "map"} & batch.keys() if shift else ():
-        batch[name] = shifted(batch[name], np.stack(places), shift)
+        batch[name] = shift_images(batch[name], np.stack(places), shift)
     for name in DROPPED.keys() & batch.keys() if dropout else ():
         gone = (drops / 2.0**64 < dropout).reshape(-1, *[1] * (batch[name].ndim - 1))
         batch[name] = np.where(gone, np.int32(DROPPED[name]), batch[name])
@@ -159,7 +159,7 @@ def square_batch(
     seeds, flips, *corners, _ = example_words(seed, step, batch_size, LANES)[:, rows]
     located = zip(chosen, *corners, strict=True)
     squares = np.stack([_square(images[i], corner, side) for i, *corner in located])
-    levels = (flipped(squares, flips) if flip else squares).astype(np.int32)
+    levels = (flip_images(squares, flips) if flip else squares).astype(np.int32)
     return {"levels": levels, "seed": example_seeds(seeds)}
 
 

@@ -16,7 +16,7 @@ CLOSING = len(ALPHABET) + 2
 NUM_CODES = len(ALPHABET) + 3
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Convert a text to lower case and NFKC, and reduce its white space to single inner spaces."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
     return " ".join(folded.split())
@@ -31,7 +31,7 @@ def encode_caption(text: str) -> np.ndarray:
       UserError: If the text has more than 200 characters, before or after normalisation.
     """
     # Reject huge texts before processing them.
-    folded = normalised(text) if len(text) <= MAX_CAPTION_CHARACTERS else text
+    folded = normalise_text(text) if len(text) <= MAX_CAPTION_CHARACTERS else text
     if len(folded) > MAX_CAPTION_CHARACTERS:
         raise UserError(
             f"A caption may have {MAX_CAPTION_CHARACTERS} characters, got {len(folded):,}."

@@ -38,7 +38,7 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, str | None]:
     profile = image.info.get("icc_profile")
     if profile:
         return _by_profile(image, bytes(profile))
-    found = _described(image)
+    found = _declared_colour(image)
     if found is None:
         return image, None
     if image.mode.startswith(("I", "F")):
@@ -48,7 +48,7 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, str | None]:
 
 def _by_profile(image: Image.Image, profile: bytes) -> tuple[Image.Image, str | None]:
     try:
-        mode = MODES.get(_opened(profile).profile.xcolor_space, "")
+        mode = MODES.get(_open_profile(profile).profile.xcolor_space, "")
         if not _fits(image.mode, mode):
             return image, KEPT
         if _is_srgb(profile, mode):
@@ -69,14 +69,18 @@ def _fits(stored: str, mode: str) -> bool:
     return mode == "RGB" or stored in GREY
 
 
-def _opened(profile: bytes) -> ImageCms.ImageCmsProfile:
+def _open_profile(profile: bytes) -> ImageCms.ImageCmsProfile:
     return ImageCms.ImageCmsProfile(io.BytesIO(profile))
 
 
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform:
     """Return a new transform from a profile to sRGB; transforms must not be shared by threads."""
     return ImageCms.buildTransform(
-        _opened(profile), ImageCms.createProfile("sRGB"), mode, "RGB", flags=ImageCms.Flags.NOCACHE
+        _open_profile(profile),
+        ImageCms.createProfile("sRGB"),
+        mode,
+        "RGB",
+        flags=ImageCms.Flags.NOCACHE,
     )
 
 
@@ -110,7 +114,7 @@ def _with_alpha(
     return made, CONVERTED
 
 
-def _described(image: Image.Image) -> tuple[float, tuple[float, ...]] | None:
+def _declared_colour(image: Image.Image) -> tuple[float, tuple[float, ...]] | None:
     """Return the gamma and primaries that a file declares, or None to treat it as sRGB.
 
     The gamma is the exponent from light to levels.

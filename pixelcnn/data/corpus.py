@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from onepass.foundation.folders import counted, hashed, shown, some
+from onepass.foundation.folders import count_noun, hash_name, show_path, some
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.depth import EIGHT
 from pixelcnn.data.image_file import DataError, ImageRules
@@ -80,9 +80,9 @@ def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
         return read_tfds(str(source).removeprefix(PREFIX), rules)
     path = Path(source)
     if not path.exists():
-        raise DataError(f"{shown(path)}: no such file or folder.")
+        raise DataError(f"{show_path(path)}: no such file or folder.")
     if rules.crop and not path.is_dir():
-        raise DataError(f"{shown(path)}: `data.crop` needs a folder of image files.")
+        raise DataError(f"{show_path(path)}: `data.crop` needs a folder of image files.")
     if not path.is_dir():
         return read_npz_file(path, rules)
     files = None if rules.crop else pair(path)
@@ -91,7 +91,7 @@ def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
 
 def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
     """Assign images to splits by a hash of their names; train keeps an image of every class."""
-    hashes = np.array([hashed(name) for name in raw.names])
+    hashes = np.array([hash_name(name) for name in raw.names])
     order = np.argsort(hashes, kind="stable")
     num_dev = int(np.sum(hashes < dev_share))
     if dev_share > 0.0 and len(order) > 1:
@@ -134,11 +134,11 @@ def _classes(source: str, raw: RawCorpus, splits: Sequence[str]) -> tuple[str, .
     for name, split in zip(raw.class_names, splits, strict=True):
         of[split].add(name)
     for name in sorted(of["dev"] - of["train"]):
-        raise DataError(f"{source}: class {shown(name)} has images for dev but none for train.")
+        raise DataError(f"{source}: class {show_path(name)} has images for dev but none for train.")
     return raw.classes or tuple(sorted(of["train"]))
 
 
-def _chosen(raw: RawCorpus, chosen: np.ndarray, classes: tuple[str, ...]) -> ImageSet:
+def _choose_images(raw: RawCorpus, chosen: np.ndarray, classes: tuple[str, ...]) -> ImageSet:
     index = {name: label for label, name in enumerate(classes)}
     named, captions, maps = raw.class_names, raw.captions, raw.maps
     return ImageSet(
@@ -155,7 +155,7 @@ def _summary(raw: RawCorpus, splits: dict[str, ImageSet], rules: ImageRules) -> 
     low, high = ("x".join(map(str, size)) for size in raw.stored_sizes)
     wanted = f"{rules.size}x{rules.size}"
     if rules.crop:
-        said = f"{counted(counts['train'], 'photograph')} for train, {counts['dev']} for dev"
+        said = f"{count_noun(counts['train'], 'photograph')} for train, {counts['dev']} for dev"
         return f"{said}, longer side {rules.size}, from {low} to {high}"
     how = "as stored"
     if (low, high) != (wanted, wanted):
@@ -163,8 +163,8 @@ def _summary(raw: RawCorpus, splits: dict[str, ImageSet], rules: ImageRules) -> 
     deep = f"{rules.bits} bits, " if rules.bits > EIGHT else ""
     square = all(width == height for width, height in raw.stored_sizes)
     return (
-        f"{counted(counts['train'], 'image')} for train, {counts['dev']} for dev, {wanted}, "
-        f"{counted(rules.channels, 'channel')}, {deep}{how}"
+        f"{count_noun(counts['train'], 'image')} for train, {counts['dev']} for dev, {wanted}, "
+        f"{count_noun(rules.channels, 'channel')}, {deep}{how}"
         f"{'' if square else ', cropped to the centred square'}"
     )
 
@@ -174,7 +174,7 @@ def _shared_note(splits: dict[str, ImageSet]) -> list[str]:
         return [hashlib.blake2b(p.tobytes(), digest_size=16).digest() for p in members.images]
 
     known, dev = set(digests(splits["train"])), splits["dev"]
-    same = [shown(n) for n, d in zip(dev.names, digests(dev), strict=True) if d in known]
+    same = [show_path(n) for n, d in zip(dev.names, digests(dev), strict=True) if d in known]
     return [f"images of dev that are also in train: {some(same)}"] if same else []
 
 
@@ -196,12 +196,12 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
       DataError: If the source cannot be read, has no images for train or dev, or has a class in dev
         that train does not have.
     """
-    raw, source = _read_source(path, rules), shown(path)
+    raw, source = _read_source(path, rules), show_path(path)
     splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
     _check_splits(source, splits, raw)
     classes = _classes(source, raw, splits)
     places = {split: np.flatnonzero(np.array(splits) == split) for split in SPLITS}
-    sets = {split: _chosen(raw, chosen, classes) for split, chosen in places.items()}
+    sets = {split: _choose_images(raw, chosen, classes) for split, chosen in places.items()}
     notes = [_summary(raw, sets, rules), *raw.notes, *_shared_note(sets)]
     return Corpus(sets, classes, tuple(notes), len(splits))
 
@@ -233,7 +233,7 @@ def read_dev(
       DataError: If the source cannot be read, has no dev images, or has a class that the model does
         not have.
     """
-    raw, source = _read_source(path, rules), shown(path)
+    raw, source = _read_source(path, rules), show_path(path)
     splits = ["dev"] * len(raw.names)
     if not everything and not is_dev_file(path):
         splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
@@ -243,8 +243,8 @@ def read_dev(
     if not classes or (unknown and others_allowed):
         raw, classes, unknown = dataclasses.replace(raw, class_names=None), (), set()
     if unknown:
-        raise DataError(f"{source}: the model knows no class {shown(min(unknown))}.")
+        raise DataError(f"{source}: the model knows no class {show_path(min(unknown))}.")
     chosen = np.flatnonzero(np.array(splits) == "dev")
-    notes = (f"{counted(len(chosen), 'image')} for dev", *raw.notes)
-    dev = {"dev": _chosen(raw, chosen, tuple(classes))}
+    notes = (f"{count_noun(len(chosen), 'image')} for dev", *raw.notes)
+    dev = {"dev": _choose_images(raw, chosen, tuple(classes))}
     return Corpus(dev, tuple(classes), notes, len(splits))

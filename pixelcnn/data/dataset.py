@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import shown
+from onepass.foundation.folders import show_path
 from onepass.replicator.training.batches import as_dataset
 from pixelcnn.data.batch_sampling import (
     Arrays,
@@ -248,7 +248,7 @@ def _other_table(folder: Path, kind: str) -> str:
         return ""
     column = "caption" if kind == "text" else "class"
     return (
-        f" {shown(found[0].name)} is not read: write pictures.tsv, separated by tabs, with the "
+        f" {show_path(found[0].name)} is not read: write pictures.tsv, separated by tabs, with the "
         f"columns `file` (its `file_name`) and `{column}`."
     )
 

@@ -18,7 +18,7 @@ def dtype_of(bits: int) -> type[np.unsignedinteger]:
     return np.uint8 if bits <= EIGHT else np.uint16
 
 
-def rescaled(levels: np.ndarray, from_bits: int, bits: int) -> np.ndarray:
+def rescale_levels(levels: np.ndarray, from_bits: int, bits: int) -> np.ndarray:
     """Scale levels to a depth of `bits`, such that the highest levels correspond; round half up."""
     if from_bits == bits:
         return levels.astype(dtype_of(bits))

@@ -72,14 +72,14 @@ def _of_array(path: Path, single: bool = False) -> tuple[int, int]:
     return channels, int(images.max()) if images.dtype != np.uint8 else 2**EIGHT - 1
 
 
-def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
+def detect_options(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
     """Return the options for channels and bits that a preset's command line leaves out.
 
     A value for `--data.channels` or `--output.channels` applies to both. Otherwise the values come
     from the run to resume, or are detected from the images: a colour preset is changed to grey if
     no image has colour, and grey images keep their depth if the output is a mixture of logistics.
     """
-    said = _said(arguments)
+    said = _parse_options(arguments)
     if "data" not in said or config.conditioning.kind == "video":
         return []
     found = _of_run(said.get("workdir")) or stored_as(said["data"]) or Stored(3, EIGHT)
@@ -101,7 +101,7 @@ def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
     return [word for name, value in changed.items() for word in (f"--{name}", str(value))]
 
 
-def _said(arguments: Sequence[str]) -> dict[str, str]:
+def _parse_options(arguments: Sequence[str]) -> dict[str, str]:
     """Return {option without the leading dashes: value} of a command line."""
     said = {}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):

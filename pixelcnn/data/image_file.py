@@ -10,11 +10,11 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import shown
+from onepass.foundation.folders import show_path
 from pixelcnn.data.colour import has_transparent_colour, in_srgb
-from pixelcnn.data.depth import DEPTHS, EIGHT, depth_of, rescaled
+from pixelcnn.data.depth import DEPTHS, EIGHT, depth_of, rescale_levels
 from pixelcnn.data.image_rules import ImageRules
-from pixelcnn.data.reduction import centred_square, fitted, framed
+from pixelcnn.data.reduction import centred_square, fit_longer_side, fit_square
 
 # Pillow recognises these formats but cannot decode them without other programs.
 NOT_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
@@ -163,7 +163,7 @@ def _read(opened: Image.Image, rules: ImageRules) -> DecodedImage:
         remarks.insert(0, SIXTEEN_BIT)
     if _has_several_frames(opened):
         remarks.append(SEVERAL_FRAMES)
-    return _reduced(levels, opened.size, rules, remarks)
+    return _reduce_image(levels, opened.size, rules, remarks)
 
 
 def _read_array(path: Path, rules: ImageRules) -> DecodedImage:
@@ -181,16 +181,16 @@ def _read_array(path: Path, rules: ImageRules) -> DecodedImage:
     _check_size(width, height, rules)
     whole = np.asarray(levels)
     levels = whole if whole.dtype == np.uint8 else _sixteen_bit(whole)
-    return _reduced(levels, (width, height), rules, [])
+    return _reduce_image(levels, (width, height), rules, [])
 
 
-def _reduced(
+def _reduce_image(
     levels: np.ndarray, size: tuple[int, int], rules: ImageRules, remarks: list[str]
 ) -> DecodedImage:
     if rules.crop:
-        small = framed(levels, rules.size, rules.channels)
+        small = fit_longer_side(levels, rules.size, rules.channels)
     else:
-        small = fitted(levels, rules.size, rules.channels, rules.reduce)
+        small = fit_square(levels, rules.size, rules.channels, rules.reduce)
     return DecodedImage(small, size, tuple(remarks), int(levels.max()))
 
 
@@ -205,14 +205,14 @@ def at_depth(image: DecodedImage, stored_bits: int, bits: int) -> DecodedImage:
     if not image.deep:
         if bits == EIGHT:
             return image
-        levels, remark = rescaled(image.levels, EIGHT, bits), f"8-bit, scaled to {bits} bits"
+        levels, remark = rescale_levels(image.levels, EIGHT, bits), f"8-bit, scaled to {bits} bits"
     elif bits > EIGHT:
         if image.highest >= 2**bits:
             most = f"{bits} bits hold 0 to {2**bits - 1:,}"
             raise ImageError("too bright", f"a level of {image.highest:,}, {most}")
         return image
     else:
-        levels, remark = rescaled(image.levels, stored_bits, bits), SIXTEEN_BIT
+        levels, remark = rescale_levels(image.levels, stored_bits, bits), SIXTEEN_BIT
         if stored_bits < DEPTHS[-1]:
             remark = f"{stored_bits}-bit in 16-bit files, scaled to {bits} bits"
     return dataclasses.replace(image, levels=levels, remarks=(remark, *image.remarks))
@@ -226,7 +226,7 @@ def _reason(path: Path, error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "not enough memory"
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return shown(reason.strip().split("\n")[0]) or type(error).__name__
+    return show_path(reason.strip().split("\n")[0]) or type(error).__name__
 
 
 def read_image(path: Path, rules: ImageRules) -> DecodedImage:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from onepass.foundation.folders import endings, list_files, shown, some, unread
+from onepass.foundation.folders import endings, list_files, show_path, some, unread
 from onepass.foundation.threads import in_threads
 from pixelcnn.data.depth import depth_of
 from pixelcnn.data.image_file import (
@@ -48,7 +48,7 @@ def _has_split_folders(folder: Path) -> bool:
     for other in OTHER_DEV_NAMES:
         if (folder / other).is_dir():
             raise DataError(
-                f"{shown(folder)}: has train/ and {other}/ but no dev/; "
+                f"{show_path(folder)}: has train/ and {other}/ but no dev/; "
                 f"call the folder of held-out images dev/."
             )
     return False
@@ -67,19 +67,19 @@ def _all_or_none(folder: Path, entries: Sequence[Entry], field: str, lack: str) 
     """Raise a DataError unless either all or no entries have a value in a field."""
     bare = [entry for entry in entries if not getattr(entry, field)]
     if bare and len(bare) < len(entries):
-        raise DataError(f"{shown(folder)}: {shown(bare[0].name)} {lack}.")
+        raise DataError(f"{show_path(folder)}: {show_path(bare[0].name)} {lack}.")
 
 
 def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
     """Remove all classes if an entry has none; return the entries and notes."""
-    bare = [shown(entry.name) for entry in entries if entry.class_name is None]
+    bare = [show_path(entry.name) for entry in entries if entry.class_name is None]
     if not bare or len(bare) == len(entries):
         return list(entries), []
     note = f"no classes, for some images are in no sub-folder: {some(bare)}"
     return [dataclasses.replace(entry, class_name=None) for entry in entries], [note]
 
 
-def _listed(
+def _list_images(
     folder: Path, names: Sequence[str], split_folders: bool, notes: Sequence[str]
 ) -> tuple[dict[str, Row | None], list[str]]:
     """Return {name of an image to read: its table row or None}, and all notes on other files."""
@@ -88,9 +88,9 @@ def _listed(
     images = [name for name in names if Path(name).suffix.lower() in suffixes()]
     if not matched and not images:
         raise DataError(
-            f"{shown(folder)}: no image file (found {'; '.join([endings(names), *notes])})."
+            f"{show_path(folder)}: no image file (found {'; '.join([endings(names), *notes])})."
         )
-    unlisted = [shown(name) for name in images if rows and name not in matched]
+    unlisted = [show_path(name) for name in images if rows and name not in matched]
     notes = [*notes, *unread(names, suffixes())]
     notes += [f"left out, in no table: {some(unlisted)}"] if unlisted else []
     if not rows:
@@ -98,7 +98,7 @@ def _listed(
     outside = [n for n in matched if split_folders and n.split("/")[0] not in SPLITS]
     if outside:
         notes.append(
-            f"left out, neither in train/ nor in dev/: {some([shown(n) for n in outside])}"
+            f"left out, neither in train/ nor in dev/: {some([show_path(n) for n in outside])}"
         )
     return {n: row for n, row in matched.items() if n not in set(outside)}, notes
 
@@ -116,7 +116,7 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     """
     names, notes = list_files(folder)
     split_folders = _has_split_folders(folder)
-    rows, notes = _listed(folder, names, split_folders, notes)
+    rows, notes = _list_images(folder, names, split_folders, notes)
     outer_folders = 1 if split_folders or all(name.startswith("train/") for name in rows) else 0
     entries = [_entry(n, rows[n], split_folders, outer_folders) for n in sorted(rows)]
     _all_or_none(folder, entries, "split", "is in no split, although other images are")
@@ -124,7 +124,7 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     return entries, notes
 
 
-def _tried(make: Callable[[], DecodedImage]) -> DecodedImage | ImageError:
+def _decode_or_error(make: Callable[[], DecodedImage]) -> DecodedImage | ImageError:
     try:
         return make()
     except ImageError as error:
@@ -135,7 +135,7 @@ def _read_all(
     paths: Sequence[Path], rules: ImageRules, workers: int | None
 ) -> list[DecodedImage | ImageError]:
     def read(path: Path) -> DecodedImage | ImageError:
-        return _tried(functools.partial(read_stored, path, rules))
+        return _decode_or_error(functools.partial(read_stored, path, rules))
 
     formats()  # loads pillow's plugins before threads start
     with warnings.catch_warnings():
@@ -154,7 +154,7 @@ def _at_depth(
 
     depth = depth_of(highest)
     return [
-        _tried(functools.partial(at_depth, result, depth, bits))
+        _decode_or_error(functools.partial(at_depth, result, depth, bits))
         if isinstance(result, DecodedImage)
         else result
         for result in results
@@ -165,18 +165,18 @@ def _remark_notes(read: Mapping[Entry, DecodedImage]) -> list[str]:
     remarked = collections.defaultdict(list)
     for entry, image in read.items():
         for remark in image.remarks:
-            remarked[remark].append(shown(entry.name))
+            remarked[remark].append(show_path(entry.name))
     return [f"{remark}: {some(names)}" for remark, names in sorted(remarked.items())]
 
 
 def _left_out_notes(errors: Mapping[Entry, ImageError]) -> list[str]:
     kinds = collections.defaultdict(list)
     for entry, error in errors.items():
-        kinds[error.kind].append(f"{shown(entry.name)} ({error.detail})")
+        kinds[error.kind].append(f"{show_path(entry.name)} ({error.detail})")
     return [f"left out, {kind}: {some(names)}" for kind, names in sorted(kinds.items())]
 
 
-def _filled(values: Sequence[str | None]) -> tuple[str, ...] | None:
+def _fill_texts(values: Sequence[str | None]) -> tuple[str, ...] | None:
     return tuple(value or "" for value in values) if values and values[0] is not None else None
 
 
@@ -207,15 +207,15 @@ def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> 
     classed, on_classes = _complete_classes(list(read))  # without unusable images
     notes += on_classes
     if not read:
-        raise DataError(f"{shown(folder)}: no usable image ({'; '.join([*left_out, *notes])}).")
+        raise DataError(f"{show_path(folder)}: no usable image ({'; '.join([*left_out, *notes])}).")
     splits = tuple(entry.split for entry in read)
     levels = [image.levels for image in read.values()]
     return RawCorpus(
         images=separate(levels) if rules.crop else np.stack(levels),
         names=tuple(entry.name for entry in read),
         splits=splits if splits[0] else None,
-        class_names=_filled([entry.class_name for entry in classed]),
-        captions=_filled([entry.caption for entry in read]),
+        class_names=_fill_texts([entry.class_name for entry in classed]),
+        captions=_fill_texts([entry.caption for entry in read]),
         stored_sizes=extremes([image.stored_size for image in read.values()]),
         notes=(*left_out, *_remark_notes(read), *notes),
     )

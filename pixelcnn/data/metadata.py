@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import shown
+from onepass.foundation.folders import show_path
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.image_file import DataError
 
@@ -34,7 +34,7 @@ def _row(path: Path, values: Mapping[str, str | None]) -> Row:
     split = path.stem if path.stem in SPLITS else cell("split") or ""
     row = Row(path.name, file, cell("class"), cell("caption"), split)
     if split not in ("", *SPLITS):
-        raise DataError(f'{_place(row)}: split must be train or dev, got "{shown(split)}".')
+        raise DataError(f'{_place(row)}: split must be train or dev, got "{show_path(split)}".')
     for column, value in {"class": row.class_name, "caption": row.caption}.items():
         if value == "":
             raise DataError(f"{_place(row)}: its {column} is empty.")
@@ -46,14 +46,14 @@ def _row(path: Path, values: Mapping[str, str | None]) -> Row:
 
 
 def _place(row: Row) -> str:
-    return shown(f"{row.file} in {row.table}")
+    return show_path(f"{row.file} in {row.table}")
 
 
 def _rows(path: Path) -> list[Row]:
     with open(path, encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         if "file" not in (reader.fieldnames or ()):
-            raise DataError(f"{shown(path)}: its first line names no column `file`.")
+            raise DataError(f"{show_path(path)}: its first line names no column `file`.")
         return [_row(path, values) for values in reader if (values["file"] or "").strip()]
 
 
@@ -72,9 +72,9 @@ def read_tables(folder: Path) -> list[Row]:
         try:
             rows += _rows(path)
         except UnicodeDecodeError as error:
-            raise DataError(f"{shown(path)}: is not UTF-8 text.") from error
+            raise DataError(f"{show_path(path)}: is not UTF-8 text.") from error
         except (OSError, csv.Error) as error:
-            raise DataError(f"{shown(path)}: cannot be read ({error}).") from error
+            raise DataError(f"{show_path(path)}: cannot be read ({error}).") from error
     return rows
 
 

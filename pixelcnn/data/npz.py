@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import shown
+from onepass.foundation.folders import show_path
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.depth import depth_of
 from pixelcnn.data.image_file import (
@@ -21,7 +21,7 @@ from pixelcnn.data.image_file import (
 )
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
-from pixelcnn.data.reduction import centred_square, fitted, subsampled, with_channels
+from pixelcnn.data.reduction import centred_square, fit_square, subsample_pixels, with_channels
 
 DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, MemoryError)
 MOST_CLASSES = 100_000
@@ -40,15 +40,15 @@ def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np
         read.
     """
     if not path.is_file():
-        raise DataError(f"{shown(path)}: no such file.")
+        raise DataError(f"{show_path(path)}: no such file.")
     if path.suffix == ".npy" and (keys is None or "images" in keys):
         return {"images": _single(path)}
     try:
-        with open(path, "rb") as file, _opened(path, file) as opened:
+        with open(path, "rb") as file, _open_npz(path, file) as opened:
             wanted = opened.files if keys is None else keys
             return {key: _array(path, opened, key) for key in wanted if key in opened.files}
     except OSError as error:
-        raise DataError(f"{shown(path)}: cannot be read ({error.strerror}).") from error
+        raise DataError(f"{show_path(path)}: cannot be read ({error.strerror}).") from error
 
 
 def _single(path: Path) -> np.ndarray:
@@ -56,20 +56,20 @@ def _single(path: Path) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
     except DAMAGE as error:
-        raise DataError(f"{shown(path)}: is not a npy file ({error}).") from error
+        raise DataError(f"{show_path(path)}: is not a npy file ({error}).") from error
     if not isinstance(array, np.ndarray):
         array.close()
-        raise DataError(f"{shown(path)}: is an npz archive; its name must end in .npz.")
+        raise DataError(f"{show_path(path)}: is an npz archive; its name must end in .npz.")
     return array
 
 
-def _opened(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
+def _open_npz(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
     try:
         opened = np.load(file, allow_pickle=False)
     except DAMAGE as error:
-        raise DataError(f"{shown(path)}: is not an npz file.") from error
+        raise DataError(f"{show_path(path)}: is not an npz file.") from error
     if not isinstance(opened, np.lib.npyio.NpzFile):
-        raise DataError(f"{shown(path)}: is a single array, not an npz file.")
+        raise DataError(f"{show_path(path)}: is a single array, not an npz file.")
     return opened
 
 
@@ -77,7 +77,7 @@ def _array(path: Path, opened: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     try:
         return np.asarray(opened[key])
     except DAMAGE as error:
-        raise DataError(f"{shown(path)}: `{key}` cannot be read ({error}).") from error
+        raise DataError(f"{show_path(path)}: `{key}` cannot be read ({error}).") from error
 
 
 def pair(folder: Path) -> tuple[Path, Path] | None:
@@ -92,7 +92,7 @@ def pair(folder: Path) -> tuple[Path, Path] | None:
         return None
     if len(train) != 1 or len(dev) != 1:
         raise DataError(
-            f"{shown(folder)}: needs exactly one *_train.npz and one *_dev.npz, "
+            f"{show_path(folder)}: needs exactly one *_train.npz and one *_dev.npz, "
             f"found {len(train)} and {len(dev)}."
         )
     return train[0], dev[0]
@@ -106,29 +106,32 @@ def check_shape(path: Path, key: str, array: np.ndarray, shape: tuple[int | None
     if not fits:
         wanted = ", ".join("any" if length is None else str(length) for length in shape)
         raise DataError(
-            f"{shown(path)}: `{key}` must have the shape [{wanted}], got {list(array.shape)}."
+            f"{show_path(path)}: `{key}` must have the shape [{wanted}], got {list(array.shape)}."
         )
 
 
 def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Check the images and return them as uint8 or uint16 [n, height, width, 1 or 3]."""
     if "images" not in arrays:
-        raise DataError(f"{shown(path)}: has no array `images`.")
+        raise DataError(f"{show_path(path)}: has no array `images`.")
     images = arrays["images"]
     if images.dtype not in (np.uint8, np.uint16):
-        raise DataError(f"{shown(path)}: `images` must be uint8 or uint16, got {images.dtype}.")
+        raise DataError(f"{show_path(path)}: `images` must be uint8 or uint16, got {images.dtype}.")
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4 or images.shape[-1] not in (1, 3):
         raise DataError(
-            f"{shown(path)}: `images` must be [n, height, width], with 1 or 3 channels after them "
+            f"{show_path(path)}: `images` must be [n, height, width], with 1 or 3 "
+            "channels after them "
             f"if any, got {list(arrays['images'].shape)}."
         )
     if not len(images):
-        raise DataError(f"{shown(path)}: `images` holds no image.")
+        raise DataError(f"{show_path(path)}: `images` holds no image.")
     return images
 
 
-def _checked(path: Path, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> dict[str, Any]:
+def _check_arrays(
+    path: Path, arrays: Mapping[str, np.ndarray], images: np.ndarray
+) -> dict[str, Any]:
     """Check the other arrays of a file and return them, with text as tuples."""
     shapes: dict[str, tuple[int | None, ...]] = {"classes": (None,), "maps": images.shape[:3]}
     found: dict[str, Any] = {}
@@ -136,7 +139,7 @@ def _checked(path: Path, arrays: Mapping[str, np.ndarray], images: np.ndarray) -
         array, is_text = arrays[key], key in TEXTS
         kinds, wanted = ("US", "text") if is_text else ("iu", "whole numbers")
         if array.dtype.kind not in kinds:
-            raise DataError(f"{shown(path)}: `{key}` must be {wanted}, got {array.dtype}.")
+            raise DataError(f"{show_path(path)}: `{key}` must be {wanted}, got {array.dtype}.")
         check_shape(path, key, array, shapes.get(key, images.shape[:1]))
         if array.dtype.kind == "S":
             array = np.char.decode(array, "utf-8", "replace")
@@ -144,11 +147,13 @@ def _checked(path: Path, arrays: Mapping[str, np.ndarray], images: np.ndarray) -
     _check_captions(path, found.get("captions", ()))
     classes = found.get("classes", ())
     if len(set(classes)) < len(classes):
-        raise DataError(f"{shown(path)}: `classes` has a name twice.")
+        raise DataError(f"{show_path(path)}: `classes` has a name twice.")
     for key, limit in {"labels": len(classes) or MOST_CLASSES, "maps": MOST_CLASSES}.items():
         low, high = (found[key].min(), found[key].max()) if key in found else (0, 0)
         if low < 0 or high >= limit:
-            raise DataError(f"{shown(path)}: `{key}` must be in [0, {limit}), got {low} to {high}.")
+            raise DataError(
+                f"{show_path(path)}: `{key}` must be in [0, {limit}), got {low} to {high}."
+            )
     return found
 
 
@@ -157,27 +162,27 @@ def _check_captions(path: Path, captions: tuple[str, ...]) -> None:
         try:
             encode_caption(caption)
         except UserError as error:
-            raise DataError(f"{shown(path)}: `captions` at {index}: {error}") from error
+            raise DataError(f"{show_path(path)}: `captions` at {index}: {error}") from error
         if not caption.strip():
-            raise DataError(f"{shown(path)}: `captions` is empty at {index}.")
+            raise DataError(f"{show_path(path)}: `captions` is empty at {index}.")
 
 
 def _reduced_maps(maps: np.ndarray, size: int) -> np.ndarray:
     left, top, right, bottom = centred_square(maps.shape[2], maps.shape[1])
     squares = maps[:, top:bottom, left:right].astype(np.int32)
-    return np.stack([subsampled(square, size) for square in squares])
+    return np.stack([subsample_pixels(square, size) for square in squares])
 
 
-def _fitted(path: Path, images: np.ndarray, rules: ImageRules) -> np.ndarray:
+def _fit_images(path: Path, images: np.ndarray, rules: ImageRules) -> np.ndarray:
     height, width = images.shape[1:3]
     if min(height, width) < rules.size:
         raise DataError(
-            f"{shown(path)}: its images are {width}x{height}, "
+            f"{show_path(path)}: its images are {width}x{height}, "
             f"smaller than {rules.size}x{rules.size}."
         )
     if height == width == rules.size:
         return with_channels(images, rules.channels)
-    return np.stack([fitted(i, rules.size, rules.channels, rules.reduce) for i in images])
+    return np.stack([fit_square(i, rules.size, rules.channels, rules.reduce) for i in images])
 
 
 def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None) -> RawCorpus:
@@ -197,10 +202,12 @@ def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None)
     arrays = read_arrays(path, KEYS)
     images = _images(path, arrays)
     count = len(images)
-    found = _checked(path, arrays, images)
+    found = _check_arrays(path, arrays, images)
     labels, maps = found.get("labels"), found.get("maps")
     classes: tuple[str, ...] = found.get("classes") or ()
-    reduced, notes = _at_depth(path, _fitted(path, images, rules), images, rules.bits, stored_bits)
+    reduced, notes = _at_depth(
+        path, _fit_images(path, images, rules), images, rules.bits, stored_bits
+    )
     if labels is not None and not classes:
         classes = tuple(map(str, range(int(labels.max()) + 1)))
     return RawCorpus(
@@ -225,8 +232,8 @@ def _at_depth(
     try:
         made = at_depth(whole, stored_bits, bits)
     except ImageError as error:
-        raise DataError(f"{shown(path)}: {error.kind}: {error.detail}.") from error
-    return made.levels, tuple(f"{remark}: {shown(path.name)}" for remark in made.remarks)
+        raise DataError(f"{show_path(path)}: {error.kind}: {error.detail}.") from error
+    return made.levels, tuple(f"{remark}: {show_path(path.name)}" for remark in made.remarks)
 
 
 def stored_depth(path: Path) -> int:
@@ -235,7 +242,7 @@ def stored_depth(path: Path) -> int:
     return 8 if images is None or images.dtype != np.uint16 else depth_of(int(images.max()))
 
 
-def _joined(first: Texts, second: Texts) -> Texts:
+def _join_texts(first: Texts, second: Texts) -> Texts:
     return None if first is None or second is None else first + second
 
 
@@ -249,7 +256,7 @@ def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
         return None
     shared = min(len(first), len(second))
     if first[:shared] != second[:shared]:
-        raise DataError(f"{shown(train)} and {shown(dev)}: their `classes` differ.")
+        raise DataError(f"{show_path(train)} and {show_path(dev)}: their `classes` differ.")
     return max(first, second, key=len)
 
 
@@ -265,14 +272,16 @@ def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
     for key in ("class_names", "captions", "maps"):
         if (getattr(first, key) is None) != (getattr(second, key) is None):
             what = "labels" if key == "class_names" else key
-            raise DataError(f"{shown(train)} and {shown(dev)}: only one of them has `{what}`.")
+            raise DataError(
+                f"{show_path(train)} and {show_path(dev)}: only one of them has `{what}`."
+            )
     return RawCorpus(
         images=np.concatenate([first.images, second.images]),
         names=first.names + second.names,
         splits=("train",) * len(first.names) + ("dev",) * len(second.names),
-        class_names=_joined(first.class_names, second.class_names),
+        class_names=_join_texts(first.class_names, second.class_names),
         classes=_same_classes(train, dev, first.classes, second.classes),
-        captions=_joined(first.captions, second.captions),
+        captions=_join_texts(first.captions, second.captions),
         maps=None if first.maps is None else np.concatenate([first.maps, second.maps]),
         stored_sizes=extremes([*first.stored_sizes, *second.stored_sizes]),
         notes=first.notes + second.notes,

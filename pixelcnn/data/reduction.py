@@ -37,7 +37,7 @@ def area_averaged(levels: np.ndarray, size: int, width: int | None = None) -> np
     return ((2 * summed + area) // (2 * area)).astype(levels.dtype)
 
 
-def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
+def subsample_pixels(levels: np.ndarray, size: int) -> np.ndarray:
     """Return every k-th pixel of the centred square with side k * size, [size, size, ...].
 
     k is floor(side / size). The upper left pixel of each block of k x k pixels is used, like group
@@ -62,7 +62,7 @@ def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
     return grey(levels) if channels == 1 else np.repeat(levels, 3, axis=-1)
 
 
-def framed(levels: np.ndarray, size: int, channels: int) -> np.ndarray:
+def fit_longer_side(levels: np.ndarray, size: int, channels: int) -> np.ndarray:
     """Reduce an image to a longer side of `size`, [height, width, channels].
 
     Args:
@@ -76,12 +76,14 @@ def framed(levels: np.ndarray, size: int, channels: int) -> np.ndarray:
     return np.ascontiguousarray(with_channels(area_averaged(levels, *sides), channels))
 
 
-def fitted(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.ndarray:
+def fit_square(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.ndarray:
     """Crop an image to the largest centred square and reduce it, [size, size, channels].
 
     `levels` are uint8 or uint16 [height, width, 1 or 3], with both sides at least `size`.
     """
     left, top, right, bottom = centred_square(levels.shape[1], levels.shape[0])
     square = levels[top:bottom, left:right]
-    reduced = subsampled(square, size) if reduce == "subsample" else area_averaged(square, size)
+    reduced = (
+        subsample_pixels(square, size) if reduce == "subsample" else area_averaged(square, size)
+    )
     return np.ascontiguousarray(with_channels(reduced, channels))

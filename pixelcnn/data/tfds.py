@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.folders import shown, some
-from pixelcnn.data.depth import EIGHT, rescaled
+from onepass.foundation.folders import show_path, some
+from pixelcnn.data.depth import EIGHT, rescale_levels
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
-from pixelcnn.data.reduction import fitted
+from pixelcnn.data.reduction import fit_square
 
 PREFIX = "tfds:"
 DEV_SPLITS = ("validation", "test")
@@ -25,16 +25,16 @@ def _library() -> Any:
         ) from error
 
 
-def _prepared(library: Any, name: str) -> Any:
+def _prepare_builder(library: Any, name: str) -> Any:
     """Download and prepare a data set, and return its builder."""
     try:
         builder = library.builder(name)
         builder.download_and_prepare()
     except Exception as error:  # downloads and data sets may raise any kind of error
-        reason = shown(str(error).strip().split("\n")[0]) or type(error).__name__
-        raise DataError(f"{PREFIX}{shown(name)}: {reason}") from error
+        reason = show_path(str(error).strip().split("\n")[0]) or type(error).__name__
+        raise DataError(f"{PREFIX}{show_path(name)}: {reason}") from error
     if "image" not in builder.info.features:
-        raise DataError(f"{PREFIX}{shown(name)}: its examples have no `image`.")
+        raise DataError(f"{PREFIX}{show_path(name)}: its examples have no `image`.")
     return builder
 
 
@@ -42,7 +42,7 @@ def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
     """Return {split of the data set: "train" or "dev"}, using train, and validation or test."""
     known = set(available)
     if "train" not in known:
-        raise DataError(f"{PREFIX}{shown(name)}: has no split train.")
+        raise DataError(f"{PREFIX}{show_path(name)}: has no split train.")
     dev = [split for split in DEV_SPLITS if split in known][:1]
     return {"train": "train"} | dict.fromkeys(dev, "dev")
 
@@ -59,7 +59,7 @@ def _image(name: str, example: dict[str, np.ndarray]) -> np.ndarray:
     image = np.asarray(example["image"])
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in (1, 3):
         raise DataError(
-            f"{PREFIX}{shown(name)}: `image` must be uint8 [height, width, 1 or 3], "
+            f"{PREFIX}{show_path(name)}: `image` must be uint8 [height, width, 1 or 3], "
             f"got {image.dtype} {list(image.shape)}."
         )
     return image
@@ -68,7 +68,7 @@ def _image(name: str, example: dict[str, np.ndarray]) -> np.ndarray:
 def _class(name: str, place: str, example: dict[str, np.ndarray], classes: list[str]) -> str:
     label = int(example["label"])
     if label < 0:
-        raise DataError(f"{PREFIX}{shown(name)}: {place} has no label, although others have.")
+        raise DataError(f"{PREFIX}{show_path(name)}: {place} has no label, although others have.")
     return classes[label]
 
 
@@ -82,7 +82,7 @@ def read_tfds(name: str, rules: ImageRules) -> RawCorpus:
       DataError: If TensorFlow Datasets or the data set is missing, or it has no usable images.
     """
     library = _library()
-    builder = _prepared(library, name)
+    builder = _prepare_builder(library, name)
     splits = _splits(name, builder.info.splits)
     features = builder.info.features
     classes = getattr(features["label"], "names", None) if "label" in features else None
@@ -92,15 +92,17 @@ def read_tfds(name: str, rules: ImageRules) -> RawCorpus:
         if min(image.shape[:2]) < rules.size:
             small.append(f"{place} ({image.shape[1]}x{image.shape[0]})")
             continue
-        images.append(fitted(image, rules.size, rules.channels, rules.reduce))
+        images.append(fit_square(image, rules.size, rules.channels, rules.reduce))
         names.append(place)
         sizes.append((image.shape[1], image.shape[0]))
         ours.append(split)
         labels += [_class(name, place, example, classes)] if classes else []
     if not images:
-        raise DataError(f"{PREFIX}{shown(name)}: no image of {rules.size}x{rules.size} or more.")
+        raise DataError(
+            f"{PREFIX}{show_path(name)}: no image of {rules.size}x{rules.size} or more."
+        )
     return RawCorpus(
-        images=rescaled(np.stack(images), EIGHT, rules.bits),
+        images=rescale_levels(np.stack(images), EIGHT, rules.bits),
         names=tuple(names),
         splits=tuple(ours) if "dev" in splits.values() else None,
         class_names=tuple(labels) or None,

@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import counted, shown
+from onepass.foundation.folders import count_noun, show_path
 from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import check_shape, pair, read_arrays
-from pixelcnn.data.reduction import fitted
+from pixelcnn.data.reduction import fit_square
 
 KEYS = ("frames", "actions", "states")
 LEAST_STD = 1e-6  # channels with a lower standard deviation are only centred
@@ -78,23 +78,23 @@ class Video:
     found: ClassVar[None] = None  # not counted, since dev is a separate file
 
 
-def _checked(path: Path) -> Arrays:
+def _check_episodes(path: Path) -> Arrays:
     arrays = read_arrays(path, KEYS)
     for key in KEYS:
         if key not in arrays:
-            raise DataError(f"{shown(path)}: has no array `{key}`.")
+            raise DataError(f"{show_path(path)}: has no array `{key}`.")
     frames = arrays["frames"]
     if frames.dtype != np.uint8:
-        raise DataError(f"{shown(path)}: `frames` must be uint8, got {frames.dtype}.")
+        raise DataError(f"{show_path(path)}: `frames` must be uint8, got {frames.dtype}.")
     check_shape(path, "frames", frames, (None, None, None, None, None, 3))
     if not frames.size:
-        raise DataError(f"{shown(path)}: `frames` is empty, {list(frames.shape)}.")
+        raise DataError(f"{show_path(path)}: `frames` is empty, {list(frames.shape)}.")
     for key in ("actions", "states"):
         if arrays[key].dtype.kind != "f":
-            raise DataError(f"{shown(path)}: `{key}` must be floats, got {arrays[key].dtype}.")
+            raise DataError(f"{show_path(path)}: `{key}` must be floats, got {arrays[key].dtype}.")
         check_shape(path, key, arrays[key], (len(frames), frames.shape[2], None))
         if not np.all(np.isfinite(arrays[key])):
-            raise DataError(f"{shown(path)}: `{key}` has a value that is not finite.")
+            raise DataError(f"{show_path(path)}: `{key}` has a value that is not finite.")
     return arrays
 
 
@@ -103,7 +103,7 @@ def _check_alike(train: Path, dev: Path, of: dict[str, Arrays]) -> None:
         shapes = [arrays[key].shape[first_axis:] for arrays in of.values()]
         if shapes[0] != shapes[1]:
             raise DataError(
-                f"{shown(train)} and {shown(dev)}: `{key}` end in "
+                f"{show_path(train)} and {show_path(dev)}: `{key}` end in "
                 f"{list(shapes[0])} and {list(shapes[1])}."
             )
 
@@ -113,7 +113,8 @@ def _check_numbers(folder: Path, arrays: Arrays, statistics: Statistics) -> None
     for key, mean in means.items():
         if arrays[key].shape[-1] != len(mean):
             raise DataError(
-                f"{shown(folder)}: `{key}` have {arrays[key].shape[-1]} numbers, the model knows "
+                f"{show_path(folder)}: `{key}` have {arrays[key].shape[-1]} numbers, "
+                "the model knows "
                 f"{len(mean)}."
             )
 
@@ -125,18 +126,18 @@ def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return flat.mean(axis=0).astype(np.float32), moving.astype(np.float32)
 
 
-def _reduced(frames: np.ndarray, rules: ImageRules | None) -> np.ndarray:
+def _reduce_frames(frames: np.ndarray, rules: ImageRules | None) -> np.ndarray:
     if rules is None:
         return frames
     flat = frames.reshape(-1, *frames.shape[-3:])
-    small = np.stack([fitted(f, rules.size, rules.channels, rules.reduce) for f in flat])
+    small = np.stack([fit_square(f, rules.size, rules.channels, rules.reduce) for f in flat])
     return small.reshape(*frames.shape[:-3], *small.shape[1:])
 
 
 def _episodes(arrays: Arrays, statistics: Statistics, rules: ImageRules | None) -> Episodes:
     frames, views = arrays["frames"], arrays["frames"].shape[1]
     return Episodes(
-        _reduced(frames.reshape(-1, *frames.shape[2:]), rules),
+        _reduce_frames(frames.reshape(-1, *frames.shape[2:]), rules),
         np.repeat(statistics.actions(arrays["actions"]), views, axis=0),
         np.repeat(statistics.states(arrays["states"]), views, axis=0),
         views,
@@ -145,8 +146,8 @@ def _episodes(arrays: Arrays, statistics: Statistics, rules: ImageRules | None) 
 
 def _note(split: str, episodes: Episodes) -> str:
     clips, steps, height, width, channels = episodes.frames.shape
-    many, views = counted(clips // episodes.views, "episode"), counted(episodes.views, "view")
-    size = f"{counted(steps, 'step')} of {width}x{height}, {counted(channels, 'channel')}"
+    many, views = count_noun(clips // episodes.views, "episode"), count_noun(episodes.views, "view")
+    size = f"{count_noun(steps, 'step')} of {width}x{height}, {count_noun(channels, 'channel')}"
     return f"{split}: {many} in {views}, {size}"
 
 
@@ -167,13 +168,13 @@ def read_episodes(
     folder = Path(path)
     files = pair(folder) if folder.is_dir() else None
     if files is None:
-        raise DataError(f"{shown(folder)}: no folder with a *_train.npz and a *_dev.npz.")
-    of = {split: _checked(file) for split, file in zip(SPLITS, files, strict=True)}
+        raise DataError(f"{show_path(folder)}: no folder with a *_train.npz and a *_dev.npz.")
+    of = {split: _check_episodes(file) for split, file in zip(SPLITS, files, strict=True)}
     _check_alike(*files, of)
     height, width = of["train"]["frames"].shape[3:5]
     if rules and min(height, width) < rules.size:
         raise DataError(
-            f"{shown(folder)}: its frames are {width}x{height}, "
+            f"{show_path(folder)}: its frames are {width}x{height}, "
             f"smaller than {rules.size}x{rules.size}."
         )
     if statistics is None:

@@ -258,14 +258,14 @@ class Conditioner(tf.Module):
           ValueError: If an array is missing or has the wrong shape; the message names it.
         """
         if self.text is not None:
-            vector = self.text(self._taken(batch, "caption", (None, None)))
+            vector = self.text(self._take_tensor(batch, "caption", (None, None)))
             return Condition(vector, self.painted and self.painted(vector))
         if self.map is not None:
-            return Condition(map=self.map(self._taken(batch, "map", None)))
+            return Condition(map=self.map(self._take_tensor(batch, "map", None)))
         if self.video is not None:
-            return self.video(self._taken(batch, "past", None), self._steps(batch))
+            return self.video(self._take_tensor(batch, "past", None), self._steps(batch))
         if self.config.kind == "class":
-            label = self._taken(batch, "label", (None,))
+            label = self._take_tensor(batch, "label", (None,))
             return Condition(vector=tf.one_hot(label, self.config.classes))
         return NONE
 
@@ -295,12 +295,14 @@ class Conditioner(tf.Module):
         config = self.config
         channels = {"action": config.action_channels, "state": config.state_channels}
         return [
-            tf.cast(self._taken(batch, name, (None, config.context_frames, count)), tf.float32)
+            tf.cast(
+                self._take_tensor(batch, name, (None, config.context_frames, count)), tf.float32
+            )
             for name, count in channels.items()
             if count
         ]
 
-    def _taken(
+    def _take_tensor(
         self, batch: Mapping[str, tf.Tensor], name: str, shape: tuple[int | None, ...] | None
     ) -> tf.Tensor:
         if name not in batch:

@@ -28,7 +28,7 @@ def tile_weights(size: int, crop: int) -> np.ndarray:
     return (1.0 / held.mean(1)).astype(np.float32)
 
 
-def cropped(
+def crop_tiles(
     image: tf.Tensor, condition: Condition, crop: int, seeds: tf.Tensor
 ) -> tuple[tf.Tensor, Condition, tf.Tensor]:
     """Return random crops of images and their conditions, and the weights of the crops' tiles.

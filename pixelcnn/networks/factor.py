@@ -19,14 +19,14 @@ import tensorflow as tf
 
 from onepass.likelihoods.initial import Initial
 from onepass.likelihoods.levels import value_of
-from onepass.replicator.training.rematerialisation import recomputed
+from onepass.replicator.training.rematerialisation import call_rematerialised
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import FactorConfig, OutputConfig
-from pixelcnn.networks.groups import STRIDES, cut, merged
-from pixelcnn.networks.layers import cast_like, convolved, matmul
+from pixelcnn.networks.groups import STRIDES, cut, merge_groups
+from pixelcnn.networks.layers import cast_like, convolve, matmul
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
-from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
+from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gate_halves, passing
 
 REACH = 1  # number of tiles on each side that the first convolution reads
 
@@ -57,7 +57,7 @@ class Block(tf.Module):
         """Return the gated units [batch, height, width, units]; `condition` has only a vector."""
         padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         term = self.condition(condition)
-        return gated(convolved(padded, self.kernel) + tf.cast(term, x.dtype))
+        return gate_halves(convolve(padded, self.kernel) + tf.cast(term, x.dtype))
 
 
 class Factor(tf.Module):
@@ -130,20 +130,20 @@ class Factor(tf.Module):
         `groups` are the levels of earlier groups, int32 [batch, height, width, channels] each; the
         condition's map has the size of the whole image, [batch or 1, 2 height, 2 width, channels].
         """
-        image = self._merged(groups)
+        image = self._merge_values(groups)
         rows, columns = self.strides
         window = [[0, 0], [rows, rows], [columns, columns], [0, 0]]
         padded = tf.pad(image, window)
-        x = convolved(tf.cast(padded, mode.dtype), self.front, self.strides)
+        x = convolve(tf.cast(padded, mode.dtype), self.front, self.strides)
         if self.map_front is not None:
             map_ = tf.cast(tf.pad(condition.map, [[0, 0], [2, 2], [2, 2], [0, 0]]), mode.dtype)
-            x += convolved(map_, self.map_front, 2)
+            x += convolve(map_, self.map_front, 2)
         vector = Condition(condition.vector, None)
         for i, block in enumerate(self.blocks):
             drop = functools.partial(mode.dropout, rate=self.config.dropout, place=i)
-            x = recomputed(functools.partial(block, drop=drop), x, vector)
+            x = call_rematerialised(functools.partial(block, drop=drop), x, vector)
         x = tf.nn.relu(matmul(tf.nn.relu(x), self.out_kernel) + cast_like(self.out_bias, x))
-        prediction = convolved(mode.for_prediction(padded), self.prediction, self.strides)
+        prediction = convolve(mode.for_prediction(padded), self.prediction, self.strides)
         if self.map_prediction is not None:
             own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
             prediction += matmul(mode.for_prediction(own), self.map_prediction)
@@ -173,7 +173,7 @@ class Factor(tf.Module):
         units = cut(tf.cast(hidden.units, tf.float32), self.config.patch)
         return Hidden(units, cut(hidden.prediction, self.config.patch))
 
-    def _merged(self, groups: Sequence[tf.Tensor]) -> tf.Tensor:
+    def _merge_values(self, groups: Sequence[tf.Tensor]) -> tf.Tensor:
         values = [value_of(group, self.output_config.levels) for group in groups]
         # The channel of ones distinguishes known pixels from padding and from unknown groups.
-        return merged([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])
+        return merge_groups([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])

@@ -23,10 +23,10 @@ def split(image: tf.Tensor) -> list:
 def merge(groups: list) -> tf.Tensor:
     """Merge four groups into an image [batch, 2 height, 2 width, channels]; inverse of `split`."""
     upper, lower = _columns(groups[0], groups[1]), _columns(groups[2], groups[3])
-    return _interleaved(upper, lower, 1)
+    return _interleave_images(upper, lower, 1)
 
 
-def merged(groups: list) -> tf.Tensor:
+def merge_groups(groups: list) -> tf.Tensor:
     """Merge the first one, two or three groups into the image that the next factor reads.
 
     One group is unchanged. Two groups are interleaved, [height, 2 width]. Three groups are merged
@@ -39,7 +39,7 @@ def merged(groups: list) -> tf.Tensor:
     return merge([*groups, tf.zeros_like(groups[0])])
 
 
-def subsampled(image: tf.Tensor, size: int) -> tf.Tensor:
+def subsample_blocks(image: tf.Tensor, size: int) -> tf.Tensor:
     """Return the upper left pixel of every block as an image, [batch, size, size, channels].
 
     Raises:
@@ -72,10 +72,10 @@ def paste(patches: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
 
 
 def _columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    return _interleaved(left, right, 2)
+    return _interleave_images(left, right, 2)
 
 
-def _interleaved(first: tf.Tensor, second: tf.Tensor, axis: int) -> tf.Tensor:
+def _interleave_images(first: tf.Tensor, second: tf.Tensor, axis: int) -> tf.Tensor:
     """Interleave the rows (axis 1) or columns (axis 2) of two images."""
     shape = tf.shape(first)
     # Compute the shape, since sizes may be dynamic, but keep the static ones.

@@ -30,7 +30,7 @@ from pixelcnn.networks.layers import matmul
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.networks.raster_scan import Scan, scanned
+from pixelcnn.networks.raster_scan import Scan, run_scan
 
 INITIAL_SCALE = 0.15  # scale of an untrained flow's output, relative to half the level range
 MOST_APART = 0.1  # maximum reconstruction error after inversion, in levels
@@ -132,13 +132,13 @@ class ImageFlow(tf.Module):
 
         It is scaled so that the levels span [-1, 1], but is not bounded.
         """
-        return self._flowed(noise, self.flows[0].placed(condition, noise), mode)
+        return self._run_flows(noise, self.flows[0].add_coordinates(condition, noise), mode)
 
-    def _flowed(self, noise: tf.Tensor, condition: Condition, mode: Mode) -> FlowOutput:
+    def _run_flows(self, noise: tf.Tensor, condition: Condition, mode: Mode) -> FlowOutput:
         """Return the output of all flows for a condition that already includes coordinates."""
         steps = []
         for flow in self.flows:
-            hidden = flow.hidden(squashed(noise), condition, mode)
+            hidden = flow.hidden(squash_noise(noise), condition, mode)
             steps.append(flow.output(hidden, noise))
             noise = steps[-1].output
         return compose(steps)
@@ -220,24 +220,24 @@ class ImageFlow(tf.Module):
         where g is the gradient of the result (implicit differentiation, Bai et al. 2019, arXiv
         1909.01377, theorem 1). The weights' gradient then takes one pass instead of one per pixel.
         """
-        condition = self.flows[0].placed(condition, values)
+        condition = self.flows[0].add_coordinates(condition, values)
         # A tape must not record the scan, since it would store every step of the loop over pixels.
-        noise = tf.stop_gradient(self._scanned(values, condition))
-        flowed = self._flowed(noise, condition, mode)
+        noise = tf.stop_gradient(self._invert_flows(values, condition))
+        flowed = self._run_flows(noise, condition, mode)
 
         @tf.custom_gradient
         def with_gradient(noise: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     tape.watch(values)
-                    again = self._scanned(values, condition)
+                    again = self._invert_flows(values, condition)
                 return tape.gradient(again, values, upstream) * tf.exp(flowed.log_scale)
 
             return tf.identity(noise), gradient
 
         return with_gradient((values - flowed.location) * tf.exp(-flowed.log_scale))
 
-    def _scanned(self, values: tf.Tensor, condition: Condition) -> tf.Tensor:
+    def _invert_flows(self, values: tf.Tensor, condition: Condition) -> tf.Tensor:
         """Return the noise of real-valued images; the condition already includes coordinates."""
         for flow in reversed(self.flows):
             values = _noise_of(flow, values, condition)
@@ -257,10 +257,10 @@ def _noise_of(flow: PixelCNN, values: tf.Tensor, condition: Condition) -> tf.Ten
     def pixel(y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
         return flow.output.inverse(hidden, values[:, y, x])
 
-    scan = Scan(flow, width, condition, pixel, squashed, tf.float32, differentiable=True)
-    return scanned(scan, batch, height)
+    scan = Scan(flow, width, condition, pixel, squash_noise, tf.float32, differentiable=True)
+    return run_scan(scan, batch, height)
 
 
-def squashed(noise: tf.Tensor) -> tf.Tensor:
+def squash_noise(noise: tf.Tensor) -> tf.Tensor:
     """Return the noise squashed to [-REACH, REACH], as the PixelCNNs read it."""
     return REACH * tf.tanh(noise / REACH)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from onepass.likelihoods.initial import Initial
 
 
-def convolved(
+def convolve(
     x: tf.Tensor,
     kernel: tf.Variable,
     strides: int | Sequence[int] = 1,

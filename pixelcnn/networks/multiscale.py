@@ -22,9 +22,9 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
-from pixelcnn.networks.crops import cropped
+from pixelcnn.networks.crops import crop_tiles
 from pixelcnn.networks.factor import Factor
-from pixelcnn.networks.groups import split, subsampled
+from pixelcnn.networks.groups import split, subsample_blocks
 from pixelcnn.networks.image_flow import ImageFlow
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import PixelOutputs
@@ -139,23 +139,23 @@ class Multiscale(tf.Module):
             parts[self.parts[0]] = self.base.conditionals(small, at_base, mode)
         for part, factor in self.factors.items():
             size = size_of(part)
-            placed = self.placed(condition, size)
+            placed = self.add_coordinates(condition, size)
             image, weights, crop = self.at_size(levels, size), None, self.config.crop
             if seeds is not None and crop and image.shape[1] > crop:
-                image, placed, weights = cropped(image, placed, crop, seeds)
+                image, placed, weights = crop_tiles(image, placed, crop, seeds)
             groups, before = split(image), factor.group - 1
             own = factor.conditionals(groups[before], groups[:before], placed, mode)
-            parts[part] = own if weights is None else own.weighted(weights)
+            parts[part] = own if weights is None else own.apply_weights(weights)
         return parts
 
     def at_size(self, levels: tf.Tensor, size: int) -> tf.Tensor:
         """Sub-sample images to one of the model's sizes."""
         if not self.any_shape:
-            return subsampled(levels, size)
+            return subsample_blocks(levels, size)
         step = self.sizes[-1] // size
         return levels[:, ::step, ::step]
 
-    def placed(self, condition: Condition, size: int) -> Condition:
+    def add_coordinates(self, condition: Condition, size: int) -> Condition:
         """Return the condition at one of the model's sizes, with coordinates unless `any_shape`."""
         condition = condition_at(condition, size)
         return condition if self.any_shape else with_coordinates(condition, size, size)
@@ -180,7 +180,7 @@ class Multiscale(tf.Module):
     def at_base(self, levels: tf.Tensor, condition: Condition) -> tuple[tf.Tensor, Condition]:
         """Sub-sample images and their condition to the size of the base."""
         size = self.config.base_size
-        return subsampled(levels, size), condition_at(condition, size)
+        return subsample_blocks(levels, size), condition_at(condition, size)
 
 
 def size_of(part: str) -> int:
@@ -192,4 +192,4 @@ def condition_at(condition: Condition, size: int) -> Condition:
     """Return the condition with its map sub-sampled to a size."""
     if condition.map is None:
         return condition
-    return Condition(condition.vector, subsampled(condition.map, size))
+    return Condition(condition.vector, subsample_blocks(condition.map, size))

@@ -56,7 +56,7 @@ class PixelOutput(tf.Module):
         own: Any = self
         if guidance is not None:
             return sample_guided(own, hidden, words, temperature, guidance)
-        return own.drawn(hidden, words, temperature)
+        return own.draw_pixels(hidden, words, temperature)
 
 
 class MixtureOutput(PixelOutput):
@@ -97,7 +97,9 @@ class MixtureOutput(PixelOutput):
         """Return the next channel's log-probabilities at a temperature, [..., levels], in nats."""
         return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
 
-    def drawn(self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
+    def draw_pixels(
+        self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor
+    ) -> tf.Tensor:
         """Return the pixels of `sample` without guidance."""
         noises = self.likelihood.noise_of(words)
         return self.likelihood.sample(self.parameters(hidden), noises, temperature)
@@ -165,7 +167,9 @@ class SoftmaxOutput(PixelOutput):
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
 
-    def drawn(self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
+    def draw_pixels(
+        self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor
+    ) -> tf.Tensor:
         """Return the pixels of `sample` without guidance."""
         uniforms = noise.uniform_from_bits(words)
         pixel: list[tf.Tensor] = []
@@ -209,9 +213,9 @@ class PixelOutputs(NamedTuple):
 
     def nats(self) -> tf.Tensor:
         """Return the log-probability of each image's pixels, float32 [images], in nats."""
-        return self.summed(self.output.log_prob(self.hidden, self.levels))
+        return self.sum_per_image(self.output.log_prob(self.hidden, self.levels))
 
-    def summed(self, each: tf.Tensor) -> tf.Tensor:
+    def sum_per_image(self, each: tf.Tensor) -> tf.Tensor:
         """Return the weighted sum of `each`, float32 [rows, height, width], over each image.
 
         The result is float32 [images], and is multiplied by `share`.
@@ -223,7 +227,7 @@ class PixelOutputs(NamedTuple):
             rows = tf.reduce_sum(tf.reshape(rows, [self.images, -1]), 1)
         return self.share * rows
 
-    def weighted(self, weights: tf.Tensor) -> "PixelOutputs":
+    def apply_weights(self, weights: tf.Tensor) -> "PixelOutputs":
         """Return a copy with weights [images, height, width], cut into patches like the images."""
         if self.images is not None:
             weights = cut(weights[..., tf.newaxis], self.levels.shape[1])[..., 0]

@@ -22,10 +22,10 @@ import tensorflow as tf
 
 from onepass.likelihoods.initial import Initial
 from onepass.likelihoods.levels import value_of
-from onepass.replicator.training.rematerialisation import recomputed
+from onepass.replicator.training.rematerialisation import call_rematerialised
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
-from pixelcnn.networks.layers import cast_like, convolved, matmul
+from pixelcnn.networks.layers import cast_like, convolve, matmul
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
 
@@ -89,8 +89,8 @@ class GatedLayer(tf.Module):
         term, back = self.condition(condition), [self.dilation, 0]
         a_v = self.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, self.dilation)
         a_h = self.horizontal(tf.pad(h, [[0, 0], [0, 0], back, [0, 0]]), a_v)
-        v = self.next_vertical(v, drop[0](gated(a_v)))
-        return v, self.next_horizontal(h, drop[1](gated(a_h)))
+        v = self.next_vertical(v, drop[0](gate_halves(a_v)))
+        return v, self.next_horizontal(h, drop[1](gate_halves(a_h)))
 
     def vertical(self, v: tf.Tensor, term: tf.Tensor, rows_apart: int) -> tf.Tensor:
         """Return a_v [batch, height - rows_apart, width, 2 units] of v [batch, height, width, ...].
@@ -99,11 +99,11 @@ class GatedLayer(tf.Module):
         """
         padded = tf.pad(v, [[0, 0], [0, 0], [self.dilation] * 2, [0, 0]])
         apart = (rows_apart, self.dilation)
-        return convolved(padded, self.vertical_kernel, dilations=apart) + tf.cast(term, v.dtype)
+        return convolve(padded, self.vertical_kernel, dilations=apart) + tf.cast(term, v.dtype)
 
     def horizontal(self, h: tf.Tensor, a_v: tf.Tensor) -> tf.Tensor:
         """Return a_h [batch, height, width - dilation, 2 units] of h and a_v."""
-        return convolved(h, self.horizontal_kernel, dilations=(1, self.dilation)) + self.across(a_v)
+        return convolve(h, self.horizontal_kernel, dilations=(1, self.dilation)) + self.across(a_v)
 
     def across(self, a_v: tf.Tensor) -> tf.Tensor:
         """Return the contribution of a_v to a_h, including the bias."""
@@ -190,7 +190,7 @@ class PixelCNN(tf.Module):
         `levels` are int32 [batch, height, width, channels]; the condition has a vector [batch,
         vector_channels] and a map [batch, height, width, map_channels].
         """
-        return self.hidden(levels, self.placed(condition, levels), mode)
+        return self.hidden(levels, self.add_coordinates(condition, levels), mode)
 
     def hidden(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> Hidden:
         """Return each pixel's hidden state, for a condition that already includes coordinates."""
@@ -201,14 +201,14 @@ class PixelCNN(tf.Module):
         for i, layer in enumerate(self.layers):
             rate = self.config.dropout
             drop = [functools.partial(mode.dropout, rate=rate, place=2 * i + n) for n in range(2)]
-            v, h = recomputed(functools.partial(layer, drop=drop), v, h, condition)
+            v, h = call_rematerialised(functools.partial(layer, drop=drop), v, h, condition)
         prediction = above.prediction + left.prediction + self.map_predicted(condition, mode)
         return Hidden(self.head(h), prediction)
 
     def prediction(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
         """Return the linear prediction of `hidden`, [batch, height, width, channels]."""
         rows, columns = self._before(levels)
-        linear = convolved(rows, self.above_prediction) + convolved(columns, self.left_prediction)
+        linear = convolve(rows, self.above_prediction) + convolve(columns, self.left_prediction)
         return linear + self.map_predicted(condition)
 
     def _before(self, levels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -239,7 +239,7 @@ class PixelCNN(tf.Module):
         values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
 
-    def placed(self, condition: Condition, levels: tf.Tensor) -> Condition:
+    def add_coordinates(self, condition: Condition, levels: tf.Tensor) -> Condition:
         """Add the coordinates of each pixel of `levels` to the condition's map."""
         if not self.config.coordinates:
             return condition
@@ -247,13 +247,13 @@ class PixelCNN(tf.Module):
 
     def above(self, rows: tf.Tensor, mode: Mode = EXACT) -> Hidden:
         """Return the padded rows' contribution to the first v and h, and to the prediction."""
-        units = convolved(tf.cast(rows, mode.dtype), self.above_kernel)
-        return Hidden(units, convolved(mode.for_prediction(rows), self.above_prediction))
+        units = convolve(tf.cast(rows, mode.dtype), self.above_kernel)
+        return Hidden(units, convolve(mode.for_prediction(rows), self.above_prediction))
 
     def left(self, columns: tf.Tensor, mode: Mode = EXACT) -> Hidden:
         """Return the left pixels' contribution to the first h, and to the prediction."""
-        units = convolved(tf.cast(columns, mode.dtype), self.left_kernel)
-        return Hidden(units, convolved(mode.for_prediction(columns), self.left_prediction))
+        units = convolve(tf.cast(columns, mode.dtype), self.left_kernel)
+        return Hidden(units, convolve(mode.for_prediction(columns), self.left_prediction))
 
     def map_predicted(self, condition: Condition, mode: Mode = EXACT) -> tf.Tensor | float:
         """Return the contribution of the condition's map to the linear prediction, or 0."""
@@ -279,7 +279,7 @@ def passing(shape: Sequence[int], pixels: Iterable[tuple[int, int, float]]) -> n
     return kernel
 
 
-def gated(a: tf.Tensor) -> tf.Tensor:
+def gate_halves(a: tf.Tensor) -> tf.Tensor:
     """Return tanh(first half) * sigmoid(second half) of the last axis."""
     value, gate = tf.split(a, 2, -1)
     return tf.tanh(value) * tf.sigmoid(gate)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden
-from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN, gated
+from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN, gate_halves
 
 # Returns the values [batch, channels] of the pixels at (y, x), given y, x and their hidden state.
 Pixel = Callable[[tf.Tensor, tf.Tensor, Hidden], tf.Tensor]
@@ -48,7 +48,7 @@ class Scan(NamedTuple):
     differentiable: bool = False
 
 
-def scanned(scan: Scan, batch: int | tf.Tensor, height: int) -> tf.Tensor:
+def run_scan(scan: Scan, batch: int | tf.Tensor, height: int) -> tf.Tensor:
     """Run a scan and return the values of all pixels, [batch, height, width, channels]."""
     network, width = scan.network, scan.width
     channels, units = network.output_config.channels, network.config.units
@@ -130,7 +130,7 @@ def vertical_row(
         queues.append(tf.concat([queue[:, 1:], v], 1))
         a_v = layer.vertical(tf.concat([queue[:, :1], v], 1), layer.condition(condition), 1)
         across.append(layer.across(a_v)[:, 0])
-        v = layer.next_vertical(v, gated(a_v))
+        v = layer.next_vertical(v, gate_halves(a_v))
     prediction = front.prediction + network.map_predicted(condition, scan.mode)
     if scan.prediction is not None:
         prediction += scan.prediction[:, y][:, tf.newaxis]
@@ -155,7 +155,9 @@ def next_pixel(
     across, queues = row.across[:, :, x], []
     for i, layer in enumerate(network.layers):
         queues.append(tf.concat([columns[i][:, 1:], h[:, tf.newaxis]], 1))
-        h = layer.next_horizontal(h, gated(layer.horizontal_pixel(columns[i][:, 0], h, across[i])))
+        h = layer.next_horizontal(
+            h, gate_halves(layer.horizontal_pixel(columns[i][:, 0], h, across[i]))
+        )
     prediction = row.prediction[:, x] + front.prediction[:, 0, 0]
     return Hidden(network.head(h), prediction), queues
 

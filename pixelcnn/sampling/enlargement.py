@@ -89,7 +89,7 @@ class Enlarger:
             draw = functools.partial(
                 self._group, side, seed, row, tf.constant(temperature), advance
             )
-            image = _doubled(image, draw)
+            image = _double_image(image, draw)
             yield image
 
     def work(self, shape: tuple[int, ...], size: int) -> Work:
@@ -141,7 +141,7 @@ def shallow_steps(config: FactorConfig) -> int:
     return config.patch**2 if config.kind == "B" else 0
 
 
-def _doubled(image: np.ndarray, draw: Callable[[list[np.ndarray]], np.ndarray]) -> np.ndarray:
+def _double_image(image: np.ndarray, draw: Callable[[list[np.ndarray]], np.ndarray]) -> np.ndarray:
     """Double the height and width of an image; `draw` returns each group after the first."""
     groups = [image]
     for _ in GROUPS:

@@ -30,7 +30,7 @@ from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.enlargement import Enlarger
-from pixelcnn.sampling.guidance import paired, unpaired
+from pixelcnn.sampling.guidance import drop_guidance_pair, pair_for_guidance
 from pixelcnn.sampling.multiscale_sampler import (
     SamplingInputs,
     multiscale_words,
@@ -72,7 +72,10 @@ def sampler_of(
         guidance: float | tf.Tensor | None = None,
     ) -> Any:
         distribution = PixelDistribution(network.output, network.output_config, guidance)
-        placed, symbols = network.placed(condition, words), PixelSymbols(network, None, forecast)
+        placed, symbols = (
+            network.add_coordinates(condition, words),
+            PixelSymbols(network, None, forecast),
+        )
         return run(symbols, distribution, words, placed, temperature, given, **options)
 
     return draw
@@ -140,18 +143,18 @@ class ImageSampler:
         model = self.density.multiscale
         if model is not None and model.any_shape and request.start is not None:
             for row in rows:
-                yield list(self.enlarged(request, row))
+                yield list(self.enlarge_start(request, row))
             return
         program = self._program(request.sampler, request.size, min(request.batch, len(rows)))
         guidance = tf.constant(request.guidance, tf.float32) if request.guidance else None
         if model is None:
-            given = _given(request, len(rows), self.density.config.data.channels)
+            given = _prefix_of(request, len(rows), self.density.config.data.channels)
             temperature = temperatures_of(request.temperature, 1)[0]
-            drawn = counted(program(batch, *noise, given, temperature, guidance))
+            drawn = count_passes(program(batch, *noise, given, temperature, guidance))
             scales = [drawn.levels]
         else:
             temperatures = temperatures_of(request.temperature, len(model.sizes))
-            start = None if request.start is None else _repeated(request.start, len(rows))
+            start = None if request.start is None else _repeat_image(request.start, len(rows))
             scales, drawn = program(batch, *noise, start, temperatures, guidance)
         counts = request.sampler == "fixed-point"
         kind = dtype_of(self.density.config.data.bits)
@@ -166,7 +169,7 @@ class ImageSampler:
         model: Any = self.density.multiscale
         return Enlarger(model)
 
-    def enlarged(
+    def enlarge_start(
         self, request: Request, row: int, advance: Callable[[], None] = lambda: None
     ) -> Iterator[np.ndarray]:
         """Yield `request.start` and its enlargements, smallest first, with the noise of `row`."""
@@ -216,9 +219,9 @@ def sample_pixelcnn(
       guidance: guidance weight, or None.
     """
     words = image_words(network, seed, rows, size, size)
-    condition, words, given = paired(conditioner, batch, guidance, words, given)
+    condition, words, given = pair_for_guidance(conditioner, batch, guidance, words, given)
     drawn = sampler(network, words, condition, given, temperature, guidance=guidance)
-    return unpaired(guidance, drawn)
+    return drop_guidance_pair(guidance, drawn)
 
 
 def pixelcnn_program(
@@ -256,13 +259,13 @@ def sample_multiscale(
       temperatures: float32 [scales], base first; 1 samples the model.
       guidance: guidance weight, or None.
     """
-    condition, words, start = paired(conditioner, batch, guidance, words, start)
+    condition, words, start = pair_for_guidance(conditioner, batch, guidance, words, start)
     inputs = SamplingInputs(words, condition, temperatures, guidance)
-    base = counted(sample_base(model, inputs, base_sampler) if start is None else start)
-    return unpaired(guidance, (sample_scales(model, inputs, size, base.levels), base))
+    base = count_passes(sample_base(model, inputs, base_sampler) if start is None else start)
+    return drop_guidance_pair(guidance, (sample_scales(model, inputs, size, base.levels), base))
 
 
-def counted(drawn: tf.Tensor | FixedPoint) -> FixedPoint:
+def count_passes(drawn: tf.Tensor | FixedPoint) -> FixedPoint:
     """Return the output of a sampler as a `FixedPoint`, with 0 passes if it does not count them."""
     if isinstance(drawn, FixedPoint):
         return drawn
@@ -310,12 +313,12 @@ def _of(value: np.ndarray, which: slice, request: Request) -> tf.Tensor:
     return tf.constant(value[which] if len(value) > 1 else np.repeat(value, len(rows), 0))
 
 
-def _repeated(image: np.ndarray, number: int) -> tf.Tensor:
+def _repeat_image(image: np.ndarray, number: int) -> tf.Tensor:
     """Repeat an image for a batch, int32 [number, height, width, channels]."""
     return tf.constant(np.repeat(image[None].astype(np.int32), number, 0))
 
 
-def _given(request: Request, number: int, channels: int) -> Prefix:
+def _prefix_of(request: Request, number: int, channels: int) -> Prefix:
     """Return the pixels to keep; without `given`, a blank image and a count of 0."""
     image, count = request.given or (np.zeros([request.size, request.size, channels], np.int32), 0)
-    return Prefix(_repeated(image, number), tf.constant(count))
+    return Prefix(_repeat_image(image, number), tf.constant(count))

@@ -30,7 +30,7 @@ def grid(images: Sequence[np.ndarray], columns: int | None = None) -> np.ndarray
       columns: number of images per row; None: approximately a square grid.
     """
     columns = columns or max(1, int(np.ceil(np.sqrt(len(images)))))
-    shown = [enlarged(colour(image), LEAST_SIDE) for image in images]
+    shown = [enlarge_pixels(colour(image), LEAST_SIDE) for image in images]
     (high, wide), rows = shown[0].shape[:2], -(-len(shown) // columns)
     sheet = np.full([rows * (high + GAP) + GAP, columns * (wide + GAP) + GAP, 3], WHITE, np.uint8)
     for i, image in enumerate(shown):
@@ -39,9 +39,9 @@ def grid(images: Sequence[np.ndarray], columns: int | None = None) -> np.ndarray
     return sheet
 
 
-def labelled(image: np.ndarray, text: str) -> np.ndarray:
+def label_image(image: np.ndarray, text: str) -> np.ndarray:
     """Return the enlarged image with text below it, uint8 [height, width, 3]."""
-    above = enlarged(colour(image), LEAST_SIDE)
+    above = enlarge_pixels(colour(image), LEAST_SIDE)
     width = above.shape[1]
     lines = textwrap.wrap(text, int(width / CHARACTER_WIDTH), max_lines=LINES, placeholder="...")
     below = Image.new("RGB", (width, LINES * LINE_HEIGHT), "white")
@@ -67,7 +67,7 @@ def write_sheets(
     last = [scales[-1] for scales in images]
     side = last[0].shape[0]
     if labels:
-        last = [labelled(image, text) for image, text in zip(last, itertools.cycle(labels))]
+        last = [label_image(image, text) for image, text in zip(last, itertools.cycle(labels))]
     write_png(folder / "grid.png", grid(last))
     if len(images[0]) == 1:
         for name in SHEETS[1:]:  # left over from a different model
@@ -76,7 +76,9 @@ def write_sheets(
     strips = [strip(scales) for scales in images[:STRIPS]]
     write_png(folder / "progression.png", np.concatenate(strips))
     steps = zip(*images, strict=True)
-    write_gif(folder / "progression.gif", [grid([enlarged(p, side) for p in s]) for s in steps])
+    write_gif(
+        folder / "progression.gif", [grid([enlarge_pixels(p, side) for p in s]) for s in steps]
+    )
     return "grid.png, progression.png and progression.gif (how they grew)"
 
 
@@ -97,8 +99,8 @@ def remove_older(folder: Path, seed: int, num: int) -> str:
 
 def strip(scales: Sequence[np.ndarray]) -> np.ndarray:
     """Arrange the scales of an image in a row, each enlarged to the same size."""
-    side = enlarged(scales[-1], LEAST_SIDE).shape[0]
-    return grid([enlarged(colour(image), side) for image in scales], len(scales))
+    side = enlarge_pixels(scales[-1], LEAST_SIDE).shape[0]
+    return grid([enlarge_pixels(colour(image), side) for image in scales], len(scales))
 
 
 def colour(image: np.ndarray) -> np.ndarray:
@@ -106,7 +108,7 @@ def colour(image: np.ndarray) -> np.ndarray:
     return np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
 
 
-def enlarged(image: np.ndarray, least: int) -> np.ndarray:
+def enlarge_pixels(image: np.ndarray, least: int) -> np.ndarray:
     """Enlarge an image to a width of at least `least` pixels by repeating pixels."""
     times = -(-least // image.shape[1])
     return image.repeat(times, 0).repeat(times, 1) if times > 1 else image

@@ -11,7 +11,7 @@ import tensorflow as tf
 from pixelcnn.networks.conditioning import Conditioner
 
 
-def paired(
+def pair_for_guidance(
     conditioner: Conditioner, batch: dict, guidance: float | tf.Tensor | None, *arguments: Any
 ) -> tuple:
     """Return the encoded condition and the arguments, with the batch doubled for guidance.
@@ -26,8 +26,8 @@ def paired(
     return conditioner.with_null(condition), *tf.nest.map_structure(_twice, arguments)
 
 
-def unpaired(guidance: float | tf.Tensor | None, sampled: Any) -> Any:
-    """Return sampled tensors without the half of the batch that `paired` added."""
+def drop_guidance_pair(guidance: float | tf.Tensor | None, sampled: Any) -> Any:
+    """Return sampled tensors without the half of the batch that `pair_for_guidance` added."""
     if guidance is None:
         return sampled
     return tf.nest.map_structure(lambda x: tf.split(x, 2)[0] if x.shape.rank else x, sampled)

@@ -85,7 +85,7 @@ def upscale(
 ) -> tf.Tensor:
     """Double the side of images int32 [batch, side, side, channels] by three network passes."""
     side = 2 * image.shape[1]
-    condition = model.placed(inputs.condition, side)
+    condition = model.add_coordinates(inputs.condition, side)
     groups = [image]
     for group in GROUPS:
         factor = model.factors[f"{side}.{group}"]

@@ -13,7 +13,7 @@ from onepass.networks.symbols import raster_positions
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.networks.raster_scan import Scan, scanned
+from pixelcnn.networks.raster_scan import Scan, run_scan
 
 
 class Prefix(NamedTuple):
@@ -80,8 +80,10 @@ def sample(
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     draw = _Draw(network, words, given, temperature, guidance)
-    scan = Scan(network, width, network.placed(condition, words), draw.pixel, prediction=prediction)
-    return scanned(scan, batch, height)
+    scan = Scan(
+        network, width, network.add_coordinates(condition, words), draw.pixel, prediction=prediction
+    )
+    return run_scan(scan, batch, height)
 
 
 class _Draw(NamedTuple):

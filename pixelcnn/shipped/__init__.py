@@ -25,7 +25,7 @@ def folder(name: str) -> Path:
     Raises:
       UserError: If the model is only part of the source tree, not of the installed wheel.
     """
-    return _packed(name, _here() / FOLDERS[name])
+    return _check_packed(name, _here() / FOLDERS[name])
 
 
 def dev_images(name: str) -> Path:
@@ -37,7 +37,7 @@ def dev_images(name: str) -> Path:
     photographs = _here() / f"{_corpus(name)}_dev"
     if photographs.exists():
         return photographs
-    return _packed(name, photographs.with_suffix(".npz"))
+    return _check_packed(name, photographs.with_suffix(".npz"))
 
 
 def classifiers() -> tuple[Path, ...]:
@@ -56,7 +56,7 @@ def _corpus(name: str) -> str:
     return next(found) if name in FOLDERS else ""
 
 
-def _packed(name: str, path: Path) -> Path:
+def _check_packed(name: str, path: Path) -> Path:
     """Return the path; raise a UserError if the wheel was built without it."""
     if path.exists():
         return path

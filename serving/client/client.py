@@ -81,19 +81,19 @@ class Client:
 
     def spec(self, name: str, *, timeout_seconds: float | None = None) -> dict[str, Any]:
         """Return the description of one model, as in `models`."""
-        with self._named(name):
+        with self._check_name(name):
             return self._transport.spec(name, self._deadline(timeout_seconds))
 
     def examples(self, name: str, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
         """Return the server's example recordings (`name`, `text`, `seconds`); HTTP only."""
-        with self._named(name):
+        with self._check_name(name):
             return self._transport.examples(name, self._deadline(timeout_seconds))
 
     def signatures(
         self, name: str, version: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, dict[str, TensorInfo]]:
         """Return the inputs of each signature of a model, by the names of signature and input."""
-        with self._named(name):
+        with self._check_name(name):
             return self._transport.signatures(name, version, self._deadline(timeout_seconds))
 
     def predict(
@@ -116,7 +116,7 @@ class Client:
           timeout_seconds: time limit for the response; None: the client's.
         """
         deadline = self._deadline(timeout_seconds)
-        with self._named(name):
+        with self._check_name(name):
             arrays = dict(inputs)
             if not all(isinstance(value, np.ndarray) for value in inputs.values()):
                 known = self._transport.signatures(name, version, deadline).get(signature, {})
@@ -169,7 +169,7 @@ class Client:
         given = {"example": example, "text": text, "speaker": speaker, "force": force or None}
         arguments |= {key: value for key, value in given.items() if value is not None}
         check_numbers(arguments)
-        with self._named(name):
+        with self._check_name(name):
             return self._transport.speak(name, arguments, self._deadline(timeout_seconds))
 
     def draw(
@@ -211,14 +211,14 @@ class Client:
         given = {"class": label, "caption": caption, "map": labels}
         arguments |= {key: value for key, value in given.items() if value is not None}
         check_numbers(arguments)
-        with self._named(name):
+        with self._check_name(name):
             return self._transport.draw(name, arguments, self._deadline(timeout_seconds))
 
     def _deadline(self, seconds: float | None) -> Deadline:
         return Deadline(self._seconds if seconds is None else seconds)
 
     @contextlib.contextmanager
-    def _named(self, name: str) -> Iterator[None]:
+    def _check_name(self, name: str) -> Iterator[None]:
         """Check a model's name; if the block raises an error for it, add the known names."""
         if problem := name_problem(name):
             raise UserError(f"`name` {problem}.")

@@ -218,7 +218,7 @@ class GrpcTransport:
         status, words = error.code(), error.details() or ""
         trailing = dict(error.trailing_metadata() or ())
         if status == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return deadline.passed()
+            return deadline.timeout_error()
         if status == grpc.StatusCode.UNAUTHENTICATED:
             return token_error(self._address, bool(self._metadata))
         after = trailing.get("retry-after", "")

@@ -75,7 +75,9 @@ class HttpTransport:
         self, name: str, version: int | None, deadline: Deadline
     ) -> dict[str, dict[str, TensorInfo]]:
         """Return the inputs of each signature, from TensorFlow Serving's metadata."""
-        parsed = self._json("GET", f"/v1/models/{_versioned(name, version)}/metadata", deadline)
+        parsed = self._json(
+            "GET", f"/v1/models/{_versioned_path(name, version)}/metadata", deadline
+        )
         try:
             signatures = parsed["metadata"]["signature_def"]["signature_def"]
             return {key: _inputs(value["inputs"]) for key, value in signatures.items()}
@@ -114,8 +116,8 @@ class HttpTransport:
             headers = {HEADER: str(len(head)), "content-type": "application/octet-stream"}
             return b"".join([head, *tail]), headers
 
-        path = f"/v2/models/{_versioned(name, version)}/infer"
-        with self._opened("POST", path, deadline, content) as response:
+        path = f"/v2/models/{_versioned_path(name, version)}/infer"
+        with self._open_response("POST", path, deadline, content) as response:
             body = self._whole(response, deadline)
             return self._outputs(body, response.headers.get(HEADER))
 
@@ -128,7 +130,9 @@ class HttpTransport:
             fields["recording"] = base64.b64encode(arguments["recording"]).decode()
         with contextlib.ExitStack() as stack:
             path = f"/v1/models/{name}:speak"
-            response = stack.enter_context(self._opened("POST", path, deadline, _json_of(fields)))
+            response = stack.enter_context(
+                self._open_response("POST", path, deadline, _json_of(fields))
+            )
             rate_hz = self._rate(response)
             kept = stack.pop_all()
         return Speech(self._samples(kept, response, deadline), kept.close, rate_hz)
@@ -138,11 +142,13 @@ class HttpTransport:
     ) -> Stream[ImageScale]:
         """Return images, from `POST /v1/models/NAME:draw`, which sends one JSON line per scale."""
         opened, path = contextlib.ExitStack(), f"/v1/models/{name}:draw"
-        response = opened.enter_context(self._opened("POST", path, deadline, _json_of(arguments)))
+        response = opened.enter_context(
+            self._open_response("POST", path, deadline, _json_of(arguments))
+        )
         return Stream(self._images(opened, response, arguments["num"], deadline), opened.close)
 
     @contextlib.contextmanager
-    def _opened(
+    def _open_response(
         self, method: str, path: str, deadline: Deadline, content: Any = None
     ) -> Iterator[httpx.Response]:
         """Request a response with status 200, yield it unread, and close it after the block.
@@ -155,7 +161,7 @@ class HttpTransport:
         try:
             yield response
         except httpx.TimeoutException:
-            raise deadline.passed() from None
+            raise deadline.timeout_error() from None
         except httpx.HTTPError:
             raise ClientError(f"{self._address} broke off its response.", "broken_off") from None
         finally:
@@ -170,7 +176,7 @@ class HttpTransport:
         try:
             response = self._client.send(request, stream=True)
         except httpx.TimeoutException:
-            raise deadline.passed() from None
+            raise deadline.timeout_error() from None
         except httpx.ConnectError as error:
             if problem := _tls_problem(error):
                 raise ClientError(f"{self._address} {problem}", "unreachable") from None
@@ -181,10 +187,10 @@ class HttpTransport:
         except httpx.HTTPError:  # the connection ended before the response began
             raise RetryableError(ClientError(f"{self._address} broke off.", "broken_off")) from None
         if response.status_code != httpx.codes.OK:
-            self._refused(response)
+            self._raise_refusal(response)
         return response
 
-    def _refused(self, response: httpx.Response) -> NoReturn:
+    def _raise_refusal(self, response: httpx.Response) -> NoReturn:
         status = response.status_code
         try:
             words = _words(response)
@@ -212,7 +218,7 @@ class HttpTransport:
         return b"".join(parts)
 
     def _json(self, method: str, path: str, deadline: Deadline) -> dict[str, Any]:
-        with self._opened(method, path, deadline) as response:
+        with self._open_response(method, path, deadline) as response:
             body = self._whole(response, deadline)
         with contextlib.suppress(ValueError):
             parsed = strict_json(body)
@@ -300,7 +306,7 @@ def _inputs(parsed: Mapping[str, Any]) -> dict[str, TensorInfo]:
     return inputs
 
 
-def _versioned(name: str, version: int | None) -> str:
+def _versioned_path(name: str, version: int | None) -> str:
     return name if version is None else f"{name}/versions/{version}"
 
 

@@ -71,10 +71,10 @@ class Deadline:
         """Return the seconds until the deadline; raise ClientError if it has passed."""
         left = self._end - self._now()
         if left <= 0:
-            raise self.passed()
+            raise self.timeout_error()
         return left
 
-    def passed(self) -> ClientError:
+    def timeout_error(self) -> ClientError:
         """Return the error for a deadline that has passed."""
         return ClientError(f"No response within {self.seconds:g} s.", "deadline_exceeded")
 
@@ -120,4 +120,4 @@ class Retrying:
                     return attempt()
         except RetryableError as retryable:
             raise retryable.error from None
-        raise deadline.passed()
+        raise deadline.timeout_error()

@@ -75,7 +75,9 @@ class Batcher:
         Raises:
           ServingError: TooLarge, Overloaded, DeadlineExceeded, NotReady, or an error of the call.
         """
-        request = self._enqueued(signature, self._padding.fit(signature, inputs), timeout_seconds)
+        request = self._enqueue_request(
+            signature, self._padding.fit(signature, inputs), timeout_seconds
+        )
         self._dispatch()
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -88,8 +90,8 @@ class Batcher:
             request.answer.cancel()
             self._queue.remove(request)
         if request.result_bytes > LARGE_BYTES:
-            return await asyncio.to_thread(self._assembled, request)
-        return self._assembled(request)
+            return await asyncio.to_thread(self._assemble_results, request)
+        return self._assemble_results(request)
 
     def close(self) -> None:
         """Fail waiting and later requests with NotReady."""
@@ -97,7 +99,7 @@ class Batcher:
         for request in self._queue:
             _fail(request, NotReady("The server is stopping."))
 
-    def _enqueued(
+    def _enqueue_request(
         self, signature: str, fitted: Fitted, timeout_seconds: float | None = None
     ) -> Request:
         loop, limits = asyncio.get_running_loop(), self._limits
@@ -246,7 +248,7 @@ class Batcher:
             failed[id(row.request)] = result
         return failed[id(row.request)]
 
-    def _assembled(self, request: Request) -> Arrays:
+    def _assemble_results(self, request: Request) -> Arrays:
         results = [result for result in request.results if result is not None]
         return self._padding.crop(self._padding.join(results))
 

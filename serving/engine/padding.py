@@ -125,7 +125,7 @@ class Padding:
         for name, rule in self._cropped.items():
             if name in outputs and rule["length"] in outputs:
                 longest = int(outputs[rule["length"]].max())
-                cropped[name] = _truncated(outputs[name], rule["axis"], longest)
+                cropped[name] = _truncate_axis(outputs[name], rule["axis"], longest)
         return cropped
 
 
@@ -139,10 +139,10 @@ def _trimmed_input(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[
     if longest > buckets[-1]:
         raise InvalidInput(f"`{length}` must be at most {buckets[-1]}, got {longest}.")
     bucket = buckets[bisect.bisect_left(buckets, longest)]
-    return _truncated(array, rule["axis"], longest), bucket
+    return _truncate_axis(array, rule["axis"], longest), bucket
 
 
-def _truncated(array: np.ndarray, axis: int, length: int) -> np.ndarray:
+def _truncate_axis(array: np.ndarray, axis: int, length: int) -> np.ndarray:
     return array[(slice(None),) * axis + (slice(length),)]
 
 

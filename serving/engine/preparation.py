@@ -54,7 +54,7 @@ class Work:
             raise Cancelled("The work was stopped.")
 
     @contextlib.contextmanager
-    def permitted(self) -> Iterator[None]:
+    def hold_permit(self) -> Iterator[None]:
         """Hold a permit while the context lasts, except while `pause` waits for the next one."""
         with self._piece:
             self.pause()
@@ -151,7 +151,7 @@ def _complete(future: Future, job: Callable[[], Any]) -> None:
 THREADS = FairThreads()
 
 
-async def prepared(
+async def run_in_turn(
     seconds: float,
     function: Callable[..., Any],
     *arguments: Any,
@@ -184,7 +184,7 @@ async def prepared(
 
     def job() -> Any:
         more = {"pause": work.pause} if in_pieces else {}
-        with work.permitted():
+        with work.hold_permit():
             return function(*arguments, **more)
 
     try:

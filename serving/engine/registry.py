@@ -246,7 +246,7 @@ class ModelRegistry:
             version_set.current = ServedModel(bundle, self.settings, self._metrics, name)
             version_set.current_stamp = found.stamp
             version_set.mend(found.number, time.monotonic())
-            self._metrics.loaded(name, found.number)
+            self._metrics.record_load(name, found.number)
             seconds = time.monotonic() - start
             event(LOG, "ready", model=name, version=found.number, seconds=seconds)
         version_set.loading = None
@@ -288,7 +288,7 @@ class ModelRegistry:
     def _unload_current(self, version_set: VersionSet) -> None:
         """Unload the current version once its last request is answered."""
         if version_set.current is not None:
-            self._metrics.unloaded(version_set.current.name, version_set.current.version)
+            self._metrics.record_unload(version_set.current.name, version_set.current.version)
             version_set.unloading.append(version_set.current)
             version_set.current = None
             self._start_task(self._unload(version_set, version_set.unloading[-1]))

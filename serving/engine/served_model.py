@@ -16,7 +16,7 @@ from onepass.bundles.errors import (
     InvalidInput,
     ServingError,
     TooLarge,
-    shortened,
+    shorten_text,
 )
 from onepass.bundles.frames import check_rows
 from onepass.bundles.prompt_inputs import WITH_LOG_PROB
@@ -46,7 +46,7 @@ class ServedModel:
         self.version: int = bundle.version
         self.kind: str = bundle.kind
         self.spec: dict[str, Any] = bundle.spec
-        self.created = _created(bundle)
+        self.created = _creation_seconds(bundle)
         self.signatures: dict[str, Signature] = bundle.signatures
         self._seconds, self._max_bytes = settings.timeout_seconds, settings.max_body_bytes
         self._metrics = metrics or Metrics()
@@ -83,7 +83,7 @@ class ServedModel:
         """Return a signature; raise InvalidInput, naming all signatures, for an unknown name."""
         if name not in self.signatures:
             known = ", ".join(self.signatures)
-            raise InvalidInput(f"There is no signature `{shortened(name)}`; there are {known}.")
+            raise InvalidInput(f"There is no signature `{shorten_text(name)}`; there are {known}.")
         return self.signatures[name]
 
     async def wait_idle(self) -> None:
@@ -114,9 +114,9 @@ class ServedModel:
         end = loop.time() + seconds
         with (
             traces.span("predict", model=self.name, version=self.version, signature=signature),
-            self._counted(),
+            self._count_request(),
         ):
-            checked = await self._checked(signature, inputs)
+            checked = await self._check_inputs(signature, inputs)
             if signature in WHOLE and "frames" in checked:
                 await asyncio.to_thread(check_rows, self.spec, checked)
             _check_answer(checked, self._max_bytes)
@@ -150,7 +150,7 @@ class ServedModel:
             condition = checked.get("frames", [condition])[0]
         self._limit(timeout_seconds)
         make = functools.partial(bundle.stream, condition=condition, **options)
-        with traces.span("stream", model=self.name, version=self.version), self._counted():
+        with traces.span("stream", model=self.name, version=self.version), self._count_request():
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
                 async for chunk in chunks:
                     yield chunk[0]
@@ -162,7 +162,7 @@ class ServedModel:
             raise DeadlineExceeded("The deadline of this request has passed.")
         return min(timeout_seconds, self._seconds)
 
-    async def _checked(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
+    async def _check_inputs(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         self.signature(signature)
         if sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES:
             # A check of large inputs would block the event loop.
@@ -179,10 +179,10 @@ class ServedModel:
             for name, value in given.items()
             if name in known and value is not None
         }
-        return await self._checked(PLAIN, inputs)
+        return await self._check_inputs(PLAIN, inputs)
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_request(self) -> Iterator[None]:
         self._active += 1
         self._idle.clear()
         status = "cancelled"
@@ -199,7 +199,7 @@ class ServedModel:
                 self._idle.set()
 
 
-def _created(bundle: Servable) -> int:
+def _creation_seconds(bundle: Servable) -> int:
     """Return when model.json last changed, in seconds since 1970; if unknown, the current time."""
     try:
         return int((bundle.path / "model.json").stat().st_mtime)

@@ -65,7 +65,9 @@ class Streams:
             own = self._client_slots.taken_by(client)
             yours = f", {own} of them yours" if own else ""
             raise Overloaded(f"{self.running} streams are open already{yours}.")
-        work = _StreamThread(make, self._seconds, client, functools.partial(self._ended, client))
+        work = _StreamThread(
+            make, self._seconds, client, functools.partial(self._end_stream, client)
+        )
         self._client_slots.take(client)
         self._changed(1)
         work.start()
@@ -77,7 +79,7 @@ class Streams:
         finally:
             work.stop()
 
-    def _ended(self, client: str) -> None:
+    def _end_stream(self, client: str) -> None:
         self._client_slots.leave(client)
         self._changed(-1)
 

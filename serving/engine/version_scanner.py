@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from onepass.bundles.errors import shortened
+from onepass.bundles.errors import shorten_text
 from onepass.bundles.names import folder_problem, name_problem, version_problem
 
 MANIFEST = "manifest.json"
@@ -86,7 +86,9 @@ def _versions(root: Path, name: str, seen: ScanResult) -> list[FoundVersion]:
         if not problem and not real.is_relative_to(root):
             problem = "it is a link out of the folder of models"
         if not problem and (real.name != word or folder_problem(real)):
-            problem = f"it is a link to `{shortened(str(real.relative_to(root)))}`, not NAME/{word}"
+            problem = (
+                f"it is a link to `{shorten_text(str(real.relative_to(root)))}`, not NAME/{word}"
+            )
         if problem:
             seen.ignored[f"{name}/{word}"] = problem
         else:

@@ -62,7 +62,7 @@ class Call:
         self._received = self._sent = 0
         self._first_byte_at: float | None = None
 
-    def parsed(self, handler: Any, message: bytes) -> Any:
+    def parse_message(self, handler: Any, message: bytes) -> Any:
         """Parse a message; raise InvalidInput if its bytes are not a message of this method."""
         self._received += len(message)
         try:
@@ -72,7 +72,7 @@ class Call:
         self._model = _model_of(request)
         return request
 
-    def serialised(self, handler: Any, response: Message, limit_bytes: int) -> bytes:
+    def serialise_response(self, handler: Any, response: Message, limit_bytes: int) -> bytes:
         """Serialise a response; raise TooLarge if it is over the limit."""
         answer = handler.response_serializer(response)
         if len(answer) > limit_bytes:
@@ -176,7 +176,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return method_handler(self._answering(method, handler, metadata))
 
     def _answering(self, method: str, handler: Any, metadata: dict[str, Any]) -> Callable:
-        async def answered(
+        async def answer_call(
             messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext
         ) -> bytes | None:
             async with Call(method, metadata, context, self._metrics) as call:
@@ -192,9 +192,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                     async with asyncio.timeout(seconds_left(context, self._settings)):
                         request = await self._single_message(call, handler, messages)
                         response = await handler.unary_unary(request, context)
-                return call.serialised(handler, response, self._settings.max_body_bytes)
+                return call.serialise_response(handler, response, self._settings.max_body_bytes)
 
-        return answered
+        return answer_call
 
     async def _forward_stream(
         self, call: Call, handler: Any, messages: Any, context: grpc.aio.ServicerContext
@@ -210,14 +210,14 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         seconds = None if endless else seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
         async with asyncio.timeout(seconds), contextlib.aclosing(responses):
             async for response in responses:
-                message = call.serialised(handler, response, self._settings.max_body_bytes)
+                message = call.serialise_response(handler, response, self._settings.max_body_bytes)
                 async with asyncio.timeout(self._settings.timeout_seconds):  # for a stalled reader
                     await context.write(message)
 
     async def _each_message(self, call: Call, handler: Any, messages: Any) -> AsyncIterator[Any]:
         """Yield the parsed messages of a client's stream; the caller limits the total time."""
         while (message := await self._next_message(messages, math.inf)) is not None:
-            yield call.parsed(handler, message)
+            yield call.parse_message(handler, message)
 
     async def _single_message(
         self, call: Call, handler: Any, messages: AsyncIterator[bytes]
@@ -226,7 +226,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         seconds = SILENT_SECONDS if is_probe else self._settings.timeout_seconds
         message = await self._next_message(messages, seconds)
         if message is not None:
-            return call.parsed(handler, message)
+            return call.parse_message(handler, message)
         if self._is_stopping():
             raise NotReady("The server is stopping.")
         raise InvalidInput("The request must be one message, got none.")

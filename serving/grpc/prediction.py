@@ -13,7 +13,7 @@ from serving.engine.served_model import ServedModel
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import enum_values, message
 from serving.grpc.tensors import decode_all, encode
-from serving.http.tensorflow_rest import described
+from serving.http.tensorflow_rest import describe_signatures
 from serving.settings import Settings
 
 METADATA = "signature_def"
@@ -58,7 +58,7 @@ class Prediction:
             raise InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
         served = resolve_model(self._registry, request.model_spec)
         signatures = message("tensorflow.serving.SignatureDefMap")()
-        ParseDict(described(served), signatures)
+        ParseDict(describe_signatures(served), signatures)
         response = message("tensorflow.serving.GetModelMetadataResponse")()
         fill_spec(response.model_spec, served)
         response.metadata[METADATA].Pack(signatures)

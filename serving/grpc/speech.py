@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from onepass.bundles.errors import InvalidInput, ServingError
 from onepass.bundles.frames import check_convention
-from onepass.bundles.signature import checked
+from onepass.bundles.signature import check_input
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import STREAM_TIMEOUT_FACTOR
@@ -55,7 +55,7 @@ class Speech:
         """Yield responses with chunks of audio, whose samples are little-endian float32 bytes."""
         served = resolve_model(self._registry, request.model_spec)
         rate_hz = served.speech_bundle.spec["sample_rate_hz"]
-        fields, frames = _parsed(served, request, self._settings.max_body_bytes)
+        fields, frames = _parse_request(served, request, self._settings.max_body_bytes)
         seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
         _, chunks = synthesis(served, fields, frames, timeout_seconds=seconds)
         response = message("onepass.SpeakResponse")
@@ -65,7 +65,7 @@ class Speech:
                 yield response(samples=samples, sample_rate_hz=rate_hz)
 
 
-def _parsed(
+def _parse_request(
     served: ServedModel, request: Message, limit_bytes: int
 ) -> tuple[SynthesisFields, np.ndarray | None]:
     frames = None
@@ -76,7 +76,7 @@ def _parsed(
         raise InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
     if request.HasField("frames"):
         given = decode(request.frames, "frames", limit_bytes)[None]
-        frames = checked("frames", signature(served).inputs["frames"], given)[0]
+        frames = check_input("frames", signature(served).inputs["frames"], given)[0]
         if not request.force:
             check_convention(served.spec, frames)
     fields = {

@@ -94,15 +94,15 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
         raise InvalidInput(f"`{name}` must have `tensor_content` or `{field}`, got both.")
     if content:
         return from_bytes(name, content, shape, dtype)
-    return _filled(name, field, values, count, dtype).reshape(shape)
+    return _fill_values(name, field, values, count, dtype).reshape(shape)
 
 
-def _filled(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> np.ndarray:
+def _fill_values(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> np.ndarray:
     if len(values) > count:
         raise InvalidInput(f"`{name}` must have at most {count} of `{field}`, got {len(values)}.")
     if not len(values):
         return np.zeros(count, dtype)
-    given = _narrowed(name, field, values, dtype)
+    given = _narrow_values(name, field, values, dtype)
     if len(given) == count:
         return given
     filled = np.full(count, given[-1], dtype)
@@ -110,7 +110,7 @@ def _filled(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> 
     return filled
 
 
-def _narrowed(name: str, field: str, values: Any, dtype: np.dtype) -> np.ndarray:
+def _narrow_values(name: str, field: str, values: Any, dtype: np.dtype) -> np.ndarray:
     """Return the values as `dtype`; those of int_val and half_val are wider integers."""
     if field not in ("int_val", "half_val"):
         return np.array(values, dtype)

@@ -58,7 +58,7 @@ def stream_format(name: str, sample_rate_hz: int, num_samples: int | None) -> St
     return StreamFormat(f"audio/L16;rate={sample_rate_hz};channels=1", b"", big_endian)
 
 
-async def streamed(
+async def encode_stream(
     chunks: AsyncGenerator[np.ndarray, None], form: StreamFormat
 ) -> AsyncGenerator[bytes, None]:
     """Encode the chunks of a waveform, each [samples]; the first one includes the header."""
@@ -73,7 +73,7 @@ async def streamed(
         await chunks.aclose()
 
 
-async def resampled(
+async def resample_stream(
     chunks: AsyncGenerator[np.ndarray, None], from_hz: int, to_hz: int
 ) -> AsyncGenerator[np.ndarray, None]:
     """Resample a waveform chunk by chunk, with a band-limiting filter."""

@@ -85,7 +85,7 @@ class OpenaiImages(Endpoints):
         drawn = await cancel_on_disconnect(
             request.receive, served.predict(batch, fastest(served.signatures))
         )
-        data = await asyncio.to_thread(_encoded, drawn[output], FILES[file])
+        data = await asyncio.to_thread(_encode_images, drawn[output], FILES[file])
         return json_response(
             GeneratedImages(
                 created=int(time.time()),
@@ -106,5 +106,5 @@ def _scale(served: ServedModel, size: str) -> tuple[int, str]:
     return sizes[size]
 
 
-def _encoded(images: np.ndarray, container: str) -> list[str]:
+def _encode_images(images: np.ndarray, container: str) -> list[str]:
     return [base64.b64encode(encode_image(image, container)).decode() for image in images]

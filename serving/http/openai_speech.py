@@ -14,17 +14,17 @@ from starlette.types import ASGIApp
 
 from onepass.bundles.errors import InvalidInput
 from onepass.speech.phonemes import characters_at, text_parts
-from serving.engine.preparation import prepared
+from serving.engine.preparation import run_in_turn
 from serving.engine.served_model import ServedModel
 from serving.http.audio_formats import (
     FILE_FORMATS,
     OPENAI_PCM_HZ,
     StreamFormat,
+    encode_stream,
     file_bytes,
     little_endian,
-    resampled,
+    resample_stream,
     stream_format,
-    streamed,
 )
 from serving.http.fields import Name, Seed, excerpt, json_model
 from serving.http.operations import Bytes, Endpoints, post
@@ -98,15 +98,15 @@ class OpenaiSpeech(Endpoints):
         if name not in FILE_FORMATS:
             rate_hz, known = served.spec["sample_rate_hz"], num_samples if len(parts) == 1 else None
             form = PCM if name == "pcm" else stream_format(name, rate_hz, known)
-            sound = resampled(sound, rate_hz, OPENAI_PCM_HZ) if name == "pcm" else sound
-            return self._streamed(streamed(sound, form), form.media_type, streaming)
+            sound = resample_stream(sound, rate_hz, OPENAI_PCM_HZ) if name == "pcm" else sound
+            return self._stream_response(encode_stream(sound, form), form.media_type, streaming)
         media_type = FILE_FORMATS[name].media_type
         content = await cancel_on_disconnect(request.receive, self._whole(served, sound, name))
         if streaming == "audio":
             return Response(content, media_type=media_type)
-        return self._streamed(_once(content), media_type, streaming)
+        return self._stream_response(_once(content), media_type, streaming)
 
-    def _streamed(
+    def _stream_response(
         self, data: AsyncGenerator[bytes, None], media_type: str, streaming: str
     ) -> StreamedResponse:
         if streaming == "sse":
@@ -123,7 +123,7 @@ class OpenaiSpeech(Endpoints):
         speed = parsed.speed or 1.0
         size = len(parts[number]) / speed
         limit = self._settings.timeout_seconds
-        frames = await prepared(
+        frames = await run_in_turn(
             limit, text_frames, served, parts[number], speed, in_pieces=True, size=size
         )
         fields = SynthesisFields(
@@ -147,7 +147,7 @@ class OpenaiSpeech(Endpoints):
             chunks = [chunk async for chunk in sound]
         whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]
         limit = self._settings.timeout_seconds
-        return await prepared(limit, file_bytes, whole, rate_hz, FILE_FORMATS[name])
+        return await run_in_turn(limit, file_bytes, whole, rate_hz, FILE_FORMATS[name])
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:

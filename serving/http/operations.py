@@ -89,14 +89,14 @@ def operation(
     """
     paths = [path, *([path.replace("{name}", "{name}/versions/{version}")] if versions else [])]
 
-    def marked(method: Handler) -> Handler:
+    def mark_handler(method: Handler) -> Handler:
         summary = (method.__doc__ or "").partition("\n")[0]
         cast(Any, method).operations = [
             Operation(verb, p, method.__name__, summary, answer, body, **more) for p in paths
         ]
         return method
 
-    return marked
+    return mark_handler
 
 
 get = functools.partial(operation, "GET")
@@ -190,7 +190,7 @@ def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, An
     components: dict[str, Schema] = {}
     paths: dict[str, Any] = {}
     for operation in operations:
-        described = _described(operation, components)
+        described = _describe_operation(operation, components)
         paths.setdefault(operation.path, {})[operation.verb.lower()] = described
     found: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -205,7 +205,7 @@ def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, An
     return found
 
 
-def _described(operation: Operation, components: dict[str, Schema]) -> dict[str, Any]:
+def _describe_operation(operation: Operation, components: dict[str, Schema]) -> dict[str, Any]:
     """Return the OpenAPI description of an operation; add the schemas it uses to `components`."""
 
     def schema(kind: Any) -> Schema:

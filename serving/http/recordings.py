@@ -70,12 +70,12 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)
             mixed, rate_hz = Mixdown(file.channels), file.samplerate
-            decoded = _decoded(file, mixed)
+            decoded = _decode_samples(file, mixed)
             there = len(decoded)
             missing = missing_samples(file, there, found.chunk)
     except soundfile.SoundFileError as error:
         raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
-    waveform = _shifted(decoded)
+    waveform = _shift_levels(decoded)
     if not len(waveform) or not np.isfinite(waveform).all():
         raise InvalidInput("`recording` must hold samples, all of them finite.")
     if missing:
@@ -110,7 +110,7 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
         raise TooLarge(f"`recording` must last at most {max_seconds:g} seconds.")
 
 
-def _decoded(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
+def _decode_samples(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
     """Return the mixed channels, float32 [samples]; read at most the header's number of samples."""
     blocks, left = [np.zeros(0, np.float32)], file.frames
     while left > 0:
@@ -122,6 +122,6 @@ def _decoded(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
     return np.concatenate(blocks)
 
 
-def _shifted(waveform: np.ndarray) -> np.ndarray:
+def _shift_levels(waveform: np.ndarray) -> np.ndarray:
     """Map s / 32768, which libsndfile returns for a 16-bit sample s, to (2 s + 1) / 65535."""
     return (waveform * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)

@@ -31,7 +31,7 @@ class HttpServer(uvicorn.Server):
         self._serving: asyncio.Task | None = None
         super().__init__(
             uvicorn.Config(
-                self._counted,
+                self._count_request,
                 interface="asgi3",
                 http=functools.partial(Connection, idle=self.idle),  # type: ignore[arg-type]
                 ws="none",
@@ -65,7 +65,7 @@ class HttpServer(uvicorn.Server):
         """Do nothing, so the caller's signal handlers remain."""
         yield
 
-    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _count_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = client_of_address((scope.get("client") or ("",))[0])
         if not self._in_progress.has_one_for(client):
             return await service_unavailable(scope, receive, send)  # type: ignore[arg-type]

@@ -13,9 +13,9 @@ from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.frames import check_convention
 from onepass.foundation.errors import UserError
 from onepass.speech.phonemes import MAX_CHARACTERS
-from serving.engine.preparation import prepared
+from serving.engine.preparation import run_in_turn
 from serving.engine.served_model import ServedModel
-from serving.http.audio_formats import stream_format, streamed
+from serving.http.audio_formats import encode_stream, stream_format
 from serving.http.fields import Name, as_model, excerpt, json_model
 from serving.http.json_tensors import base64_bytes, json_tensor
 from serving.http.operations import JSON, Bytes, Endpoints, get, post
@@ -90,7 +90,9 @@ class SpeakRoute(Endpoints):
         form = stream_format(fields.format or "wav", served.spec["sample_rate_hz"], num_samples)
         headers = {"x-num-samples": str(num_samples)}
         stall_seconds = self._settings.timeout_seconds
-        return StreamedResponse(streamed(chunks, form), form.media_type, stall_seconds, headers)
+        return StreamedResponse(
+            encode_stream(chunks, form), form.media_type, stall_seconds, headers
+        )
 
     @get("/v1/models/{name}/examples", Examples)
     async def list_examples(self, request: Request) -> Response:
@@ -120,19 +122,19 @@ class SpeakRoute(Endpoints):
             raise InvalidInput(f"`{source}` must not be given: the model is unconditional.")
         if source == "frames":
             info = signature(served).inputs["frames"]
-            frames = (await prepared(limit, json_tensor, "frames", [value], info))[0]
+            frames = (await run_in_turn(limit, json_tensor, "frames", [value], info))[0]
             if not force:
                 check_convention(served.spec, frames)
             return frames
         if source == "text":
             check_length(value)
             size = len(value)
-            return await prepared(limit, text_frames, served, value, in_pieces=True, size=size)
+            return await run_in_turn(limit, text_frames, served, value, in_pieces=True, size=size)
         if source == "example":
             value = await asyncio.to_thread(_example, value)
         elif isinstance(value, str):
             value = base64_bytes("recording", value)
-        return await prepared(limit, _frames_of_recording, served, value)
+        return await run_in_turn(limit, _frames_of_recording, served, value)
 
 
 def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:

@@ -102,10 +102,10 @@ def synthesis(
         speaker=fields.speaker,
         **({} if refine is None else {"refine": refine}),
     )
-    return num_samples, _levelled(chunks, gain_of(frames))
+    return num_samples, _restore_level(chunks, gain_of(frames))
 
 
-async def _levelled(
+async def _restore_level(
     sound: AsyncGenerator[np.ndarray, None], gain_db: float
 ) -> AsyncGenerator[np.ndarray, None]:
     async with contextlib.aclosing(sound) as chunks:
@@ -134,7 +134,7 @@ def supports_text(served: ServedModel) -> bool:
     from onepass.speech.phonemes import PROGRAM
 
     try:
-        speech.shipped(served.spec).check(served.spec)
+        speech.shipped_voice(served.spec).check(served.spec)
     except UserError:
         return False
     return shutil.which(PROGRAM) is not None
@@ -172,7 +172,7 @@ def text_frames(
 
     check_length(words, speed=speed)
     try:
-        speech.shipped()
+        speech.shipped_voice()
     except UserError as error:
         LOG.error("no text front end: %s", error)
         raise NotReady("Text cannot be spoken: no text front end is installed.") from error

@@ -64,7 +64,7 @@ class TensorflowRest(Endpoints):
         """Return the model's signatures."""
         served = self._model_at(request)
         spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
-        metadata = {"signature_def": described(served)}
+        metadata = {"signature_def": describe_signatures(served)}
         return json_response({"model_spec": spec, "metadata": metadata})
 
 
@@ -110,7 +110,7 @@ def _as_columns(outputs: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
 
 
-def described(served: ServedModel) -> dict[str, Any]:
+def describe_signatures(served: ServedModel) -> dict[str, Any]:
     """Return the model's signatures as a SignatureDefMap in JSON form."""
 
     def tensors(infos: dict[str, TensorInfo]) -> dict[str, Any]:

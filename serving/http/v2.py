@@ -145,7 +145,7 @@ def read_inputs(
     return inputs
 
 
-def written(
+def write_response(
     header: dict[str, Any], outputs: dict[str, np.ndarray], binary: dict[str, bool]
 ) -> Response:
     """Return the response, which is JSON unless an output is binary.
@@ -218,14 +218,14 @@ class V2(Endpoints):
         served = self._model_at(request)
         length = request.headers.get(HEADER)
         parsed, name, inputs = await read_body(request, _parse, length, served)
-        wanted = _wanted(parsed, served, name)
+        wanted = _wanted_outputs(parsed, served, name)
         limit = (parsed.parameters or NO_PARAMETERS).timeout / MICROSECONDS
         seconds = min(self._settings.timeout_seconds, limit or math.inf)
         work = served.predict(inputs, name, timeout_seconds=seconds)
         outputs = await cancel_on_disconnect(request.receive, work)
         head = {"model_name": served.name, "model_version": str(served.version)}
         head |= {} if parsed.id is None else {"id": parsed.id}
-        return written(head, {name: outputs[name] for name in wanted}, wanted)
+        return write_response(head, {name: outputs[name] for name in wanted}, wanted)
 
     @get("/v2/models/{name}", Metadata, versions=True)
     async def metadata(self, request: Request) -> Response:
@@ -289,7 +289,7 @@ def _parse(
     return parsed, name, read_inputs(parsed.inputs, tail, served.signature(name))
 
 
-def _wanted(parsed: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
+def _wanted_outputs(parsed: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
     default = (parsed.parameters or NO_PARAMETERS).binary_data_output
     known = served.signatures[name].outputs
     if parsed.outputs is None:

@@ -118,7 +118,7 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, followed by the traceback if there is one."""
         fields = " ".join(f"{name}={_word(value)}" for name, value in fields_of(record).items())
-        message = _escaped(record.getMessage())
+        message = _escape_text(record.getMessage())
         line = f"{_time(record)} {record.levelname.lower():7s} {message} {fields}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -150,5 +150,5 @@ def _word(value: Any) -> str:
     return text if PLAIN.fullmatch(text) else json.dumps(text)
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)[1:-1]

@@ -108,14 +108,14 @@ class Metrics:
         """Accept the name of a model as a label."""
         self._models.add(model)
 
-    def loaded(self, model: str, version: int) -> None:
+    def record_load(self, model: str, version: int) -> None:
         """Count a successful load, and record the version as the one being served."""
         self._models.add(model)
         self._loads.labels(model, "loaded").inc()
         self._version.labels(model).set(version)
         self._served[model] = version
 
-    def unloaded(self, model: str, version: int) -> None:
+    def record_unload(self, model: str, version: int) -> None:
         """Remove the gauge of the served version if this version is the one being served."""
         if self._served.get(model) == version:
             del self._served[model]

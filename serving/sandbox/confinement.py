@@ -98,7 +98,7 @@ def confine(
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
     libc = ctypes.CDLL(None, use_errno=True)
-    _checked(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
+    _check_result(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
     if asker is not None:
         ask_for_threads(asker)
     _restrict_folders(libc, readable)
@@ -116,7 +116,7 @@ def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
         files, 3 * (version >= NET_VERSION), 3 * (version >= SCOPE_VERSION)
     )
     size = 8 * (1 + (version >= NET_VERSION) + (version >= SCOPE_VERSION))
-    ruleset = _checked(libc.syscall(CREATE_RULESET, handled, size, 0))
+    ruleset = _check_result(libc.syscall(CREATE_RULESET, handled, size, 0))
     for path in readable:
         try:
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -124,9 +124,9 @@ def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
             continue
         rights = READ_FILE | READ_FOLDER if path.is_dir() else READ_FILE
         rule = _PathRule(rights, opened)
-        _checked(libc.syscall(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(rule), 0))
+        _check_result(libc.syscall(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(rule), 0))
         os.close(opened)
-    _checked(libc.syscall(RESTRICT_SELF, ruleset, 0))
+    _check_result(libc.syscall(RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)
 
 
@@ -169,7 +169,7 @@ def _restrict_calls() -> None:
     seccomp.seccomp_release(context)
 
 
-def _checked(result: int) -> int:
+def _check_result(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), "sandbox")

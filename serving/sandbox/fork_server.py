@@ -35,7 +35,7 @@ def main(descriptor: int) -> None:
         _prepare()
     except Exception as error:
         control.recv(MOST_BYTES)
-        control.send(json.dumps({"failed": worker.described(error)["message"]}).encode())
+        control.send(json.dumps({"failed": worker.describe_error(error)["message"]}).encode())
         os._exit(1)
     gc.collect()
     gc.freeze()  # otherwise, garbage collection in the forks would write to shared memory

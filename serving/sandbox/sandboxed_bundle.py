@@ -99,7 +99,7 @@ class SandboxedBundle:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         if not self._has_ended and poll.poll(0):  # readable without a request: it has ended
-            self._ended("ended")
+            self._end_process("ended")
         return not self._has_ended
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
@@ -154,9 +154,9 @@ class SandboxedBundle:
             connection.settimeout(seconds)
             send(connection, head, dict(arrays or {}))
         except TimeoutError:
-            raise self._ended(f"did not read for {seconds:g} seconds") from None
+            raise self._end_process(f"did not read for {seconds:g} seconds") from None
         except OSError:
-            raise self._ended("ended") from None
+            raise self._end_process("ended") from None
         return self._answer(connection, seconds)
 
     def _answer(
@@ -165,16 +165,16 @@ class SandboxedBundle:
         try:
             head, arrays = receive(connection, most_head_bytes, seconds)
         except TimeoutError:
-            raise self._ended(f"did not answer within {seconds:g} seconds") from None
+            raise self._end_process(f"did not answer within {seconds:g} seconds") from None
         except BadMessage as error:
-            raise self._ended(f"sent {error}") from None
+            raise self._end_process(f"sent {error}") from None
         except (EOFError, OSError):
-            raise self._ended("ended") from None
+            raise self._end_process("ended") from None
         if "error" in head:
-            raise _raised(str(head["error"]), str(head["message"]))
+            raise _error_of_kind(str(head["error"]), str(head["message"]))
         return head, arrays
 
-    def _ended(self, reason: str) -> ModelEnded:
+    def _end_process(self, reason: str) -> ModelEnded:
         """End the process if it is running, log the reason, and return the error to raise."""
         with self._end_lock:
             if not self._has_ended:
@@ -185,7 +185,7 @@ class SandboxedBundle:
         return ModelEnded()
 
 
-def _raised(kind: str, message: str) -> Exception:
+def _error_of_kind(kind: str, message: str) -> Exception:
     if kind == "unreadable":
         error = UserError(message)
         error.__cause__ = OSError(message)

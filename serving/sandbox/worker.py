@@ -44,7 +44,7 @@ def run(
         bundle = load(Path(request["path"]), **request["arguments"])
         send(connections[0], _facts(bundle))
     except Exception as error:
-        send(connections[0], described(error))
+        send(connections[0], describe_error(error))
         os._exit(1)
     for connection in connections[1:]:
         threading.Thread(target=_serve, args=(bundle, connection), daemon=True).start()
@@ -66,7 +66,7 @@ def readable() -> list[Path]:
     return [*map(Path, (*SYSTEM, sys.prefix, sys.base_prefix, *imported)), *installed, *own]
 
 
-def described(error: Exception) -> Head:
+def describe_error(error: Exception) -> Head:
     """Return the message that reports an error: its kind, and one line of text."""
     text = str(error).strip()
     if isinstance(error, InvalidInput | NotFound):
@@ -92,7 +92,7 @@ def _serve(bundle: Any, connection: socket.socket) -> None:
             try:
                 answer = getattr(answers, head.pop("do"))(head, arrays)
             except Exception as error:
-                answer = described(error), {}
+                answer = describe_error(error), {}
             send(connection, *answer)
     except (EOFError, OSError):  # the server has ended
         os._exit(0)

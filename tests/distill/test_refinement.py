@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distill.refinement import Refiner, refined
+from distill.refinement import Refiner, refine_chunks
 from wavenet.features.conventions import MelConvention
 from wavenet.features.mel import mel_spectrogram
 
@@ -25,7 +25,7 @@ def test_chunks_change_nothing(passes, chunk):
     refiner, mel = Refiner(CONVENTION, passes), mel_spectrogram(sound(0), CONVENTION)
     rows = np.stack([sound(1), sound(2)])
     pieces = (rows[:, first : first + chunk] for first in range(0, rows.shape[1], chunk))
-    got = np.concatenate(list(refined(pieces, mel, refiner)), 1)
+    got = np.concatenate(list(refine_chunks(pieces, mel, refiner)), 1)
     whole = np.stack([refiner(row, mel) for row in rows])
     np.testing.assert_allclose(got, whole, atol=1e-5)
 
@@ -33,7 +33,7 @@ def test_chunks_change_nothing(passes, chunk):
 def test_the_look_ahead_is_a_window_a_pass():
     refiner, mel = Refiner(CONVENTION, 2), mel_spectrogram(sound(0), CONVENTION)
     given = iter([sound(1)[None, : 20 * 64], sound(1)[None, 20 * 64 :]])
-    first = next(refined(given, mel, refiner))
+    first = next(refine_chunks(given, mel, refiner))
     assert first.shape[1] == (20 - refiner.reach_frames) * 64
     assert refiner.reach_frames * 64 == 2 * CONVENTION.window_samples
 

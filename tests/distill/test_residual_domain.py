@@ -6,7 +6,14 @@ import tensorflow as tf
 from students import FRAMES, HOP, student_of
 
 from distill.cpu import recursion
-from distill.residual import LEVEL, Prediction, pulse_train, running_phase, synthesise, upsampled
+from distill.residual import (
+    LEVEL,
+    Prediction,
+    pulse_train,
+    running_phase,
+    synthesise,
+    upsample_frames,
+)
 
 ORDER, ROW, ROWS, BATCH = 5, 4, 7, 2  # rows shorter than the order, too
 TIME = ROW * ROWS
@@ -156,5 +163,5 @@ def test_pulses_have_every_harmonic_alike_and_nothing_between():
 
 
 def test_upsampling_is_linear_between_the_middles_of_frames():
-    made = upsampled(tf.constant([[1.0, 3.0]]), 4)
+    made = upsample_frames(tf.constant([[1.0, 3.0]]), 4)
     np.testing.assert_allclose(made[0], [1, 1, 1.25, 1.75, 2.25, 2.75, 3, 3])

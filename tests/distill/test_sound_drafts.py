@@ -115,13 +115,13 @@ def test_one_redrawn_level_has_the_law_of_the_target():
     )
     drawn = likelihood.sample(q.parameters, likelihood.noise(1, rows, 0, 1))
     address = acceptance.Address(noise.as_key(2), rows, tf.zeros_like(rows))
-    kept = acceptance.kept(drawn, q, p, address)[:, 0]
+    kept = acceptance.accept_proposals(drawn, q, p, address)[:, 0]
     first = tf.zeros_like(rows)
-    fresh = acceptance.redrawn(q.at(first), p.at(first), address, ~kept)
+    fresh = acceptance.draw_residuals(q.at(first), p.at(first), address, ~kept)
     law = np.exp([p.at(first).log_prob(first + level)[0].numpy() for level in range(LEVELS)])
     assert fits(np.where(kept, drawn[:, 0], fresh)[:, None], law) > 0.01
     assert fits(drawn.numpy(), law) < 1e-9
-    assert acceptance.kept(drawn, p, p, address).numpy().all()
+    assert acceptance.accept_proposals(drawn, p, p, address).numpy().all()
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ def test_every_weight_matters_to_the_sound(kind):
         condition, _ = student.condition(tf.constant(frames_of(student)), speaker)
         drawn = student.draw(student.noise(0, [0], 0, SAMPLES), condition)
         total = tf.reduce_sum(drawn.output**2)
-    kept = student.residual.conditioner.kept if student.residual else ()
+    kept = student.residual.conditioner.stored_variables if student.residual else ()
     for variable, gradient in zip(
         student.trainable_variables, tape.gradient(total, student.trainable_variables), strict=True
     ):

@@ -27,7 +27,7 @@ from pixelcnn.config import MultiscaleTrainConfig
 from pixelcnn.evaluation import evaluate
 from pixelcnn.networks.config import part_names, sizes_between
 from pixelcnn.presets import PRESETS
-from pixelcnn.sampling.grids import grid, labelled
+from pixelcnn.sampling.grids import grid, label_image
 from pixelcnn.training import config_from
 
 
@@ -152,7 +152,7 @@ def test_captions_are_drawn_in_turn_and_named_in_the_sheet(tmp_path):
     for row, image in enumerate(drawn):
         found = levels_of(tmp_path / "out" / f"sample_1_{row}.png")
         np.testing.assert_array_equal(found, image)
-    named = [labelled(*pair) for pair in zip(drawn, [*captions, "stripes"], strict=True)]
+    named = [label_image(*pair) for pair in zip(drawn, [*captions, "stripes"], strict=True)]
     np.testing.assert_array_equal(levels_of(tmp_path / "out" / "grid.png"), grid(named))
 
 
@@ -185,7 +185,7 @@ def test_a_transparent_map_is_refused_and_a_transparent_prime_is_on_white_and_sa
         with pytest.raises(UserError, match=r"\.(png|gif) must not have transparency"):
             image_inputs.labels_of(tmp_path / name, None)
     shape = types.SimpleNamespace(channels=1, bits=8)
-    levels = image_inputs.primed(tmp_path / "key.png", None, 8, shape)
+    levels = image_inputs.read_prefix_image(tmp_path / "key.png", None, 8, shape)
     np.testing.assert_array_equal(levels[..., 0], np.where(np.asarray(grey)[:4] == 0, 255, 1))
     assert capsys.readouterr().err == f"{tmp_path / 'key.png'}: transparent, laid on white\n"
 

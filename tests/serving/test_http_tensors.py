@@ -11,7 +11,7 @@ from onepass.bundles.errors import InvalidInput
 from onepass.bundles.signature import Signature, TensorInfo, check
 from serving.http.fields import MAX_LISTS, json_object
 from serving.http.json_tensors import from_columns, from_rows, json_tensor
-from serving.http.v2 import HEADER, read_inputs, split, written
+from serving.http.v2 import HEADER, read_inputs, split, write_response
 
 F32 = TensorInfo(np.dtype(np.float32), (None, None, 3))
 I32 = TensorInfo(np.dtype(np.int32), (None,), default=0)
@@ -266,7 +266,7 @@ def test_npy_and_pickle_are_no_tensors():
 
 def test_what_is_written_is_read_again():
     value = np.arange(6, dtype=np.float32).reshape(1, 2, 3)[:, :, ::-1]
-    response = written({}, {"a": value, "b": value}, {"a": True, "b": False})
+    response = write_response({}, {"a": value, "b": value}, {"a": True, "b": False})
     content, length = response.body, int(response.headers[HEADER])
     described = orjson.loads(content[:length])["outputs"]
     assert [output["shape"] for output in described] == [[1, 2, 3]] * 2

@@ -127,7 +127,7 @@ def test_created_is_when_the_model_was_written_also_once_its_folder_is_gone(mode
 
 
 def test_a_text_that_takes_too_long_is_refused_before_it_is_read(models, monkeypatch):
-    monkeypatch.setattr(speech, "shipped", AnyVoice)
+    monkeypatch.setattr(speech, "shipped_voice", AnyVoice)
     monkeypatch.setattr(speech, "text_frames", lambda *given, **more: pytest.fail("it was read"))
     for path, field in (("/v1/models/voice:speak", "text"), ("/v1/audio/speech", "input")):
         body = {"model": "voice", field: "\u6f22" * 700}

@@ -140,7 +140,7 @@ def test_a_voice_that_is_not_installed_does_not_say_where(models, monkeypatch):
     def missing(*_):
         raise speech.TextError("/secret/place holds no voice.")
 
-    monkeypatch.setattr(speech, "shipped", missing)
+    monkeypatch.setattr(speech, "shipped_voice", missing)
     response = ask(models, "POST", SPEECH, json={"input": "hello"})
     assert response.status_code == 503
     assert "/secret" not in response.text

@@ -14,7 +14,7 @@ from onepass.bundles.errors import InvalidInput
 from onepass.bundles.frames import check_convention
 from onepass.remote_model import RemoteModel
 from serving.grpc.messages import message
-from serving.grpc.speech import _parsed
+from serving.grpc.speech import _parse_request
 from serving.grpc.tensors import encode
 from serving.http.recordings import decode_recording
 from serving.settings import Settings
@@ -111,9 +111,9 @@ def test_and_over_grpc(models):
     served = models.load(models.root / "voice" / "1")
     limit = Settings().max_body_bytes
     with pytest.raises(InvalidInput, match="another convention"):
-        _parsed(served, request, limit)
+        _parse_request(served, request, limit)
     request.force = True
-    assert len(_parsed(served, request, limit)[1]) == 40
+    assert len(_parse_request(served, request, limit)[1]) == 40
 
 
 def test_a_bundle_that_says_nothing_of_its_frames_is_not_checked():

@@ -248,7 +248,7 @@ def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):
     def decoded(file):
         raise AssertionError("it was decoded")
 
-    monkeypatch.setattr("serving.http.recordings._decoded", decoded)
+    monkeypatch.setattr("serving.http.recordings._decode_samples", decoded)
     with pytest.raises(TooLarge, match="at most 2 seconds"):
         decode_recording(data, RATE, 2)
 

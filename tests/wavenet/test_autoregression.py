@@ -143,7 +143,7 @@ def test_a_condition_that_is_needed_is_asked_for():
 def test_the_network_as_a_causal_one_is_the_network():
     network = network_of("mixture, predicting, amplified")
     inputs = network.inputs(tf.constant(levels_of(network, 2, 40)))
-    np.testing.assert_array_equal(network.of_past(network.shifted(inputs)), network(inputs))
+    np.testing.assert_array_equal(network.of_past(network.delay_inputs(inputs)), network(inputs))
 
 
 @pytest.mark.slow

@@ -10,7 +10,14 @@ import soundfile
 from PIL import Image
 from processes import ROOT
 
-from wavenet.listening_page import HEIGHT, RECORDINGS, WIDTH, ListeningPage, opus_file, ordered
+from wavenet.listening_page import (
+    HEIGHT,
+    RECORDINGS,
+    WIDTH,
+    ListeningPage,
+    opus_file,
+    order_systems,
+)
 
 RATE_HZ = 16_000
 TONE = np.sin(np.arange(RATE_HZ) * 0.3).astype(np.float32) * 0.3
@@ -73,7 +80,7 @@ def test_the_recording_comes_first_and_controls_last(tmp_path):
     systems += ["teacher_at_0.9", "other", "more", "other_at_0.8", "world"]
     expected = ["recording", "teacher", "teacher_at_0.9", "student", "student_at_0.8"]
     expected += ["other", "other_at_0.8", "more", "world", "griffin_lim", "untrained"]
-    assert ordered(systems) == expected
+    assert order_systems(systems) == expected
     page = ListeningPage(tmp_path / "page.html", "A", RATE_HZ)
     for name in ("untrained", "recording", "student"):
         page(name, [TONE[:800]], [{"name": "a"}], [{}])
@@ -90,4 +97,4 @@ def test_a_page_of_the_documents_is_in_that_order(page):
     for section in sections:
         systems = re.findall("<figcaption>(.*?)</figcaption>", section)
         names = [system.replace(" ", "_") for system in systems]
-        assert names == ordered(names) and len(names) > 5
+        assert names == order_systems(names) and len(names) > 5

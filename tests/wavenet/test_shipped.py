@@ -104,7 +104,7 @@ def test_most_units_of_its_conditioner_follow_the_frames(teacher):
     for path in sorted(shipped.recordings_folder().glob("dev/*.flac"))[:4]:
         frames = teacher.frames(audio.read(path, teacher.sample_rate_hz))
         mel = tf.constant(np.pad(frames, ((side, side), (0, 0)))[None])
-        octaves, logit = conditioner.reader(conditioner.standardised(mel))
+        octaves, logit = conditioner.reader(conditioner.standardise_mel(mel))
         pitch = tf.stack([octaves, tf.sigmoid(logit)], -1)
         units.append(conditioner.hidden(frames[None], pitch)[0])
     spread = np.std(np.concatenate(units), 0)

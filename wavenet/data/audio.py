@@ -101,7 +101,7 @@ def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.
     return resample(sound.waveform, sound.sample_rate_hz, sample_rate_hz)
 
 
-def _encoded(samples: np.ndarray, sample_rate_hz: int, container: str) -> bytes:
+def _encode_samples(samples: np.ndarray, sample_rate_hz: int, container: str) -> bytes:
     memory = io.BytesIO()
     level = 1.0 if container == "FLAC" else None
     soundfile.write(
@@ -187,7 +187,7 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
         raise AudioError(path, "the name must end in .wav or .flac")
     try:
         clipping = _Clipping(path)
-        data = _encoded(clipping.pcm(waveform), sample_rate_hz, container)
+        data = _encode_samples(clipping.pcm(waveform), sample_rate_hz, container)
         with replacing(path) as temporary:
             temporary.write_bytes(data)
     except (soundfile.SoundFileError, OSError) as error:
@@ -224,7 +224,7 @@ def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:
     samples = np.asarray(samples)
     if samples.dtype != np.int16 or samples.ndim != 1 or not samples.size:
         raise ValueError(f"`samples` must be int16 [samples], got {samples.dtype} {samples.shape}.")
-    return 8.0 * len(_encoded(samples, sample_rate_hz, "FLAC")) / samples.size
+    return 8.0 * len(_encode_samples(samples, sample_rate_hz, "FLAC")) / samples.size
 
 
 def decibel(ratio: float) -> float:

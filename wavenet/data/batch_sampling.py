@@ -151,7 +151,7 @@ def _clip_frames(source: ClipSource, recording: int, start: int) -> np.ndarray:
     return frames
 
 
-def _augmented(
+def _augment_batch(
     source: ClipSource, result: dict[str, np.ndarray], seed: int, step: int, rows: slice
 ) -> dict[str, np.ndarray]:
     """Return the batch after random changes of gain and polarity, drawn with a separate key."""
@@ -210,7 +210,7 @@ def batch(
     }
     if source.frames:
         result["frames"] = np.stack([_clip_frames(source, *place) for place in places])
-    return _augmented(source, result, seed, step, rows)
+    return _augment_batch(source, result, seed, step, rows)
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:

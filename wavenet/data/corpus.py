@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onepass.foundation.atomic_files import replacing
-from onepass.foundation.folders import shown, some
+from onepass.foundation.folders import show_path, some
 from onepass.foundation.threads import in_threads
 from wavenet.data import audio
 from wavenet.data.file_info import digest_of
@@ -104,7 +104,7 @@ def _own_gain_db(recording: Recording, gain_db: float) -> float:
 
 def _notes_on_loud(recordings: Sequence[Recording], gain_db: float) -> list[str]:
     """Return a line of text that names the recordings with a lower gain, if there are any."""
-    loud = [shown(r.name) for r in recordings if _own_gain_db(r, gain_db) < gain_db]
+    loud = [show_path(r.name) for r in recordings if _own_gain_db(r, gain_db) < gain_db]
     if not loud:
         return []
     return [f"level: amplified by less, so that their peaks stay below full scale: {some(loud)}"]
@@ -161,7 +161,7 @@ def _arrays(recording: Recording, recipe: _Recipe) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _cached(path: Path) -> dict[str, np.ndarray] | None:
+def _read_cache(path: Path) -> dict[str, np.ndarray] | None:
     """Return the content of a cache file, or None if it is missing, unreadable or damaged."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -180,12 +180,14 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
     except OSError as error:
-        raise DataError(f"{shown(path)}: cannot be written ({error.strerror}).") from error
+        raise DataError(f"{show_path(path)}: cannot be written ({error.strerror}).") from error
 
 
-def _prepared(recording: Recording, speaker: int, recipe: _Recipe, cache: Path | None) -> Prepared:
+def _prepare_recording(
+    recording: Recording, speaker: int, recipe: _Recipe, cache: Path | None
+) -> Prepared:
     path = cache / recipe.cache_name(recording) if cache else None
-    arrays = _cached(path) if path else None
+    arrays = _read_cache(path) if path else None
     if arrays is None:
         arrays = _arrays(recording, recipe)
         if path:
@@ -214,12 +216,12 @@ def _cache_folder(cache_folder: str | os.PathLike[str] | None) -> Path | None:
     try:
         Path(cache_folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        name = shown(cache_folder)
+        name = show_path(cache_folder)
         raise DataError(f"{name}: cannot be made a cache folder ({error.strerror}).") from error
     return Path(cache_folder)
 
 
-def _wanted(
+def _recordings_to_prepare(
     report: ScanReport, recipe: _Recipe, speeds: Sequence[float]
 ) -> list[tuple[Recording, _Recipe]]:
     """Return every recording with its recipe, and training recordings again for each speed."""
@@ -268,9 +270,9 @@ def prepare(
     cache = _cache_folder(cache_folder)
     speakers, num_train_speakers = _speakers(report)
     number = {name: index for index, name in enumerate(speakers)}
-    wanted = _wanted(report, recipe, speeds)
+    wanted = _recordings_to_prepare(report, recipe, speeds)
     prepared = in_threads(
-        lambda pair: _prepared(pair[0], number[pair[0].speaker], pair[1], cache),
+        lambda pair: _prepare_recording(pair[0], number[pair[0].speaker], pair[1], cache),
         wanted,
         "preparing",
         "recording",

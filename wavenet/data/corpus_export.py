@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from onepass.foundation.folders import shown
+from onepass.foundation.folders import show_path
 from wavenet.data.corpus import Corpus, frames_of, silent_frame, write_arrays
 
 
-def _joined(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _concatenate_arrays(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the concatenated arrays, and the offset of each array, int64 [arrays + 1]."""
     lengths = [len(array) for array in arrays]
     return np.concatenate(arrays), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -49,11 +49,11 @@ def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[
     for split, members in corpus.splits.items():
         if not members:
             continue
-        joined, offsets = _joined([p.waveform for p in members])
+        joined, offsets = _concatenate_arrays([p.waveform for p in members])
         arrays[f"{split}_waveform"], arrays[f"{split}_offsets"] = joined, offsets
         arrays[f"{split}_speaker"] = np.array([p.speaker for p in members], np.int32)
-        arrays[f"{split}_names"] = np.array([shown(p.name) for p in members])
+        arrays[f"{split}_names"] = np.array([show_path(p.name) for p in members])
         if features:
-            joined, offsets = _joined([frames_of(corpus, p, features) for p in members])
+            joined, offsets = _concatenate_arrays([frames_of(corpus, p, features) for p in members])
             arrays[f"{split}_frames"], arrays[f"{split}_frame_offsets"] = joined, offsets
     write_arrays(Path(path), arrays)

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from onepass.foundation.folders import shown, some
+from onepass.foundation.folders import show_path, some
 
 SPLITS = ("train", "dev")
 LJ_SPEECH = "metadata.csv"  # the table of LJ Speech, and of data sets in its format
@@ -74,11 +74,11 @@ def read_tables(folder: Path) -> Tables:
         try:
             found = _lj_speech_rows(path) if lj_speech else _rows(path)
         except (OSError, csv.Error) as error:
-            notes.append(f"{shown(path.name)} cannot be read ({error}) and is ignored")
+            notes.append(f"{show_path(path.name)} cannot be read ({error}) and is ignored")
             continue
         if found is None:
             lacks = "lines file|text" if lj_speech else "column `file`"
-            notes.append(f"{shown(path.name)} has no {lacks} and is ignored")
+            notes.append(f"{show_path(path.name)} has no {lacks} and is ignored")
             continue
         rows += found
         splits |= {path.stem} & set(SPLITS)
@@ -111,7 +111,7 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
             _keep(matched, found, row)
     notes = []
     if contradicted:
-        files = some([shown(name) for name in dict.fromkeys(contradicted)])
+        files = some([show_path(name) for name in dict.fromkeys(contradicted)])
         notes.append(f"listed again with another text or speaker, the last row counts: {files}")
     return matched, missing, notes
 

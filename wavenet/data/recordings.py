@@ -10,7 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import counted, endings, hashed, list_files, shown, some, unread
+from onepass.foundation.folders import (
+    count_noun,
+    endings,
+    hash_name,
+    list_files,
+    show_path,
+    some,
+    unread,
+)
 from onepass.foundation.threads import in_threads
 from wavenet.data import file_info
 from wavenet.data.audio import SUFFIXES, AudioError
@@ -118,7 +126,7 @@ class ScanReport:
         peak_db = np.median([r.measured.peak_db for r in self.recordings])
         rms_db = np.median([r.measured.rms_db for r in self.recordings])
         lines = [
-            f"{shown(self.folder)}: {'; '.join(sums)}; "
+            f"{show_path(self.folder)}: {'; '.join(sums)}; "
             f"median peak {peak_db:.1f} dB, median RMS {rms_db:.1f} dB"
         ]
         for kind, members in _by_kind(self.left_out).items():
@@ -131,12 +139,12 @@ class ScanReport:
 def _amount(recordings: Sequence[Recording]) -> str:
     minutes = sum(r.measured.seconds for r in recordings) / 60
     speakers = len({r.speaker for r in recordings if r.speaker}) or len(recordings[:1])
-    count = counted(len(recordings), "recording")
+    count = count_noun(len(recordings), "recording")
     return f"{count}, {minutes:.1f} min, speakers: {speakers}"
 
 
 def _some(names: Sequence[str]) -> str:
-    return some([shown(name) for name in names])
+    return some([show_path(name) for name in names])
 
 
 def _by_kind(left_out: Iterable[LeftOut]) -> dict[str, list[LeftOut]]:
@@ -148,14 +156,14 @@ def _by_kind(left_out: Iterable[LeftOut]) -> dict[str, list[LeftOut]]:
 
 def _find(folder: Path) -> tuple[list[str], list[str]]:
     if not folder.exists():
-        raise DataError(f"{shown(folder)}: no such folder.")
+        raise DataError(f"{show_path(folder)}: no such folder.")
     if not folder.is_dir():
-        raise DataError(f"{shown(folder)}: is not a folder.")
+        raise DataError(f"{show_path(folder)}: is not a folder.")
     names, notes = list_files(folder)
     sounds = [name for name in names if Path(name).suffix.lower() in SUFFIXES]
     if not sounds:
         raise DataError(
-            f"{shown(folder)}: no sound file (looked for {', '.join(SUFFIXES)}; "
+            f"{show_path(folder)}: no sound file (looked for {', '.join(SUFFIXES)}; "
             f"found {'; '.join([endings(names), *notes])})."
         )
     return sounds, [*notes, *unread(names, SUFFIXES)]
@@ -165,21 +173,21 @@ def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileI
     known = file_info.load_infos(cache_folder)
     keys = [file_info.cache_key(path) for path in paths]  # before reading: files may change
 
-    def measured(key: str, path: Path) -> FileInfo | AudioError:
+    def measure_file(key: str, path: Path) -> FileInfo | AudioError:
         try:
             return known.get(key) or file_info.read_info(path)
         except AudioError as error:
             return error
 
     pairs = list(zip(keys, paths, strict=True))
-    results = in_threads(lambda pair: measured(*pair), pairs, "scanning", "recording")
+    results = in_threads(lambda pair: measure_file(*pair), pairs, "scanning", "recording")
     good = {k: r for k, r in zip(keys, results, strict=True) if isinstance(r, FileInfo)}
     if good.keys() - known.keys():
         try:
             file_info.save_infos(cache_folder, known | good)
         except OSError as error:
             raise DataError(
-                f"{shown(cache_folder)}: cannot be written ({error.strerror})."
+                f"{show_path(cache_folder)}: cannot be written ({error.strerror})."
             ) from error
     return results
 
@@ -198,8 +206,8 @@ def _rejection(name: str, measured: FileInfo | AudioError, rules: ScanRules) -> 
 
 
 def _by_hash(names: Sequence[str], dev_share: float) -> dict[str, str]:
-    ordered = sorted(names, key=hashed)
-    num_dev = sum(hashed(name) < dev_share for name in names)
+    ordered = sorted(names, key=hash_name)
+    num_dev = sum(hash_name(name) < dev_share for name in names)
     if dev_share > 0.0 and len(names) > 1:
         num_dev = min(max(num_dev, 1), len(names) - 1)
     return {name: "dev" if rank < num_dev else "train" for rank, name in enumerate(ordered)}
@@ -243,17 +251,18 @@ def _check_splits(
     folder: Path, recordings: Sequence[Recording], left_out: Sequence[LeftOut], rules: ScanRules
 ) -> None:
     reasons = "; ".join(
-        f"{len(members)} {kind}, such as {shown(members[0].name)} ({members[0].detail})"
+        f"{len(members)} {kind}, such as {show_path(members[0].name)} ({members[0].detail})"
         for kind, members in _by_kind(left_out).items()
     )
     found = f"(left out: {reasons})" if reasons else "(nothing was left out)"
     if not recordings:
-        raise DataError(f"{shown(folder)}: no usable recording {found}.")
+        raise DataError(f"{show_path(folder)}: no usable recording {found}.")
     needed = SPLITS if rules.dev_share > 0.0 or _split_folders(folder) else ("train",)
     for split in needed:
         if not any(r.split == split for r in recordings):
             raise DataError(
-                f"{shown(folder)}: no usable recording for {split}, of {len(recordings)} in all "
+                f"{show_path(folder)}: no usable recording for {split}, of {len(recordings)} "
+                "in all "
                 f"{found}; train and dev need at least one each."
             )
 

@@ -12,7 +12,7 @@ import numpy as np
 import soundfile
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import shown
+from onepass.foundation.folders import show_path
 from wavenet.data.streams import UNKNOWN_BYTES, AudioChunk, Found, Pieces, Source, found_in
 
 BLOCK_SAMPLES = 1 << 18
@@ -30,7 +30,7 @@ class AudioError(UserError):
     """
 
     def __init__(self, path: object, reason: str) -> None:
-        super().__init__(f"{shown(path)}: {reason}.")
+        super().__init__(f"{show_path(path)}: {reason}.")
         self.reason = reason
 
 
@@ -76,7 +76,7 @@ class SoundFile:
             with open(self._path, "rb") as file:
                 source = Source(file)
                 self.found = found_in(source)
-                for stored in self._stored(source, self.found):
+                for stored in self._read_streams(source, self.found):
                     # libsndfile returns s / 32768. Callers handle infinities.
                     with np.errstate(over="ignore", invalid="ignore"):
                         shifted = stored * np.float32(65536.0) + np.float32(1.0)
@@ -92,7 +92,7 @@ class SoundFile:
         if _stamp_of(self._path) != stamp:
             raise AudioError(self._path, "has changed while it was read")
 
-    def _stored(self, source: Source, found: Found) -> Iterator[np.ndarray]:
+    def _read_streams(self, source: Source, found: Found) -> Iterator[np.ndarray]:
         if not found.streams:
             yield from self._of_stream(os.fsencode(self._path), 0)
         for pieces, samples in zip(found.streams, found.samples, strict=True):

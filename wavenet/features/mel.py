@@ -81,7 +81,7 @@ def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
     return np.maximum(0.0, np.minimum(rising, falling))
 
 
-def _padded(
+def _pad_blocks(
     blocks: Iterator[np.ndarray], samples: int, convention: MelConvention
 ) -> Iterator[np.ndarray]:
     """Yield the blocks with padding before and after; `samples` is the blocks' total length."""
@@ -139,16 +139,16 @@ def mel_pieces(
     """
     hop, left = convention.hop_samples, num_frames(samples, convention.hop_samples)
     held = np.zeros(0, np.float32)
-    for block in _padded(blocks, samples, convention):
+    for block in _pad_blocks(blocks, samples, convention):
         held = np.concatenate([held, block])
-        while left and len(held) >= _needed(left, convention):
+        while left and len(held) >= _needed_samples(left, convention):
             frames = min(left, FRAMES_AT_ONCE)
             windows = np.lib.stride_tricks.sliding_window_view(held, convention.window_samples)
             yield _log_mel(windows[::hop][:frames], convention)
             held, left = held[frames * hop :], left - frames
 
 
-def _needed(frames: int, convention: MelConvention) -> int:
+def _needed_samples(frames: int, convention: MelConvention) -> int:
     """Return the number of samples that the next piece reads if `frames` frames remain."""
     return (min(frames, FRAMES_AT_ONCE) - 1) * convention.hop_samples + convention.window_samples
 

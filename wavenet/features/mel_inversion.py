@@ -47,7 +47,7 @@ def griffin_lim(
     Raises:
       ValueError: If the frames have the wrong shape or are not finite, or a number is out of range.
     """
-    frames = _checked(mel_frames, convention, num_samples)
+    frames = _check_mel(mel_frames, convention, num_samples)
     bands = _bands(frames, convention)
     if iterations < 0:
         raise ValueError(f"`iterations` must be 0 or more, got {iterations}.")
@@ -81,7 +81,7 @@ def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.n
     return _towards(level, bands, convention, MAGNITUDE_UPDATES)
 
 
-def _checked(mel_frames: np.ndarray, convention: MelConvention, num_samples: int) -> np.ndarray:
+def _check_mel(mel_frames: np.ndarray, convention: MelConvention, num_samples: int) -> np.ndarray:
     frames = np.asarray(mel_frames, np.float64)
     if frames.ndim != 2 or not len(frames) or frames.shape[1] != convention.bands:
         raise ValueError(
@@ -128,7 +128,7 @@ class _Grid:
         self.frames = num_frames(num_samples, convention.hop_samples)
         self.window = hann_window(convention.window_samples).astype(np.float32)
         self.first = convention.window_samples // 2 - convention.hop_samples // 2
-        self.weight = self._added(np.tile(self.window**2, (self.frames, 1)))
+        self.weight = self._overlap_add(np.tile(self.window**2, (self.frames, 1)))
 
     def spectrum(self, sound: np.ndarray) -> np.ndarray:
         """Return the STFT of a waveform, complex64 [frames, bins]."""
@@ -147,9 +147,9 @@ class _Grid:
         """
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size, axis=-1)
         segments = segments[:, : self.convention.window_samples] * self.window
-        return self._added(segments) / np.maximum(self.weight, np.float32(TINY))
+        return self._overlap_add(segments) / np.maximum(self.weight, np.float32(TINY))
 
-    def _added(self, segments: np.ndarray) -> np.ndarray:
+    def _overlap_add(self, segments: np.ndarray) -> np.ndarray:
         """Overlap-add the segments and cut the result to the waveform, [num_samples]."""
         sums = overlap_added(segments, self.convention.hop_samples)
         return sums[self.first : self.first + self.num_samples]

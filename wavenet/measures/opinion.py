@@ -16,7 +16,7 @@ import scipy.signal
 
 from wavenet.data import audio
 from wavenet.features.mel import hz_to_mel, mel_to_hz, triangles
-from wavenet.measures.waveforms import checked
+from wavenet.measures.waveforms import check_waveform
 from wavenet.optional_packages import available, require
 
 RATE_HZ = 16_000
@@ -121,7 +121,7 @@ def _plcmos_network() -> Any:
 
 def _ready(sound: np.ndarray, sample_rate_hz: int) -> np.ndarray | None:
     """Return the sound at 16 kHz, clipped to [-1, 1]; None if it is too short."""
-    sound = checked("sound", sound)
+    sound = check_waveform("sound", sound)
     if len(sound) < SHORTEST_SECONDS * sample_rate_hz:
         return None
     return np.clip(audio.resample(sound, sample_rate_hz, RATE_HZ), -1.0, 1.0)

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 
 from wavenet.data import audio
-from wavenet.measures.waveforms import is_silent, paired
+from wavenet.measures.waveforms import is_silent, pair_waveforms
 from wavenet.optional_packages import require
 
 PESQ_RATE_HZ = 16_000
@@ -26,7 +26,9 @@ def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
     Source: ITU-T P.862.2 (2007), in the package `pesq`, which is the ITU's reference code.
     """
-    resampled = [audio.resample(x, sample_rate_hz, PESQ_RATE_HZ) for x in paired(sound, recorded)]
+    resampled = [
+        audio.resample(x, sample_rate_hz, PESQ_RATE_HZ) for x in pair_waveforms(sound, recorded)
+    ]
     pieces = -(-len(resampled[0]) // PESQ_MOST_SAMPLES)
     pairs = zip(*(np.array_split(x, max(1, pieces)) for x in resampled), strict=True)
     scores = np.array([_pesq_of_piece(*pair) for pair in pairs])
@@ -47,7 +49,7 @@ def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
     require("pystoi", "quality", "STOI")
     import pystoi  # optional, and slow to import
 
-    sound, recorded = paired(sound, recorded)
+    sound, recorded = pair_waveforms(sound, recorded)
     if len(sound) < STOI_SHORTEST_SECONDS * sample_rate_hz or is_silent(recorded):
         return math.nan
     with warnings.catch_warnings():

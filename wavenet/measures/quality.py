@@ -15,7 +15,7 @@ from wavenet.measures.spectral import (
     log_mel_distance_db,
     multi_resolution_stft_distance,
 )
-from wavenet.measures.waveforms import paired
+from wavenet.measures.waveforms import pair_waveforms
 from wavenet.optional_packages import available
 
 
@@ -36,7 +36,7 @@ def measure(
     """
     if mel.sample_rate_hz != sample_rate_hz:
         raise ValueError(f"`mel` must be at {sample_rate_hz} Hz, got {mel.sample_rate_hz} Hz.")
-    sound, recorded = paired(sound, recorded)
+    sound, recorded = pair_waveforms(sound, recorded)
     measures: dict[str, Callable[[], float]] = {
         "log_mel_distance_db": lambda: log_mel_distance_db(sound, recorded, mel),
         "multi_resolution_stft_distance": lambda: multi_resolution_stft_distance(sound, recorded),

@@ -7,7 +7,7 @@ import scipy.linalg
 import scipy.signal
 
 from wavenet.data import audio
-from wavenet.measures.waveforms import checked
+from wavenet.measures.waveforms import check_waveform
 
 RATE_HZ = 16_000
 ORDER = 16
@@ -39,7 +39,7 @@ def residual_kurtosis(
       sample_rate_hz: sample rate of the sound in Hz.
       hop_samples: hop length of `f0_hz`, in samples of the sound.
     """
-    x = audio.resample(checked("sound", sound), sample_rate_hz, RATE_HZ).astype(np.float64)
+    x = audio.resample(check_waveform("sound", sound), sample_rate_hz, RATE_HZ).astype(np.float64)
     frames = np.flatnonzero(np.asarray(f0_hz) > 0.0)
     middles = np.rint((frames + 0.5) * hop_samples * RATE_HZ / sample_rate_hz).astype(int)
     starts = middles - WINDOW_SAMPLES // 2

@@ -7,7 +7,7 @@ import scipy.fft
 
 from wavenet.data import audio
 from wavenet.features.mel import MelConvention, mel_spectrogram
-from wavenet.measures.waveforms import paired
+from wavenet.measures.waveforms import pair_waveforms
 
 DB_PER_NAT = 20.0 / math.log(10.0)
 RESOLUTIONS = ((1024, 120, 600), (2048, 240, 1200), (512, 50, 240))  # FFT, hop, window in samples
@@ -20,7 +20,7 @@ def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvent
 
     Bands quieter than the convention's floor count as the floor.
     """
-    sound, recorded = paired(sound, recorded)
+    sound, recorded = pair_waveforms(sound, recorded)
     difference = mel_spectrogram(sound, mel) - mel_spectrogram(recorded, mel)
     db_per_unit = DB_PER_NAT if mel.log == "natural" else 20.0
     return float(np.sqrt(np.mean(np.square(difference)))) * db_per_unit
@@ -43,13 +43,13 @@ def multi_resolution_stft_distance(sound: np.ndarray, recorded: np.ndarray) -> f
     240. The paper's sizes are for 24 kHz; they are used for every sample rate, so results at
     different rates are not comparable. Magnitudes are at least 10^-3.5; both ends are zero-padded.
     """
-    sound, recorded = paired(sound, recorded)
+    sound, recorded = pair_waveforms(sound, recorded)
     return float(np.mean([_stft_distance(sound, recorded, *sizes) for sizes in RESOLUTIONS]))
 
 
 def level_difference_db(sound: np.ndarray, recorded: np.ndarray) -> float:
     """Return the RMS level of the sound minus the level of the recording, in dB; 0 is best."""
-    sound, recorded = paired(sound, recorded)
+    sound, recorded = pair_waveforms(sound, recorded)
     return audio.rms_db(sound) - audio.rms_db(recorded)
 
 

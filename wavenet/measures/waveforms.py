@@ -7,18 +7,18 @@ from wavenet.data import audio
 SILENCE_DB = -90.0  # peak level in dB of full scale, about one 16-bit step
 
 
-def paired(sound: np.ndarray, recorded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def pair_waveforms(sound: np.ndarray, recorded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both waveforms as float32 [samples], cut to the length of the shorter one.
 
     Raises:
       ValueError: If a waveform is empty, not one-dimensional or not finite.
     """
-    sound, recorded = checked("sound", sound), checked("recorded", recorded)
+    sound, recorded = check_waveform("sound", sound), check_waveform("recorded", recorded)
     length = min(len(sound), len(recorded))
     return sound[:length], recorded[:length]
 
 
-def checked(name: str, waveform: np.ndarray) -> np.ndarray:
+def check_waveform(name: str, waveform: np.ndarray) -> np.ndarray:
     """Return the waveform as float32 [samples].
 
     Raises:

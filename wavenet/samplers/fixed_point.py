@@ -76,7 +76,7 @@ class BlockPass:
         if condition is None:
             condition = tf.zeros([*levels.shape, 0], state.condition.dtype)
         condition = tf.concat([state.condition, tf.cast(condition, state.condition.dtype)], 1)
-        parameters, hiddens = self.network.resumed(
+        parameters, hiddens = self.network.run_layers(
             inputs, condition if condition.shape[-1] else None, state.pasts, self.history
         )
         pasts = [tf.concat(both, 1) for both in zip(state.pasts, hiddens, strict=True)]

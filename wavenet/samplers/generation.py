@@ -91,7 +91,7 @@ def sampler_of(network: Network, backend: str) -> Any:
     if backend == "numba":
         check_known(network)
     name = "auto" if backend == "cached" else backend
-    return autoregressive(network).samplers.registered(name)
+    return autoregressive(network).samplers.find_registered(name)
 
 
 def condition_of(network: Network, request: Request) -> np.ndarray | None:

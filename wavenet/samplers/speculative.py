@@ -10,8 +10,8 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import noise
 from onepass.samplers.acceptance import RULES, Acceptance, Address, Block
-from onepass.samplers.chunks import padded
-from onepass.samplers.speculative import Settled, settled
+from onepass.samplers.chunks import pad_chunk
+from onepass.samplers.speculative import Settled, settle_block
 from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import condition_of
 from wavenet.sound_network import Network
@@ -73,7 +73,7 @@ class SpeculativeSampler:
         states: Any = self._passes.initial_state(batch), self._draft.initial_state(batch)
         for number, own in enumerate(self._draft.conditions(request, length)):
             start = number * length
-            part = None if given is None else padded(given[:, start : start + length], length)
+            part = None if given is None else pad_chunk(given[:, start : start + length], length)
             where = Address(seed, rows, tf.constant(start))
             if by_rejection:
                 here = Block(self._draft.noise(where, length), part, heat, own, where)
@@ -89,4 +89,4 @@ class SpeculativeSampler:
         batch = tf.nest.flatten(states)[0].shape[0]
         none = tf.zeros([batch, self.block_samples], tf.int32), tf.zeros([batch], tf.int32)
         rule, likelihood = RULES[self._acceptance], self._network.likelihood
-        return settled(self._passes, likelihood, rule, self._draft, block, states, none)
+        return settle_block(self._passes, likelihood, rule, self._draft, block, states, none)

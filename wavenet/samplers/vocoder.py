@@ -79,7 +79,7 @@ class BunchStep(LayerStep):
             last(scaled, end, self.head_width),
             self._pitch_taps(residual, time, end),
         )
-        predicted = self._predicted(wave, time, end)
+        predicted = self._predict_sample(wave, time, end)
         raw = network.outputs(given + recent)
         return network.in_wave_units(raw, predicted, self.made.log_gain[:, time]), predicted
 
@@ -89,7 +89,9 @@ class BunchStep(LayerStep):
         """Return the entries [batch] of a new sample in the three buffers, given its value."""
         return value, (value - predicted) * self.gain[:, time], value * self.shrink[:, time]
 
-    def _predicted(self, wave: tf.Tensor, time: int | tf.Tensor, end: int | tf.Tensor) -> tf.Tensor:
+    def _predict_sample(
+        self, wave: tf.Tensor, time: int | tf.Tensor, end: int | tf.Tensor
+    ) -> tf.Tensor:
         order = self.network.config.prediction_order
         if not order:
             return tf.zeros_like(wave[0])
@@ -212,7 +214,9 @@ class VocoderSampler(ChunkSampler):
         after = VocoderState(state.position + time, wave, residual, scaled, queues)
         return tf.transpose(levels.stack()), tf.transpose(parameters.stack(), [1, 0, 2]), after
 
-    def primed(self, state: VocoderState, condition: tf.Tensor, levels: tf.Tensor) -> VocoderState:
+    def prime_state(
+        self, state: VocoderState, condition: tf.Tensor, levels: tf.Tensor
+    ) -> VocoderState:
         """Return the state after the first levels, int32 [batch, time], by one pass of the network.
 
         `state` must be the initial state.
@@ -226,5 +230,5 @@ class VocoderSampler(ChunkSampler):
             tf.concat([before, tf.transpose(new)], 0)[-self.history :]
             for before, new in zip(past, (inputs, residuals, ratios), strict=True)
         )
-        queues = self.rings.fill(network.resumed(inputs, condition)[1])
+        queues = self.rings.fill(network.run_layers(inputs, condition)[1])
         return VocoderState(tf.shape(levels)[1], wave, residual, scaled, queues)

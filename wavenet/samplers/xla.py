@@ -15,7 +15,7 @@ from onepass.samplers.chunks import ChunkSampler
 from onepass.samplers.registry import register
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
-from wavenet.residual_layers import gated
+from wavenet.residual_layers import gate_halves
 from wavenet.sound_network import Network
 
 
@@ -101,7 +101,7 @@ class XlaSampler(ChunkSampler):
         )
         return levels, tf.transpose(parameters.stack(), [1, 0, 2]), after
 
-    def primed(
+    def prime_state(
         self, state: SamplerState, condition: tf.Tensor | None, levels: tf.Tensor
     ) -> SamplerState:
         """Return the state after the first levels, int32 [batch, time], by one pass of the network.
@@ -109,7 +109,7 @@ class XlaSampler(ChunkSampler):
         `state` must be the initial state.
         """
         inputs = self.network.inputs(levels)
-        hiddens = self.network.resumed(inputs, condition)[1]
+        hiddens = self.network.run_layers(inputs, condition)[1]
         queues, past = self.rings.fill(hiddens), self.network.past_of(inputs)
         blocks = self._blocks(state.blocks, levels)
         return SamplerState(tf.shape(levels)[1], past, queues, blocks)
@@ -221,7 +221,7 @@ class LayerStep:
         for i, layer in enumerate(self.layers):
             hiddens.append(hidden)
             inputs = tf.concat([*tf.unstack(taps[i]), hidden], -1)
-            units.append(gated(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
+            units.append(gate_halves(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
             if i < len(self.layers) - 1:
                 hidden = layer.residual(hidden, tf.matmul(units[-1], self.residual_kernels[i]))
         # The slot to write contains the oldest tap, so all taps are read first.
@@ -247,4 +247,6 @@ class Step(LayerStep):
     def shift(self, past: Any, level: tf.Tensor) -> Any:
         """Append `level`, int32 [batch], to the past inputs."""
         read = self.network.config.reads_levels
-        return self.network.appended(past, (level if read else self.network.wave(level))[:, None])
+        return self.network.append_input(
+            past, (level if read else self.network.wave(level))[:, None]
+        )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from onepass.foundation.folders import check_new, counted, make_folder
+from onepass.foundation.folders import check_new, count_noun, make_folder
 from onepass.foundation.progress import Progress
 
 INTERRUPTED = 130
@@ -46,9 +46,9 @@ class Drawing(contextlib.ExitStack):
         """Write a part, and return the number of units that it completes."""
         raise NotImplementedError
 
-    def kept(self) -> str:
+    def describe_progress(self) -> str:
         """Return how much has been written, as a phrase for the message after an interruption."""
-        return f"{self.written} of {counted(self.total, self.unit)}"
+        return f"{self.written} of {count_noun(self.total, self.unit)}"
 
     def finish(self) -> None:
         """Write files that combine all parts and print a summary, even after an interruption."""
@@ -74,7 +74,7 @@ def write_out(drawing: Drawing) -> int:
                 progress.advance(drawing.write(part))
                 drawing.written += 1
         except KeyboardInterrupt:
-            progress.say(f"interrupted: keeping {drawing.kept()}")
+            progress.say(f"interrupted: keeping {drawing.describe_progress()}")
             interrupted = True
     drawing.finish()
     return INTERRUPTED if interrupted else 0

@@ -11,7 +11,7 @@ import numpy as np
 from onepass.command.sample.drawing import Drawing
 from onepass.command.sample.image_inputs import at_own_size
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import counted
+from onepass.foundation.folders import count_noun
 from pixelcnn.request_checks import check_request
 from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.grids import image_name, write_png
@@ -47,7 +47,7 @@ class Enlargement(Drawing):
     def start(self) -> Iterator[np.ndarray]:
         """Yield the scales larger than the photograph, row by row; count tiles as they finish."""
         for row in self._request.rows:
-            scales = self.model.sampler.enlarged(self._request, row, lambda: self.advance(1))
+            scales = self.model.sampler.enlarge_start(self._request, row, lambda: self.advance(1))
             yield from itertools.islice(scales, 1, None)
 
     def write(self, part: np.ndarray) -> int:
@@ -56,7 +56,7 @@ class Enlargement(Drawing):
         self._shape = part.shape[:2]
         return 0
 
-    def kept(self) -> str:
+    def describe_progress(self) -> str:
         """Return a phrase with the number of scales that have been written."""
         return f"{self.written} of {len(self.files)} scales"
 
@@ -68,7 +68,7 @@ class Enlargement(Drawing):
         seconds, count = time.perf_counter() - self._begun, len(self._request.rows)
         steps = f", each with {work.steps} steps within patches" if work.steps else ""
         print(
-            f"{self.given.out}: {counted(count, 'image')} of {width}x{height} pixels in "
+            f"{self.given.out}: {count_noun(count, 'image')} of {width}x{height} pixels in "
             f"{seconds:.1f} s, compilation included\n"
-            f"passes: {work.passes} per image{steps}, in {counted(work.tiles, 'tile')}"
+            f"passes: {work.passes} per image{steps}, in {count_noun(work.tiles, 'tile')}"
         )

@@ -14,7 +14,7 @@ from onepass.foundation.errors import UserError
 from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 
 
-def primed(path: Path, rows: int | None, size: int, model: Any) -> np.ndarray:
+def read_prefix_image(path: Path, rows: int | None, size: int, model: Any) -> np.ndarray:
     """Return the rows of pixels of an image to continue, in the model's levels.
 
     Args:

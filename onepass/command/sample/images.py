@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from onepass.command.sample.drawing import Drawing
-from onepass.command.sample.image_inputs import at_own_size, labels_of, primed
+from onepass.command.sample.image_inputs import at_own_size, labels_of, read_prefix_image
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import counted
-from pixelcnn.data.depth import EIGHT, rescaled
+from onepass.foundation.folders import count_noun
+from pixelcnn.data.depth import EIGHT, rescale_levels
 from pixelcnn.sampling.grids import SHEETS, image_name, remove_older, write_png, write_sheets
 
 MANY = 16  # default number of images
@@ -85,11 +85,13 @@ class ImageDrawing(Drawing):
             return
         given, bits = self.given, getattr(self.model, "bits", 8)
         seconds, side = time.perf_counter() - self._begun, self._images[0][-1].shape[0]
-        shown = [[rescaled(scale, bits, EIGHT) for scale in scales] for scales in self._images]
+        shown = [
+            [rescale_levels(scale, bits, EIGHT) for scale in scales] for scales in self._images
+        ]
         files = write_sheets(given.out, shown, given.caption)
         older = remove_older(given.out, given.seed, self.total) if given.overwrite else ""
         print(
-            f"{given.out}: {counted(len(shown), 'image')} of {side}x{side} pixels in "
+            f"{given.out}: {count_noun(len(shown), 'image')} of {side}x{side} pixels in "
             f"{seconds:.1f} s, compilation included; {files}{older}"
         )
         if self._passes:
@@ -148,7 +150,7 @@ def _images_given(given: Any, model: Any) -> dict[str, Any]:
         found["prefix"] = at_own_size(given.start, model)
     prime, prime_rows = (getattr(given, name, None) for name in ("prime", "prime_rows"))
     if prime is not None:
-        found["prefix"] = primed(prime, prime_rows, given.size or model.size, model)
+        found["prefix"] = read_prefix_image(prime, prime_rows, given.size or model.size, model)
     elif prime_rows is not None:
         raise UserError("`--prime-rows` needs `--prime`, the image they are of.")
     return found

@@ -261,7 +261,7 @@ class ServedArrayOptions(Arrays, Served):
 
 def check(given: Options) -> None:
     """Raise UserError for the first option that breaks its rule."""
-    for name, value, rule in _marked(given, Rule):
+    for name, value, rule in _options_with_mark(given, Rule):
         for number in value if isinstance(value, tuple) else (value,):
             if not rule.holds(number):
                 flag = name.replace("_", "-")
@@ -277,12 +277,12 @@ def arguments_of(given: Options) -> dict[str, Any]:
     default = {field.name: field.default for field in dataclasses.fields(given)}
     return {
         reaches.argument or name: reaches.read(value)
-        for name, value, reaches in _marked(given, Reaches)
+        for name, value, reaches in _options_with_mark(given, Reaches)
         if value != default[name]
     }
 
 
-def _marked(given: Options, mark: type) -> list[tuple[str, Any, Any]]:
+def _options_with_mark(given: Options, mark: type) -> list[tuple[str, Any, Any]]:
     """Return name, value and mark of each option that has a value and a mark of type `mark`."""
     hints = get_type_hints(type(given), include_extras=True).items()
     marks = [(name, each) for name, hint in hints for each in getattr(hint, "__metadata__", ())]

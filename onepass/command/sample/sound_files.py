@@ -77,7 +77,7 @@ class SoundDrawing(Drawing):
         self._record.add(part, int(PLOTTED_SECONDS * self.rate_hz))
         return 0  # the drawing itself counts the units
 
-    def kept(self) -> str:
+    def describe_progress(self) -> str:
         """Return the length of the current sounds so far, as text."""
         return f"{self._record.samples / self.rate_hz:.1f} s"
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from onepass.command.sample.drawing import Drawing
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import counted
+from onepass.foundation.folders import count_noun
 from pixelcnn.data.video import read_episodes
 from pixelcnn.sampling.grids import grid, write_gif, write_png
 from pixelcnn.video_prediction import predict
@@ -60,5 +60,5 @@ class VideoDrawing(Drawing):
 
     def finish(self) -> None:
         """Print a summary of the videos in one line."""
-        count = counted(self.written, "video")
+        count = count_noun(self.written, "video")
         print(f"{self.given.out}: {count}; real frames left or above, drawn ones right or below")

@@ -21,7 +21,7 @@ from onepass.networks.from_torch.modules import (  # noqa: E402
     arguments_of,
     check_module,
     inference,
-    unwrapped,
+    unwrap_module,
 )
 from onepass.networks.from_torch.recurrent import as_operations  # noqa: E402
 from onepass.networks.from_torch.tracing import Axes, graph_of  # noqa: E402
@@ -53,7 +53,7 @@ def export(
     if isinstance(module, str | Path):
         module = _read(Path(module))
     if isinstance(module, torch.export.ExportedProgram):
-        return _described(module, sorted_names(module), output, one_hot)
+        return _describe_program(module, sorted_names(module), output, one_hot)
     if not isinstance(module, torch.nn.Module):
         raise TypeError(
             "`module` must be a torch.nn.Module, a torch.export.ExportedProgram or the path of a"
@@ -61,21 +61,21 @@ def export(
         )
     if inputs is None:
         raise ValueError("`inputs` must be an example of the elements, got None.")
-    module = unwrapped(module)
+    module = unwrap_module(module)
     check_module(module)
     arguments = arguments_of(module, inputs, conditions)
     called = Called(module, list(arguments.conditions), output)
     with inference(module), as_operations(module):
         _check_outputs(called, arguments)
         try:
-            program = _traced(called, arguments)
+            program = _trace_module(called, arguments)
         except Exception as error:  # the kind depends on what torch cannot trace
             raise UserError(f"`module` cannot be exported by torch: {_line(error)}.") from error
         channels = Axes(program).channels_that_vary()
         if channels:
-            program = _traced(called, arguments, AUTO, channels)
+            program = _trace_module(called, arguments, AUTO, channels)
         names = ["inputs", *called.names]
-        return _described(program, names, None, one_hot, called, arguments)
+        return _describe_program(program, names, None, one_hot, called, arguments)
 
 
 def sorted_names(program: torch.export.ExportedProgram) -> list[str]:
@@ -112,7 +112,7 @@ def _check_outputs(called: Called, arguments: Arguments) -> None:
         )
 
 
-def _traced(
+def _trace_module(
     called: Called, arguments: Arguments, size: Any = AUTO, fixed: Sequence[int] = ()
 ) -> Any:
     """Return the module exported with sizes that may vary.
@@ -132,7 +132,7 @@ def _traced(
         )
 
 
-def _described(
+def _describe_program(
     program: torch.export.ExportedProgram,
     names: list[str],
     output: Any,
@@ -180,7 +180,7 @@ def _check_lengths(elements: Input) -> None:
 def _reason(called: Called, arguments: Arguments) -> str:
     """Return what torch says if the first two axes of the elements must be dynamic."""
     try:
-        _traced(called, arguments, DYNAMIC)
+        _trace_module(called, arguments, DYNAMIC)
     except Exception as error:
         lines = [line.strip(" -") for line in str(error).splitlines() if " - " in line]
         return (lines or [_line(error)])[0].split(". ")[0] + "."

@@ -108,10 +108,10 @@ class Graph:
         return dataclasses.replace(self, tensors={})
 
 
-def mapped(argument: Any, function: Callable[[str, Any], Any]) -> Any:
+def map_references(argument: Any, function: Callable[[str, Any], Any]) -> Any:
     """Return an argument with `function(key, value)` in place of every dict {key: value}."""
     if isinstance(argument, list):
-        return [mapped(each, function) for each in argument]
+        return [map_references(each, function) for each in argument]
     if isinstance(argument, dict):
         ((key, value),) = argument.items()
         return function(key, value)
@@ -121,7 +121,7 @@ def mapped(argument: Any, function: Callable[[str, Any], Any]) -> Any:
 def references(argument: Any, kind: str) -> list[str]:
     """Return the names of one kind, such as "value", to which an argument refers."""
     found: list[str] = []
-    mapped(argument, lambda key, value: found.append(value) if key == kind else None)
+    map_references(argument, lambda key, value: found.append(value) if key == kind else None)
     return found
 
 
@@ -130,7 +130,7 @@ def as_number(value: float) -> Any:
     return value if math.isfinite(value) else {"float": str(float(value))}
 
 
-def needed(block: Block) -> Block:
+def drop_unused_nodes(block: Block) -> Block:
     """Return a block without the nodes that its results do not depend on."""
     used, kept = set(references(block.outputs, "value")), []
     for node in reversed(block.nodes):

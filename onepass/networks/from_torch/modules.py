@@ -17,7 +17,7 @@ FEW = 7  # time steps of an example that has only one
 Wrappers = torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel
 
 
-def unwrapped(module: Any) -> torch.nn.Module:
+def unwrap_module(module: Any) -> torch.nn.Module:
     """Return the module in a `DataParallel`, or the one that `torch.compile` was given."""
     while isinstance(module, Wrappers) or "_orig_mod" in module._modules:
         module = module.module if isinstance(module, Wrappers) else module._orig_mod

@@ -10,7 +10,7 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError
 from onepass.networks.condition_specs import Frames, Memory
 from onepass.networks.from_torch.folder import read_folder
-from onepass.networks.from_torch.graph import Block, Graph, Input, Node, mapped, references
+from onepass.networks.from_torch.graph import Block, Graph, Input, Node, map_references, references
 from onepass.networks.from_torch.operations import (
     creation,
     elementwise,
@@ -134,7 +134,7 @@ class _Run:
             values[node.name] = self._value(node, values)
             for name in last.get(place, ()):
                 values.pop(name, None)
-        return mapped(block.outputs, self._resolver(values))
+        return map_references(block.outputs, self._resolver(values))
 
     def _resolver(self, values: Values) -> Callable[[str, Any], Any]:
         def resolve(key: str, value: Any) -> Any:
@@ -153,8 +153,8 @@ class _Run:
 
     def _value(self, node: Node, values: Values) -> Any:
         rule, resolve = rule_for(node.operation), self._resolver(values)
-        arguments = mapped(node.arguments, resolve)
-        options = {name: mapped(each, resolve) for name, each in node.options.items()}
+        arguments = map_references(node.arguments, resolve)
+        options = {name: map_references(each, resolve) for name, each in node.options.items()}
         if rule is None:
             raise UnsupportedNetworkError(_unknown(node))
         scope = re.sub(r"[^\w./>-]", "_", node.module).lstrip("_") or "torch"

@@ -149,18 +149,18 @@ def graph_of(
             inputs[number] = dataclasses.replace(inputs[number], shape=shape)
             back = [order.index(axis) for axis in range(len(order))]
             renamed[name] = f"{name}.channels_first"
-            before.append(_permuted(renamed[name], name, back))
+            before.append(_permute_node(renamed[name], name, back))
     if one_hot:
         inputs[0], vectors = _one_hot(inputs[0], arguments[0])
         first = arguments[0]
         source = vectors[-1].name
-        before = [*vectors, *(_renamed(node, {first: source}) for node in before)]
+        before = [*vectors, *(_rename_values(node, {first: source}) for node in before)]
         renamed.setdefault(first, source)
-    nodes = [*before, *(_renamed(node, renamed) for node in main.nodes)]
+    nodes = [*before, *(_rename_values(node, renamed) for node in main.nodes)]
     after, last = _output_nodes(renamed.get(result.name, result.name), result.meta["val"], axes)
     outputs = {"value": last}
-    main = neutral.needed(Block(arguments, [*nodes, *after], outputs))
-    blocks = {name: neutral.needed(block) for name, block in writer.blocks.items()}
+    main = neutral.drop_unused_nodes(Block(arguments, [*nodes, *after], outputs))
+    blocks = {name: neutral.drop_unused_nodes(block) for name, block in writer.blocks.items()}
     used = {
         name
         for block in (main, *blocks.values())
@@ -233,16 +233,16 @@ def _time_first(value: torch.Tensor, axes: Axes) -> list[int] | None:
     return None if order == sorted(order) else order
 
 
-def _permuted(name: str, source: str, order: Sequence[int]) -> Node:
+def _permute_node(name: str, source: str, order: Sequence[int]) -> Node:
     return Node(name, "permute", [{"value": source}, list(order)], {})
 
 
-def _renamed(node: Node, names: dict[str, str]) -> Node:
+def _rename_values(node: Node, names: dict[str, str]) -> Node:
     def new(key: str, value: Any) -> Any:
         return {key: names.get(value, value) if key == "value" else value}
 
-    arguments = neutral.mapped(node.arguments, new)
-    options = {key: neutral.mapped(each, new) for key, each in node.options.items()}
+    arguments = neutral.map_references(node.arguments, new)
+    options = {key: neutral.map_references(each, new) for key, each in node.options.items()}
     return dataclasses.replace(node, arguments=arguments, options=options)
 
 
@@ -251,13 +251,13 @@ def _output_nodes(name: str, value: torch.Tensor, axes: Axes) -> tuple[list[Node
     times = axes.over_time(value)
     if len(times) != len(axes.times):
         raise ValueError(
-            f"`output` must have the time axis of `inputs`, got shape {_shown(value.shape)}."
+            f"`output` must have the time axis of `inputs`, got shape {_format_shape(value.shape)}."
         )
     nodes, others = [], [n for n in range(1, value.dim()) if n not in times]
     # Of [batch, parameters, channels, height, width], the parameters of a channel stay together.
     order = [0, *times, *(reversed(others) if others and others[0] < times[0] else others)]
     if order != sorted(order):
-        nodes.append(_permuted(f"{name}.channels_last", name, order))
+        nodes.append(_permute_node(f"{name}.channels_last", name, order))
         name = nodes[-1].name
     if len(others) > 1:
         flat = [{"value": name}, 1 + len(times), -1]
@@ -269,7 +269,7 @@ def _output_nodes(name: str, value: torch.Tensor, axes: Axes) -> tuple[list[Node
     return nodes, name
 
 
-def _shown(shape: Sequence[Any]) -> str:
+def _format_shape(shape: Sequence[Any]) -> str:
     return str([str(size) for size in shape]).replace("'", "")
 
 

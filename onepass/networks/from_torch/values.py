@@ -119,7 +119,7 @@ def as_dtype(value: Any, dtype: tf.DType) -> tf.Tensor:
     return tf.constant(value if dtype.is_floating or dtype.is_complex else whole(value), dtype)
 
 
-def promoted(*values: Any, dtype: tf.DType | None = None) -> list[tf.Tensor]:
+def promote_dtypes(*values: Any, dtype: tf.DType | None = None) -> list[tf.Tensor]:
     """Return tensors and numbers as tensors of one dtype, that of `result_type` by default."""
     dtype = dtype or result_type(*values)
     return [as_dtype(value, dtype) for value in values]
@@ -131,7 +131,7 @@ def floating(x: Any) -> tf.Tensor:
     return x if x.dtype.is_floating or x.dtype.is_complex else tf.cast(x, tf.float32)
 
 
-def counted(x: tf.Tensor) -> tf.Tensor:
+def widen_integers(x: tf.Tensor) -> tf.Tensor:
     """Return integers and booleans as int64, as sums need them, other tensors unchanged."""
     return tf.cast(x, tf.int64) if x.dtype.is_bool or x.dtype.is_integer else x
 

@@ -52,7 +52,7 @@ def one_forward_one_backward(devices: int) -> Block:
     """
     forward = [(("F", stage), stage) for stage in range(devices)]
     backward = [(("B", stage), devices + 2 * (devices - 1 - stage)) for stage in range(devices)]
-    return _fused(tuple(range(devices)), dict(forward + backward))
+    return _fused_block(tuple(range(devices)), dict(forward + backward))
 
 
 def interleaved(devices: int, chunks: int = 2) -> Block:
@@ -68,10 +68,10 @@ def interleaved(devices: int, chunks: int = 2) -> Block:
     stages = devices * chunks
     times: Times = {("F", stage): 3 * stage for stage in range(stages)}
     times |= {("B", stage): 3 * (2 * stages - 2 - stage) + 1 for stage in range(stages)}
-    return _fused(tuple(range(devices)) * chunks, times, devices, 3 * stages)
+    return _fused_block(tuple(range(devices)) * chunks, times, devices, 3 * stages)
 
 
-def _fused(devices: tuple[int, ...], times: Times, group: int = 1, period: int = 3) -> Block:
+def _fused_block(devices: tuple[int, ...], times: Times, group: int = 1, period: int = 3) -> Block:
     weights = {("W", stage): slot + 1 for (kind, stage), slot in times.items() if kind == "B"}
     return Block(devices, times | weights, 3, group, period, fused=True)
 

@@ -21,7 +21,7 @@ from onepass.planning.pipeline.schedule import (
     Schedule,
     function_name,
 )
-from onepass.replicator.portable.run import exported, read_manifest, read_npz, read_weights
+from onepass.replicator.portable.run import load_exported, read_manifest, read_npz, read_weights
 
 Arrays = dict[str, jax.Array]
 
@@ -110,7 +110,7 @@ class _Compiled:
         self._device = device
         known = {**weights, **read_weights(folder, described)}
         self._weights = jax.device_put([known[name] for name in self._captured], device)
-        self._call = jax.jit(exported(folder, described).call)
+        self._call = jax.jit(load_exported(folder, described).call)
 
     def __call__(self, given: Mapping) -> Arrays:
         arguments = jax.device_put([given[name] for name in self.inputs], self._device)

@@ -50,7 +50,7 @@ def split(
       inputs: static shapes and dtypes of the stage's inputs.
       variables: the variables that get gradients; other variables that the stage reads are frozen.
     """
-    graph, known = _traced(run, inputs, variables)
+    graph, known = _trace_stage(run, inputs, variables)
     given, returned = known["inputs"], known["outputs"]
     coming, leaving, found = (known[kind] for kind in ("coming", "leaving", "found"))
     varying = _reached_from([*given.values(), *coming.values()])
@@ -65,16 +65,16 @@ def split(
     of_backward = [t for t in for_weights if t.deref().op not in forward]
     names = {t: f"{KEPT}{number}" for number, t in enumerate(of_forward + of_backward)}
 
-    def kept(references: Iterable[Any]) -> Tensors:
+    def tensors_by_name(references: Iterable[Any]) -> Tensors:
         return {names[t]: t.deref() for t in references}
 
     ends = {
-        "F": (given, returned | kept(of_forward)),
+        "F": (given, returned | tensors_by_name(of_forward)),
         "B": (
-            coming | kept(t for t in of_forward if t in for_backward),
-            leaving | kept(of_backward),
+            coming | tensors_by_name(t for t in of_forward if t in for_backward),
+            leaving | tensors_by_name(of_backward),
         ),
-        "W": (kept(for_weights), found),
+        "W": (tensors_by_name(for_weights), found),
     }
     return {kind: _part(graph, takes, gives) for kind, (takes, gives) in ends.items()}
 
@@ -124,7 +124,7 @@ def _graph_def(graph: tf.Graph, operations: set[tf.Operation]) -> tf.compat.v1.G
     return part
 
 
-def _traced(
+def _trace_stage(
     run: PureFn, inputs: Mapping[str, tf.TensorSpec], variables: Mapping[str, tf.Variable]
 ) -> tuple[tf.Graph, dict[str, Tensors]]:
     """Return the graph of a stage and its gradient, and the input and output tensors of both."""

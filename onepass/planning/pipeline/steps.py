@@ -33,7 +33,7 @@ class Stages:
     work: tuple[float, ...]
     passed_bytes: float
 
-    def joined(self, count: int) -> list[float]:
+    def join_stages(self, count: int) -> list[float]:
         """Return the work of each of `count` groups of consecutive stages.
 
         The groups are chosen to make the largest as small as possible and, among equally good
@@ -97,7 +97,7 @@ def pipeline_steps(
         made = schedule_of(name, devices, count)
         if len(made.devices) > len(stages.work):
             continue
-        work, passed = stages.joined(len(made.devices)), rows // count * stages.passed_bytes
+        work, passed = stages.join_stages(len(made.devices)), rows // count * stages.passed_bytes
         shares = [devices * each / sum(work) for each in work]
         third = seconds / (devices * count) / 3
         message = network.latency_seconds + passed / network.bytes_per_second

@@ -55,14 +55,14 @@ def _total(replicator: Replicas, tensors: Tensors) -> Tensors:
         return [tf.identity(tensor) for tensor in tensors]
 
     @tf.custom_gradient
-    def summed(*some: tf.Tensor) -> tuple[Tensors, Callable[..., Tensors]]:
+    def sum_tensors(*some: tf.Tensor) -> tuple[Tensors, Callable[..., Tensors]]:
         def backward(*upstream: tf.Tensor) -> Tensors:
             replicator._record_call("gradient of all_sum", upstream)
             return _total(replicator, list(upstream))
 
         return encoding.sum_as_numbers(list(some), replicator._sum), backward
 
-    return list(summed(*tensors))
+    return list(sum_tensors(*tensors))
 
 
 def mean(replicator: Replicas, tensors: Tensors) -> Tensors:
@@ -159,10 +159,10 @@ def _with_gradient(tensors: Tensors, forward: Map, backward: Map) -> Tensors:
     """Return `forward` of the tensors, with `backward` as its gradient."""
 
     @tf.custom_gradient
-    def exchanged(*some: tf.Tensor) -> tuple[Tensors, Callable[..., Tensors]]:
+    def exchange_tensors(*some: tf.Tensor) -> tuple[Tensors, Callable[..., Tensors]]:
         return forward(list(some)), lambda *upstream: backward(list(upstream))
 
-    return _by_kind(tensors, lambda some: list(exchanged(*some)))
+    return _by_kind(tensors, lambda some: list(exchange_tensors(*some)))
 
 
 def _by_kind(tensors: Tensors, function: Map) -> Tensors:

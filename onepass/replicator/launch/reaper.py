@@ -42,7 +42,7 @@ class Reaper:
         _prctl(ADOPT_ORPHANS, 1)
         signal.pthread_sigmask(signal.SIG_BLOCK, ALL_SIGNALS)
         caught = [n for n in FORWARDED if signal.getsignal(n) != signal.SIG_IGN]
-        self._pid = _started(command, [*caught, signal.SIGPIPE, signal.SIGXFSZ])
+        self._pid = _start_process(command, [*caught, signal.SIGPIPE, signal.SIGXFSZ])
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         for number in caught:
             signal.signal(number, self._forward)
@@ -115,7 +115,7 @@ def descendants() -> list[int]:
     return found
 
 
-def _started(command: list[str], restored: list[signal.Signals]) -> int:
+def _start_process(command: list[str], restored: list[signal.Signals]) -> int:
     """Start the command in its own process group with default signal handlers; return its id."""
     reaper, process = os.getpid(), os.fork()
     if process:

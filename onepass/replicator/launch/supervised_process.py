@@ -49,7 +49,7 @@ class SupervisedProcess:
         )
         os.set_blocking(self.fileno(), False)
 
-    def restarted(self) -> "SupervisedProcess":
+    def restart_task(self) -> "SupervisedProcess":
         """Start and return a new process for the same task."""
         return SupervisedProcess(self.task, *self._settings)
 

@@ -127,7 +127,7 @@ class Supervisor:
         if task.serves and task.kind == "worker" and self._may_restart(run):
             self._log(f"{describe_exit(process)}; it restarts ({self._count()}).")
             process.close()
-            run.processes[run.processes.index(process)] = process.restarted()
+            run.processes[run.processes.index(process)] = process.restart_task()
             return
         run.failed = process
         rest = f"; the others are ended within {self._given.grace_seconds:g} s"

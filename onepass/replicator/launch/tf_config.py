@@ -106,7 +106,7 @@ def read_tf_config() -> Task | None:
         raise UserError(
             "TF_CONFIG must look like "
             '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}, '
-            f"got {_shortened(text)}"
+            f"got {_shorten_text(text)}"
         ) from None
     _check(task)
     return task
@@ -139,7 +139,7 @@ def _check(task: Task) -> None:
         )
 
 
-def _shortened(text: str) -> str:
+def _shorten_text(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) < 200 else f"{text[:200]}..."
 

@@ -71,9 +71,9 @@ def export_function(
     entry = {
         "artifact": f"{name}.stablehlo",
         "weights": f"{name}.npz",
-        "inputs": described(inputs),
-        "captured": described(captured),
-        "outputs": described(lowered.outputs),
+        "inputs": describe_tensors(inputs),
+        "captured": describe_tensors(captured),
+        "outputs": describe_tensors(lowered.outputs),
     }
     manifest = manifest_of(folder)
     manifest["functions"][name] = entry
@@ -130,7 +130,7 @@ def export_training(
         "training": {
             "step": STEP,
             "num_steps": state.num_steps,
-            "slots": described(slots),
+            "slots": describe_tensors(slots),
             "batches": batches,
         },
     }
@@ -216,7 +216,7 @@ def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variab
     return found
 
 
-def described(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe_tensors(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return name, shape and dtype of each tensor, for a manifest."""
     return [
         {"name": name, "shape": list(t.shape), "dtype": tf.as_dtype(t.dtype).name}

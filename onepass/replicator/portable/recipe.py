@@ -37,7 +37,7 @@ class ExportedRun(TrainingRun):
         self.check(config, changeable, defaults)
         self.config = config
 
-    def kept(self, name: str) -> Path:
+    def run_file(self, name: str) -> Path:
         """Return the path of a file in the folder, copied from the run directory if it exists."""
         path, known = self.folder / name, self._workdir and self._workdir / name
         if known and known.exists():

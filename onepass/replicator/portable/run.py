@@ -50,7 +50,7 @@ def load(folder: Path | str, name: str, weights: dict | None = None) -> Callable
     described = read_manifest(folder)["functions"][name]
     weights = read_weights(folder, described) | (weights or {})
     captured_values = on_device([weights[variable["name"]] for variable in described["captured"]])
-    call = exported(folder, described).call
+    call = load_exported(folder, described).call
     compiled = jax.jit(lambda captured_values, inputs: call(*inputs, *captured_values))
 
     def function(**inputs: np.ndarray | jax.Array) -> dict[str, jax.Array]:
@@ -61,7 +61,7 @@ def load(folder: Path | str, name: str, weights: dict | None = None) -> Callable
     return function
 
 
-def exported(folder: Path | str, described: dict) -> jax.export.Exported:
+def load_exported(folder: Path | str, described: dict) -> jax.export.Exported:
     """Return the exported function; its `call`, for `jax.jit`, takes inputs and captures."""
 
     def stub(*_: jax.Array) -> list[jax.Array]:
@@ -174,14 +174,14 @@ class Training:
         manifest = read_manifest(folder)
         self.settings = manifest["training"]
         described = manifest["functions"][self.settings["step"]]
-        program, options = exported(folder, described), options or parsed([])
+        program, options = load_exported(folder, described), options or parse_options([])
         advance = advance_function(program.call, described)
         choice = layouts.chosen(folder, options, program.mlir_module, advance, log)
         self.devices, self._advance = choice
         processes.check_equal(manifest, self.devices.layout, options.steps)
         self.batch = self.devices.own_rows(open_batches(folder, self.settings["batches"]))
         self.checkpoints = Checkpoints(Path(folder) / "checkpoints")
-        start = processes.of_first(self._restored, self.settings["slots"])
+        start = processes.of_first(self._restore_slots, self.settings["slots"])
         frozen = read_weights(folder, described)
         self.state, self.alive, self._frozen = self.devices.put(start, frozen)
 
@@ -207,7 +207,7 @@ class Training:
             self.checkpoints.save(int(arrays["step"]), arrays, keep)
         return int(arrays["step"])
 
-    def _restored(self) -> dict[str, np.ndarray]:
+    def _restore_slots(self) -> dict[str, np.ndarray]:
         arrays, slots = self.checkpoints.newest(), self.settings["slots"]
         for slot in slots:
             if arrays.get(slot["name"], np.zeros(0)).shape != tuple(slot["shape"]):
@@ -373,7 +373,7 @@ OPTIONS = (
 )
 
 
-def parsed(arguments: list[str] | None) -> Options:
+def parse_options(arguments: list[str] | None) -> Options:
     """Parse command-line arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for name, kind, default, meaning in OPTIONS:
@@ -387,7 +387,7 @@ def parsed(arguments: list[str] | None) -> Options:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, and return 0 on success, 2 for a user's mistake, or 1 for a system error."""
-    options = parsed(arguments)
+    options = parse_options(arguments)
     try:
         with processes.together(options):
             train(options.folder, options, catch_stop_signals())

@@ -81,7 +81,7 @@ def lower(
         )
     _check_same("input", inputs, takes[: len(inputs)])
     _check_same("output", outputs, gives)
-    return Lowered(serialized(text), captures, outputs)
+    return Lowered(serialize_text(text), captures, outputs)
 
 
 def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callable:
@@ -95,7 +95,7 @@ def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callabl
     by_handle = {id(variable.handle): variable for variable in variables}
     calls: dict[Any, tuple[Callable, Any]] = {}
 
-    def called(*arguments: Any) -> Any:
+    def call_stablehlo(*arguments: Any) -> Any:
         flat = tf.nest.flatten(arguments)
         specs = tuple(None if t is None else tf.TensorSpec(t.shape, t.dtype) for t in flat)
         if specs not in calls:
@@ -105,7 +105,7 @@ def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callabl
         call, structure = calls[specs]
         return tf.nest.pack_sequence_as(structure, call(*(t for t in flat if t is not None)))
 
-    return called
+    return call_stablehlo
 
 
 def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Variable]) -> tuple:
@@ -171,7 +171,7 @@ def signature(text: str) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
     return _specs(main.group(1)), _specs(main.group(2))
 
 
-def serialized(text: str) -> bytes:
+def serialize_text(text: str) -> bytes:
     """Return the portable artifact of a StableHLO text, in the oldest supported version."""
     return stablehlo.serialize_portable_artifact_str(text, stablehlo.get_minimum_version())
 

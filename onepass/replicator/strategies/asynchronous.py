@@ -58,7 +58,7 @@ class ParameterServerReplicator(Replicator):
 
     def __init__(self) -> None:
         super().__init__("parameter_server", is_async=True)
-        task = _checked(read_tf_config())
+        task = _check_task(read_tf_config())
         if task.kind != "chief":
             serve_until_chief_ends(task)
         # Without this a call to a process that has ended waits instead of failing.
@@ -315,7 +315,7 @@ def _server_silent(index: int, address: str, seconds: float) -> str:
     return f"Parameter server {index} ({address}) has not answered for {seconds:.0f} seconds."
 
 
-def _checked(task: Task | None) -> Task:
+def _check_task(task: Task | None) -> Task:
     if task is None:
         raise UserError(
             "The strategy parameter_server requires TF_CONFIG; `onepass launch` sets it."

@@ -104,7 +104,7 @@ def _listener(address: str) -> socket.socket:
         raise UserError(f"Cannot listen at this task's address {address}: {error}.") from None
 
 
-def connected(address: str, seconds: float) -> socket.socket:
+def connect_to(address: str, seconds: float) -> socket.socket:
     """Connect to HOST:PORT; raise OSError if the connection is not accepted within `seconds`."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=seconds)
@@ -113,7 +113,7 @@ def connected(address: str, seconds: float) -> socket.socket:
 def refusal(address: str, seconds: float = _CONNECT_SECONDS) -> Exception | None:
     """Return the error from an attempt to connect to HOST:PORT, or None on success."""
     try:
-        connected(address, seconds).close()
+        connect_to(address, seconds).close()
     except (OSError, OverflowError, ValueError) as error:
         return error
     return None

@@ -210,7 +210,7 @@ class SharedStopRequest:
             self._decision = requested[-1] if requested else None
         return {name: value for name, value in metrics.items() if name not in self.metric_variables}
 
-    def decided(self, own: str | None) -> str | None:
+    def decide_stop(self, own: str | None) -> str | None:
         """Return the request that all processes received, if any; with only one process, `own`."""
         return self._decision if self.metric_variables else own
 

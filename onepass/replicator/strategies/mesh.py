@@ -156,12 +156,12 @@ class _CompiledStep:
             batch = self._replicator.shard_for_mesh(_next(iterator))
             with self._replicator.store.reading_as(ReadMode.STEP):
                 outputs = self._function(batch)
-        return _unpacked(outputs)
+        return _unpack_values(outputs)
 
     def _step(self, batch: Any) -> Any:
         store = self._replicator.store
         with self._replicator._step(0, CollectiveRecord()), store.tracing_step():
-            return _replicated(self._replicator.store.rules, self._step_fn(batch))
+            return _replicate_values(self._replicator.store.rules, self._step_fn(batch))
 
 
 class _CompiledTraining:
@@ -182,7 +182,7 @@ class _CompiledTraining:
         self._read = list(read.values())
         self._gather = tf.function(self._gathered_values, autograph=False)
         self._compute = tf.function(self._local_results, autograph=False)
-        self._update = tf.function(self._updated, autograph=False)
+        self._update = tf.function(self._apply_update, autograph=False)
         for variable in self._read:
             variable.make_copies(range(replicator.num_devices))
 
@@ -194,11 +194,11 @@ class _CompiledTraining:
         values = replicator.per_replica([list(pieces) for pieces in zip(*gathered, strict=True)])
         with store.reading_as(ReadMode.LOCAL), replicator._devices_as_replicas():
             results = self._compute(values, batch)
-        outputs = self._update(*tf.nest.map_structure(self._packed, results))
-        return _unpacked(outputs)
+        outputs = self._update(*tf.nest.map_structure(self._pack_pieces, results))
+        return _unpack_values(outputs)
 
     def _gathered_values(self) -> Any:
-        return _replicated(self._replicator.store.rules, self._read)
+        return _replicate_values(self._replicator.store.rules, self._read)
 
     def _local_results(self, values: Any, batch: Any) -> Any:
         """Return each device's metrics and gradients as per-replica values."""
@@ -223,13 +223,13 @@ class _CompiledTraining:
             value = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
         return tf.reshape(value, [1] * len(self._replicator._mesh.dim_names) + value.shape)
 
-    def _packed(self, pieces: Any) -> tf.Tensor:
+    def _pack_pieces(self, pieces: Any) -> tf.Tensor:
         names = self._replicator._mesh.dim_names
         pieces = list(self._replicator._data_parallel._strategy.experimental_local_results(pieces))
         unsharded = [dtensor.UNSHARDED] * (pieces[0].shape.rank - len(names))
         return dtensor.pack(pieces, dtensor.Layout([*names, *unsharded], self._replicator._mesh))
 
-    def _updated(self, figures: Any, gradients: list[tf.Tensor]) -> Any:
+    def _apply_update(self, figures: Any, gradients: list[tf.Tensor]) -> Any:
         figures, gradients = tf.nest.map_structure(self._mean, (figures, gradients))
         weights = [v for v in self._variables if v.trainable]
         if [w.shape for w in weights] == [g.shape for g in gradients]:
@@ -240,19 +240,19 @@ class _CompiledTraining:
         values, outputs = self._update_fn(figures, gradients)
         for variable, value in zip(self._variables, values, strict=True):
             variable.assign(value)
-        return _replicated(self._replicator.store.rules, outputs)
+        return _replicate_values(self._replicator.store.rules, outputs)
 
     def _mean(self, pieces: tf.Tensor) -> tf.Tensor:
         axes = list(range(len(self._replicator._mesh.dim_names)))
         return (tf.reduce_mean if pieces.dtype.is_floating else tf.reduce_sum)(pieces, axes)
 
 
-def _unpacked(values: Any) -> Any:
+def _unpack_values(values: Any) -> Any:
     """Return the first device's tensors, which are the same on all devices; None stays None."""
     return tf.nest.map_structure(lambda v: None if v is None else dtensor.unpack(v)[0], values)
 
 
-def _replicated(rules: LayoutRules, values: Any) -> Any:
+def _replicate_values(rules: LayoutRules, values: Any) -> Any:
     """Return the tensors of a nest, replicated on every device; None stays None."""
 
     def gathered_variables(value: Any) -> tf.Tensor | None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.replicator.launch.tf_config import Task
-from onepass.replicator.strategies.cluster_startup import connected, refusal, reporting_wait
+from onepass.replicator.strategies.cluster_startup import connect_to, refusal, reporting_wait
 
 START_SECONDS = 60.0  # the chief's wait for workers and servers to start
 CHIEF_SECONDS = 600.0  # a server's wait for the chief to start
@@ -30,7 +30,7 @@ def accepts_connections(address: str) -> bool:
 def responds(address: str) -> bool:
     """Return whether a gRPC server at HOST:PORT runs and answers."""
     try:
-        with connected(address, _CONNECT_SECONDS) as connection:
+        with connect_to(address, _CONNECT_SECONDS) as connection:
             connection.sendall(_HTTP2_PREFACE)
             return bool(connection.recv(1))
     except OSError:

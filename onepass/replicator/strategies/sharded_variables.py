@@ -40,7 +40,9 @@ class LayoutRules:
 
     def __init__(self, mesh: dtensor.Mesh, layouts: Layouts):
         self.mesh, self.is_automatic = mesh, not layouts
-        self._rules = [(_compiled(pattern), tuple(dims)) for pattern, dims in layouts.items()]
+        self._rules = [
+            (_compile_pattern(pattern), tuple(dims)) for pattern, dims in layouts.items()
+        ]
         self._used: set[str] = set()
         self._names: list[str] = []
         for pattern, dims in self._rules:
@@ -65,7 +67,7 @@ class LayoutRules:
         for pattern, dims in self._rules:
             if pattern.search(name):
                 self._used.add(pattern.pattern)
-                return self._checked(pattern.pattern, dims, name, shape)
+                return self._check_layout(pattern.pattern, dims, name, shape)
         if like is not None:
             return like
         return self._widest(shape) if self.is_automatic else self.replicated(len(shape))
@@ -81,7 +83,7 @@ class LayoutRules:
                     f"are {', '.join(names[:_SHOWN]) or 'none'}{more}."
                 )
 
-    def _checked(
+    def _check_layout(
         self, pattern: str, dims: Sequence[str | None], name: str, shape: Sequence[int]
     ) -> dtensor.Layout:
         if len(dims) != len(shape):
@@ -111,7 +113,7 @@ class LayoutRules:
         return dtensor.Layout([dim or dtensor.UNSHARDED for dim in dims], self.mesh)
 
 
-def _compiled(pattern: str) -> re.Pattern:
+def _compile_pattern(pattern: str) -> re.Pattern:
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -237,7 +237,7 @@ def single(
         raise ValueError("`device` must be None if `logical_devices` are given.")
     if logical_devices:
         return SynchronousReplicator(
-            "single", _mirrored(logical_devices[:1]), [list(logical_devices)]
+            "single", _mirror_devices(logical_devices[:1]), [list(logical_devices)]
         )
     if device is None:
         return SynchronousReplicator("single", tf.distribute.get_strategy())
@@ -268,7 +268,7 @@ def local(
         names[start : start + devices_per_replica]
         for start in range(0, len(names), devices_per_replica)
     ]
-    strategy = _mirrored([group[0] for group in groups])
+    strategy = _mirror_devices([group[0] for group in groups])
     return SynchronousReplicator("local", strategy, groups if devices_per_replica > 1 else None)
 
 
@@ -302,7 +302,7 @@ def _make_logical_cpus(count: int) -> None:
         )
 
 
-def _mirrored(devices: list[str]) -> tf.distribute.Strategy:
+def _mirror_devices(devices: list[str]) -> tf.distribute.Strategy:
     on_gpu = all("GPU" in device.upper() for device in devices)
     # With its default reduction on CPUs, TensorFlow fails in a process that has mirrored
     # strategies of several sizes.

@@ -171,15 +171,15 @@ class _MicrobatchCollectives:
         """Return the mean over all microbatches; raise ValueError for a different reducer."""
         if reducer != "mean":
             raise ValueError(f"`reducer` must be mean over microbatches, got {reducer!r}.")
-        return self._exchanged(value, self._mean_of_all, lambda tensor: tensor)
+        return self._exchange_value(value, self._mean_of_all, lambda tensor: tensor)
 
     def all_gather(self, value: Any) -> Any:
         """Return [num_replicas, ...], a row for each microbatch of all replicas."""
-        return self._exchanged(
+        return self._exchange_value(
             value, self._gather_all, lambda tensor: tf.stack([tensor] * self.num_replicas)
         )
 
-    def _exchanged(self, value: Any, reduce: Callable, placeholder: Callable) -> Any:
+    def _exchange_value(self, value: Any, reduce: Callable, placeholder: Callable) -> Any:
         number, self._calls = self._calls, self._calls + 1
         if number < len(self._results):
             # A copy, because the caller may add keys to the nest.

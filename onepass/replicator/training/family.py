@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onepass.replicator.training.recipe import Recipe
 
 
-def _unplanned(_: Any) -> Any:
+def _refuse_planning(_: Any) -> Any:
     raise UserError("The step cannot be planned without its teacher or data.")
 
 
@@ -50,8 +50,8 @@ class Parts:
     measure: "Callable[[ExportArguments, dict], Measured]"
     card: Callable[[dict], str]
     export_sampler: Callable[[Any, Path, int], None]
-    config_from: Callable[[dict], Any] = _unplanned
-    trainable: Callable[[Any], Any] = _unplanned
+    config_from: Callable[[dict], Any] = _refuse_planning
+    trainable: Callable[[Any], Any] = _refuse_planning
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,11 @@ class Listener:
     def updating(self, step: int) -> None:
         """Handle the start of the update to `step`."""
 
-    def updated(self, step: int, metrics: Mapping[str, float]) -> bool:
+    def on_update(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Handle the metrics of the update to `step`, the same as in the log."""
         return False
 
-    def scored(self, step: int, metrics: Mapping[str, float], score: float | None) -> bool:
+    def on_score(self, step: int, metrics: Mapping[str, float], score: float | None) -> bool:
         """Handle the score at `step` (None without an evaluation), and the metrics of its update.
 
         The metrics are empty if an earlier process made the update.

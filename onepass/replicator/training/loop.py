@@ -86,7 +86,7 @@ class Trainer:
         self.checkpoints = run.checkpoints(config.keep_checkpoints, best=config.patience > 0)
         reasons = (SAVE, CALLBACK, OUT_OF_TIME, *SIGNAL_NAMES)
         self._stop_request = SharedStopRequest(reasons, self.replicator)
-        self._step = self._compiled(loss_fn, reads)
+        self._step = self._compile_update(loss_fn, reads)
         self._num_updates = 0  # finished updates; asynchronous ones may be pending
         self._saved_step: int | None = None
         self._start: float | None = None  # start of this run on the monotonic clock
@@ -104,7 +104,7 @@ class Trainer:
             differently.
         """
         self._start = time.monotonic()
-        lines = self._restored() if self.replicator.is_chief else []
+        lines = self._restore_newest() if self.replicator.is_chief else []
         if initialise is not None and self.replicator.is_chief and not self.step:
             initialise()
         loop = {name: getattr(self.config, name) for name in SHARED_SETTINGS}
@@ -113,7 +113,7 @@ class Trainer:
         )
         return [*self.run.notes, *lines]
 
-    def _restored(self) -> list[str]:
+    def _restore_newest(self) -> list[str]:
         self.checkpoints.remove_leftovers()
         arrays, damaged = self.checkpoints.newest()
         if arrays is not None:
@@ -126,7 +126,7 @@ class Trainer:
             for path in damaged
         ]
 
-    def _compiled(self, loss_fn: LossFn, reads: Sequence[tf.Variable]) -> Any:
+    def _compile_update(self, loss_fn: LossFn, reads: Sequence[tf.Variable]) -> Any:
         """Return a function that makes an update with an iterator's next batch and returns metrics.
 
         For an asynchronous replicator, it has the argument `max_pending` and the method `join`.
@@ -249,7 +249,7 @@ class Trainer:
             outputs.listener.updating(self._num_updates + 1)
             metrics = self._one_update(batches, rate)
             # This comes first, because saving waits for pending updates, which change the step.
-            if self._stop_request.decided(self._request(stop, start, saved)) == SAVE:
+            if self._stop_request.decide_stop(self._request(stop, start, saved)) == SAVE:
                 self.save()
                 barrier(self.replicator)  # or others would exceed a collective's time limit
                 saved = time.monotonic()
@@ -261,7 +261,7 @@ class Trainer:
                 saved = time.monotonic()
             if step >= config.num_steps:
                 return DONE
-            reason = self._stop_request.decided(self._request(stop, start, saved))
+            reason = self._stop_request.decide_stop(self._request(stop, start, saved))
             if reason and reason != SAVE:
                 self._leave(reason, step, outputs, metrics)
                 return reason
@@ -274,7 +274,7 @@ class Trainer:
         is_due = step // every > before // every or self._evaluation_due(step)
         if outputs.log is not None and is_due:
             outputs.log.scalars(step, metrics | rate.since_last())
-        self._is_asked_to_stop |= outputs.listener.updated(step, metrics)
+        self._is_asked_to_stop |= outputs.listener.on_update(step, metrics)
         return step
 
     def _ended_by_scores(self) -> str | None:
@@ -327,7 +327,7 @@ class Trainer:
         """Raise DivergedError if the metrics belong to an update that was not applied."""
         loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise self._diverged(loss, norm)
+            raise self._divergence_error(loss, norm)
 
     def _evaluation_due(self, step: int) -> bool:
         return step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps
@@ -341,10 +341,10 @@ class Trainer:
         """In the chief, score this step if there is an evaluation, and notify the listener."""
         if outputs.log is None or (outputs.evaluate is None and not metrics):
             return
-        score = None if outputs.evaluate is None else self._scored(outputs, outputs.evaluate)
-        self._is_asked_to_stop |= outputs.listener.scored(self.step, metrics, score)
+        score = None if outputs.evaluate is None else self._score_step(outputs, outputs.evaluate)
+        self._is_asked_to_stop |= outputs.listener.on_score(self.step, metrics, score)
 
-    def _scored(self, outputs: "_Outputs", evaluate: Evaluate) -> float:
+    def _score_step(self, outputs: "_Outputs", evaluate: Evaluate) -> float:
         self.save()
         start = time.monotonic()
         try:
@@ -360,7 +360,7 @@ class Trainer:
         outputs.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")
         return score
 
-    def _diverged(self, loss: float, norm: float) -> DivergedError:
+    def _divergence_error(self, loss: float, norm: float) -> DivergedError:
         # Nothing is deleted, because an earlier state is needed if the state itself is the cause.
         if self.replicator.is_chief and self._saved_step != self.step:
             self.checkpoints.save(self.step, self.state.arrays(), keep_all=True)
@@ -381,7 +381,7 @@ class Trainer:
         except (UserError, tf.errors.OpError):
             newest = self.checkpoints.newest_kept()
             return f"Training stopped at step {self._num_updates}; {newest}."
-        return f"Training stopped; {self.checkpoints.kept(self.step)}."
+        return f"Training stopped; {self.checkpoints.describe_save(self.step)}."
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,11 +73,11 @@ def adam(
     second_bias = 1.0 - tf.pow(config.beta2, count)
 
     # Rate and corrections are float32; weights may have a different type.
-    def updated(w: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+    def update_weight(w: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
         own_rate, of_m, of_v = (tf.cast(x, w.dtype) for x in (rate, first_bias, second_bias))
         return w - own_rate * (m / of_m) / (tf.sqrt(v / of_v) + config.epsilon)
 
-    after = [updated(*each) for each in zip(weights, first, second, strict=True)]
+    after = [update_weight(*each) for each in zip(weights, first, second, strict=True)]
     return after, first, second
 
 
@@ -86,7 +86,7 @@ def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: 
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))
 
-    def moved(a: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    def move_average(a: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         return tf.cast(decay, a.dtype) * a + tf.cast(1.0 - decay, a.dtype) * w
 
-    return [moved(*each) for each in zip(average, weights, strict=True)]
+    return [move_average(*each) for each in zip(average, weights, strict=True)]

@@ -96,7 +96,7 @@ class Recipe(abc.ABC):
         """Number of rows in a batch."""
         return self.config.data.batch_size
 
-    def described(self, kind: str, config: Any, **facts: Any) -> dict:
+    def describe_run(self, kind: str, config: Any, **facts: Any) -> dict:
         """Return the contents of config.json, with the locations of the data and of the teacher.
 
         Args:

@@ -16,7 +16,7 @@ _wanted = contextvars.ContextVar("rematerialised", default=False)
 
 @contextlib.contextmanager
 def rematerialising(wanted: bool) -> Iterator[None]:
-    """Switch `recomputed` on or off inside the block."""
+    """Switch `call_rematerialised` on or off inside the block."""
     token = _wanted.set(wanted)
     try:
         yield
@@ -24,7 +24,7 @@ def rematerialising(wanted: bool) -> Iterator[None]:
         _wanted.reset(token)
 
 
-def recomputed(layer: Callable[..., Any], *inputs: Any) -> Any:
+def call_rematerialised(layer: Callable[..., Any], *inputs: Any) -> Any:
     """Call a layer; within `rematerialising(True)` its intermediate results are not stored.
 
     Args:

@@ -79,7 +79,7 @@ class TrainState(tf.Module):
         """
         batch = split_microbatches(loss_fn, batch, self.optimizer.accumulate)
         loss, metrics, gradients = self.gradients(loss_fn, batch)
-        values, figures = self.updated(gradients)
+        values, figures = self.compute_update(gradients)
         return values, {"loss": loss, **figures, **metrics}
 
     def gradients(
@@ -110,7 +110,9 @@ class TrainState(tf.Module):
                 raise ValueError(f"`loss_fn` must depend on every weight, but not on `{name}`.")
         return loss, metrics, [tf.convert_to_tensor(g) for g in gradients]
 
-    def updated(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
+    def compute_update(
+        self, gradients: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """Return the values of all slots after an update, in the order of `slots()`, and metrics.
 
         This is a pure function of element-wise operations and sums, which DTensor can run on

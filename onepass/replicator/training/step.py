@@ -68,7 +68,7 @@ def compile_replicated_step(
     def update_fn(
         figures: dict[str, Any], gradients: list[tf.Tensor]
     ) -> tuple[list[tf.Tensor], Metrics]:
-        values, update_metrics = state.updated(gradients)
+        values, update_metrics = state.compute_update(gradients)
         metrics = {
             "loss": figures["loss"],
             **update_metrics,

@@ -75,7 +75,7 @@ class TrainingRun:
         """Run directory, created and locked on first use; raises ValueError for a run in memory."""
         if self._workdir is None:
             raise ValueError("A run in memory has no directory.")
-        directory = RunDirectory.locked(self._workdir, self.replicator.is_chief)
+        directory = RunDirectory.lock_folder(self._workdir, self.replicator.is_chief)
         self._stack.callback(directory.unlock)
         return directory
 
@@ -117,7 +117,7 @@ class TrainingRun:
         """Return the folder for samples of evaluations, created if missing."""
         return self.directory.folder("samples")
 
-    def kept(self, name: str) -> Path:
+    def run_file(self, name: str) -> Path:
         """Return the path of a file in the run directory, which need not exist."""
         return self.directory.path / name
 

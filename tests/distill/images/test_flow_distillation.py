@@ -27,7 +27,7 @@ from pixelcnn import card
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
-from pixelcnn.joining import joined
+from pixelcnn.joining import join_runs
 from pixelcnn.measures import classifier
 from pixelcnn.measures.classifier import FEATURES, Classifier, make_network
 from pixelcnn.networks.conditioning import Condition
@@ -38,7 +38,7 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from pixelcnn.sampling.generation import counted, sample_pixelcnn, sampler_of
+from pixelcnn.sampling.generation import count_passes, sample_pixelcnn, sampler_of
 
 SIDE, ROWS, LEVELS = 4, 3, 256
 NUMBERS = 3 * SIDE**2
@@ -215,7 +215,7 @@ def test_the_teachers_images_are_those_of_its_sampler(guidance):
     keys = counter_noise.fold_in(batch["seed"], TEACHER)
     what = (student.conditioner, teacher.pixelcnn, SIDE, sampler_of("cached"), batch, keys)
     own = sample_pixelcnn(*what, [0] * ROWS, None, 1.0, guidance or None)
-    np.testing.assert_array_equal(counted(own).levels, levels)
+    np.testing.assert_array_equal(count_passes(own).levels, levels)
 
 
 def test_the_spectral_distance_knows_no_order_and_no_place():
@@ -315,7 +315,7 @@ def test_a_flow_is_joined_with_newer_parts_in_place_of_its_teachers(tmp_path, is
     trained(dataclasses.replace(newer, parts=("8",)), images(), tmp_path)
     run = distilled(2)
     runs = [run, tmp_path] if is_first else [tmp_path, run]
-    stored, model = joined(runs[0], runs[1:])
+    stored, model = join_runs(runs[0], runs[1:])
     assert model.multiscale.has_flow and model.whole
     assert ("teacher" in stored) == is_first
     flow, factors = opened(run).multiscale, opened(tmp_path).multiscale.factors

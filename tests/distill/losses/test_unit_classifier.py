@@ -136,8 +136,8 @@ def test_a_silenced_frame_is_recognised_by_its_neighbours(classifier, corpus):
 
 def test_masking_silences_spans_and_moves_the_rest_a_little():
     mel = np.full([50, 40, 20], 0.5, np.float32)
-    found = unit_classifier.masked(mel, np.random.default_rng(0))
-    np.testing.assert_array_equal(found, unit_classifier.masked(mel, np.random.default_rng(0)))
+    found = unit_classifier.augment_mel(mel, np.random.default_rng(0))
+    np.testing.assert_array_equal(found, unit_classifier.augment_mel(mel, np.random.default_rng(0)))
     silent = found == 0.0
     assert np.abs(found - mel)[~silent].max() < unit_classifier.GAIN + 6 * unit_classifier.JITTER
     assert silent.all(axis=2).sum(axis=1).max() in (11, 12)  # two spans of six frames at most
@@ -151,7 +151,7 @@ def test_masking_silences_spans_and_moves_the_rest_a_little():
 
 def test_masking_leaves_clips_of_one_frame_or_band_alone():
     mel = np.full([4, 1, 1], 0.5, np.float32)
-    assert unit_classifier.masked(mel, np.random.default_rng(0)).min() > 0.0
+    assert unit_classifier.augment_mel(mel, np.random.default_rng(0)).min() > 0.0
 
 
 def test_hidden_features_are_those_that_the_logits_come_from(classifier, corpus):

@@ -18,7 +18,7 @@ from onepass.bundles.manifest import files_of
 from onepass.bundles.signature import Signature, TensorInfo, check, example
 from onepass.foundation.allowed_operations import ALLOWED, RESTORING, SAVING
 from onepass.foundation.errors import UserError
-from onepass.replicator.portable.stablehlo import serialized
+from onepass.replicator.portable.stablehlo import serialize_text
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -166,7 +166,7 @@ func.func @main(%arg0: tensor<f32>) -> tensor<f32> {
 @pytest.mark.parametrize(
     ("module", "version", "complaint"),
     [
-        (serialized(REACHES_OUT), 9, "a disallowed operation: stablehlo.custom_call."),
+        (serialize_text(REACHES_OUT), 9, "a disallowed operation: stablehlo.custom_call."),
         (REACHES_OUT.encode(), 9, "a disallowed operation: stablehlo.custom_call."),
         (REACHES_OUT.encode(), 3, "a module that is not a portable artifact."),
         (b"ML\xefR\x01", 9, "a module that is not a portable artifact."),

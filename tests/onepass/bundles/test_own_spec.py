@@ -149,4 +149,4 @@ def test_a_bundle_of_another_kind_that_is_damaged_is_refused_as_well(damaged, tm
     serving = {**spec_of("pairs")["serving"], "streaming": damaged}
     spec = {"kind": "wavenet", "serving": serving}
     with pytest.raises(UserError, match=r"model\.json does not describe its model: "):
-        loading.made(tmp_path / "mine" / "1", spec, None, "auto")
+        loading.make_bundle(tmp_path / "mine" / "1", spec, None, "auto")

@@ -15,7 +15,7 @@ from onepass.array_compression import kind_of
 from onepass.compression import files, stream
 from onepass.compression.conditionals import Coding, decode, encode
 from onepass.compression.container import read
-from onepass.compression.model_digest import digests_of_model, ranked
+from onepass.compression.model_digest import digests_of_model, rank_names
 from onepass.compression.symbols import SymbolConditionals
 from onepass.foundation.errors import UserError
 from onepass.foundation.progress import Progress
@@ -202,5 +202,5 @@ def test_the_digest_does_not_depend_on_how_many_layers_were_made_before():
 def test_numbers_in_names_become_ranks():
     later = ["net_9/dense_9/w:0", "net_9/dense_10/w:0", "net_9/b:0", "net_9/x_1y"]
     first = ["net/dense/w:0", "net/dense_1/w:0", "net/b:0", "net/x_1y"]
-    assert list(ranked(later).values()) == list(ranked(first).values())
-    assert len(set(ranked(later).values())) == 4
+    assert list(rank_names(later).values()) == list(rank_names(first).values())
+    assert len(set(rank_names(later).values())) == 4

@@ -70,10 +70,12 @@ def test_no_corner_of_the_outputs_moves_odds_by_more_than_their_margin(name, lev
             outputs, known = outputs_of(distribution, 60, scales, draws)
             off = forms.tolerances(outputs, tolerance)
             for narrowest in (None, forms.narrowest_of(tolerance), 0.0):
-                before = odds_of(forms.closed(distribution, outputs, off, narrowest), known, depth)
+                before = odds_of(
+                    forms.closed_form(distribution, outputs, off, narrowest), known, depth
+                )
                 # Without a tolerance, outputs are not off.
                 signs = corners(outputs.shape, draws)[: None if tolerance else 1]
-                other = forms.closed(distribution, flat(signs, outputs, off), None, narrowest)
+                other = forms.closed_form(distribution, flat(signs, outputs, off), None, narrowest)
                 shift = shift_of(other, signs, known, depth, before)
                 assert np.all(shift <= before.margin), (scales, tolerance, narrowest)
 
@@ -170,9 +172,9 @@ def test_margins_are_little_more_than_the_largest_shift():
     distribution, draws = likelihoods.LogisticMixture(MANY, 3), np.random.default_rng(0)
     outputs, known = outputs_of(distribution, 200, (-9.0, -4.0), draws)
     off = forms.tolerances(outputs, 1e-5)
-    before = odds_of(forms.closed(distribution, outputs, off), known, 16)
+    before = odds_of(forms.closed_form(distribution, outputs, off), known, 16)
     signs = corners(outputs.shape, draws)
-    moved = forms.closed(distribution, flat(signs, outputs, off), None)
+    moved = forms.closed_form(distribution, flat(signs, outputs, off), None)
     shift = shift_of(moved, signs, known, 16, before).max(0)
     assert before.margin.mean() < 1.3 * shift.mean()
 
@@ -185,12 +187,12 @@ def test_streams_decode_at_every_tolerance(levels, tolerance):
     off, layout = forms.tolerances(outputs, tolerance), Layout(depth_of(levels), 1, 1, 2000)
     for narrowest in (None, forms.narrowest_of(tolerance)):
         encoder = Encoder(layout)
-        closed = forms.closed(distribution, outputs, off, narrowest)
+        closed = forms.closed_form(distribution, outputs, off, narrowest)
         encoder.add([odds_of(closed, known, layout.depth)], 0, [len(known)])
         stream = encoder.finish()
         assert 8 * len(stream) <= (layout.depth + 0.1) * len(known)
         for signs in (1.0, -1.0, draws.choice([-1.0, 1.0], outputs.shape)):
-            moved = forms.closed(distribution, outputs + signs * off, None, narrowest)
+            moved = forms.closed_form(distribution, outputs + signs * off, None, narrowest)
             found = Decoder(stream, layout).levels(moved, 2000, 0, 0)
             np.testing.assert_array_equal(found, known)
 
@@ -201,7 +203,7 @@ def test_digital_silence_takes_hardly_any_bits(tolerance, most, count):
     outputs = np.tile([0.0, 0.0, 1 / 65535, 1 / 65535, -14.0, -14.0], [count, 1])  # level 32768
     encoder, known = Encoder(Layout(16, 1, 1, count)), np.full(count, 32768)
     off = forms.tolerances(outputs, tolerance)
-    closed = forms.closed(silence, outputs, off, forms.narrowest_of(tolerance))
+    closed = forms.closed_form(silence, outputs, off, forms.narrowest_of(tolerance))
     encoder.add([odds_of(closed, known, 16)], 0, [len(known)])
     assert 8 * len(encoder.finish()) < most * count
 
@@ -217,7 +219,7 @@ def test_a_quiet_narrow_distribution_takes_little_more_than_its_own_bits(toleran
     own = -np.log2(np.diff(special.ndtr(edges), axis=1)).mean()
     encoder, off = Encoder(Layout(16, 1, 1, count)), forms.tolerances(outputs, tolerance)
     normal = likelihoods.Gaussian(MANY)
-    closed = forms.closed(normal, outputs, off, forms.narrowest_of(tolerance))
+    closed = forms.closed_form(normal, outputs, off, forms.narrowest_of(tolerance))
     encoder.add([odds_of(closed, known, 16)], 0, [len(known)])
     assert 8 * len(encoder.finish()) / count < own + most
 

@@ -180,11 +180,11 @@ def test_a_killed_process_holds_nothing(run, holder):
 
 
 def test_a_run_is_held_until_it_is_unlocked(run):
-    held = RunDirectory.locked(run.path)
+    held = RunDirectory.lock_folder(run.path)
     with pytest.raises(UserError, match=f"in use by process {os.getpid()}"):
-        RunDirectory.locked(run.path)
+        RunDirectory.lock_folder(run.path)
     held.unlock()
-    RunDirectory.locked(run.path).unlock()
+    RunDirectory.lock_folder(run.path).unlock()
 
 
 def test_a_folder_that_cannot_be_written_is_named(run, monkeypatch):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from onepass.draw import OPTIONS
 from onepass.likelihoods import Categorical, Gaussian
-from onepass.likelihoods.truncated import Choice, Truncated, truncated
+from onepass.likelihoods.truncated import Choice, Truncated, truncate_logits
 
 
 def choice(temperature=1.0, **options):
@@ -27,7 +27,7 @@ def kept_by_sorting(logits, temperature, top_k=0, top_p=1.0, min_p=0.0):
 @pytest.mark.parametrize("levels", [2, 37, 5000])
 def test_the_kept_symbols_are_those_of_sorting(levels, compiled):
     logits = np.random.default_rng(levels).normal(size=[6, levels]).astype(np.float32) * 3.0
-    function = tf.function(truncated, jit_compile=True) if compiled else truncated
+    function = tf.function(truncate_logits, jit_compile=True) if compiled else truncate_logits
     for temperature, options in [
         (1.0, {}), (1.0, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}), (1.0, {"top_k": 1}),
         (1.0, {"top_k": 7}), (1.0, {"top_k": 10**6}), (0.7, {"top_p": 0.9}), (2.0, {"top_p": 0.37}),
@@ -43,7 +43,7 @@ def test_the_kept_symbols_are_those_of_sorting(levels, compiled):
 
 def test_equal_logits_are_kept_together():
     logits = tf.constant([[1.0, 3.0, 3.0, 3.0, -2.0]])
-    assert np.isfinite(truncated(logits, choice(top_k=2)))[0].tolist() == [
+    assert np.isfinite(truncate_logits(logits, choice(top_k=2)))[0].tolist() == [
         False,
         *[True] * 3,
         False,
@@ -75,7 +75,7 @@ def test_a_row_may_have_its_own_choice():
     rows = Choice(
         tf.constant([[1.0], [0.5], [2.0]]), tf.constant([[1], [0], [4]]), tf.constant(1.0)
     )
-    found = truncated(logits, rows)
+    found = truncate_logits(logits, rows)
     assert np.isfinite(found).sum(-1).ravel().tolist() == [1, 20, 4]
 
 
@@ -98,8 +98,8 @@ def test_a_bias_is_added_before_all_else():
     logits = np.random.default_rng(3).normal(size=[5, 7]).astype(np.float32)
     bias = np.zeros(7, np.float32)
     bias[[1, 4]] = [3.0, -2.0]
-    found = truncated(tf.constant(logits), choice(0.5, logit_bias=bias, top_k=3))
-    expected = truncated(tf.constant(logits + bias), choice(0.5, top_k=3))
+    found = truncate_logits(tf.constant(logits), choice(0.5, logit_bias=bias, top_k=3))
+    expected = truncate_logits(tf.constant(logits + bias), choice(0.5, top_k=3))
     np.testing.assert_array_equal(found, expected)
 
 
@@ -107,7 +107,7 @@ def test_only_allowed_tokens_are_drawn_even_if_the_model_forbids_them_all():
     logits = np.array([[3.0, 1.0, 0.0, -np.inf, -np.inf]], np.float32)
     for allowed, odds in [([1, 2], [0, np.e, 1, 0, 0]), ([3, 4], [0, 0, 0, 1, 1])]:
         mask = np.isin(np.arange(5), allowed)
-        found = tf.nn.softmax(truncated(tf.constant(logits), choice(allowed=mask)))
+        found = tf.nn.softmax(truncate_logits(tf.constant(logits), choice(allowed=mask)))
         np.testing.assert_allclose(found[0], np.array(odds) / np.sum(odds), rtol=1e-6)
 
 
@@ -119,7 +119,7 @@ def counts_of(seen, levels):
 def test_a_penalty_of_presence_is_subtracted_once_from_what_has_occurred():
     logits = np.random.default_rng(3).normal(size=[5, 7]).astype(np.float32)
     counts = np.random.default_rng(4).integers(0, 4, [5, 7]).astype(np.int32)
-    found = truncated(tf.constant(logits), choice(presence_penalty=0.8, counts=counts))
+    found = truncate_logits(tf.constant(logits), choice(presence_penalty=0.8, counts=counts))
     np.testing.assert_allclose(found, logits - np.float32(0.8) * (counts > 0), rtol=1e-6)
 
 
@@ -156,7 +156,7 @@ def test_the_probabilities_are_those_of_the_processors_of_transformers(case):
     scores = np.random.default_rng(7).normal(size=[4, 40]).astype(np.float32) * 3.0
     seen = np.random.default_rng(8).integers(0, 40, [4, 6])
     settings = choice(0.7, **options, counts=counts_of(seen, 40))
-    logits = truncated(tf.constant(scores), settings)
+    logits = truncate_logits(tf.constant(scores), settings)
     warpers = [each for each in processors if each[0].endswith("Warper")]
     others = [each for each in processors if each not in warpers]
     expected = processed(scores, seen, *others, ("TemperatureLogitsWarper", 0.7), *warpers)

@@ -13,7 +13,7 @@ import tensorflow as tf
 import onepass
 from onepass.likelihoods import Tabulated
 from onepass.machine import assembly, execute, formulas, machine
-from onepass.machine.assembly import Op, assembled
+from onepass.machine.assembly import Op, assemble_program
 from onepass.machine.lowering import Lowering
 from onepass.machine.machine import StepMachine
 from onepass.machine.pace import Pace
@@ -331,7 +331,7 @@ def test_a_function_is_accurate(name):
     values = [contiguous([count], np.float32, kept=True) for _ in arrays]
     made = lowering.map(name, *values)
     settle(lowering, [], [made])
-    program = assembled(lowering.assembly, [each.buffer for each in values], None)
+    program = assemble_program(lowering.assembly, [each.buffer for each in values], None)
     workspaces = program.workspace[None].copy()
     for value, array in zip(values, arrays, strict=True):
         at = program.offsets[value.buffer]
@@ -341,5 +341,5 @@ def test_a_function_is_accurate(name):
     alone = np.zeros([1, 16], np.int64)
     execute.run(program.rows, program.position, *rest, 0, 1, 0, 1, alone, 0)
     wide = [each.astype(np.float64) for each in arrays]
-    expected = formulas.folded(name, *wide).astype(np.float64)
+    expected = formulas.fold_constants(name, *wide).astype(np.float64)
     np.testing.assert_allclose(drawn[0, 0], expected, rtol=2e-6, atol=1e-7)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from onepass.likelihoods import Categorical, Gaussian, Integers
 from onepass.model import Autoregressive
 from onepass.networks.causality import check_causal, observed_lookahead
-from onepass.networks.observation import MOST_COMPARED, opened, probe_lengths
+from onepass.networks.observation import MOST_COMPARED, free_time_axis, probe_lengths
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 from onepass.training.fit import fit
 
@@ -215,7 +215,7 @@ def test_a_large_vocabulary_is_compared_on_so_many_steps_that_memory_is_bounded(
     hidden = keras.layers.Embedding(levels, 4)(inputs)
     network = keras.Model(inputs, keras.layers.Dense(levels)(hidden))
     symbols = Autoregressive(network, Categorical(levels)).symbol_network
-    _, longest = probe_lengths(symbols.call, symbols.tables, opened([symbols.inputs]))
+    _, longest = probe_lengths(symbols.call, symbols.tables, free_time_axis([symbols.inputs]))
     assert 2 * longest * levels <= MOST_COMPARED  # of both rows
     assert (longest > 500) == is_long
 

@@ -15,16 +15,21 @@ import toys
 from onepass.foundation.errors import UserError
 from onepass.planning import command, measurement
 from onepass.planning.arguments import PlanArguments, check
-from onepass.planning.measurement import Measurement, Run, Store, costed
+from onepass.planning.measurement import Measurement, Run, Store, assign_durations
 from onepass.planning.pipeline.building_blocks import BLOCKS, schedule
 from onepass.planning.pipeline.simulation import simulate as pipeline_simulate
 from onepass.planning.pipeline.steps import Stages
 from onepass.planning.plan import Planner, cheapest
-from onepass.planning.process_use import needed_bytes, paired_seconds, this_machine, timed
+from onepass.planning.process_use import needed_bytes, paired_seconds, this_machine, time_rounds
 from onepass.planning.programs import ModelPrograms
 from onepass.planning.report import lines, to_json, write_plot, write_trace
 from onepass.planning.trainable import Trainable
-from onepass.replicator.portable.layouts.program import LINK, Operation, combined, read_program
+from onepass.replicator.portable.layouts.program import (
+    LINK,
+    Operation,
+    combine_collectives,
+    read_program,
+)
 from onepass.replicator.portable.layouts.simulation import (
     Network,
     asynchronous_rate,
@@ -191,7 +196,7 @@ def test_a_kind_does_not_depend_on_shapes_or_names():
 
 def test_buckets_are_exchanged_as_soon_as_they_are_there():
     program = read_program(TEXT, 4)
-    whole, cut = combined(program), combined(program, 100.0)
+    whole, cut = combine_collectives(program), combine_collectives(program, 100.0)
     assert [o.size_bytes for o in whole if o.is_collective] == [136]
     assert [o.inputs for o in whole] == [(), (), (0, 1), (2,)]
     assert [o.size_bytes for o in cut if o.is_collective] == [128, 8]
@@ -214,7 +219,7 @@ def profile(*operations, seconds=1.0, device="cpu", memory=None):
 def test_the_profiled_program_takes_its_step(first, second, sizes):
     operations = compute("a", first, size=sizes[0]), compute("b", second, size=sizes[1])
     found = profile(*operations, seconds=4.0)
-    assert [o.seconds for o in costed(found.program, found)] == pytest.approx([1.0, 3.0])
+    assert [o.seconds for o in assign_durations(found.program, found)] == pytest.approx([1.0, 3.0])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +227,7 @@ def test_the_profiled_program_takes_its_step(first, second, sizes):
 )
 def test_an_operation_takes_what_its_kind_took_at_its_size(size, seconds):
     found = profile(compute("a", 1.0, size=10), compute("b", 2.0, size=20), seconds=3.0)
-    (operation,) = costed([compute("c", 0.0, size=size)], found)
+    (operation,) = assign_durations([compute("c", 0.0, size=size)], found)
     assert operation.seconds == pytest.approx(seconds)
 
 
@@ -233,7 +238,7 @@ def test_what_is_far_larger_than_any_of_its_kind_takes_what_bytes_take_on_averag
         compute("b", 3.0, size=3992, kind="fusion-2"),
     ]
     found = profile(*seen, seconds=4.0)
-    (operation,) = costed([compute("c", 0.0, size=8008, kind="fusion-1")], found)
+    (operation,) = assign_durations([compute("c", 0.0, size=8008, kind="fusion-1")], found)
     assert operation.seconds == pytest.approx(1.0 + 8000 * 4.0 / 4000)
 
 
@@ -247,9 +252,9 @@ def test_a_measurement_is_made_once(tmp_path):
         made.append(1)
         return {"seconds": len(made)}
 
-    assert [Store(tmp_path).kept("a", measure) for _ in range(2)] == [{"seconds": 1}] * 2
+    assert [Store(tmp_path).load_or_measure("a", measure) for _ in range(2)] == [{"seconds": 1}] * 2
     fresh = Store(tmp_path, fresh=True)
-    assert [fresh.kept("a", measure) for _ in range(2)] == [{"seconds": 2}] * 2
+    assert [fresh.load_or_measure("a", measure) for _ in range(2)] == [{"seconds": 2}] * 2
 
 
 @pytest.mark.parametrize(
@@ -266,7 +271,7 @@ def test_a_measurement_is_made_once(tmp_path):
 def test_a_profile_that_cannot_be_used_is_refused_in_one_line(tmp_path, text, said):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UserError, match=said):
-        Store(tmp_path).kept("a", dict)
+        Store(tmp_path).load_or_measure("a", dict)
 
 
 # Plans
@@ -294,11 +299,11 @@ class Fake:
     def num_variables(self):
         return 5
 
-    def profiled(self, folder):
+    def measure_profiled(self, folder):
         rows, microbatches = folder
         return self._of(rows, microbatches, 1)
 
-    def compiled(self, folder, rows, model):
+    def measure_compiled(self, folder, rows, model):
         found = self._of(folder[0] // rows, folder[1], model)
         found.program.append(reduce("gradients", 40.0, 0, devices=rows))
         return found
@@ -417,7 +422,7 @@ def test_what_stages_pass_on_takes_time_and_is_sent():
 
 
 def test_stages_are_joined_so_that_the_largest_is_smallest():
-    assert Stages((1.0, 1.0, 1.0, 3.0), 0.0).joined(2) == [3.0, 3.0]
+    assert Stages((1.0, 1.0, 1.0, 3.0), 0.0).join_stages(2) == [3.0, 3.0]
     uneven, even = pipelines((10.0, 10.0, 10.0, 30.0)), pipelines()
     assert uneven[4, "1f1b"].step_seconds > 1.5 * even[4, "1f1b"].step_seconds
 
@@ -432,19 +437,19 @@ def test_stages_are_joined_as_trying_every_way_would_join_them(seed):
             cuts = itertools.combinations(range(1, 7), count - 1)
             runs = [[0, *cut, 7] for cut in cuts]
             shares = [[ends[b] - ends[a] for a, b in itertools.pairwise(run)] for run in runs]
-            assert Stages(tuple(work), 0.0).joined(count) == min(shares, key=max)
+            assert Stages(tuple(work), 0.0).join_stages(count) == min(shares, key=max)
 
 
 def test_forty_stages_are_joined_for_twenty_devices():
-    assert Stages((1.0,) * 40, 0.0).joined(20) == [2.0] * 20
-    found = Stages((1.0, 2.0, 3.0, 2.0) * 10, 0.0).joined(20)
+    assert Stages((1.0,) * 40, 0.0).join_stages(20) == [2.0] * 20
+    found = Stages((1.0, 2.0, 3.0, 2.0) * 10, 0.0).join_stages(20)
     assert len(found) == 20 and sum(found) == 80.0 and max(found) == 5.0  # 1 + 2, 3 + 2
 
 
 @pytest.mark.parametrize("count", [0, 5])
 def test_stages_cannot_be_joined_into_none_or_more_than_there_are(count):
     with pytest.raises(ValueError, match=f"`count` must be from 1 to 4, got {count}"):
-        Stages((1.0,) * 4, 0.0).joined(count)
+        Stages((1.0,) * 4, 0.0).join_stages(count)
 
 
 def test_where_memory_is_short_a_pipeline_is_chosen_that_fits():
@@ -459,14 +464,14 @@ def test_where_memory_is_short_a_pipeline_is_chosen_that_fits():
 
 
 def test_a_step_that_only_computes_keeps_at_most_all_cores_busy():
-    found = timed(lambda: np.ones(2**20).sum(), 2, 0.01)
+    found = time_rounds(lambda: np.ones(2**20).sum(), 2, 0.01)
     assert len(found["seconds"]) in (1, 2) and min(found["seconds"]) > 0
     assert 0 < found["busy_share"] <= 1 and found["free_share"] > 0
 
 
 def test_a_long_step_is_timed_once():
     made = []
-    assert len(timed(lambda: made.append(1), 3, 0.0)["seconds"]) == len(made) == 1
+    assert len(time_rounds(lambda: made.append(1), 3, 0.0)["seconds"]) == len(made) == 1
 
 
 def test_paired_steps_start_together_and_all_run():
@@ -505,7 +510,7 @@ def test_a_home_that_cannot_be_written_names_the_option(monkeypatch, tmp_path):
     full = Store(tmp_path / "full", fresh=True)
     (full.folder / "key.json").mkdir()
     with pytest.raises(UserError, match=r"^Cannot write .*/full/key\.json" + rest):
-        full.kept("key", dict)
+        full.load_or_measure("key", dict)
 
 
 def test_what_a_step_allocates_is_what_it_needs():
@@ -537,9 +542,11 @@ def test_a_compiled_step_on_two_devices_reduces_its_gradients(line):
     one, two = plan.predictions()
     assert (one.sent_bytes, two.sent_bytes) == (0, 4 * 4 + 4)  # four gradients and the loss
     folder = programs.folder(8, 1)
-    whole, half = store.profiled(folder).memory, store.compiled(folder, 2).memory
+    whole, half = store.measure_profiled(folder).memory, store.measure_compiled(folder, 2).memory
     assert whole["arguments"] - half["arguments"] == 8 * 4 * 4 / 2  # each has half of the rows
-    assert one.step_seconds == pytest.approx(store.profiled(programs.folder(8, 1)).run.step_seconds)
+    assert one.step_seconds == pytest.approx(
+        store.measure_profiled(programs.folder(8, 1)).run.step_seconds
+    )
 
 
 @pytest.mark.integration

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from onepass.replicator.training.accumulation import accumulate_gradients, split_microbatches
-from onepass.replicator.training.rematerialisation import recomputed, rematerialising
+from onepass.replicator.training.rematerialisation import call_rematerialised, rematerialising
 
 ROWS, LAYERS = 8, 3
 
@@ -77,7 +77,7 @@ def test_a_layer_is_computed_again_with_the_same_gradients(jit_compile):
             tape.watch((x, scale))
             hidden = x
             for kernel in kernels:
-                hidden = recomputed(lambda *a, kernel=kernel: layer(kernel, *a), hidden,
+                hidden = call_rematerialised(lambda *a, kernel=kernel: layer(kernel, *a), hidden,
                                     (scale, None))["x"]  # fmt: skip
             value = tf.reduce_sum(hidden**2)
         return tape.gradient(value, [x, scale, *kernels])

@@ -19,7 +19,7 @@ from onepass.replicator.strategies import server_processes as servers
 from onepass.replicator.strategies.asynchronous import (
     AsynchronousStep,
     ParameterServerReplicator,
-    _checked,
+    _check_task,
 )
 from onepass.replicator.strategies.snapshots import Snapshots
 
@@ -228,7 +228,7 @@ def test_a_cluster_needs_tasks_of_every_kind(missing):
     addresses = {kind: ["localhost:1"] for kind in ("chief", "ps", "worker") if kind != missing}
     task = "ps" if missing == "chief" else "chief"
     with pytest.raises(UserError, match=f"requires a {missing} in TF_CONFIG"):
-        _checked(Task(task, 0, addresses))
+        _check_task(Task(task, 0, addresses))
 
 
 def test_a_cluster_is_needed(monkeypatch):

@@ -86,7 +86,7 @@ def test_the_length_of_every_loop_is_known(name, tmp_path):
         jax.ShapeDtypeStruct(tuple(spec["shape"]), np.dtype(spec["dtype"]))
         for spec in described["inputs"] + described["captured"]
     ]
-    call = portable_run.exported(tmp_path, described).call
+    call = portable_run.load_exported(tmp_path, described).call
     text = jax.jit(lambda *arguments: call(*arguments)).lower(*specs).compile().as_text()
     loops = [line for line in text.splitlines() if re.search(r"\) while\(", line)]
     known = [re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line) for line in loops]

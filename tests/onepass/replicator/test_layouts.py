@@ -31,7 +31,7 @@ def two_blocks(tmp_path_factory):
     batch = {"x": (2, 4, 16), "y": (2, 4, 16)}
     folder = tmp_path_factory.mktemp("step") / "blocks"
     jax_steps.export(folder, jax_steps.transformer(2), weights, batch)
-    program = run.exported(folder, run.read_manifest(folder)["functions"]["step"])
+    program = run.load_exported(folder, run.read_manifest(folder)["functions"]["step"])
     step = Step.read(folder)
     return step, Partitioner(step, program.mlir_module(), {"rows": 1, "model": 4})
 
@@ -52,7 +52,7 @@ def test_one_decision_implies_the_column_row_pair_and_its_moments(two_blocks):
     cuts = tuple(
         COLUMNS if t.name == "weights/block_0/up" else ((),) * len(t.shape) for t in step.arguments
     )
-    found = partitioner.propagated(cuts)
+    found = partitioner.propagate_cuts(cuts)
     cut = {t.name: c for t, c in zip(step.arguments, found, strict=True) if any(c)}
     wanted = pairs("block_0")
     assert cut == {n: c for n, c in wanted.items() if n.split("/")[-1] in ("up", "up_bias", "down")}
@@ -186,5 +186,5 @@ def test_a_cut_product_is_estimated_at_its_share_whichever_dimension_is_cut(left
     partitioner = Partitioner(Step("", [a, b], [], [c], frozenset()), PRODUCT, {"x": 4, "y": 4})
     cuts = tuple(tuple(() if d == "." else (d,) for d in cut) for cut in (left, right))
     whole = 2.0 * 16 * 32 * 64 * 48
-    flops = partitioner.estimated(cuts).flops
+    flops = partitioner.estimate_device(cuts).flops
     assert sum(flops) == whole / devices

@@ -119,7 +119,7 @@ def workdir(data, prepared, alone, tmp_path_factory):
     """A run directory at step 3."""
     config, corpus = prepared
     recipe = training.SpeechRecipe("tiny", CONFIG, data)
-    stored = recipe.described("wavenet", config, **training.heard(corpus))
+    stored = recipe.describe_run("wavenet", config, **training.describe_corpus(corpus))
     run = RunDirectory.create(tmp_path_factory.mktemp("run"), stored)
     run.checkpoints().save(3, alone[1][3])
     run.unlock()
@@ -488,7 +488,7 @@ def test_tensor_float_32_can_be_forbidden(tmp_path):
             variables={}, tensor_float_32=allowed,
         )  # fmt: skip
         described = portable_run.read_manifest(tmp_path)["functions"]["square"]
-        call = portable_run.exported(tmp_path, described).call
+        call = portable_run.load_exported(tmp_path, described).call
         text = jax.jit(call).lower(np.zeros((8, 8), np.float32)).as_text()
         assert ("precision = [HIGHEST, HIGHEST]" in text) == (not allowed)
 

@@ -66,7 +66,7 @@ def ended(processes):
 
 def alone(folder, *options):
     """The state that one process trains."""
-    run.train(folder, run.parsed([*options]))
+    run.train(folder, run.parse_options([*options]))
     return run.Checkpoints(folder / "checkpoints").newest()
 
 

@@ -53,7 +53,7 @@ def density_of(weights):
 
 def test_drawn_frames_have_the_log_density_of_their_noise(weights):
     expected, pitch, where, noise = arrays()
-    found = frame_density.drawn(CONFIG, weights, expected, pitch, where, noise)
+    found = frame_density.draw_differences(CONFIG, weights, expected, pitch, where, noise)
     flat = (found - weights["density_shift"]) @ weights["density_whiten"]
     nats = density_of(weights).nats(batch_of(flat, expected, pitch, where))[0]
     backend = NumpyBackend()
@@ -98,7 +98,7 @@ def recording(seed):
 
 
 def test_training_lowers_the_nats_and_the_voice_keeps_the_density(tmp_path, capsys):
-    shipped = dataclasses.replace(voice.shipped())
+    shipped = dataclasses.replace(voice.shipped_voice())
     fixed = {name: shipped.weights[name] for name in ("harmonics", "mel_mean", "mel_std")}
     silence = np.zeros(BANDS, np.float32)
     scale = types.SimpleNamespace(

@@ -23,7 +23,7 @@ def own(monkeypatch):
         return (Phoneme("^"), *spoken, Phoneme(STOP))
 
     monkeypatch.setattr(voice, "phonemes", spelt)
-    return speech.shipped()
+    return speech.shipped_voice()
 
 
 def text_frames(own, text, **more):

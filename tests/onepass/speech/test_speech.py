@@ -300,7 +300,7 @@ def toy_row(seed=0, phonemes=5):
 
 
 def batch_of(examples_, scale, phonemes, frames):
-    batch = training.stacked(
+    batch = training.stack_rows(
         [training.network_inputs(e, scale) for e in examples_], phonemes, frames
     )
     everything = np.ones((len(examples_), SIZES.encoder_channels), np.float32)
@@ -385,7 +385,7 @@ def test_harmonics_lie_where_those_of_a_tone_lie():
 @needs_espeak
 def test_frames_are_as_many_as_the_durations_say(student):
     spoken = phonemes(TEXT)
-    own = voice.shipped(student.spec)
+    own = voice.shipped_voice(student.spec)
     lengths, hidden = own.durations(spoken)
     frames = speech.text_frames(student, TEXT)
     assert len(lengths) == len(spoken) and lengths.min() >= 1
@@ -409,7 +409,7 @@ def test_the_same_text_gives_the_same_frames_and_another_gives_others(student):
 @needs_espeak
 def test_vowels_are_voiced_and_hissing_is_not(student):
     spoken = phonemes("see saw")
-    own = voice.shipped(student.spec)
+    own = voice.shipped_voice(student.spec)
     lengths, hidden = own.durations(spoken)
     frames, where = own.mel(hidden, lengths), inputs.phoneme_of_frame(lengths)
     pitch = own.pitch(hidden, lengths)
@@ -467,7 +467,7 @@ def test_a_text_that_lasts_too_long_is_refused(student, monkeypatch):
 def test_a_damaged_voice_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no voice"):
         speech.load_voice(tmp_path)
-    own = voice.shipped()
+    own = voice.shipped_voice()
     train.write(tmp_path, own)
     assert speech.load_voice(tmp_path).symbols == own.symbols
     short = {name: value for name, value in own.weights.items() if name != "mel_head"}

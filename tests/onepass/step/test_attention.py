@@ -38,7 +38,7 @@ def test_step_equals_the_call_on_both_sides_of_a_horizon(name, num):
     inputs = tokens(num, 100)
     whole = as_function(network, derived.specs)(inputs)
     first, state = stepped(derived, derived.first_state(num, 64), inputs, (1, 1, 31, 31))
-    state = derived.lengthened(state, 100)
+    state = derived.lengthen_state(state, 100)
     rest, _ = stepped(derived, state, inputs[:, 64:], (1, 31, 1, 1, 1, 1))
     # Sums in another order may round to the next bfloat16.
     unit = 2**-8 if name == "CrossShaped" else 1e-5

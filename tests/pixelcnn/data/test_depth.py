@@ -6,8 +6,8 @@ from image_files import COLOUR, GREY, mistake
 from PIL import Image
 
 from pixelcnn.data.corpus import read_corpus, read_dev
-from pixelcnn.data.depth import depth_of, dtype_of, min_log_scale_of, rescaled
-from pixelcnn.data.detection import Stored, detected, stored_as
+from pixelcnn.data.depth import depth_of, dtype_of, min_log_scale_of, rescale_levels
+from pixelcnn.data.detection import Stored, detect_options, stored_as
 from pixelcnn.data.image_file import ImageError, read_image
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.presets import PRESETS
@@ -71,7 +71,7 @@ def test_the_brightest_image_of_a_folder_says_the_depth_of_all(tmp_path):
     found = all_of(read_corpus(write(tmp_path, [*dark, *bright]), GREY))
     np.testing.assert_array_equal(found[:3], (dark.astype(int) + 128) // 257)
     alone = write(tmp_path / "alone", dark)
-    np.testing.assert_array_equal(all_of(read_corpus(alone, GREY)), rescaled(dark, 10, 8))
+    np.testing.assert_array_equal(all_of(read_corpus(alone, GREY)), rescale_levels(dark, 10, 8))
 
 
 def test_eight_bit_files_among_deeper_ones_are_scaled_up_and_named(tmp_path):
@@ -103,7 +103,7 @@ def test_one_file_of_many_deep_images_is_read(tmp_path, ending):
         np.save(path, images)
     np.testing.assert_array_equal(all_of(read_corpus(path, TWELVE)), images)
     corpus = read_corpus(path, GREY)
-    np.testing.assert_array_equal(all_of(corpus), rescaled(images, 12, 8))
+    np.testing.assert_array_equal(all_of(corpus), rescale_levels(images, 12, 8))
     assert f"12-bit in 16-bit files, scaled to 8 bits: deep.{ending}" in corpus.notes
 
 
@@ -112,7 +112,7 @@ def test_a_train_and_a_dev_file_are_scaled_alike(tmp_path):
     np.savez(tmp_path / "x_dev.npz", images=ramps(4, 900))
     corpus = read_corpus(tmp_path, GREY)
     dev = corpus.splits["dev"].images[..., 0]
-    np.testing.assert_array_equal(dev, rescaled(ramps(4, 900), 12, 8))
+    np.testing.assert_array_equal(dev, rescale_levels(ramps(4, 900), 12, 8))
     deep = read_dev(tmp_path, TWELVE, ()).splits["dev"].images[..., 0]
     np.testing.assert_array_equal(deep, ramps(4, 900))
 
@@ -136,9 +136,9 @@ def test_an_array_that_is_no_image_is_refused(tmp_path, array, what):
 @pytest.mark.parametrize("bits", [8, 10, 12, 16])
 def test_scaling_keeps_both_ends_and_goes_back_and_forth(bits):
     levels = np.arange(256)
-    up = rescaled(levels, 8, bits)
+    up = rescale_levels(levels, 8, bits)
     assert (up.dtype, up[0], up[-1]) == (dtype_of(bits), 0, 2**bits - 1)
-    np.testing.assert_array_equal(rescaled(up, bits, 8), levels)
+    np.testing.assert_array_equal(rescale_levels(up, bits, 8), levels)
 
 
 def test_the_depth_is_the_least_that_has_the_level():
@@ -185,23 +185,23 @@ DEEP_WORDS = ["--data.bits", "12", "--output.levels", "4096", "--output.min-log-
 )  # fmt: skip
 def test_options_that_are_not_said_follow_the_images(tmp_path, said, added):
     folder, config = write(tmp_path, ramps(5)), PRESETS["pixelcnn-cpu-32"].config
-    assert detected(config, ["--data", str(folder), *said]) == added
+    assert detect_options(config, ["--data", str(folder), *said]) == added
 
 
 def test_colour_and_a_preset_of_grey_are_left_as_they_are(tmp_path):
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "c.png")
     for preset in ("pixelcnn-cpu-32", "pixelcnn-smoke"):
-        assert detected(PRESETS[preset].config, [f"--data={tmp_path}"]) == []
-    assert detected(PRESETS["pixelcnn-cpu-32"].config, ["--workdir", "x"]) == []
+        assert detect_options(PRESETS[preset].config, [f"--data={tmp_path}"]) == []
+    assert detect_options(PRESETS["pixelcnn-cpu-32"].config, ["--workdir", "x"]) == []
 
 
 def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path):
     folder = write(tmp_path / "deep", ramps(5))
     (tmp_path / "config.json").write_text('{"data": {"channels": 3}}')
     words = ["--data", str(folder), "--workdir", str(tmp_path)]
-    assert detected(PRESETS["pixelcnn-cpu-32"].config, words) == []
+    assert detect_options(PRESETS["pixelcnn-cpu-32"].config, words) == []
     (tmp_path / "config.json").write_text('{"data": {"channels": 1, "bits": 12}}')
-    assert detected(PRESETS["pixelcnn-cpu-32"].config, words) == [*GREY_WORDS, *DEEP_WORDS]
+    assert detect_options(PRESETS["pixelcnn-cpu-32"].config, words) == [*GREY_WORDS, *DEEP_WORDS]
 
 
 def test_colour_files_are_read_at_a_depth_too(tmp_path):

@@ -19,7 +19,7 @@ from pixelcnn.data.image_file import (
     read_image,
     suffixes,
 )
-from pixelcnn.data.reduction import area_averaged, fitted, subsampled
+from pixelcnn.data.reduction import area_averaged, fit_square, subsample_pixels
 
 COLOUR = ImageRules(8, 3)
 GREY = ImageRules(8, 1)
@@ -64,8 +64,8 @@ def test_a_half_is_rounded_up():
 
 def test_every_kth_pixel_is_the_upper_left_of_its_block():
     levels = noise(27, 27, 3)
-    np.testing.assert_array_equal(subsampled(levels, 8), levels[1:25:3, 1:25:3])
-    np.testing.assert_array_equal(subsampled(levels, 27), levels)
+    np.testing.assert_array_equal(subsample_pixels(levels, 8), levels[1:25:3, 1:25:3])
+    np.testing.assert_array_equal(subsample_pixels(levels, 27), levels)
 
 
 @pytest.mark.parametrize("shape", [(8, 12, 3), (12, 8, 3), (8, 9, 3)])
@@ -73,7 +73,7 @@ def test_the_square_is_cut_from_the_middle(shape):
     levels = noise(*shape)
     top, left = (shape[0] - 8) // 2, (shape[1] - 8) // 2
     expected = levels[top : top + 8, left : left + 8]
-    np.testing.assert_array_equal(fitted(levels, 8, 3, "area"), expected)
+    np.testing.assert_array_equal(fit_square(levels, 8, 3, "area"), expected)
 
 
 def test_colour_becomes_grey_as_in_pillow_and_grey_becomes_equal_colours(saved):
@@ -102,7 +102,7 @@ def test_an_image_stands_upright_as_its_exif_says(saved, orientation):
     exif[0x0112] = orientation
     image = saved(Image.fromarray(levels), COLOUR, exif=exif)
     upright = ORIENTATIONS[orientation](levels)
-    np.testing.assert_array_equal(image.levels, fitted(upright, 8, 3, "area"))
+    np.testing.assert_array_equal(image.levels, fit_square(upright, 8, 3, "area"))
     assert image.stored_size == upright.shape[1::-1]
 
 

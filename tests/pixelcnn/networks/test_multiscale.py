@@ -33,7 +33,7 @@ from pixelcnn.networks.config import (
 )
 from pixelcnn.networks.crops import first_tiles, tile_weights
 from pixelcnn.networks.factor import REACH, Factor
-from pixelcnn.networks.groups import cut, merge, merged, paste, split, subsampled
+from pixelcnn.networks.groups import cut, merge, merge_groups, paste, split, subsample_blocks
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.pixelcnn import PLACE, with_coordinates
@@ -79,27 +79,27 @@ def test_groups_are_the_corners_of_each_tile_in_reading_order():
 def test_merged_images_hold_the_groups_known_and_zeros_for_the_last():
     image = shaped(2, 4, 6) + 1
     groups = split(image)
-    np.testing.assert_array_equal(merged(groups[:1]), image[:, ::2, ::2])
-    np.testing.assert_array_equal(merged(groups[:2]), image[:, ::2])
+    np.testing.assert_array_equal(merge_groups(groups[:1]), image[:, ::2, ::2])
+    np.testing.assert_array_equal(merge_groups(groups[:2]), image[:, ::2])
     expected = image.numpy()
     expected[:, 1::2, 1::2] = 0
-    np.testing.assert_array_equal(merged(groups[:3]), expected)
+    np.testing.assert_array_equal(merge_groups(groups[:3]), expected)
 
 
 def test_a_subsample_is_group_one_of_group_one():
     image = shaped(2, 16, 16)
-    np.testing.assert_array_equal(subsampled(image, 16), image)
+    np.testing.assert_array_equal(subsample_blocks(image, 16), image)
     expected = image
     for size in (8, 4, 2, 1):
         expected = split(expected)[0]
-        np.testing.assert_array_equal(subsampled(image, size), expected)
+        np.testing.assert_array_equal(subsample_blocks(image, size), expected)
 
 
 @pytest.mark.parametrize(("height", "width", "size"), [(16, 16, 6), (16, 8, 8)])
 def test_what_does_not_divide_the_image_is_refused(height, width, size):
     rule = f"`size` must divide the image, {height} x {width}, got {size}."
     with pytest.raises(ValueError, match=re.escape(rule)):
-        subsampled(shaped(1, height, width), size)
+        subsample_blocks(shaped(1, height, width), size)
 
 
 def test_paste_undoes_cut_and_cut_undoes_paste():
@@ -332,7 +332,7 @@ def test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole(kind):
         at = Condition(condition.vector, crops_of(map_))
         weighed = [weights[i : i + 2] for i in first]
         tiles = np.stack([np.outer(y, x) for y, x in itertools.product(weighed, weighed)])
-        expected = factor.conditionals(groups[own], groups[:own], at).weighted(tiles).nats()
+        expected = factor.conditionals(groups[own], groups[:own], at).apply_weights(tiles).nats()
         np.testing.assert_allclose(found[part], expected, rtol=1e-5)
         assert len(np.unique(np.round(expected, 4))) == 9
 

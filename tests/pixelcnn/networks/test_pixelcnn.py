@@ -212,7 +212,7 @@ def test_the_untrained_prediction_is_the_mean_of_above_and_left():
 def test_the_prediction_alone_is_that_of_a_call():
     network = pixelcnn_of(output_of(channels=3), map_=2)
     image, condition = image_of(2, 5, 6, 3), condition_of(2, 5, 6, 0, 2)
-    found = network.prediction(image, network.placed(condition, image))
+    found = network.prediction(image, network.add_coordinates(condition, image))
     np.testing.assert_array_equal(found, network(image, condition).prediction)
 
 
@@ -250,7 +250,7 @@ def test_only_coordinates_tell_places_in_an_endless_plane_apart():
 
 def test_rows_and_columns_have_coordinates_of_their_own():
     network = pixelcnn_of(coordinates=True)
-    map_ = network.placed(NONE, image_of(1, 2, 4)).map[0]
+    map_ = network.add_coordinates(NONE, image_of(1, 2, 4)).map[0]
     np.testing.assert_allclose(map_[..., 0], [[-0.5] * 4, [0.5] * 4])
     np.testing.assert_allclose(map_[..., 1], [[-0.75, -0.25, 0.25, 0.75]] * 2)
 

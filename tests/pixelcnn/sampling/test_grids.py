@@ -7,9 +7,9 @@ from PIL import Image
 from pixelcnn.sampling.grids import (
     GAP,
     LEAST_SIDE,
-    enlarged,
+    enlarge_pixels,
     grid,
-    labelled,
+    label_image,
     strip,
     write_gif,
     write_png,
@@ -52,14 +52,14 @@ def test_a_grid_shows_small_grey_images_in_colour_and_enlarged():
 def test_a_label_stands_below_its_image_and_is_cut_where_there_is_no_room():
     image = noise(48, channels=1)
     texts = ("a dog", "a cat", "a dog " * 9, "a dog " * 10 + "cat")
-    dog, cat, long, longer = (labelled(image, text) for text in texts)
+    dog, cat, long, longer = (label_image(image, text) for text in texts)
     for shown in (dog, cat, long, longer):
-        np.testing.assert_array_equal(shown[:96], enlarged(np.repeat(image, 3, -1), 96))
+        np.testing.assert_array_equal(shown[:96], enlarge_pixels(np.repeat(image, 3, -1), 96))
     assert dog.shape == longer.shape == (96 + 36, 96, 3)
     ink = [(shown[96:] < 128).sum() for shown in (dog, long)]
     assert 0 < ink[0] < ink[1] and not np.array_equal(dog, cat)
     assert (dog[96 + 13 :] == 255).all()
-    np.testing.assert_array_equal(labelled(image, "\n dög 犬")[:96], dog[:96])
+    np.testing.assert_array_equal(label_image(image, "\n dög 犬")[:96], dog[:96])
     sheet = grid([dog, cat], columns=1)
     assert sheet.shape == (2 * (132 + GAP) + GAP, 96 + 2 * GAP, 3)
     np.testing.assert_array_equal(sheet[132 + 2 * GAP :][:132, GAP:-GAP], cat)
@@ -67,8 +67,8 @@ def test_a_label_stands_below_its_image_and_is_cut_where_there_is_no_room():
 
 def test_enlarging_repeats_every_pixel_until_it_is_wide_enough():
     image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    np.testing.assert_array_equal(enlarged(image, 2), image)
-    twice = enlarged(image, 3)
+    np.testing.assert_array_equal(enlarge_pixels(image, 2), image)
+    twice = enlarge_pixels(image, 3)
     assert twice.shape == (4, 4, 3)
     for row in range(4):
         for column in range(4):
@@ -79,10 +79,10 @@ def test_enlarging_repeats_every_pixel_until_it_is_wide_enough():
 def test_a_strip_shows_every_scale_as_large_as_the_last(last):
     scales = [noise(side, seed=side) for side in (4, last // 2, last)]
     sheet = strip(scales)
-    side = enlarged(scales[-1], LEAST_SIDE).shape[0]
+    side = enlarge_pixels(scales[-1], LEAST_SIDE).shape[0]
     assert sheet.shape == (side + 2 * GAP, 3 * (side + GAP) + GAP, 3)
     for i, scale in enumerate(scales):
-        np.testing.assert_array_equal(at(sheet, 0, i, side), enlarged(scale, side))
+        np.testing.assert_array_equal(at(sheet, 0, i, side), enlarge_pixels(scale, side))
 
 
 @pytest.mark.parametrize("channels", [1, 3])

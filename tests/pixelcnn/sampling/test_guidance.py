@@ -23,7 +23,12 @@ from pixelcnn.networks.outputs import (
     guided_nats,
     sample_guided,
 )
-from pixelcnn.sampling.generation import counted, sample_multiscale, sample_pixelcnn, sampler_of
+from pixelcnn.sampling.generation import (
+    count_passes,
+    sample_multiscale,
+    sample_pixelcnn,
+    sampler_of,
+)
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix
 
@@ -48,7 +53,7 @@ def drawn(output, sampler="cached", guidance=2.0, labels=(0, 1), rows=(0, 1), **
     fixed = (CONDITIONER, network_of(output), SIDE, SAMPLERS_AND_SLOTS[sampler], batch, *numbered)
     weight = None if guidance is None else tf.constant(guidance)
     images = sample_pixelcnn(*fixed, fields.get("given"), fields.get("temperature", 1.0), weight)
-    return np.array(counted(images).levels)
+    return np.array(count_passes(images).levels)
 
 
 @pytest.mark.slow

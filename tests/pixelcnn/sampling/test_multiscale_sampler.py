@@ -11,7 +11,7 @@ from marks import some_slow
 
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.factor import Factor
-from pixelcnn.networks.groups import split, subsampled
+from pixelcnn.networks.groups import split, subsample_blocks
 from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
 from pixelcnn.sampling.generation import sampler_of
@@ -155,7 +155,7 @@ def test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind)
 def test_a_larger_image_of_a_seed_has_the_smaller_one_for_its_sub_sample(kind):
     large = drawn(kind, 2 * SIZE)
     for size in (4, SIZE):
-        np.testing.assert_array_equal(subsampled(large, size), drawn(kind, size))
+        np.testing.assert_array_equal(subsample_blocks(large, size), drawn(kind, size))
 
 
 @pytest.mark.parametrize("kind", B_SLOW)
@@ -165,7 +165,7 @@ def test_a_given_start_is_kept_and_drawn_on(kind):
     inputs = inputs_of(model, SIZE)
     images = sample_scales(model, inputs, SIZE, start)
     assert [image.shape[1] for image in images] == [4, 8]
-    np.testing.assert_array_equal(subsampled(images[-1], 4), start)
+    np.testing.assert_array_equal(subsample_blocks(images[-1], 4), start)
     assert (images[-1] != drawn(kind)).numpy().any()
     whole = sample_scales(model, inputs, SIZE)
     again = sample_scales(model, inputs, SIZE, whole[1])
@@ -176,12 +176,14 @@ def test_a_given_start_is_kept_and_drawn_on(kind):
 def test_each_scale_has_a_temperature_of_its_own(kind):
     warm = drawn(kind)
     cold_above = drawn(kind, temperature=(1.0, 1.0, 0.0, 1.0))
-    np.testing.assert_array_equal(subsampled(cold_above, 4), subsampled(warm, 4))
+    np.testing.assert_array_equal(subsample_blocks(cold_above, 4), subsample_blocks(warm, 4))
     assert (cold_above != warm).any()
     one, other = (drawn(kind, seed=seed, temperature=0.0) for seed in (5, 6))
     np.testing.assert_array_equal(one, other)
     inputs = inputs_of(conditioned(kind), SIZE, temperature=(1.0, 1.0, 0.0, 1.0))
-    found = sample_scales(conditioned(kind), inputs, SIZE, tf.constant(subsampled(one, 4)))[-1]
+    found = sample_scales(conditioned(kind), inputs, SIZE, tf.constant(subsample_blocks(one, 4)))[
+        -1
+    ]
     np.testing.assert_array_equal(found, one)
 
 

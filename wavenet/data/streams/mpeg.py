@@ -133,7 +133,9 @@ def _frame(data: bytes) -> Frame | None:
     padding = (data[2] >> 1) & 1
     length = 4 * (12 * bits // hz + padding) if layer == 1 else samples // 8 * bits // hz + padding
     mono = data[3] >> 6 == _MONO
-    return Frame(length, samples, (version, layer, hz, mono), _counted(data, kind, layer, mono))
+    return Frame(
+        length, samples, (version, layer, hz, mono), _count_frames(data, kind, layer, mono)
+    )
 
 
 def _certain_frame(data: bytes) -> Frame:
@@ -147,7 +149,7 @@ def _certain_frame(data: bytes) -> Frame:
     return frame
 
 
-def _counted(data: bytes, kind: int, layer: int, mono: bool) -> int | None:
+def _count_frames(data: bytes, kind: int, layer: int, mono: bool) -> int | None:
     if layer != 3:
         return None
     place = 4 + _side_bytes(kind, mono)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onepass.machine.kernels import (
-    aligned,
+    aligned_zeros,
     clear,
     compiled,
     copy,
@@ -133,7 +133,9 @@ def head(plan: np.record, index: int) -> None:
 
 
 @compiled
-def _predicted(plan: np.record, past: np.ndarray, described: np.ndarray, place: int) -> np.float32:
+def _predict_sample(
+    plan: np.record, past: np.ndarray, described: np.ndarray, place: int
+) -> np.float32:
     total = np.float32(0.0)
     for k in range(plan.prediction_order):
         total += described[COEFFICIENTS + k] * past[place - 1 - k]
@@ -149,7 +151,7 @@ def finish(
     time = step * plan.bunch + index
     for row in range(plan.rows):
         described, outputs = chunk.described[row, step], arrays.outputs[row]
-        predicted = _predicted(plan, history[WAVE, row], described, place)
+        predicted = _predict_sample(plan, history[WAVE, row], described, place)
         for k in range(count):
             outputs[count + k] = predicted + described[GAIN] * outputs[count + k]
             outputs[2 * count + k] += described[LOG_GAIN]
@@ -187,7 +189,7 @@ def run_bunches(plan: np.record, arrays: BunchArrays, chunk: Chunk, alone: bool)
             finish(plan, arrays, chunk, step, index, place + index)
 
 
-def described(network: VocoderWaveNet, condition: np.ndarray) -> np.ndarray:
+def describe_steps(network: VocoderWaveNet, condition: np.ndarray) -> np.ndarray:
     """Return the prediction, level and pitch of each step, from a condition [batch, steps, ...].
 
     The result is float32 [batch, steps, channels], with the channels GAIN to COEFFICIENTS.
@@ -218,7 +220,7 @@ def _buffers(plan: np.void) -> Buffers:
         "head_units": [rows, unit],
         "hidden": [rows, unit],
     }
-    return {name: aligned(shape) for name, shape in shapes.items()}
+    return {name: aligned_zeros(shape) for name, shape in shapes.items()}
 
 
 def _arrays(weights: PackedWeights, buffers: Buffers) -> BunchArrays:

@@ -228,7 +228,7 @@ class NumbaVocoderSampler(CompiledSampler):
     def _given_conditions(self, condition: np.ndarray) -> Conditions:
         made = condition[:, :: self._config.bunch_samples]
         return Conditions(
-            made[..., : self.network.gate_channels], bunches.described(self.network, made)
+            made[..., : self.network.gate_channels], bunches.describe_steps(self.network, made)
         )
 
 

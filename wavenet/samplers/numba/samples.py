@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onepass.machine.kernels import add, aligned, compiled, copy, entry, multiply, rectify
+from onepass.machine.kernels import add, aligned_zeros, compiled, copy, entry, multiply, rectify
 from wavenet.network import WaveNet
 from wavenet.samplers.numba.draw import add_prediction, draw, remember
 from wavenet.samplers.numba.layers import Chunk, begin, input_slot, run_layers
@@ -113,11 +113,11 @@ def program_of(network: WaveNet) -> Program:
 
 def _buffers(plan: np.void) -> Buffers:
     rows = int(plan["rows"])
-    latest = aligned([rows], np.int32)
+    latest = aligned_zeros([rows], np.int32)
     latest[:] = -1
     return {
-        "hidden": aligned([rows, int(plan["skip_bytes"]) // 4]),
-        "history": aligned([rows, int(plan["front_width"])]),
+        "hidden": aligned_zeros([rows, int(plan["skip_bytes"]) // 4]),
+        "history": aligned_zeros([rows, int(plan["front_width"])]),
         "latest": latest,
     }
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.foundation.cores import Apart
-from onepass.machine.kernels import aligned
+from onepass.machine.kernels import aligned_zeros
 from onepass.machine.pace import Pace
 from wavenet.samplers.numba.layers import BLOCK, Chunk, run_aside
 from wavenet.samplers.numba.weights import PackedWeights
@@ -53,9 +53,9 @@ def _layer_buffers(weights: PackedWeights, plan: np.void) -> Buffers:
         "outputs": [rows, output],
         "chances": [output],
     }
-    buffers = {name: aligned(shape) for name, shape in shapes.items()}
+    buffers = {name: aligned_zeros(shape) for name, shape in shapes.items()}
     # Each counter gets two cache lines, since processors fetch them in pairs.
-    return buffers | {name: aligned([16], np.int64) for name in ("lead_done", "aside_done")}
+    return buffers | {name: aligned_zeros([16], np.int64) for name in ("lead_done", "aside_done")}
 
 
 # Minimum number of rows for which a separate thread, which reads all the weights, pays off.

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
 from onepass.likelihoods.capabilities import with_scales
 from onepass.machine import kernels
-from onepass.machine.kernels import LANES, aligned, pack_matrix, padded
+from onepass.machine.kernels import LANES, aligned_zeros, pack_matrix, pad_channels
 
 MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
 LOOPS: dict[type, int] = {
@@ -95,16 +95,16 @@ def pack(network: Any) -> PackedWeights:
     config = network.config
     parts = _front_parts(network) | layer_parts(network) | _head_parts(network)
     sizes = layer_sizes(network) | {"condition_inputs": config.gate_inputs}
-    return packed(network, PLAN, sizes, parts)
+    return pack_weights(network, PLAN, sizes, parts)
 
 
-def packed(network: Any, plan_type: np.dtype, sizes: dict, parts: dict) -> PackedWeights:
+def pack_weights(network: Any, plan_type: np.dtype, sizes: dict, parts: dict) -> PackedWeights:
     """Copy the `parts` to one block of memory and return it with its plan."""
     config = network.config
     plan = np.zeros(1, plan_type)[0]
     for name, value in sizes.items():
         plan[name] = value
-    memory = aligned([sum(_whole_lines(part.size) for part in parts.values())])
+    memory = aligned_zeros([sum(_whole_lines(part.size) for part in parts.values())])
     start = 0
     for name, part in parts.items():
         memory[start : start + part.size] = part.ravel()
@@ -157,8 +157,8 @@ def layer_sizes(network: Any) -> dict[str, float]:
 
 def in_vectors(channels: dict[str, int]) -> dict[str, int]:
     """Return the padded sizes NAME_vectors and NAME_bytes for each number of channels."""
-    vectors = {f"{name}_vectors": padded(count) // LANES for name, count in channels.items()}
-    return vectors | {f"{name}_bytes": padded(count) * 4 for name, count in channels.items()}
+    vectors = {f"{name}_vectors": pad_channels(count) // LANES for name, count in channels.items()}
+    return vectors | {f"{name}_bytes": pad_channels(count) * 4 for name, count in channels.items()}
 
 
 def _front_parts(network: Any) -> dict[str, np.ndarray]:
@@ -224,7 +224,7 @@ def _head_parts(network: Any) -> dict[str, np.ndarray]:
 def wide(array: ArrayLike) -> np.ndarray:
     """Return an array [..., channels] padded with zeros to whole vectors."""
     array = np.asarray(array, np.float32)
-    short = padded(array.shape[-1]) - array.shape[-1]
+    short = pad_channels(array.shape[-1]) - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, short)])
 
 
@@ -251,7 +251,7 @@ def pack_vocoder(network: Any) -> PackedWeights:
         "front_bias": wide(network.front_bias),
     }
     parts |= layer_parts(network) | _bunch_head_parts(network)
-    return packed(network, BUNCH_PLAN, layer_sizes(network) | _bunch_sizes(network), parts)
+    return pack_weights(network, BUNCH_PLAN, layer_sizes(network) | _bunch_sizes(network), parts)
 
 
 def _bunch_sizes(network: Any) -> dict[str, int]:

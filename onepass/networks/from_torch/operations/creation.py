@@ -12,22 +12,22 @@ from onepass.networks.from_torch.values import UNITS, as_dtype, as_shape, is_ten
 VALUES = {"zeros": 0, "ones": 1, "empty": 0}
 
 
-def _filled(shape: Sequence[Any], value: Any, dtype: Any) -> tf.Tensor:
+def _fill_shape(shape: Sequence[Any], value: Any, dtype: Any) -> tf.Tensor:
     return tf.fill(as_shape(shape), as_dtype(value, tf.as_dtype(dtype)))
 
 
 def _register(name: str, value: int) -> None:
     @aten(name)
     def _new(shape: Sequence[Any], *ignored: Any, dtype: Any = None) -> tf.Tensor:
-        return _filled(shape, value, dtype or tf.float32)
+        return _fill_shape(shape, value, dtype or tf.float32)
 
     @aten(f"{name}_like")
     def _like(x: tf.Tensor, dtype: Any = None) -> tf.Tensor:
-        return _filled(sizes(x), value, dtype or x.dtype)
+        return _fill_shape(sizes(x), value, dtype or x.dtype)
 
     @aten(f"new_{name}")
     def _of_dtype(x: tf.Tensor, shape: Sequence[Any], dtype: Any = None) -> tf.Tensor:
-        return _filled(shape, value, dtype or x.dtype)
+        return _fill_shape(shape, value, dtype or x.dtype)
 
 
 for _name, _value in VALUES.items():
@@ -40,11 +40,13 @@ def _dtype_of(value: Any) -> tf.DType:
 
 @aten("full")
 def _full(shape: Sequence[Any], value: Any, dtype: Any = None) -> tf.Tensor:
-    return _filled(shape, value, dtype or _dtype_of(value))
+    return _fill_shape(shape, value, dtype or _dtype_of(value))
 
 
-aten("full_like", "fill")(lambda x, value, dtype=None: _filled(sizes(x), value, dtype or x.dtype))
-aten("new_full")(lambda x, shape, value, dtype=None: _filled(shape, value, dtype or x.dtype))
+aten("full_like", "fill")(
+    lambda x, value, dtype=None: _fill_shape(sizes(x), value, dtype or x.dtype)
+)
+aten("new_full")(lambda x, shape, value, dtype=None: _fill_shape(shape, value, dtype or x.dtype))
 aten("scalar_tensor")(lambda value, dtype=None: as_dtype(value, dtype or tf.float32))
 
 

@@ -12,7 +12,7 @@ from onepass.networks.from_torch.values import (
     axis_of,
     floating,
     is_tensor,
-    promoted,
+    promote_dtypes,
     result_type,
 )
 
@@ -89,11 +89,11 @@ OTHERS: dict[str, Function] = {
     SAME: lambda x, *ignored, **options: tf.convert_to_tensor(x),
     "rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
     "floor_divide": lambda a, b: _div(a, b, "floor"),
-    "float_power": lambda a, b: tf.pow(*promoted(a, b, dtype=tf.float64)),
+    "float_power": lambda a, b: tf.pow(*promote_dtypes(a, b, dtype=tf.float64)),
     "lerp": lambda a, b, weight: a + as_dtype(weight, a.dtype) * (b - a),
-    "addcmul": lambda x, a, b, value=1: _add(x, tf.multiply(*promoted(a, b)), value),
+    "addcmul": lambda x, a, b, value=1: _add(x, tf.multiply(*promote_dtypes(a, b)), value),
     "addcdiv": lambda x, a, b, value=1: _add(x, _div(a, b), value),
-    "where": lambda chosen, a, b: tf.where(tf.cast(chosen, tf.bool), *promoted(a, b)),
+    "where": lambda chosen, a, b: tf.where(tf.cast(chosen, tf.bool), *promote_dtypes(a, b)),
     "masked_fill": lambda x, mask, value: tf.where(mask, as_dtype(value, x.dtype), x),
     "clamp_min": lambda x, bound: _clamp(x, bound),
     "clamp_max": lambda x, bound: _clamp(x, None, bound),
@@ -112,7 +112,7 @@ OTHERS: dict[str, Function] = {
 
 
 def _to_floats(values: Sequence[Any]) -> list[tf.Tensor]:
-    return [floating(x) for x in (promoted(*values) if len(values) > 1 else values)]
+    return [floating(x) for x in (promote_dtypes(*values) if len(values) > 1 else values)]
 
 
 def _to_booleans(values: Sequence[Any]) -> list[tf.Tensor]:
@@ -128,7 +128,7 @@ def _register(functions: Mapping[str, Function], prepare: Function) -> None:
 def _register_of_two(names: str, function: Function, of_booleans: Function | None) -> None:
     @aten(*names.split())
     def rule(a: Any, b: Any) -> tf.Tensor:
-        a, b = promoted(a, b)
+        a, b = promote_dtypes(a, b)
         return (of_booleans if of_booleans and a.dtype.is_bool else function)(a, b)
 
 
@@ -144,7 +144,7 @@ for _names, _function in OTHERS.items():
 
 @aten("add")
 def _add(a: Any, b: Any, alpha: Any = 1) -> tf.Tensor:
-    a, b = promoted(a, b)
+    a, b = promote_dtypes(a, b)
     if a.dtype.is_bool:
         return tf.logical_or(a, b)
     return a + b if alpha == 1 else a + b * as_dtype(alpha, b.dtype)
@@ -152,13 +152,13 @@ def _add(a: Any, b: Any, alpha: Any = 1) -> tf.Tensor:
 
 @aten("sub", "subtract")
 def _sub(a: Any, b: Any, alpha: Any = 1) -> tf.Tensor:
-    a, b = promoted(a, b)
+    a, b = promote_dtypes(a, b)
     return a - b if alpha == 1 else a - b * as_dtype(alpha, b.dtype)
 
 
 @aten("div", "divide", "true_divide")
 def _div(a: Any, b: Any, rounding_mode: str | None = None) -> tf.Tensor:
-    a, b = promoted(a, b)
+    a, b = promote_dtypes(a, b)
     if rounding_mode is None:
         return floating(a) / floating(b)
     if rounding_mode == "floor":
@@ -171,8 +171,8 @@ def _div(a: Any, b: Any, rounding_mode: str | None = None) -> tf.Tensor:
 @aten("pow")
 def _pow(a: Any, b: Any) -> tf.Tensor:
     if not is_tensor(b) and b == 2:
-        return tf.square(promoted(a, b)[0])
-    return tf.pow(*promoted(a, b))
+        return tf.square(promote_dtypes(a, b)[0])
+    return tf.pow(*promote_dtypes(a, b))
 
 
 @aten("nan_to_num")

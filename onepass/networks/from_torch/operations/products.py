@@ -142,7 +142,7 @@ def _same_or_valid(padding: Any, weight: tf.Tensor, dilation: Sequence[int]) -> 
     return [[span // 2, span - span // 2] if padding == "same" else [0, 0] for span in spans]
 
 
-def _transposed(
+def _transpose_convolution(
     x: tf.Tensor,
     weight: tf.Tensor,
     bias: Any,
@@ -165,11 +165,11 @@ def _transposed(
             x = x[along(axis, max(-low, 0), min(high, 0) or None)]
     pads = [[max(low, 0), max(high, 0)] for low, high in pads]
     kernel = tf.reverse(weight, list(range(2, axes + 2)))
-    kernel = tf.concat([_swapped(part) for part in tf.split(kernel, groups, 0)], 0)
+    kernel = tf.concat([_swap_channels(part) for part in tf.split(kernel, groups, 0)], 0)
     return _conv(x, kernel, bias, [1] * axes, pads, dilation, groups)
 
 
-def _swapped(kernel: tf.Tensor) -> tf.Tensor:
+def _swap_channels(kernel: tf.Tensor) -> tf.Tensor:
     return tf.transpose(kernel, [1, 0, *range(2, kernel.shape.rank)])
 
 
@@ -211,7 +211,7 @@ def _register(axes: int) -> None:
         step, pad, more, width = (
             pairs(each, axes) for each in (stride, padding, output_padding, dilation)
         )
-        return _transposed(x, weight, bias, step, pad, more, groups, width)
+        return _transpose_convolution(x, weight, bias, step, pad, more, groups, width)
 
 
 for _axes in (1, 2, 3):
@@ -235,7 +235,7 @@ def _convolution(
         pairs(each, axes) for each in (stride, padding, dilation, output_padding)
     )
     if transposed:
-        return _transposed(x, weight, bias, step, pad, more, groups, width)
+        return _transpose_convolution(x, weight, bias, step, pad, more, groups, width)
     return _conv(x, weight, bias, step, [[n, n] for n in pad], width, groups)
 
 

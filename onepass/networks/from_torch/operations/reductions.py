@@ -13,18 +13,18 @@ from onepass.networks.from_torch.values import (
     as_shape,
     axes_of,
     axis_of,
-    counted,
     floating,
     moved_back,
     product,
     sizes,
+    widen_integers,
     with_last,
 )
 
 Function = Callable[..., Any]
 
 
-def _reduced(function: Function, prepare: Function) -> Function:
+def _reduction_rule(function: Function, prepare: Function) -> Function:
     def rule(x: tf.Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> tf.Tensor:
         x = prepare(x) if dtype is None else tf.cast(x, dtype)
         return function(x, axes_of(x, dim), keepdim)
@@ -34,8 +34,8 @@ def _reduced(function: Function, prepare: Function) -> Function:
 
 # What is reduced, after the function of the tensor that comes first.
 REDUCTIONS: dict[str, tuple[Function, Function]] = {
-    "sum": (tf.reduce_sum, counted),
-    "prod": (tf.reduce_prod, counted),
+    "sum": (tf.reduce_sum, widen_integers),
+    "prod": (tf.reduce_prod, widen_integers),
     "mean": (tf.reduce_mean, tf.convert_to_tensor),
     "amax": (tf.reduce_max, tf.convert_to_tensor),
     "amin": (tf.reduce_min, tf.convert_to_tensor),
@@ -45,7 +45,7 @@ REDUCTIONS: dict[str, tuple[Function, Function]] = {
     "count_nonzero": (tf.reduce_sum, lambda x: tf.cast(tf.cast(x, tf.bool), tf.int64)),
 }
 for _name, _pair in REDUCTIONS.items():
-    aten(_name)(_reduced(*_pair))
+    aten(_name)(_reduction_rule(*_pair))
 
 
 def _register_extreme(name: str, reduce: Function, place: Function) -> None:
@@ -114,7 +114,7 @@ def _norm(
 
 def _cumulative(function: Function) -> Function:
     def rule(x: tf.Tensor, dim: int, dtype: Any = None) -> tf.Tensor:
-        x = counted(x) if dtype is None else tf.cast(x, dtype)
+        x = widen_integers(x) if dtype is None else tf.cast(x, dtype)
         return function(x, axis_of(x, dim)) if x.shape.rank else x
 
     return rule
@@ -151,7 +151,7 @@ aten("softmax", "_softmax", "_safe_softmax")(_over_axis(tf.nn.softmax))
 aten("log_softmax", "_log_softmax")(_over_axis(tf.nn.log_softmax))
 
 
-def _scaled(x: tf.Tensor, weight: Any, bias: Any) -> tf.Tensor:
+def _scale_and_shift(x: tf.Tensor, weight: Any, bias: Any) -> tf.Tensor:
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
 
@@ -168,7 +168,7 @@ def _layer_norm(
     x: tf.Tensor, shape: Sequence[int], weight: Any = None, bias: Any = None, *rest: Any
 ) -> tf.Tensor:
     axes = list(range(x.shape.rank - len(shape), x.shape.rank))
-    return _scaled(_standard(x, axes, rest[0] if rest else 1e-5), weight, bias)
+    return _scale_and_shift(_standard(x, axes, rest[0] if rest else 1e-5), weight, bias)
 
 
 aten("native_layer_norm")(lambda *arguments: [_layer_norm(*arguments)])
@@ -181,7 +181,7 @@ def _rms_norm(
     axes = list(range(x.shape.rank - len(shape), x.shape.rank))
     eps = 2.0 ** (-23 if x.dtype == tf.float32 else -52) if eps is None else eps
     mean = tf.reduce_mean(tf.square(x), axes, True)
-    return _scaled(x * tf.math.rsqrt(mean + as_dtype(eps, x.dtype)), weight, None)
+    return _scale_and_shift(x * tf.math.rsqrt(mean + as_dtype(eps, x.dtype)), weight, None)
 
 
 def _by_channel(value: Any, x: tf.Tensor) -> Any:
@@ -197,7 +197,7 @@ def _group_norm(
     parts = tf.reshape(x, as_shape([batch, groups, channels // groups, *others]))
     y = _standard(parts, list(range(2, parts.shape.rank)), eps)
     y = tf.reshape(y, as_shape([batch, channels, *others]))
-    return _scaled(y, _by_channel(weight, x), _by_channel(bias, x))
+    return _scale_and_shift(y, _by_channel(weight, x), _by_channel(bias, x))
 
 
 @aten("instance_norm")
@@ -206,7 +206,7 @@ def _instance_norm(x: tf.Tensor, weight: Any, bias: Any, mean: Any, var: Any, *r
     if not from_input:
         return _batch_norm(x, weight, bias, mean, var, False, 0.0, eps)
     y = _standard(x, list(range(2, x.shape.rank)), eps)
-    return _scaled(y, _by_channel(weight, x), _by_channel(bias, x))
+    return _scale_and_shift(y, _by_channel(weight, x), _by_channel(bias, x))
 
 
 @aten("batch_norm")
@@ -223,7 +223,7 @@ def _native_batch_norm(
     scale = tf.math.rsqrt(var + as_dtype(eps, var.dtype))
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
-    return [_scaled(x, _by_channel(scale, x), _by_channel(shift, x))]
+    return [_scale_and_shift(x, _by_channel(scale, x), _by_channel(shift, x))]
 
 
 @aten("_weight_norm")

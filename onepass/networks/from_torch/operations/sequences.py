@@ -77,7 +77,7 @@ def _lstm(
     return tf.sigmoid(leave) * tf.tanh(cell), cell
 
 
-def _stepped(mode: str, weights: Sequence[tf.Tensor]) -> Callable[[Any, tf.Tensor], Any]:
+def _step_function(mode: str, weights: Sequence[tf.Tensor]) -> Callable[[Any, tf.Tensor], Any]:
     """Return a function from a layer's state and the gates of its input to its next state."""
     weight, bias = weights[1], weights[3] if len(weights) > 2 else None
     if mode == "GRU":
@@ -109,7 +109,7 @@ def _recurrent(
             gates = _linear(x, own[0], own[2] if has_bias else None)
             first = tuple(state[place] for state in states)
             found = tf.scan(
-                _stepped(mode, own),
+                _step_function(mode, own),
                 tf.transpose(tf.reverse(gates, [1]) if way else gates, [1, 0, 2]),
                 first if mode == "LSTM" else first[0],
             )
@@ -122,7 +122,7 @@ def _recurrent(
 
 
 @aten("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
-def _refused(*arguments: Any) -> None:
+def _refuse_recurrent(*arguments: Any) -> None:
     raise ValueError(
         "recurrent layers must be exported by onepass.from_torch(module), since torch fixes the"
         " length when it exports them"
@@ -133,7 +133,7 @@ def _register_cell(name: str) -> None:
     @aten(f"{name}_cell")
     def rule(x: tf.Tensor, state: Any, *weights: Any) -> Any:
         bias = weights[2] if len(weights) > 2 else None
-        found = _stepped(MODES[name], weights)(state, _linear(x, weights[0], bias))
+        found = _step_function(MODES[name], weights)(state, _linear(x, weights[0], bias))
         return list(found) if name == "lstm" else found
 
 

@@ -14,7 +14,7 @@ from onepass.networks.from_torch.values import (
     broadcast_shape,
     is_tensor,
     product,
-    promoted,
+    promote_dtypes,
     result_type,
     sizes,
 )
@@ -123,13 +123,13 @@ def repeat_interleave(
 def _cat(xs: list[tf.Tensor], dim: int = 0) -> tf.Tensor:
     # Of tensors with one axis, PyTorch skips the empty ones.
     rank = max(x.shape.rank for x in xs)
-    xs = promoted(*(x for x in xs if x.shape.rank == rank), dtype=result_type(*xs))
+    xs = promote_dtypes(*(x for x in xs if x.shape.rank == rank), dtype=result_type(*xs))
     return tf.concat(xs, axis_of(xs[0], dim))
 
 
 @aten("stack")
 def _stack(xs: list[tf.Tensor], dim: int = 0) -> tf.Tensor:
-    xs = promoted(*xs)
+    xs = promote_dtypes(*xs)
     return tf.stack(xs, axis_of(xs[0], dim, 1))
 
 

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from .partition import Estimate
-from .program import Operation, combined, read_program
+from .program import Operation, combine_collectives, read_program
 from .simulation import Network, simulate
 
 # Floating-point operations and memory bytes per second of a device; bandwidth in Gbit/s and latency
@@ -55,7 +55,7 @@ class Cost:
         excess = max(self.memory_bytes - limit, 0.0)
         return excess, float(f"{self.seconds:.3g}"), self.sent_bytes, self.memory_bytes
 
-    def described(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the cost as JSON values."""
         return {
             "seconds": float(f"{self.seconds:.3g}"),
@@ -75,14 +75,14 @@ class Scale:
 
 def compiled_cost(compiled: Any, machine: Machine, devices: int) -> Cost:
     """Return the cost of a compiled step; its time is divided among computations by their bytes."""
-    program = combined(read_program(compiled.as_text() or "", devices))
+    program = combine_collectives(read_program(compiled.as_text() or "", devices))
     computed = _compiled_seconds(compiled, machine)
     moved = sum(each.size_bytes for each in program if not each.is_collective)
     timed = [
         dataclasses.replace(each, seconds=computed * each.size_bytes / max(moved, 1.0))
         for each in program
     ]
-    return _simulated(timed, machine, compiled_bytes(compiled))
+    return _simulate_cost(timed, machine, compiled_bytes(compiled))
 
 
 def compiled_bytes(compiled: Any) -> int:
@@ -99,7 +99,7 @@ def estimated_cost(estimate: Estimate, machine: Machine, scale: Scale) -> Cost:
         for each, seconds in zip(estimate.program, _seconds(estimate, machine), strict=True)
     ]
     memory = estimate.arguments_bytes + scale.temporaries * estimate.temporaries_bytes
-    return _simulated(combined(_in_rounds(timed)), machine, memory)
+    return _simulate_cost(combine_collectives(_in_rounds(timed)), machine, memory)
 
 
 def scale_of(estimate: Estimate, compiled: Any, machine: Machine) -> Scale:
@@ -129,7 +129,7 @@ def _seconds(estimate: Estimate, machine: Machine) -> list[float]:
     ]
 
 
-def _simulated(program: list[Operation], machine: Machine, memory_bytes: float) -> Cost:
+def _simulate_cost(program: list[Operation], machine: Machine, memory_bytes: float) -> Cost:
     timeline = simulate(program, machine.network)
     collectives = tuple(each.kind for each in program if each.is_collective)
     return Cost(timeline.seconds, memory_bytes, timeline.sent_bytes, collectives)

@@ -27,7 +27,7 @@ class Devices:
     """
 
     def __init__(self, step: Step, layout: Layout):
-        self.layout, self.used = layout, _used(layout.num_devices)
+        self.layout, self.used = layout, _devices_to_use(layout.num_devices)
         sizes = tuple(layout.mesh.values())
         self._mesh = Mesh(np.array(self.used).reshape(sizes), tuple(layout.mesh))
         self.everywhere = self._sharding(())
@@ -38,13 +38,13 @@ class Devices:
 
     def put(self, state: dict, frozen: dict) -> tuple[dict, Any, dict]:
         """Return the state, the flag `alive` (True) and the frozen variables, on the devices."""
-        placed = _placed(state | frozen, self._captured)
+        placed = _place_arrays(state | frozen, self._captured)
         alive = jax.make_array_from_process_local_data(self.everywhere, np.array(True))
         return {n: placed[n] for n in state}, alive, {n: placed[n] for n in frozen}
 
     def shard(self, batch: dict[str, np.ndarray]) -> dict:
         """Distribute the inputs of the step over the devices, given a batch or its `own_rows`."""
-        return _placed({name: batch[name] for name in self._batch}, self._batch)
+        return _place_arrays({name: batch[name] for name in self._batch}, self._batch)
 
     def own_rows(self, make: Callable[..., dict]) -> Callable[[int], dict]:
         """Return `make`, which maps a step to its batch, restricted to the rows this process needs.
@@ -84,7 +84,7 @@ class Devices:
         frozen = {n: shape for n, shape in self._captured.items() if n not in self._slots}
         return state, alive, frozen, self._batch
 
-    def compiled(self, advance: Callable, options: dict[str, Any] | None = None) -> Any:
+    def compile_step(self, advance: Callable, options: dict[str, Any] | None = None) -> Any:
         """Return the result of `jit`, compiled ahead of time with XLA `options` by name."""
         return self.jit(advance).lower(*self.arguments()).compile(compiler_options=options)
 
@@ -106,13 +106,13 @@ class Devices:
         return f"{len(self.used)}{among} x {self.used[0].device_kind}{processes}"
 
 
-def _placed(arrays: dict[str, np.ndarray], shapes: dict[str, Any]) -> dict[str, jax.Array]:
+def _place_arrays(arrays: dict[str, np.ndarray], shapes: dict[str, Any]) -> dict[str, jax.Array]:
     """Distribute arrays over devices; a process may pass only its rows of a sharded array."""
     put = jax.make_array_from_process_local_data
     return {n: put(shapes[n].sharding, array, shapes[n].shape) for n, array in arrays.items()}
 
 
-def _used(count: int) -> list[jax.Device]:
+def _devices_to_use(count: int) -> list[jax.Device]:
     """Return `count` devices, equally many from each process; raise LayoutError if impossible."""
     found, processes = jax.devices(), jax.process_count()
     if count % processes:
@@ -121,7 +121,7 @@ def _used(count: int) -> list[jax.Device]:
     return [found[start + i] for start in range(0, len(found), local) for i in range(each)]
 
 
-def chosen(
+def choose_layout(
     folder: Path,
     options: argparse.Namespace,
     text: Callable[[], str],
@@ -150,12 +150,12 @@ def chosen(
         mesh, file = mesh_of(step, options.mesh), Path(folder) / FILE
         machine = Machine.of(jax.default_backend(), limit, options.link)
 
-        def compiled(cuts: tuple[Cut, ...]) -> Any:
-            return Devices(step, Layout(mesh, cuts)).compiled(advance)
+        def compile_cuts(cuts: tuple[Cut, ...]) -> Any:
+            return Devices(step, Layout(mesh, cuts)).compile_step(advance)
 
-        found = Search(step, text(), mesh, machine, compiled).best()
+        found = Search(step, text(), mesh, machine, compile_cuts).best()
         if is_first():
-            found.layout.write(file, step, found.cost.described())
+            found.layout.write(file, step, found.cost.as_json())
         log(f"{file}: {found}")
         return Devices(step, found.layout), found.compiled
     layout = Layout.read(options.layout, step)
@@ -167,7 +167,7 @@ def chosen(
         return devices, devices.jit(advance)
     from .cost import compiled_bytes
 
-    program = devices.compiled(advance)
+    program = devices.compile_step(advance)
     if (needed := compiled_bytes(program)) > limit:
         raise LayoutError(
             f"The layout {options.layout} needs {needed / GIB:.3g} GiB per device, "

@@ -1,7 +1,7 @@
 """Partition a step with Shardy, XLA's partitioner, in milliseconds, without compiling it.
 
 The passes that XLA runs determine the consequences of a decision for other tensors (automap's
-propagation) and the exchanges between devices; `estimated` reads the operations of their result.
+propagation) and the exchanges between devices; `estimate_device` reads their result's operations.
 """
 
 import dataclasses
@@ -73,10 +73,10 @@ class Partitioner:
         # For each result, the index of the argument whose next value it is.
         self._next = [indices.get(tensor.name) for tensor in step.outputs]
 
-    def propagated(self, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    def propagate_cuts(self, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
         """Return the cuts, completed with cuts of other arguments that follow from them."""
         with self._context, ir.Location.unknown():
-            passed = self._passed(cuts, False, _PROPAGATE)
+            passed = self._run_passes(cuts, False, _PROPAGATE)
             found = [_sharding(attributes) for attributes in _main(passed).arg_attrs]
         follow = [_cut(sharding) or cut for sharding, cut in zip(found, cuts, strict=True)]
         shapes = (tensor.shape for tensor in self._step.arguments)
@@ -85,10 +85,10 @@ class Partitioner:
             for shape, cut, given in zip(shapes, follow, cuts, strict=True)
         )
 
-    def estimated(self, cuts: tuple[Cut, ...]) -> Estimate:
+    def estimate_device(self, cuts: tuple[Cut, ...]) -> Estimate:
         """Return a device's operations and memory for exactly these cuts."""
         with self._context, ir.Location.unknown():
-            passed = self._passed(cuts, True, f"{_PROPAGATE},{_EXCHANGE}")
+            passed = self._run_passes(cuts, True, f"{_PROPAGATE},{_EXCHANGE}")
             return _Reader(_main(passed), self._mesh).estimate()
 
     def uses(self, index: int, depth: int) -> str:
@@ -97,7 +97,7 @@ class Partitioner:
         with self._context:
             return _uses(argument, depth, self._seen)
 
-    def _passed(self, cuts: tuple[Cut, ...], closed: bool, passes: str) -> Any:
+    def _run_passes(self, cuts: tuple[Cut, ...], closed: bool, passes: str) -> Any:
         """Return a copy of the module with these cuts, after `passes`.
 
         It must outlive what is read from it. With `closed`, the passes cut no further dimensions of

@@ -54,9 +54,9 @@ def together(options: argparse.Namespace) -> Iterator[None]:
     except (ValueError, RuntimeError) as error:
         if LOST_PEER.search(str(error)):
             ending.now(GONE)
-        ending.unexpected()
+        ending.end_with_error()
     except Exception:
-        ending.unexpected()
+        ending.end_with_error()
     ending.close()
 
 
@@ -105,7 +105,7 @@ class Ending:
         os.write(self._stderr, f"error: {line}\n".encode())
         os._exit(STATUS)
 
-    def unexpected(self) -> NoReturn:
+    def end_with_error(self) -> NoReturn:
         """End the process with the traceback of the current error and status 1."""
         traceback.print_exc()
         os._exit(1)

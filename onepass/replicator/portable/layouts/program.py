@@ -96,7 +96,7 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
     return program
 
 
-def combined(program: list[Operation], most_bytes: float = math.inf) -> list[Operation]:
+def combine_collectives(program: list[Operation], most_bytes: float = math.inf) -> list[Operation]:
     """Return the program with combined collectives split into buckets of at most `most_bytes`.
 
     The parts of a collective are exchanged in order, in buckets, each as soon as its contents are

@@ -142,19 +142,19 @@ class Search:
           LayoutError: no layout that was found fits in memory.
         """
         batches = self._batches()
-        self._compiled(batches[-1])  # sets the scale of estimates
+        self._compile_layout(batches[-1])  # sets the scale of estimates
         tactics = {each: None for start in batches for each in self._tactics(start)}
         # The best of every stage, as estimates of layouts with many cuts may be far too low.
-        stages = [min([*batches, *tactics], key=self._estimated), *self._widen(batches)]
-        for start in sorted(self._estimates, key=self._estimated)[:STARTS]:
+        stages = [min([*batches, *tactics], key=self._estimate_cost), *self._widen(batches)]
+        for start in sorted(self._estimates, key=self._estimate_cost)[:STARTS]:
             stages.append(self._descend(start))
-        ranked = sorted(dict.fromkeys(stages), key=self._estimated)
+        ranked = sorted(dict.fromkeys(stages), key=self._estimate_cost)
         smallest = min(self._estimates, key=lambda cuts: self._estimates[cuts].memory_bytes)
         for cuts in ranked[:SHORTLIST]:
-            self._compiled(cuts)
+            self._compile_layout(cuts)
         if not any(map(self._fits, self._costs.values())):
-            self._compiled(smallest)
-        cuts = self._chosen()
+            self._compile_layout(smallest)
+        cuts = self._choose_layout()
         return Found(
             Layout(self._mesh, cuts),
             self._programs[cuts],
@@ -163,7 +163,7 @@ class Search:
             len(self._costs),
         )
 
-    def _chosen(self) -> Cuts:
+    def _choose_layout(self) -> Cuts:
         """Return the compiled layout that sends the least among the fastest that fit.
 
         Raise LayoutError if none fits.
@@ -186,15 +186,15 @@ class Search:
         The last layout cuts only the last dimension of each tensor, along the axis MODEL.
         """
         for axes in self._choices()[1:]:
-            yield self._sharded(cuts, axes, lambda group: group.dimensions)
+            yield self._shard_groups(cuts, axes, lambda group: group.dimensions)
         if MODEL in self._axes:
-            yield self._sharded(cuts, (MODEL,), lambda group: group.dimensions[-1:])
+            yield self._shard_groups(cuts, (MODEL,), lambda group: group.dimensions[-1:])
 
     def _choices(self) -> list[tuple[str, ...]]:
         every = tuple(self._axes)
         return list(dict.fromkeys([(), *((axis,) for axis in every), every]))
 
-    def _sharded(
+    def _shard_groups(
         self, cuts: Cuts, axes: tuple[str, ...], choose: Callable[[Group], tuple[int, ...]]
     ) -> Cuts:
         """Return cuts with `axes` along each group's largest chosen dimension that they divide."""
@@ -214,12 +214,12 @@ class Search:
             (self._implications(group, dimension, axis), axis): None
             for group in self._large() for dimension in group.dimensions for axis in self._axes
         }  # fmt: skip
-        found = [min(beam, key=self._estimated)]
+        found = [min(beam, key=self._estimate_cost)]
         while len(self._estimates) < MOST_ESTIMATES:
-            every = (self._joined(cuts, *each) for cuts in beam for each in decisions)
+            every = (self._join_cuts(cuts, *each) for cuts in beam for each in decisions)
             wider = {cuts: None for cuts in every if cuts is not None and cuts not in beam}
-            beam = sorted(wider, key=self._estimated)[:WIDTH]
-            if not beam or self._estimated(beam[0]) >= self._estimated(found[-1]):
+            beam = sorted(wider, key=self._estimate_cost)[:WIDTH]
+            if not beam or self._estimate_cost(beam[0]) >= self._estimate_cost(found[-1]):
                 break
             found.append(beam[0])
         return found
@@ -231,9 +231,9 @@ class Search:
         while since < len(decided):
             group = decided.pop(0)
             decided.append(group)
-            best = min(self._moves(cuts, group), key=self._estimated, default=cuts)
+            best = min(self._moves(cuts, group), key=self._estimate_cost, default=cuts)
             since += 1
-            if self._estimated(best) < self._estimated(cuts):
+            if self._estimate_cost(best) < self._estimate_cost(cuts):
                 cuts, since = best, 0
             if len(self._estimates) > MOST_ESTIMATES:
                 break
@@ -254,7 +254,10 @@ class Search:
         if group is not self._batch:
             for axis, dimension in itertools.product(self._axes, group.dimensions):
                 implied = self._implications(group, dimension, axis)
-                every += [self._joined(cuts, implied, axis), self._freed(cuts, implied, axis)]
+                every += [
+                    self._join_cuts(cuts, implied, axis),
+                    self._free_cuts(cuts, implied, axis),
+                ]
         yield from (each for each in every if each is not None and each != cuts)
 
     def _implications(self, group: Group, dimension: int, axis: str) -> Cuts:
@@ -267,7 +270,7 @@ class Search:
 
     def _alike(self, start: Cuts) -> Cuts:
         """Return the propagated cuts on which tied tensors agree, and the cut of the batch."""
-        found = self._partitioner.propagated(start)
+        found = self._partitioner.propagate_cuts(start)
         cuts = list(start)
         for group in self._groups:
             agreed = {found[index] for index in group.indices if any(found[index])}
@@ -283,48 +286,48 @@ class Search:
         """Return cuts with `axes` only along this dimension of a group; None if impossible."""
         made = list(cuts)
         for index in group.indices:
-            made[index] = self._placed(cuts[index], dimension, axes)
+            made[index] = self._place_axes(cuts[index], dimension, axes)
         return tuple(made) if self._is_possible(made, group.indices) else None
 
     def _is_possible(self, cuts: Sequence[Cut], indices: Iterable[int]) -> bool:
         shapes = {index: self._step.arguments[index].shape for index in indices}
         return all(is_possible(shape, cuts[i], self._mesh) for i, shape in shapes.items())
 
-    def _placed(self, cut: Cut, dimension: int | None, axes: tuple[str, ...]) -> Cut:
+    def _place_axes(self, cut: Cut, dimension: int | None, axes: tuple[str, ...]) -> Cut:
         """Return a cut with `axes` along one dimension and no other, in the mesh's order."""
         kept = [{*each} - {*axes} for each in cut]
         if dimension is not None:
             kept[dimension] |= {*axes}
         return tuple(tuple(axis for axis in self._mesh if axis in each) for each in kept)
 
-    def _joined(self, cuts: Cuts, implied: Cuts, axis: str) -> Cuts | None:
+    def _join_cuts(self, cuts: Cuts, implied: Cuts, axis: str) -> Cuts | None:
         made = tuple(
-            self._placed(cut, new.index((axis,)), (axis,)) if any(new) else cut
+            self._place_axes(cut, new.index((axis,)), (axis,)) if any(new) else cut
             for cut, new in zip(cuts, implied, strict=True)
         )
         return made if self._is_possible(made, range(len(made))) else None
 
-    def _freed(self, cuts: Cuts, implied: Cuts, axis: str) -> Cuts:
+    def _free_cuts(self, cuts: Cuts, implied: Cuts, axis: str) -> Cuts:
         return tuple(
-            self._placed(cut, None, (axis,)) if any(new) else cut
+            self._place_axes(cut, None, (axis,)) if any(new) else cut
             for cut, new in zip(cuts, implied, strict=True)
         )
 
-    def _estimated(self, cuts: Cuts) -> tuple:
+    def _estimate_cost(self, cuts: Cuts) -> tuple:
         if cuts not in self._estimates:
-            estimate = self._partitioner.estimated(cuts)
+            estimate = self._partitioner.estimate_device(cuts)
             self._estimates[cuts] = estimated_cost(estimate, self._machine, self._scale)
         count = sum(1 for cut in cuts if any(cut))
         named = [[self._order[axis] for axis in axes] for cut in cuts for axes in cut]
         return *self._estimates[cuts].key(self._machine), count, named
 
-    def _compiled(self, cuts: Cuts) -> None:
+    def _compile_layout(self, cuts: Cuts) -> None:
         """Compile a layout and store its cost; the first one sets the scale of estimates."""
         if cuts in self._costs:
             return
         compiled, machine = self._compile(cuts), self._machine
         if not self._costs:
-            self._scale = scale_of(self._partitioner.estimated(cuts), compiled, machine)
+            self._scale = scale_of(self._partitioner.estimate_device(cuts), compiled, machine)
         devices = Layout(self._mesh, cuts).num_devices
         self._programs[cuts] = compiled
         self._costs[cuts] = compiled_cost(compiled, machine, devices)

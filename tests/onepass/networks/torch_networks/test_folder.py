@@ -7,7 +7,15 @@ import pytest
 
 import onepass
 from onepass.networks.from_torch.folder import GRAPH_FILE, WEIGHTS_FILE, read_folder, write_folder
-from onepass.networks.from_torch.graph import Block, Graph, Input, Node, Tensor, as_number, needed
+from onepass.networks.from_torch.graph import (
+    Block,
+    Graph,
+    Input,
+    Node,
+    Tensor,
+    as_number,
+    drop_unused_nodes,
+)
 
 SHAPE = [None, None, 1]
 
@@ -30,7 +38,7 @@ def graph():
         "layer.bias": Tensor(np.array([1.0, -1.0], np.float32), False),
     }
     main = Block(["x"], nodes, {"value": "out"})
-    return Graph([Input("x", "float32", SHAPE)], needed(main), {}, tensors)
+    return Graph([Input("x", "float32", SHAPE)], drop_unused_nodes(main), {}, tensors)
 
 
 @pytest.fixture
