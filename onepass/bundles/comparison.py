@@ -73,9 +73,14 @@ def _compare(
     found = {"draw": elements}
     if LOG_PROB in signatures:
         known, given = signatures[LOG_PROB].inputs, {**inputs, ELEMENTS: elements}
-        found["log-probability"] = program(LOG_PROB, {name: given[name] for name in known})[
-            LOG_PROB
-        ]
+        try:
+            made = program(LOG_PROB, {name: given[name] for name in known})
+        except tf.errors.OpError as error:
+            raise UserError(
+                "The model cannot be exported: traced for any length, its log-probability fails:"
+                f" {' '.join(str(error.message).split())[:200]}"
+            ) from error
+        found["log-probability"] = made[LOG_PROB]
     for (name, value), right in zip(found.items(), expected, strict=False):
         fault = difference(right, value, tolerance, MOVED if name == "draw" else 0.0)
         if fault:
