@@ -27,6 +27,7 @@ from onepass.bundles.own_signatures import (
     of_shape,
     offer_log_prob,
 )
+from onepass.bundles.padded_log_prob import pad_log_prob
 from onepass.bundles.signature import ARRAY, IMAGE, SOUND
 from onepass.bundles.writing import (
     check_new,
@@ -193,8 +194,9 @@ def _exported_sequences(
         return spec, _of_length(model, length, conditions)
     exported = streaming_functions(streaming, lengths)
     if model.kind == "autoregressive":
-        offer_log_prob(exported, model, None, conditions)
-        offer_prompts(exported, model, streaming)
+        padded = pad_log_prob(model, lengths)
+        offer_log_prob(exported, padded, None, conditions)
+        offer_prompts(exported, padded, streaming)
     spec |= {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}
     spec["unit_samples"] = exported.serving["streaming"]["unit_samples"]
     return spec, exported
@@ -204,8 +206,9 @@ def _of_length(model: Any, length: int, conditions: Conditions) -> Exported:
     """Return the signatures for sequences of one length."""
     exported = of_shape(model, (length,), False, conditions)
     only = length if conditions.at_frame_rate else None
-    offer_log_prob(exported, model, None, conditions, only)
-    offer_prompts_of_shape(exported, model, (length,), conditions)
+    padded = pad_log_prob(model, [length])
+    offer_log_prob(exported, padded, None, conditions, only)
+    offer_prompts_of_shape(exported, padded, (length,), conditions)
     return exported
 
 

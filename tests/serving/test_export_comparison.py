@@ -165,3 +165,17 @@ def test_a_share_of_elements_may_move_and_no_more():
     assert difference(expected, moved, 0.5) == ""
     assert "has the shape [7] in place of [8]" in difference(expected, moved[1:])
     assert difference(np.array([0.0, np.inf]), np.array([0.0, 1.0])) == "is not finite elsewhere"
+
+
+def test_log_probabilities_of_a_network_that_loops_over_time_are_those_of_the_model(tmp_path):
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input([None], dtype="int32")
+    h = keras.layers.GRU(3, return_sequences=True)(keras.layers.Embedding(5, 3)(inputs))
+    outputs = keras.layers.TimeDistributed(keras.layers.Dense(5))(h)
+    live = onepass.Autoregressive(keras.Model(inputs, outputs), likelihoods.Categorical(5))
+    made = serving.load(onepass.export(live, tmp_path / "own" / "1", length=9))
+    drawn, nats = made.sample(2, 9, 1, prefix=[1, 2], return_log_prob=True)
+    np.testing.assert_allclose(nats, live.log_prob(drawn), atol=1e-5)
+    for length in (1, 4, 9):
+        part = drawn[:, :length]
+        np.testing.assert_allclose(made.log_prob(part), live.log_prob(part), atol=1e-5)
