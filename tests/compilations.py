@@ -29,7 +29,7 @@ class Compilations:
     def __enter__(self):
         gc.collect()  # programs that go meanwhile would hide those that come
         self._programs, self._made, self._before = program_bytes(), {}, {}
-        for kind, method in ((FuncGraph, "__init__"), (StepMachine, "_lowered")):
+        for kind, method in ((FuncGraph, "__init__"), (StepMachine, "_lower_step")):
             self._made[kind], self._before[kind] = 0, (method, getattr(kind, method))
             setattr(kind, method, self._counting(kind, getattr(kind, method)))
         return self

@@ -36,10 +36,10 @@ class Together:
 
     def all_reduce(self, value, reducer):
         assert reducer == "mean"
-        return self._exchanged(value, lambda stacked: tf.reduce_mean(stacked, 0))
+        return self._exchange_value(value, lambda stacked: tf.reduce_mean(stacked, 0))
 
     def all_gather(self, value):
-        return self._exchanged(value, tf.identity)
+        return self._exchange_value(value, tf.identity)
 
     def _exchange_value(self, value, reduce):
         number, self._calls = self._calls, self._calls + 1

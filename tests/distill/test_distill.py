@@ -481,7 +481,7 @@ def student(student_run):
     ("frames", "complaint"),
     [
         (np.zeros((5, 9), np.float32), "frames of 8 channels"),
-        (np.zeros((8,), np.float32), "frames of 8 channels"),
+        (np.zeros((2, 3, 8), np.float32), "frames of 8 channels"),
         (np.zeros((0, 8), np.float32), "The mel is empty"),
         (
             np.where(np.arange(40).reshape(5, 8) == 21, np.nan, 0.5),

@@ -176,7 +176,7 @@ class Training:
         described = manifest["functions"][self.settings["step"]]
         program, options = load_exported(folder, described), options or parse_options([])
         advance = advance_function(program.call, described)
-        choice = layouts.chosen(folder, options, program.mlir_module, advance, log)
+        choice = layouts.choose_layout(folder, options, program.mlir_module, advance, log)
         self.devices, self._advance = choice
         processes.check_equal(manifest, self.devices.layout, options.steps)
         self.batch = self.devices.own_rows(open_batches(folder, self.settings["batches"]))

@@ -77,7 +77,7 @@ def test_a_hostile_file_is_refused_in_one_line_and_in_little_memory(name):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_model_is_compared_before_anything_else_is_read(name, monkeypatch):
-    monkeypatch.setattr(container, "_describe_rows", None)
+    monkeypatch.setattr(container, "_unpack_description", None)
     if name != "kind":
         with pytest.raises(UserError, match="requires the model"):
             read_for(HOSTILE[name], "sound" if name == "samples" else "arrays", bytes(16), 256)

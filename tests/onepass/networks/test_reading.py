@@ -1,7 +1,5 @@
 """What a network is fed: codecs by default, the start symbol, and the scale of its numbers."""
 
-import json
-
 import causal_networks
 import keras
 import numpy as np
@@ -12,7 +10,7 @@ import onepass
 from onepass.likelihoods import Bernoulli, Categorical, FromTFP, Gaussian
 from onepass.likelihoods.codec import Integers, Linear, MuLaw, Reals
 from onepass.model import Autoregressive
-from onepass.storage import load, save
+from onepass.storage import save
 from onepass.training.fit import fit
 
 layers = keras.layers
@@ -273,20 +271,6 @@ def test_a_teacher_of_another_scale_is_distilled_alike():
     np.testing.assert_allclose(
         found.log_density(drawn), expected.log_density(drawn), rtol=1e-4, atol=1e-4
     )
-
-
-def test_a_model_that_was_stored_without_start_and_scale_keeps_its_meaning(tmp_path):
-    model = Autoregressive(of_tokens(), Categorical(TOKENS), codec=MuLaw(TOKENS))
-    drawn = model.codec.decode(np.random.default_rng(0).integers(0, TOKENS, [2, 9])).numpy()
-    file = save(model, tmp_path) / "autoregressive.json"
-    spec = json.loads(file.read_text())
-    for name in ("start", "input_scale"):  # as version 0.2 wrote it
-        del spec[name]
-    file.write_text(json.dumps(spec))
-    loaded = load(tmp_path)
-    assert loaded.symbol_network.reading.start == TOKENS // 2
-    assert drawn.dtype == np.float32  # which the stored codec takes
-    np.testing.assert_allclose(loaded.log_prob(drawn), model.log_prob(drawn), rtol=1e-5)
 
 
 def test_a_sample_rate_is_not_stored_with_integers(tmp_path):

@@ -325,12 +325,6 @@ def gib(size):
     return size / 2**30
 
 
-def test_a_run_that_version_0_2_stored_is_read():
-    run = {"seconds": [1.0], "busy_share": 0.5, "memory_bytes": None, "operations": {}}
-    stored = {"program": [], "memory": {}, "run": run | {"beside_seconds": 3.0}}
-    assert Measurement.read(stored).run.paired_seconds == 3.0
-
-
 def test_devices_of_their_own_divide_the_step_and_shared_cores_do_not():
     alone = planner(shared_cores="no").predictions()
     assert [p.devices for p in alone] == [1, 2, 4]
