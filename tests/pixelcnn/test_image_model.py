@@ -352,8 +352,8 @@ def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes
     line = refused(known.sample, condition=1, method="fast")
     assert line == "`method` must be one of auto, cached, fixed-point, naive, got fast."
     line = refused(known.sample, condition=1, num=2, batch=2)
-    assert line == '`batch` > 1 requires `sampler="fixed-point"`.'
-    line = refused(known.generate, 1, num=2, batch=0)
+    assert line == '`batch` > 1 requires `method="fixed-point"`.'
+    line = refused(known.sample, condition=1, num=2, batch=0)
     assert line == "`batch` must be an integer of at least 1, got 0."
 
 
