@@ -155,7 +155,7 @@ class Functions:
         values |= {name: self._run.on_device(array) for name, array in constants.items()}
         captured = [values[spec["name"]] for spec in described["captured"]]
         inputs = self._run.on_device([example(spec) for spec in described["inputs"]])
-        call = self._run.exported(self._folder, described).call
+        call = self._run.load_exported(self._folder, described).call
         function = self._jax.jit(lambda captured, inputs: call(*inputs, *captured))
         compiled = function.lower(captured, inputs).compile()
         return lambda: self._jax.block_until_ready(compiled(captured, inputs))

@@ -126,10 +126,10 @@ class Trainer:
         start = start_state(self.run.read_npz(folder / START), training["slots"])
         self.state = self.run.on_device(start)
         self._updates = jax.jit(
-            self._scan(self.run.exported(folder, described["step"]), described["step"]),
+            self._scan(self.run.load_exported(folder, described["step"]), described["step"]),
             donate_argnums=0,
         )
-        self._nats = self._dev(self.run.exported(folder, described["dev"]), described["dev"])
+        self._nats = self._dev(self.run.load_exported(folder, described["dev"]), described["dev"])
 
     def _scan(self, program, described: dict):
         advance = self.run.advance_function(program.call, described)

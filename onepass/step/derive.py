@@ -203,7 +203,7 @@ class Incremental:
             if end > horizon:
                 raise ValueError(
                     f"`state` must be made for at least {end} time steps, got one for {horizon};"
-                    " `lengthened` extends it."
+                    " `lengthen_state` extends it."
                 )
         # Traced once per number of time steps, even if called inside a graph.
         return self._compiled(inputs, state, *(x for x in conditions if x is not None))

@@ -213,9 +213,12 @@ class StoredCodec:
         """Call a stored function of fixed rank on a tensor of at most that rank."""
         spec = function.concrete_functions[0].inputs[0]
         values = tf.cast(values, spec.dtype)
-        ones = [1] * (spec.shape.rank - values.shape.rank)
-        result = function(tf.reshape(values, [*ones, *values.shape]) if ones else values)
-        return tf.reshape(result, values.shape) if ones else result
+        missing = spec.shape.rank - values.shape.rank
+        if missing == 0:
+            return function(values)
+        sizes = tf.shape(values)
+        result = function(tf.reshape(values, tf.concat([[1] * missing, sizes], 0)))
+        return tf.ensure_shape(tf.reshape(result, sizes), values.shape)
 
 
 def load(folder: str | Path) -> Autoregressive:

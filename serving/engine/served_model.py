@@ -144,7 +144,8 @@ class ServedModel:
         """
         bundle = self.speech_bundle
         count = None if condition is None else len(condition)
-        given = {**options, "frames": condition, "num_frames": count, "speaker": None}  # a name
+        inputs = {"frames": condition, "num_frames": count, "num_samples": options.get("length")}
+        given = {**options, **inputs, "speaker": None}  # a name
         checked = await self._checked_row(given)
         if condition is not None:
             condition = checked.get("frames", [condition])[0]

@@ -26,7 +26,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from onepass.foundation.run_directory import RunDirectory
-run = RunDirectory.locked(Path(sys.argv[1]))
+run = RunDirectory.lock_folder(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """

@@ -486,7 +486,7 @@ def test_a_damaged_voice_is_refused(tmp_path):
 @pytest.mark.integration
 def test_speaking_needs_numpy_alone():
     code = (
-        "import sys, onepass.speech as s; s.shipped();"
+        "import sys, onepass.speech as s; s.shipped_voice();"
         "print([m for m in ('tensorflow', 'wavenet', 'distill', 'scipy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
