@@ -98,7 +98,7 @@ class Model:
         Raises:
           ValueError: the model has no log-probability, or an argument is invalid for it.
         """
-        raise UserError(f"A {self._describe()} has no log-probability.")
+        raise UserError(f"This {self._describe()} has no log-probability.")
 
     def check_options(self, **options: Any) -> None:
         """Raise UserError for an option that the model does not have.
@@ -109,7 +109,9 @@ class Model:
         for name, value in options.items():
             if value is not None and name not in self.options:
                 known = ", ".join(sorted(self.options)) or "no options"
-                raise UserError(f"`{name}` must not be given: a {self._describe()} takes {known}.")
+                raise UserError(
+                    f"`{name}` must not be given: this {self._describe()} takes {known}."
+                )
 
     def _sample(self, draw: Draw) -> Any:
         raise NotImplementedError

@@ -82,7 +82,9 @@ def of_student():
 def test_an_option_that_a_model_does_not_have_is_refused_unless_it_says_nothing(make, option):
     model = make()
     for draw in (model.sample, model.stream):
-        with pytest.raises(onepass.UserError, match=f"`{option}` must not be given: a ") as refused:
+        with pytest.raises(
+            onepass.UserError, match=f"`{option}` must not be given: this "
+        ) as refused:
             draw(1, 4, **{option: 3})
         assert "\n" not in str(refused.value)
     default = getattr(Draw(), option)
