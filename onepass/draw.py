@@ -20,7 +20,7 @@ COUNT = "num_"  # begins the name of the input that counts a row's elements of a
 
 
 class Facts(NamedTuple):
-    """What a model's inputs for options depend on.
+    """The properties of a model on which its inputs for options depend.
 
     Attributes:
       in_time: whether elements have a time order.
@@ -55,7 +55,7 @@ class Input(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """What a value of a field of `Draw` must be.
+    """The rule for a value of a field of `Draw`.
 
     Args:
       needs_tokens: whether it needs a distribution with a table of its levels.

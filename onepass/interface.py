@@ -4,12 +4,32 @@ What is asked of a model is one record, `Draw`: its fields are the keyword argum
 `stream`, with the same names, order and defaults for every model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.options import takes
+
+
+def collect_images(images: Iterable[list[Any]], scales: bool) -> Any:
+    """Return what `sample` returns of images that are drawn scale by scale.
+
+    Args:
+      images: for each image its scales [side, side, channels], smallest first.
+      scales: whether to return all scales, a list of [num, side, side, channels].
+    """
+    import numpy as np
+
+    found = list(images)
+    if not scales:
+        return np.stack([each[-1] for each in found])
+    return [np.stack(scale) for scale in zip(*found, strict=True)]
+
+
+def stream_images(images: Iterable[list[Any]], scales: bool) -> Iterator[Any]:
+    """Return what `stream` returns of images, one after another; see `collect_images`."""
+    return (collect_images([each], scales) for each in images)
 
 
 class Model:

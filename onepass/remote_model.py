@@ -17,6 +17,7 @@ from onepass.bundles.sound_sampling import restore_level
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
+from onepass.interface import collect_images, stream_images
 from serving.client.client import Client, server_and_name
 from serving.client.streams import whole_images
 from serving.settings import TOKEN_VARIABLE
@@ -82,10 +83,7 @@ class RemoteModel(Sampling):
             num = whole_number(draw.num, "num")
             rows = [self._sound(dataclasses.replace(draw, row=draw.row + n)) for n in range(num)]
             return np.stack([np.concatenate(list(chunks)) for chunks in rows])
-        images = list(self._images(draw))
-        if not draw.scales:
-            return np.stack([scales[-1] for scales in images])
-        return [np.stack(scale) for scale in zip(*images, strict=True)]
+        return collect_images(self._images(draw), draw.scales)
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
         if self._is_sequence:
@@ -98,10 +96,7 @@ class RemoteModel(Sampling):
             if draw.num != 1:
                 raise UserError(f"`num` must be 1 to stream sound of a server, got {draw.num}.")
             return (part[np.newaxis] for part in self._sound(draw))
-        images = self._images(draw)
-        if draw.scales:
-            return ([scale[np.newaxis] for scale in scales] for scales in images)
-        return (scales[-1][np.newaxis] for scales in images)
+        return stream_images(self._images(draw), draw.scales)
 
     def _sound(self, draw: Draw) -> Iterator[np.ndarray]:
         """Yield one sound in chunks [samples]."""

@@ -15,7 +15,7 @@ from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.stored_config import checked_config
-from onepass.interface import Model
+from onepass.interface import Model, collect_images, stream_images
 from onepass.likelihoods.initial import ZeroInitial
 from onepass.likelihoods.noise import as_key
 from onepass.samplers import SAMPLERS
@@ -115,18 +115,12 @@ class ImageModel(Model):
         return ("auto", *SAMPLERS)
 
     def _sample(self, draw: Draw) -> Any:
-        images = list(self._scales(draw))
-        if not draw.scales:
-            return np.stack([scales[-1] for scales in images])
-        return [np.stack(scale) for scale in zip(*images, strict=True)]
+        return collect_images(self._scales(draw), draw.scales)
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
         if chunk is not None:
             raise UserError("`chunk` must be None: images come one after another.")
-        images = self._scales(draw)
-        if draw.scales:
-            return ([scale[np.newaxis] for scale in scales] for scales in images)
-        return (scales[-1][np.newaxis] for scales in images)
+        return stream_images(self._scales(draw), draw.scales)
 
     def _scales(self, draw: Draw) -> Iterator[list[np.ndarray]]:
         """Return an iterator over the scales of each image, which are drawn when it advances.

@@ -39,6 +39,7 @@ from onepass.draw import OPTIONS, Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_paths import named_for_tensorflow
 from onepass.foundation.tensorflow_state import check_process
+from onepass.interface import collect_images, stream_images
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive
@@ -221,20 +222,14 @@ class Bundle(SoundSampling, ImageSampling):
             return self._own_sample(draw)
         if self.kind == SOUND:
             return self._sounds(draw)
-        images = list(self._images(draw))
-        if not draw.scales:
-            return np.stack([scales[-1] for scales in images])
-        return [np.stack(scale) for scale in zip(*images, strict=True)]
+        return collect_images(self._images(draw), draw.scales)
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
         if self._is_own or self.kind == SOUND:
             return self._sound_chunks(draw, chunk)
         if chunk is not None:
             raise InvalidInput("`chunk` must be None: images come one after another.")
-        images = self._images(draw)
-        if draw.scales:
-            return ([scale[np.newaxis] for scale in scales] for scales in images)
-        return (scales[-1][np.newaxis] for scales in images)
+        return stream_images(self._images(draw), draw.scales)
 
     def signature(self, name: str) -> Signature:
         """Return a signature; raise NotFound for an unknown name."""

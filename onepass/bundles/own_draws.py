@@ -1,4 +1,4 @@
-"""What a user's model draws in this process, with which the draw of its bundle is compared.
+"""Draws of a user's model in this process, with which those of its bundle are compared.
 
 One pass of the network suffices: given the elements that the bundle has drawn, each is drawn again
 from its noise and the elements before it. So an element that rounding moves to another level has no
