@@ -9,7 +9,15 @@ import numpy as np
 from onepass.bundles.condition_inputs import ELEMENTS, conditions_given, names_of
 from onepass.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
 from onepass.bundles.requests import Request, as_elements
-from onepass.bundles.signature import CHUNK, COMPILED, LOG_PROB, STATE, Arrays, TensorInfo
+from onepass.bundles.signature import (
+    CHUNK,
+    COMPILED,
+    IMAGE,
+    LOG_PROB,
+    STATE,
+    Arrays,
+    TensorInfo,
+)
 from onepass.draw import OPTIONS, Draw
 from onepass.foundation.arguments import checked_flag, whole_number
 from onepass.foundation.errors import UserError
@@ -262,9 +270,15 @@ class _Following:
 
 
 def only_output(outputs: Arrays) -> np.ndarray:
-    """Return the elements among the outputs of a signature that generates rows."""
-    return next(
+    """Return the elements among the outputs of a signature that generates rows.
+
+    Of images it is the largest scale. The outputs of a program have no order.
+    """
+    if IMAGE in outputs:
+        return outputs[IMAGE]
+    (elements,) = (
         array
         for name, array in outputs.items()
         if name not in OTHERS and not name.startswith(STATE)
     )
+    return elements

@@ -20,6 +20,7 @@ import onepass
 import serving
 from onepass.bundles.declared_program import without
 from onepass.bundles.errors import InvalidInput
+from onepass.bundles.sampling import only_output
 from onepass.bundles.signature import COMPILED, Signature
 from pixelcnn.model import load
 
@@ -203,6 +204,15 @@ def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
     live = load("shipped-objects").stream(12, seed=4, condition=2, scales=True)
     for row, scales in enumerate(live):
         grown(made, made.inputs(2, 4, row)[1], scales)
+
+
+def test_the_whole_image_is_found_in_whatever_order_a_program_has_its_outputs():
+    whole, small = np.ones([1, 8, 8, 1]), np.zeros([1, 4, 4, 1])
+    outputs = {"picture_4": small, "picture_8": whole, "picture": whole}
+    for order in (outputs, dict(reversed(outputs.items()))):
+        assert only_output(order) is whole
+    with pytest.raises(ValueError, match="too many values"):
+        only_output({"one": whole, "other": small})
 
 
 # What is refused
