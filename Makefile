@@ -13,7 +13,8 @@ types:
 	mypy
 
 docs:
-	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet --site-dir site
+	# Quiet, it would not count the warnings for which it is strict.
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --site-dir site
 
 tests:
 	python -m pytest
