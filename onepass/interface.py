@@ -41,7 +41,7 @@ class Model:
         raise NotImplementedError
 
     @takes(Draw)
-    def sample(  # noqa: D417 - `takes` adds the entries of `Draw`
+    def sample(
         self, num: int = 1, length: Any = None, seed: int = 0, condition: Any = None, **options: Any
     ) -> Any:
         """Return `num` rows: sequences [num, length, ...] or images [num, height, width, channels].
@@ -67,7 +67,7 @@ class Model:
         return self._sample(draw)
 
     @takes(Draw)
-    def stream(  # noqa: D417 - `takes` adds the entries of `Draw`
+    def stream(
         self,
         num: int = 1,
         length: Any = None,
