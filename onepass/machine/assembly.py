@@ -43,12 +43,7 @@ class Op(enum.IntEnum):
 
 @dataclasses.dataclass
 class Place:
-    """The position of a number in a buffer.
-
-    Attributes:
-      buffer: a buffer of the workspace, or of constants.
-      start: index of the number in the buffer.
-    """
+    """The position of a number in a buffer."""
 
     buffer: Buffer
     start: int
@@ -61,26 +56,15 @@ class Place:
 
 @dataclasses.dataclass
 class Instruction:
-    """An operation of the machine with its operands.
-
-    Attributes:
-      op: the operation.
-      out: place of the result's first number; None if there is no result.
-      reads: place of each argument's first number.
-      numbers: sizes, strides and other integers that the operation needs.
-      stays: whether the instruction has an effect besides its result, and must be kept.
-      limited: index in `numbers` of a count of rows that is limited to the current position, or
-        None.
-      partly: buffers that, with that limit, are read only up to the row of the current position.
-    """
+    """An operation of the machine with its operands."""
 
     op: Op
     out: Place | None
     reads: list[Place]
-    numbers: tuple[int, ...] = ()
-    stays: bool = False
-    limited: int | None = None
-    partly: tuple[Buffer, ...] = ()
+    numbers: tuple[int, ...] = ()  # sizes, strides and other integers that the operation needs
+    stays: bool = False  # it has an effect besides its result, and must be kept
+    limited: int | None = None  # index in `numbers` of a count of rows up to the position
+    partly: tuple[Buffer, ...] = ()  # read only up to the position's row, with that limit
 
     @property
     def key(self) -> tuple:
@@ -118,17 +102,9 @@ class Assembly:
         fills: bool = False,
         limited: int | None = None,
     ) -> Value | None:
-        """Add an instruction and return its result, or the result of an equal earlier instruction.
+        """Add an instruction and return its result, or that of an equal earlier one.
 
-        Args:
-          op: the operation.
-          out: the value that the result is written to; None if there is no result.
-          reads: the arguments.
-          numbers: sizes, strides and other integers that the operation needs.
-          stays: whether the instruction has an effect besides its result, and must be kept.
-          fills: whether the instruction writes only part of a value that others also write to.
-          limited: index in `numbers` of a count of rows that is limited to the current position, or
-            None.
+        With `fills`, it writes only part of a value that others also write to.
         """
         numbers = tuple(int(number) for number in numbers)
         target = None if out is None else place_of(out)
@@ -177,21 +153,13 @@ class Assembly:
 
 @dataclasses.dataclass
 class Program:
-    """A program that the machine can run.
-
-    Attributes:
-      rows: instructions, int32 [instructions, WIDTH].
-      constants: all constants, float32, aligned to a cache line.
-      workspace: the initial workspace of one row, before the first step, float32.
-      offsets: index of each buffer's first word in the workspace.
-      position: index of the word in the workspace that holds the position; -1: none.
-    """
+    """A program that the machine can run."""
 
     rows: np.ndarray
     constants: np.ndarray
-    workspace: np.ndarray
-    offsets: dict[Buffer, int]
-    position: int
+    workspace: np.ndarray  # the initial workspace of one row, before the first step, float32
+    offsets: dict[Buffer, int]  # index of each buffer's first word in the workspace
+    position: int  # index of the word in the workspace that holds the position; -1: none
 
     def _divided_weights(self) -> np.ndarray:
         products = np.isin(self.rows[:, 0], (Op.PRODUCT, Op.PAST)) & (self.rows[:, DIVIDED] > 0)
@@ -214,12 +182,9 @@ class Program:
 
 
 def assemble_program(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
-    """Assemble a program: drop unused instructions, and assign an offset to every buffer.
+    """Drop unused instructions, and assign offsets to the other buffers and those in `kept`.
 
-    Args:
-      assembly: the instructions in order, and their constants.
-      kept: buffers that get an offset even if no instruction uses them.
-      counter: the buffer in `kept` that holds the position; None: there is none.
+    `counter` is the buffer in `kept` that holds the position; None: there is none.
     """
     instructions = drop_unused(assembly.instructions)
     constants, fixed = _constants(assembly, instructions)
@@ -308,7 +273,6 @@ def drop_unused(instructions: list[Instruction]) -> list[Instruction]:
 
 
 def _pad_words(words: int) -> int:
-    """Return a number of words, rounded up to whole vectors."""
     return -(-words // LANES) * LANES
 
 
@@ -330,7 +294,6 @@ def _constants(
 def _place_buffers(
     instructions: list[Instruction], constant: set[Buffer], kept: Sequence[Buffer]
 ) -> tuple[dict[Buffer, int], int]:
-    """Return each buffer's offset, and the total size; memory of dead buffers is reused."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for time, each in enumerate(instructions):

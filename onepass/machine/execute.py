@@ -46,7 +46,6 @@ PATIENCE, ENDS = 1, 2
 
 @compiled
 def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
-    """Run an instruction for one row."""
     op = p[0]
     if op == _READ:
         read(p, o, a, b)
@@ -128,7 +127,6 @@ def _past(
     c_step: int,
     rows: int,
 ) -> None:
-    """Run a product with past rows for each batch row in turn."""
     at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
     for _ in range(rows):
         now, made = np.int64(double_at(at)), np.int64(double_at(end))
@@ -190,16 +188,12 @@ def run(
       program: instructions, int32 [instructions, WIDTH]; counts that are limited to the position
         are overwritten.
       position: index of the word in the workspace that holds the position; negative: none.
-      constants: all constants, float32, contiguous.
       workspaces: float32 [all rows, words], contiguous; contain the states, which are updated.
       given: arguments of every time step, float64 [all rows, time, channels].
       drawn: filled with the results of every time step, float64 [all rows, time, channels].
-      begin: index of the first time step.
-      end: index after the last time step.
       first: index of the member's first row.
       rows: number of the member's rows; they may be none.
       counters: zeros but for `PATIENCE`, int64 [members, APART / 8]; one member divides nothing.
-      member: index of this member.
     """
     step = np.int64(workspaces.strides[0])
     start = np.int64(workspaces.ctypes.data)

@@ -39,20 +39,12 @@ Formula = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function of one to three numbers.
-
-    Attributes:
-      code: the function's number in programs.
-      arity: number of arguments.
-      numpy: the function on NumPy arrays, for constants.
-      vector: function from an LLVM builder and vectors to a vector; None: doubles are used.
-      truth: whether the result is boolean.
-    """
+    """A function of one to three numbers."""
 
     code: int
     arity: int
     numpy: Callable[..., Any]
-    vector: Formula | None
+    vector: Formula | None  # of an LLVM builder and vectors; None: doubles are used
     truth: bool
 
 
@@ -66,8 +58,6 @@ def _define(
 
 
 def _call(name: str) -> Formula:
-    """Return a formula that calls an LLVM intrinsic on vectors."""
-
     def formula(builder: ir.IRBuilder, *arguments: ir.Value) -> ir.Value:
         kind = ir.FunctionType(VECTOR, [VECTOR] * len(arguments))
         function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")
@@ -123,10 +113,7 @@ def _sigmoid(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _gate(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Return tanh(a) sigmoid(b).
-
-    It is e / ((e + 2) (f + 2)) with e = exp(2 a) - 1 and f = exp(-b) - 1, a single division.
-    """
+    """Return tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
     e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))
     f = expm1(builder, clip(builder, builder.fneg(b), 60.0))
     two = number(2.0)
@@ -318,10 +305,7 @@ def map_vectors(
     c_step: ir.Value,
     vectors: ir.Value,
 ) -> None:
-    """Set `vectors` vectors at o to the function numbered `code` of the vectors at a, b and c.
-
-    A step is the number of bytes between vectors; 0: a single number is used for all lanes.
-    """
+    """Set vectors at o to function `code` of those at a, b and c; step 0 repeats a number."""
     steps = a_step, b_step, c_step
     starts = [_spread_once(builder, at, step) for at, step in zip((a, b, c), steps, strict=True)]
     end = builder.append_basic_block("mapped")
@@ -345,7 +329,6 @@ def map_vectors(
 
 
 def _spread_once(builder: ir.IRBuilder, address: ir.Value, step: ir.Value) -> ir.Value:
-    """Return the address of an operand; a single number is first broadcast to a vector."""
     slot = cgutils.alloca_once(builder, VECTOR)
     slot.align = 4 * LANES
     alone = builder.icmp_signed("==", step, integer(0))

@@ -22,13 +22,7 @@ _ADD, _MUL, _TANH, _SIGMOID, _GATE = (
 
 
 class Fusion:
-    """Fuses a step's instructions.
-
-    Args:
-      assembly: the assembly of the step.
-      instructions: the needed instructions, in order.
-      counters: states that increase by one in every step.
-    """
+    """Fuses a step's instructions; `counters` are states that increase by one in every step."""
 
     def __init__(
         self,
@@ -54,7 +48,6 @@ class Fusion:
         return self.instructions
 
     def _note(self) -> None:
-        """Record the current readers and writers of every buffer."""
         self._readers: dict[Buffer, list[Instruction]] = defaultdict(list)
         self._writers: dict[Buffer, list[Instruction]] = defaultdict(list)
         self._dropped: set[int] = set()
@@ -80,14 +73,12 @@ class Fusion:
             self._readers[new].append(each)
 
     def _maker(self, place: Place, *ops: Op) -> Instruction | None:
-        """Return the only instruction that writes a buffer if it is one of `ops`, else None."""
         writers = self._writers[place.buffer]
         if place.buffer.kept or len(writers) != 1 or self._is_dropped(writers[0]):
             return None
         return writers[0] if writers[0].op in ops else None
 
     def _is_read_once(self, buffer: Buffer) -> bool:
-        """Return whether exactly one instruction reads a buffer, and reads it once."""
         readers = self._readers[buffer]
         return len(readers) == 1 and sum(p.buffer is buffer for p in readers[0].reads) == 1
 
@@ -122,7 +113,6 @@ class Fusion:
         return None
 
     def _takes_bias(self, product: Instruction, add: Instruction, bias: Place, step: int) -> bool:
-        """Return whether a sum adds an entire constant vector to the entire row of a product."""
         outer, inner = add.numbers[1:3]
         outputs = self._assembly.matrices[product.reads[1].buffer].shape[1]
         return (
@@ -141,7 +131,6 @@ class Fusion:
         product.reads[2] = Place(self._assembly.store_constants(total, False), 0)
 
     def _merge_products(self) -> None:
-        """Merge products of the same row with several matrices into one with a wider matrix."""
         groups: dict[tuple, list[Instruction]] = defaultdict(list)
         for each in self.instructions:
             if each.op is Op.PRODUCT and each.numbers[2] == 1 and each.out is not None:
@@ -187,7 +176,6 @@ class Fusion:
                     break
 
     def _makes_gate(self, gate: Instruction, half: Instruction | None, code: int) -> bool:
-        """Return whether a factor is the function `code` of a row that only the gate reads."""
         simple = (1, gate.numbers[2], 1, 1)  # one axis, along which all arguments have equal length
         return (
             half is not None
@@ -242,7 +230,6 @@ class Fusion:
         return size - add
 
     def _split(self, product: Instruction, parts: list[Instruction]) -> None:
-        """Replace a product of concatenated rows with one product per row."""
         assembly, out = self._assembly, product.out
         matrix = assembly.matrices[product.reads[1].buffer]
         vectors = product.numbers[1]

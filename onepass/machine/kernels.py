@@ -185,10 +185,7 @@ def _add_panel(
 def multiply(
     y: int, y_stride: int, w: int, x: int, x_stride: int, rows: int, inputs: int, vectors: int
 ) -> None:
-    """Add the product of x [rows, inputs] and a packed matrix to y [rows, vectors * LANES].
-
-    Strides between rows are in bytes.
-    """
+    """Add x [rows, inputs] times a packed matrix to y [rows, vectors * LANES]; strides in bytes."""
     done = 0
     while done < vectors:
         left = vectors - done

@@ -30,15 +30,7 @@ FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
 def emit_for_numba(
     result: types.Type, *arguments: types.Type
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes a function that emits LLVM code callable from Numba.
-
-    Args:
-      result: the type of the function's result.
-      *arguments: the types of its arguments.
-
-    Returns:
-      A decorator for a function from an LLVM builder and the arguments' values to the result.
-    """
+    """Return a decorator by which Numba can call a function of an LLVM builder and values."""
 
     def decorate(emit: Callable[..., Any]) -> Any:
         @functools.wraps(emit)  # Numba reads the argument names

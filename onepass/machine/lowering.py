@@ -49,13 +49,7 @@ class Resource:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """An integer computed at run time: the number at `place` plus `add`, modulo `modulo`.
-
-    Attributes:
-      place: a scalar, stored as a double.
-      add: the integer to add.
-      modulo: the modulus, applied after the addition; 0: none.
-    """
+    """An integer at run time: the double at `place` plus `add`, modulo `modulo` if not 0."""
 
     place: Value
     add: int = 0
@@ -77,16 +71,7 @@ class Lowering:
     def graph(
         self, graph: tf.Graph, fetches: Sequence[tf.Tensor], known: dict[str, Any]
     ) -> list[Any]:
-        """Lower the operations that `fetches` need, and return the lowered fetches.
-
-        Args:
-          graph: the graph of one step.
-          fetches: tensors of the graph.
-          known: values of the graph's placeholders, by tensor name.
-
-        Raises:
-          Unlowerable: an operation has no rule, or its rule does not support these arguments.
-        """
+        """Lower what `fetches` need and return them lowered; raise Unlowerable if it cannot."""
         values = dict(known)
         for op in operations_for(fetches, values):
             inputs = [values[tensor.name] for tensor in op.inputs]
@@ -121,11 +106,7 @@ class Lowering:
         return array
 
     def value(self, given: Any_Value) -> Value:
-        """Return a constant as a value in memory; a value is returned unchanged.
-
-        Raises:
-          Unlowerable: it has no entries.
-        """
+        """Return a constant as a value in memory; a value is returned unchanged."""
         if given.size == 0:
             raise Unlowerable("a tensor without entries")
         return given if isinstance(given, Value) else self.assembly.value_of(given)
@@ -140,14 +121,7 @@ class Lowering:
     def copy_value(
         self, out: Value, value: Value, stays: bool = False, fills: bool = False
     ) -> Value:
-        """Copy a value's entries to `out`, and return the result.
-
-        Unless `stays` or `fills` is set (see `Assembly.add`), the result of an equal earlier copy
-        may be returned instead.
-
-        Raises:
-          Unlowerable: the copy needs more than three axes.
-        """
+        """Copy entries to `out`; without `stays` and `fills`, an equal earlier copy will do."""
         axes = axes_of(value.shape, out.strides, value.strides)
         if len(axes) > 3:
             if not value.contiguous:
@@ -193,14 +167,7 @@ class Lowering:
         return made if isinstance(made, Value) else self.gather_entries(given, made)
 
     def map(self, name: str, *given: Any_Value, dtype: Any = None) -> Any_Value:
-        """Apply an element-wise function to values.
-
-        Args:
-          name: name of the function in `formulas`.
-          *given: the function's arguments, which are broadcast.
-          dtype: type of the result; by default the type of the last argument, or bool for a boolean
-            function.
-        """
+        """Apply a function; the result is boolean, or has the last argument's dtype by default."""
         function = FUNCTIONS[name]
         dtype = np.dtype(bool if function.truth else dtype or given[-1].dtype)
         if all(isinstance(each, Constant) for each in given):
@@ -333,7 +300,6 @@ def origin(op: tf.Operation) -> str:
 
 
 def _evaluate_constants(op: tf.Operation, inputs: Sequence[Constant]) -> list[Constant]:
-    """Evaluate an operation on constants with TensorFlow."""
     with tf.init_scope():
         tensors = [
             tf.constant(each.array, tensor.dtype)

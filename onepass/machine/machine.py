@@ -52,16 +52,9 @@ class Member(NamedTuple):
 class StepMachine:
     """A step for one row as a program of the machine, which any number of rows can run.
 
-    Args:
-      step: function from the arguments of one time step, the settings and the states to the results
-        and the new states.
-      arguments: specs of the arguments that differ at every time step, such as noise.
-      settings: specs of the arguments that are the same at all time steps of a call, such as a
-        temperature.
-      state: the states of one row before the first step; `begin` takes states of the same shapes.
-
-    Raises:
-      Unlowerable: the machine does not support an operation of the step.
+    `step` maps the arguments of a time step, such as noise, the settings of a call, such as a
+    temperature, and the states to the results and the new states; `state` has the states of one
+    row before the first step. Raises Unlowerable if the machine lacks an operation of the step.
     """
 
     def __init__(
@@ -86,7 +79,6 @@ class StepMachine:
             self.program.process_all_rows()
 
     def _lower_step(self) -> Program:
-        """Lower the step with the current weights to a program."""
         lowering, graph = Lowering(), self.traced.graph
         known: dict[str, Any] = {}
         column, kept = 0, []
@@ -167,25 +159,13 @@ class StepMachine:
         return False
 
     def begin(self, batch: int, settings: Sequence[Any], state: Sequence[Any]) -> np.ndarray:
-        """Return the initial workspaces of `batch` rows, float32 [batch, words].
-
-        Args:
-          batch: number of rows.
-          settings: the settings, each the same for all rows or with a leading axis of rows.
-          state: the states, each the same for all rows or with a leading axis of rows.
-        """
+        """Return workspaces float32 [batch, words], from values for all rows or for each row."""
         workspaces = np.tile(self.program.workspace, [batch, 1])
         self.put(workspaces, [*settings, *state])
         return workspaces
 
     def put(self, workspaces: np.ndarray, given: Sequence[Any]) -> None:
-        """Set the settings and, if given, the states of all rows.
-
-        Args:
-          workspaces: workspaces of all rows, float32 [rows, words], changed in place.
-          given: the settings, then the states; each the same for all rows or with a leading axis of
-            rows.
-        """
+        """Set the settings and, if given, the states of all rows in place, each as in `begin`."""
         for value, each in zip(self._kept, given, strict=False):
             if not value.size:  # an empty state, used only for its shape
                 continue
@@ -206,12 +186,7 @@ class StepMachine:
         return found
 
     def run(self, workspaces: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
-        """Run all time steps, update the workspaces, and return the results [rows, time, ...].
-
-        Args:
-          workspaces: workspaces from `begin`, or after an earlier `run`.
-          *arguments: arguments of every time step, [rows, time, ...] each.
-        """
+        """Run steps on arguments [rows, time, ...], update the workspaces; return the results."""
         rows, times = len(workspaces), arguments[0].shape[1]
         flat = [np.asarray(each, np.float64).reshape([rows, times, -1]) for each in arguments]
         given = np.concatenate(flat, -1)
@@ -259,7 +234,6 @@ def _address(array: np.ndarray) -> int:
 
 
 def _team_of(program: Program, rows: int) -> int:
-    """Return the number of threads between which it may pay to divide the products; 1: none."""
     worth = program.mean_divided * rows // _WORTH_A_MEMBER
     return max(1, min(cores(), worth))
 
@@ -277,11 +251,7 @@ def _members(rows: int, threads: int, together: bool) -> list[Member]:
 
 
 def _run_all(work: Callable[[int], int], count: int) -> int:
-    """Call a function with 0 to count - 1 at the same time, or not at all, since they wait.
-
-    Returns:
-      What the call with 0 returned.
-    """
+    """Call `work` with 0 to count - 1 at the same time or not at all; return its result for 0."""
     if count == 1:
         return work(0)
     apart, gate = Apart(), threading.Barrier(count)
@@ -306,15 +276,7 @@ def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepMachine, list]:
-    """Return a machine that computes the parameters of a network's step, and the first state.
-
-    Args:
-      stepped: a network with `initial_state` and `step`.
-      specs: specs of the network's inputs and conditions, [None, ...].
-
-    Raises:
-      Unlowerable: the machine does not support an operation of the step.
-    """
+    """Return a machine for a network's step, and the first state; raise Unlowerable without one."""
     has_horizon = getattr(stepped, "has_horizon", False)
     given: dict[str, Any] = {"length": 1} if has_horizon else {}
     fixed = [spec for spec in specs if not is_at_rate(spec)]
@@ -335,12 +297,7 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
 
 
 def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
-    """Return an error message that names an operation that the machine lacks, or "".
-
-    Args:
-      stepped: a network with `initial_state` and `step`.
-      specs: specs of the network's inputs and conditions, [None, ...].
-    """
+    """Return an error message that names an operation that the machine lacks, or ""."""
     try:
         machine_of_step(stepped, specs)
     except Unlowerable as error:

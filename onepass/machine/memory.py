@@ -30,7 +30,6 @@ _DOUBLE, _WORD = ir.DoubleType(), ir.IntType(32)
 
 @contextlib.contextmanager
 def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]:
-    """Emit a loop over a number of vectors, and yield the byte offset of each."""
     with cgutils.for_range(builder, vectors) as loop:
         yield builder.mul(loop.index, integer(VECTOR_BYTES))
 
@@ -80,11 +79,7 @@ def add_scaled(
 
 
 def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
-    """Return a function that reduces the vectors at a and b to one float.
-
-    Each lane is accumulated from `start` by `combine`. The lanes are then added if `start` is 0;
-    otherwise their maximum is taken.
-    """
+    """Return a reduction of vectors to a float; lanes are summed if `start` is 0, else maximised."""
 
     @emit_for_numba(types.float32, types.int64, types.int64, types.int64)
     def reduce(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, vectors: ir.Value) -> ir.Value:
@@ -110,7 +105,6 @@ def _combine_into(
     operands: tuple[ir.Value, ir.Value],
     vectors: ir.Value,
 ) -> None:
-    """Emit code that combines all vectors at the operands into the stack slot `total`."""
     with _each_offset(builder, vectors) as offset:
         loaded = [load_vector(builder, builder.add(at, offset)) for at in operands]
         builder.store(combine(builder, builder.load(total), *loaded), total)

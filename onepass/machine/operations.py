@@ -201,7 +201,6 @@ def to_floats(p: np.ndarray, o: int, a: int) -> None:
 def _move(
     o: int, o_step: int | np.int64, a: int, a_step: int | np.int64, count: int, words: int
 ) -> None:
-    """Copy `count` numbers of `words` words each; steps are in numbers."""
     if o_step == 1 and a_step == 1:
         o_step, a_step, count = np.int64(1), np.int64(1), count * words
         whole = count // LANES

@@ -32,7 +32,6 @@ def _power(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
 
 
 def _known_power(lowering: Lowering, base: Any_Value, exponent: float) -> Any_Value | None:
-    """Return a power computed by vector functions (GELU has a cube), or None if impossible."""
     by_name = {1.0: "Copy", 2.0: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1.0: "Reciprocal"}
     if exponent == 3.0:
         return lowering.map("Mul", lowering.map("Square", base), base)

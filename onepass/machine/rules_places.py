@@ -107,7 +107,6 @@ def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) ->
 
 
 def _around(lowering: Lowering, given: Value, axis: int) -> tuple[Value, tuple[int, int], int]:
-    """Return a value, the size and stride of its axes before `axis`, merged, and a row's size."""
     for _ in range(2):
         before = axes_of(given.shape[:axis], given.strides[:axis]) or [(1, 0)]
         after = axes_of(given.shape[axis + 1 :], given.strides[axis + 1 :]) or [(1, 1)]
@@ -134,7 +133,6 @@ def _gather(lowering: Lowering, op: tf.Operation, inputs: list[Any]) -> list[Any
 
 
 def _gather_axis(lowering: Lowering, given: Any_Value, index: Any_Value, axis: int) -> Any_Value:
-    """Return the entries of an axis at indices."""
     if isinstance(index, Constant):
         return lowering.arrange_entries(given, lambda x: np.take(x, index.array, axis))
     shape = [*given.shape[:axis], *index.shape, *given.shape[axis + 1 :]]
@@ -146,7 +144,6 @@ def _gather_axis(lowering: Lowering, given: Any_Value, index: Any_Value, axis: i
 
 
 def _gather_batch(lowering: Lowering, given: Any_Value, index: Any_Value, batch: int) -> Any_Value:
-    """Return the entries of the axis after `batch` axes, of which each has its own indices."""
     rows, size = math.prod(given.shape[:batch]), given.shape[batch]
     flat = reshape_value(lowering, given, [rows * size, *given.shape[batch + 1 :]])
     if rows > 1:
@@ -159,7 +156,6 @@ def _gather_batch(lowering: Lowering, given: Any_Value, index: Any_Value, batch:
 def _merge_indices(
     lowering: Lowering, given: Any_Value, index: Any_Value
 ) -> tuple[Any_Value, Any_Value]:
-    """Return a value whose indexed axes are one, and the indices [...] of that axis."""
     count = index.shape[-1]
     columns = [lowering.arrange_entries(index, operator.itemgetter((..., i))) for i in range(count)]
     total = columns[0]
@@ -223,10 +219,7 @@ def _update_slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value])
 def write_rows(
     lowering: Lowering, given: Value, update: Value, place: Any_Value, axis: int
 ) -> Value:
-    """Return a value in which `update` replaces rows of an axis, starting at an index.
-
-    Whether the update is done in place is decided later, when all readers are known.
-    """
+    """Return a value with rows replaced from an index on; whether in place is decided later."""
     update = lowering.materialise_value(update)
     at = lowering.value(place)
     slot = lowering.slot(at)

@@ -122,7 +122,6 @@ def _product(
     sized: dict[str, int],
     is_batched: bool,
 ) -> Any_Value:
-    """Return the product of two inputs whose axes are given by letters."""
     both, (left, right), inner = letters
     groups = (both, left, inner), (both, inner, right)
     arranged = []

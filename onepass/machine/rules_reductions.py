@@ -80,7 +80,6 @@ def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]) -> tup
 
 
 def _last(lowering: Lowering, given: Value, axis: int) -> tuple[Value, list[tuple[int, ...]]]:
-    """Return a value with `axis` moved to the end, and its other axes merged into one."""
     turned = lowering.value(lowering.arrange_entries(given, lambda x: np.moveaxis(x, axis, -1)))
     before = axes_of(turned.shape[:-1], turned.strides[:-1])
     if len(before) > 1:
@@ -126,7 +125,6 @@ def _top_k(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
 
 
 def _both(lowering: Lowering, given: Value) -> tuple[Any_Value, Any_Value]:
-    """Return a value as a column and as a row of a square."""
     column = lowering.arrange_entries(given, lambda x: x[..., np.newaxis])
     return column, lowering.arrange_entries(given, lambda x: x[..., np.newaxis, :])
 

@@ -75,8 +75,6 @@ def reshape_value(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any
 
 
 def _arrangement(*names: str) -> Callable[..., Any]:
-    """Register a function that returns, for an operation, a NumPy function of its first input."""
-
     def add(function: Callable[..., Callable[[np.ndarray], np.ndarray]]) -> Callable[..., Any]:
         @rule(*names)
         def lower(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:

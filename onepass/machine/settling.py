@@ -14,15 +14,7 @@ from onepass.machine.values import Any_Value, Buffer, Value, contiguous
 def settle(
     lowering: Lowering, states: Sequence[tuple[Value, Any_Value]], results: Sequence[Any_Value]
 ) -> None:
-    """Add instructions that output the results and store new states in place of the old ones.
-
-    Rows are written in place if no instruction reads the old state afterwards.
-
-    Args:
-      lowering: the lowering of the step, which contains all other instructions.
-      states: the old and the new value of each state.
-      results: the results of the step, in order.
-    """
+    """Add instructions that output results and store states, in place where the old is not read."""
     assembly = lowering.assembly
     column = 0
     for each in results:
@@ -71,7 +63,6 @@ def _chain(written: dict[Buffer, Instruction], old: Value, new: Any_Value) -> li
 
 
 def _aside(lowering: Lowering, new: Any_Value, states: Sequence[tuple[Value, Any_Value]]) -> Value:
-    """Return a new state, copied if it is stored in an old state that may be overwritten first."""
     value = lowering.value(new)
     if any(value.buffer is old.buffer for old, _ in states):
         return lowering.copy_value(contiguous(value.shape, value.dtype), value, fills=True)
@@ -115,7 +106,6 @@ def _write_in_place(
 
 
 def _counters(lowering: Lowering, states: Sequence[tuple[Value, Any_Value]]) -> set[Buffer]:
-    """Return the states that increase by one in every step."""
     found = set()
     for old, new in states:
         if isinstance(new, Value) and old.wide and old.size == 1:

@@ -21,13 +21,7 @@ class Unlowerable(Exception):  # noqa: N818  (not an error of the network)
 
 
 class Buffer:
-    """Memory for entries of one type, in a row's workspace or among the constants.
-
-    Args:
-      size: number of entries.
-      wide: whether the entries are doubles, which take two words each.
-      kept: whether the buffer's content is kept from one step to the next.
-    """
+    """Memory for entries of one type; `wide` ones are doubles, `kept` ones stay between steps."""
 
     def __init__(self, size: int, wide: bool, kept: bool = False) -> None:
         self.size, self.wide, self.kept = size, wide, kept
@@ -41,24 +35,14 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """A view of a buffer.
-
-    Attributes:
-      buffer: the buffer that contains the value.
-      start: index of the value's first number in the buffer.
-      shape: sizes of the value's axes.
-      strides: distance between adjacent entries along each axis, in numbers.
-      dtype: type of the TensorFlow tensor that the value represents.
-      filled: the axis along which only the rows up to the current position are used; None: all rows
-        of all axes are used.
-    """
+    """A view of a buffer."""
 
     buffer: Buffer
     start: int
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype
-    filled: int | None = None
+    strides: tuple[int, ...]  # distance between adjacent entries along each axis, in numbers
+    dtype: np.dtype  # type of the TensorFlow tensor that the value represents
+    filled: int | None = None  # axis of which only rows up to the current position are used
 
     @property
     def size(self) -> int:
@@ -77,11 +61,7 @@ class Value:
 
 
 class Constant:
-    """A value that is known before the first step.
-
-    Args:
-      array: the value, with the dtype of the TensorFlow tensor.
-    """
+    """A value that is known before the first step, an array in the TensorFlow tensor's dtype."""
 
     def __init__(self, array: Any) -> None:
         self.array = np.asarray(array)
@@ -113,14 +93,7 @@ def is_wide(dtype: np.dtype) -> bool:
 def contiguous(
     shape: Sequence[int], dtype: Any, kept: bool = False, pitch: int | None = None
 ) -> Value:
-    """Return a new contiguous value in a new buffer.
-
-    Args:
-      shape: sizes of the value's axes.
-      dtype: type of the value's entries.
-      kept: whether the buffer's content is kept from one step to the next.
-      pitch: distance between rows along the last axis, in numbers; by default that axis's size.
-    """
+    """Return a new contiguous value in a new buffer, with `pitch` numbers between rows."""
     shape = tuple(int(size) for size in shape)
     inner = shape[-1] if shape else 1
     pitch = inner if pitch is None else pitch
@@ -138,13 +111,7 @@ def contiguous(
 def axes_of(
     shape: Sequence[int], *strides: Sequence[int], apart: int | None = None
 ) -> list[tuple[int, ...]]:
-    """Return axes as (size, *strides), merged where possible, without those of size 1.
-
-    Args:
-      shape: sizes of the axes.
-      *strides: strides of each operand, one number per axis.
-      apart: an axis that is neither merged nor omitted.
-    """
+    """Return (size, *strides) of axes, merged and without size 1 where possible but for `apart`."""
     merged: list[tuple[int, ...]] = []
     before = None  # the axis that was added last
     for axis, (size, *steps) in enumerate(zip(shape, *strides, strict=True)):
@@ -185,18 +152,7 @@ def indices(value: Value) -> np.ndarray:
 def rearrange_value(
     value: Value, function: Callable[[np.ndarray], np.ndarray]
 ) -> Value | np.ndarray:
-    """Rearrange a value, as a view or, if strides cannot describe the result, as indices.
-
-    Args:
-      value: the value to rearrange.
-      function: function of a NumPy array that only selects and reorders entries.
-
-    Returns:
-      The view, or the index in the buffer of each entry of the result.
-
-    Raises:
-      Unlowerable: the result has no entries.
-    """
+    """Rearrange a value, as a view or, if strides cannot describe the result, as indices."""
     places = indices(value)
     made = np.asarray(function(places))
     if made.size == 0:
@@ -213,7 +169,6 @@ def rearrange_value(
 
 
 def _filled_axis(value: Value, shape: Sequence[int], steps: Sequence[int]) -> int | None:
-    """Return the axis of a rearranged view that is the value's filled axis, or None."""
     if value.filled is None:
         return None
     wanted = value.shape[value.filled], value.strides[value.filled]
@@ -222,7 +177,6 @@ def _filled_axis(value: Value, shape: Sequence[int], steps: Sequence[int]) -> in
 
 
 def _regular(places: np.ndarray) -> tuple[int, ...] | None:
-    """Return the strides of indices that are evenly spaced along every axis, else None."""
     steps = []
     for axis, size in enumerate(places.shape):
         if size == 1:

@@ -48,16 +48,10 @@ def wait_for(counter: int, value: int) -> int:
 
 @compiled
 def barrier(counters: int, member: int, members: int, count: int) -> int:
-    """Wait until all members have come to barrier `count`; they see each other's earlier writes.
+    """Wait until all members are at barrier `count`, from 1 on; return how often the core yielded.
 
-    Args:
-      counters: address of one counter per member, `APART` bytes apart, zeros at first.
-      member: index of this member.
-      members: number of members.
-      count: number of this barrier, starting at 1.
-
-    Returns:
-      How often the core was yielded.
+    They see each other's earlier writes. `counters` is the address of one counter per member,
+    `APART` bytes apart, zeros at first.
     """
     publish(counters + member * APART, count)
     yields = 0
