@@ -36,24 +36,13 @@ from onepass.step.tracing import SHAPES, dependent, draws, first_difference
 class Analysis:
     """The operations of a step, and the past rows that it keeps.
 
-    Args:
-      graphs: the network's graphs at two lengths.
-      lengths: number of time steps of the inputs of each graph.
-      temporal: whether each argument has a time axis.
-      names: names of the network's layers, for errors.
-
     Attributes:
-      inputs: names of the arguments.
       parts: the operations of a step in order, each with its `Part`.
       timed: indices of the arguments with a time axis.
       fixed: tensors read in a step that depend only on arguments without a time axis, by name.
       memory: number of past rows to keep of each tensor that a step reads at a delay, by name.
       groups: the groups of tensors with an entry per pair of time steps, such as attention scores.
       lag: number of the output's rows before time step 0, by which a step delays its output.
-
-    Raises:
-      NotCausalError: the network looks ahead or depends on the length; the message names the layer.
-      UnsupportedNetworkError: an operation has no rule; the message names it.
     """
 
     def __init__(
@@ -111,7 +100,6 @@ class Analysis:
         return whole.sources if whole else list(op.inputs)
 
     def _pairs(self) -> Iterator[tuple[tf.Operation, tf.Operation]]:
-        """Yield each operation that the output needs, with its counterpart in the other graph."""
         short, long = (operations_for(graph.outputs) for graph in self.graphs)
         first = first_difference(short, long)
         if first is not None:
@@ -127,7 +115,6 @@ class Analysis:
         yield from (pair for pair in both if pair[0] not in inside)
 
     def _add(self, op: tf.Operation, longer: tf.Operation) -> None:
-        """Record how a step runs an operation, its outputs' kinds, and the rows that it reads."""
         if op.type == "Placeholder":
             return
         tensors = self.sources(op)
@@ -250,7 +237,6 @@ def _whole(op: tf.Operation) -> convolution.Dilated | indexing.Indexed | None:
 
 
 def _apply_rule(node: Node) -> Part:
-    """Return how a step runs an operation, according to its registered rule."""
     if node.type not in RULES:
         node.refuse_kinds()
         raise node.unsupported("there is no rule for it; `rule` registers one")

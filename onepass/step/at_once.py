@@ -14,14 +14,7 @@ _KEPT = "onepass/at_once"
 
 
 class Prepared(NamedTuple):
-    """The arguments for the eager execution of an operation.
-
-    Attributes:
-      name: name of the operation's type.
-      outputs: number of outputs.
-      attributes: alternating names and values of the attributes.
-      constant: the value, if the operation is a constant; else None.
-    """
+    """Arguments for eager execution of an operation; `attributes` alternates names and values."""
 
     name: str
     outputs: int
@@ -30,28 +23,16 @@ class Prepared(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An operation of a schedule.
-
-    Attributes:
-      op: the operation.
-      inputs: names of the tensors that it reads.
-      outputs: names of the tensors that it computes.
-      last: names of the tensors that are neither fetched nor read by a later operation.
-    """
+    """An operation of a schedule."""
 
     op: tf.Operation
     inputs: list[str]
     outputs: list[str]
-    last: list[str]
+    last: list[str]  # names of the tensors that are neither fetched nor read by a later operation
 
 
 def execute_operation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the outputs of an operation for given inputs.
-
-    Args:
-      op: an operation of any graph.
-      inputs: eager tensors, one for each of the operation's inputs.
-    """
+    """Return the outputs of an operation for given inputs."""
     known = _cache_of(op.graph)
     name = op.name
     if name not in known:
@@ -72,7 +53,6 @@ def execute_prepared(found: Prepared, inputs: Sequence[tf.Tensor]) -> list[tf.Te
 
 
 def _cache_of(graph: tf.Graph) -> dict:
-    """Return a dictionary of cached values that lives as long as the graph."""
     kept = graph.get_collection_ref(_KEPT)
     if not kept or kept[0] is not graph:  # a nested graph copies the collections of the outer one
         kept[:] = [graph, {}]
@@ -80,13 +60,7 @@ def _cache_of(graph: tf.Graph) -> dict:
 
 
 def prepare_operation(node: Any, outputs: int, dtype: tf.DType | None) -> Prepared:
-    """Return what the eager execution of an operation needs.
-
-    Args:
-      node: the operation's definition, a `NodeDef`.
-      outputs: number of outputs.
-      dtype: type of the first output.
-    """
+    """Return what the eager execution of an operation needs."""
     if node.op == "Const":
         return Prepared(
             node.op, 1, (), tf.constant(tf.make_ndarray(node.attr["value"].tensor), dtype)
@@ -99,7 +73,6 @@ def prepare_operation(node: Any, outputs: int, dtype: tf.DType | None) -> Prepar
 
 
 def _plain(value: Any) -> Any:
-    """Return a graph's attribute in the form required by eager execution."""
     kind = value.WhichOneof("value")
     if kind == "list":
         found = next((each for _, each in value.list.ListFields()), ())
@@ -116,14 +89,7 @@ def _of_kind(value: Any) -> Any:
 def schedule(
     fetches: Sequence[tf.Tensor], known: Mapping[str, Any], needed: Any, assigns: bool
 ) -> list[Entry]:
-    """Return the operations that compute `fetches`, in order; the result is cached.
-
-    Args:
-      fetches: tensors of one graph.
-      known: tensors that are already computed, by name.
-      needed: function that finds the operations, `replay.needed`.
-      assigns: whether to include assignments to variables.
-    """
+    """Return the operations that compute `fetches`, in order; the result is cached."""
     names = tuple(tensor.name for tensor in fetches)
     found = _cache_of(fetches[0].graph)
     key = names, frozenset(known), assigns

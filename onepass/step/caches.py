@@ -7,13 +7,7 @@ from onepass.step.streams import Keys
 
 
 def write_cache(cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """Return a cache with `rows` written at the time steps starting at `position`.
-
-    Args:
-      cache: [horizon, ...].
-      rows: [n, ...].
-      position: int32 scalar.
-    """
+    """Return a cache [horizon, ...] with `rows` [n, ...] written from time step `position` on."""
     count, size = rows.shape[0], cache.shape[0]
     if count == 1:
         return tf.tensor_scatter_nd_update(cache, tf.reshape(position, [1, 1]), rows)
@@ -32,9 +26,6 @@ def write_keyed(
     Args:
       cache: [horizon, ...], or [window, ...] with time t in slot t modulo the window.
       rows: [..., n, ...] with time at `axis`; the first row belongs to time step `position`.
-      position: int32 scalar.
-      keys: the keys that the step's queries read.
-      axis: time axis of `rows`.
     """
     rest = [i for i in range(rows.shape.rank) if i != axis]
     back = [1 + rest.index(i) if i != axis else 0 for i in range(rows.shape.rank)]

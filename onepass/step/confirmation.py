@@ -24,11 +24,6 @@ def observed_fault(function: Callable, specs: Sequence[tf.TensorSpec], ahead: in
 
     The network is called with its own weights and with random ones, on the first lengths that it
     takes. Only its first argument must not affect earlier outputs.
-
-    Args:
-      function: the network, a function from tensors to a tensor.
-      specs: specs of the network's arguments, [None, None, ...].
-      ahead: number of time steps by which outputs are suspected to look ahead; 0: unknown.
     """
     traces = function if isinstance(function, Traces) else Traces(function)
     shorter = (pair[0] for pair in LENGTHS)
@@ -41,7 +36,6 @@ def observed_fault(function: Callable, specs: Sequence[tf.TensorSpec], ahead: in
 
 
 def _fault(traces: Traces, specs: Sequence[tf.TensorSpec], length: int) -> str:
-    """Return how outputs of `length` time steps violate causality."""
     # These import this package.
     from onepass.step.random_inputs import RandomInputs
     from onepass.step.random_weights import precisions_for, weights_of, with_random_weights

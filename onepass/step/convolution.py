@@ -76,10 +76,7 @@ class Dilated:
 
 
 def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
-    """Return how a step runs a dilated convolution; the node is its BatchToSpaceND.
-
-    The node's inputs are the inputs of the convolution.
-    """
+    """Return how a step runs a dilated convolution; the node is its BatchToSpaceND."""
     stream = node.only()
     axis = stream.axis
     blocks = _static_array(node, whole.space.inputs[1])
@@ -115,7 +112,6 @@ def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple
 def _windows(
     node: Node, stream: Stream, taps: int, dilation: int, around: tuple[int, int]
 ) -> tuple[Stream, tuple[int, ...]]:
-    """Return the stream of a convolution's output, and the delay of each tap."""
     if any(around):
         stream = pad_stream(node, stream, *around)
     reach = (taps - 1) * dilation
@@ -170,7 +166,6 @@ def _convolve_groups(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) 
 
 
 def _tapwise(op: tf.Operation, axis: int) -> Run:
-    """Return the `run` for a kernel with a second axis: one convolution over that axis per tap."""
     convolve = tf.nn.conv2d if op.type == "Conv2D" else tf.nn.depthwise_conv2d
     dilations = op.get_attr("dilations")
     padding = op.get_attr("padding").decode()

@@ -32,18 +32,6 @@ class Incremental:
     With attention or a table of positions, the state has room for a limited number of time steps,
     its horizon: the length that it was made for, rounded up to a power of two if the table has
     enough rows. `lengthen_state` extends it.
-
-    Args:
-      function: function from inputs, and conditions if there are any, to [batch, time, parameters].
-      specs: specs of the function's arguments, [None, None, ...]; an argument whose second axis has
-        a size has no time axis.
-      names: names of the network's layers, for errors.
-
-    Raises:
-      NotCausalError, UnsupportedNetworkError: no step can be derived, as for `incremental`.
-
-    Attributes:
-      hoisted: the network in two functions, if it has conditions at a frame rate; else None.
     """
 
     hoisted: Hoisted | None = None
@@ -67,12 +55,7 @@ class Incremental:
         return self.program(1).has_horizon
 
     def program(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> StepProgram:
-        """Return the program for a batch size; it is cached.
-
-        Args:
-          batch: number of rows.
-          shapes: shapes of the arguments without a time axis; None: the shapes in the specs.
-        """
+        """Return the cached program for a batch size and `shapes` of arguments without time."""
         if shapes is None:
             shapes = [_of_size(spec, batch) for spec in self.specs if not is_temporal(spec)]
         key = (batch, *map(tuple, shapes))
@@ -94,9 +77,7 @@ class Incremental:
         """Return the state before the first time step, tensors by name.
 
         Args:
-          batch: number of rows.
           length: number of time steps that will be processed; only used if `has_horizon`.
-          fixed: conditions without a time axis, [batch, ...] each.
 
         Raises:
           ValueError: a layer's table has fewer positions than `length`.
@@ -119,24 +100,13 @@ class Incremental:
     def first_state(
         self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
     ) -> State:
-        """Return `initial_state` computed eagerly, which is faster if only one state is needed.
-
-        The arguments are as in `initial_state`.
-        """
+        """Return `initial_state` computed eagerly, which is faster if only one state is needed."""
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         program = self.program(batch, [tuple(each.shape) for each in fixed])
         return program.initial_state(self._horizon(program, length), fixed)
 
     def traced_step(self, state: State, *arguments: tf.Tensor) -> Callable:
-        """Trace a step as compiled callers do, and return a function that runs its graph eagerly.
-
-        Args:
-          state: a state from `initial_state`.
-          *arguments: inputs, and conditions with a time axis, [batch, n, ...].
-
-        Returns:
-          A function from a state and such arguments to the parameters and the next state.
-        """
+        """Return a function that runs a step's graph eagerly, traced as compiled callers do."""
         traced = self._compiled.get_concrete_function(arguments[0], state, *arguments[1:])
         graph, names = traced.graph, [tensor.name for tensor in traced.graph.inputs]
 
@@ -163,11 +133,6 @@ class Incremental:
     def lengthen_state(self, state: State, length: int, fixed: Sequence[tf.Tensor] = ()) -> State:
         """Return a state for a longer sequence; `state` itself if it has room for it.
 
-        Args:
-          state: a state from `initial_state` or `step`.
-          length: number of time steps that will be processed, including those already processed.
-          fixed: the conditions that `initial_state` was given.
-
         Raises:
           ValueError: a layer's table has fewer positions than `length`.
           UnsupportedNetworkError: the state does not contain enough keys for the longer sequence.
@@ -186,8 +151,6 @@ class Incremental:
 
         Args:
           inputs: [batch, n, ...] with static n.
-          state: the state from `initial_state`, or from the previous step.
-          *conditions: conditions with a time axis, [batch, n, ...].
 
         Raises:
           ValueError: the batch size or n is not static, or the state was made for fewer time steps,
@@ -215,7 +178,6 @@ class Incremental:
         return program.step([inputs, *conditions], state, horizon_of(state))
 
     def _fixed_shapes(self, state: State) -> list[tuple[int, ...]]:
-        """Return the shapes, stored in a state, of the conditions without a time axis."""
         count = sum(not is_temporal(spec) for spec in self.specs)
         return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
 
@@ -230,7 +192,6 @@ def bucket(length: int) -> int:
 
 
 def _of_size(spec: tf.TensorSpec, batch: int) -> tuple[int, ...]:
-    """Return the shape that the analysis uses for a condition without a time axis."""
     return (batch, *(size or FIXED_ENTRIES for size in spec.shape[1:]))
 
 

@@ -12,14 +12,7 @@ from onepass.step.streams import Call, Keys, Part
 
 
 class Execution:
-    """One execution of a step, in the current graph.
-
-    Args:
-      analysis: the analysis of the network.
-      horizon: the tables and windows for the state's horizon.
-      arguments: inputs [batch, n, ...], and the conditions with a time axis.
-      state: the state before the step.
-    """
+    """One execution of a step, in the current graph."""
 
     def __init__(
         self,
@@ -59,7 +52,6 @@ class Execution:
         return result, {**self._state, **changed}
 
     def _input(self, op: tf.Operation, part: Part, index: int) -> list:
-        """Return an input of an operation as a list with one tensor per delay."""
         name = self._analysis.sources(op)[index].name
         if index in part.tables:
             return [self._table(op, part, index)]
@@ -82,7 +74,6 @@ class Execution:
         return self._known_keys[root]
 
     def _whole(self, name: str, group: str, delay: int) -> tf.Tensor:
-        """Return a stream's rows at the time steps of all keys."""
         key = self._horizon.keys_name(name, self._analysis.groups.root(group))
         if key not in self._read_keys:
             axis = self._analysis.stream(name).axis

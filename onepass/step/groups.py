@@ -6,11 +6,7 @@ from onepass.step.streams import Mask
 
 
 class Turned(Exception):  # noqa: N818, not an error: the analysis starts again
-    """A signal that the second of two growing axes is the query axis, not the first.
-
-    Args:
-      group: name of the group.
-    """
+    """A signal that the second of two growing axes is the query axis, not the first."""
 
     def __init__(self, group: str) -> None:
         super().__init__(group)
@@ -19,14 +15,7 @@ class Turned(Exception):  # noqa: N818, not an error: the analysis starts again
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """A tensor of pairs, such as attention weights, that a layer multiplies with values.
-
-    Attributes:
-      tensor: name of the tensor, or of a table.
-      query: axis of the query time steps.
-      key: axis of the key time steps.
-      layer: name of the layer that reads the tensor.
-    """
+    """A tensor of pairs, such as attention weights, or a table that `layer` applies to values."""
 
     tensor: str
     query: int
@@ -37,13 +26,8 @@ class Weights:
 class Groups:
     """The groups of tensors of pairs in a graph, and what is known about them.
 
-    Args:
-      turned: names of the groups whose second growing axis is the query axis.
-
-    Attributes:
-      softmaxes: for every softmax, the group of its scores and the masks applied to them.
-      unbounded: groups with an operation that reads all keys, so that no window suffices.
-      weights: the tensors of pairs that are multiplied with values.
+    In `turned` groups, the second growing axis is the query axis. `softmaxes` has the group and the
+    masks of the scores of every softmax; no window suffices for groups in `unbounded`.
     """
 
     def __init__(self, turned: frozenset[str]) -> None:

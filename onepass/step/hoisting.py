@@ -45,19 +45,12 @@ ROWWISE = (
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A tensor that depends on conditions alone and is read by what depends on the sequence.
-
-    Attributes:
-      name: name under which it is a condition.
-      place: index of its operation among those that depend on frames and not on the sequence.
-      output: index among the operation's outputs.
-      axis: its axis of time; None: it is the same at every time step.
-    """
+    """A tensor that depends on conditions alone and is read by what depends on the sequence."""
 
     name: str
-    place: int
+    place: int  # index of its operation among those that depend on frames and not on the sequence
     output: int
-    axis: int | None
+    axis: int | None  # its axis of time; None: it is the same at every time step
 
     def in_graph(self, operations: Sequence[tf.Operation]) -> tf.Tensor:
         """Return the tensor in a graph, given its operations that depend on frames alone."""
@@ -79,12 +72,7 @@ class Cut:
 
 
 class InFrames:
-    """A network at frame rates, called on sequences whose last frame may be partial.
-
-    Args:
-      call: the network.
-      specs: specs of its arguments, of which at least one is `Frames`.
-    """
+    """A network at frame rates, called on sequences whose last frame may be partial."""
 
     def __init__(self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec]) -> None:
         self._call, self._specs = call, list(specs)
@@ -100,14 +88,12 @@ class InFrames:
 
 
 def _size(values: tf.Tensor) -> int | tf.Tensor:
-    """Return the size of the second axis, a number if it is known."""
     return tf.shape(values)[1] if values.shape[1] is None else values.shape[1]
 
 
 def _pad_arguments(
     arguments: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec], behind: int | tf.Tensor
 ) -> list[tf.Tensor]:
-    """Return arguments, those with a time axis with zeros for `behind` further time steps."""
     if isinstance(behind, int) and not behind:
         return list(arguments)
     return [
@@ -119,17 +105,7 @@ def _pad_arguments(
 class Hoisted:
     """A network in two functions: of the conditions alone, and of the sequence and their values.
 
-    Args:
-      call: the network.
-      specs: specs of its arguments, the elements first.
-      names: names of its conditions, the arguments after the first.
-
-    Raises:
-      UnsupportedNetworkError: a condition at a frame rate meets the sequence without a time axis.
-      ValueError: the frame rates differ, or the network cannot be called.
-
     Attributes:
-      hop: number of time steps in a frame.
       fewest: number of frames that the network is known to take, with all larger numbers.
       conditions: specs of what the function of the sequence reads, by name: cut tensors, and the
         conditions that are not at a frame rate.
@@ -169,12 +145,7 @@ class Hoisted:
         return [self._specs[0], *self.conditions.values()]
 
     def once(self, condition: Mapping[str, tf.Tensor], length: int) -> dict[str, tf.Tensor]:
-        """Return what the function of the sequence reads for conditions, by name.
-
-        Args:
-          condition: the network's conditions by name, [batch, ...] each.
-          length: number of time steps of the sequence.
-        """
+        """Return what the function of the sequence reads for conditions [batch, ...], by name."""
         values = [condition[name] for name in self._names]
         shapes = tuple(tuple(x.shape) for x in values)
         graph = self._known.get((shapes, length))
@@ -245,7 +216,6 @@ class Hoisted:
     def _graph(
         self, rows: int, length: int, shapes: Sequence[Sequence[int] | None] = ()
     ) -> tf.Graph:
-        """Return the graph for the whole frames that `length` time steps need."""
         whole = -(-length // self.hop) * self.hop
         specs = [tf.TensorSpec(shape_at(x, rows, [whole]), x.dtype) for x in self._specs]
         for n, shape in enumerate(shapes, 1):
@@ -255,7 +225,6 @@ class Hoisted:
             return graph_of(self._call, specs).graph
 
     def _on_frames(self, graph: tf.Graph) -> list[tf.Operation]:
-        """Return the operations that depend on frames and not on the sequence, inputs first."""
         moving = {graph.inputs[0].op, *dependent(graph, [0])}
         inputs = [graph.inputs[n].op for n in self._frames]
         return [op for op in (*inputs, *dependent(graph, self._frames)) if op not in moving]
@@ -272,10 +241,7 @@ class Hoisted:
 def hoist_frames(
     call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], names: Sequence[str]
 ) -> Hoisted | None:
-    """Return a network in two functions; None if no condition is at a frame rate.
-
-    The arguments are those of `Hoisted`.
-    """
+    """Return a network in two functions; None if no condition is at a frame rate."""
     reads_frames = any(isinstance(spec, Frames) for spec in specs)
     return Hoisted(call, specs, names) if reads_frames else None
 
@@ -289,13 +255,7 @@ def _cuts(
     operations: Sequence[Sequence[tf.Operation]],
     lengths: Sequence[int],
 ) -> list[Cut]:
-    """Return where what depends on the frames alone meets what depends on the sequence.
-
-    Args:
-      graphs: the network's graphs for `ROWS`.
-      operations: for each graph, the operations that depend on frames and not on the sequence.
-      lengths: their numbers of time steps.
-    """
+    """Return where what depends on the frames alone meets what depends on the sequence."""
     first, second = operations
     places = {op: n for n, op in enumerate(first)}
 
@@ -414,7 +374,6 @@ def _of_same_rows(
 
 
 def _sums_over(op: tf.Operation, source: tf.Tensor, axis: int) -> bool:
-    """Return whether a product sums over an axis of one of its inputs, or reads it by its index."""
     place, rank = [x is source for x in op.inputs].index(True), source.shape.rank
     if op.type == "Einsum":
         terms, _, result = op.get_attr("equation").decode().partition("->")
@@ -428,5 +387,4 @@ def _sums_over(op: tf.Operation, source: tf.Tensor, axis: int) -> bool:
 
 
 def _width(tensor: tf.Tensor) -> float:
-    """Return a size by which tensors with a time axis of the same length compare."""
     return math.prod(tensor.shape) if tensor.shape.rank else 1

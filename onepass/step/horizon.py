@@ -30,33 +30,20 @@ def batch_of(state: State) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A table in the state of a step.
-
-    Attributes:
-      key: name of the table in the state.
-      read: the axes and the delay at which a step reads the table.
-      is_band: whether only the table's diagonals are kept: [2 horizon - 1, ...], with the entry of
-        query q and key k at k - q + horizon - 1. Otherwise the time axes come first, query before
-        key.
-    """
+    """A table in the state of a step."""
 
     key: str
     read: TableRead
+    # Whether only the table's diagonals are kept: [2 horizon - 1, ...], with the entry of query q
+    # and key k at k - q + horizon - 1. Otherwise the time axes come first, query before key.
     is_band: bool = False
 
 
 class Horizon:
     """The tables that a step reads, and the number of keys that it keeps.
 
-    Args:
-      analysis: the analysis of the network.
-      length: the largest number of time steps that a sequence may have.
-      graph: the network's graph at that length; None: no operation reads a table.
-
-    Attributes:
-      windows: number of most recent keys that a query reads, by group of pairs; only groups for
-        which it is at most half the horizon.
-      names: number of rows kept as keys, by (stream name, name of the state entry).
+    `windows` has the number of most recent keys that a query reads, by group of pairs, where it is
+    at most half the horizon; `names` the number of rows kept as keys, by stream and state entry.
     """
 
     def __init__(self, analysis: Analysis, length: int, graph: tf.Graph | None) -> None:
@@ -115,13 +102,11 @@ class Horizon:
         return Entry(name, read, is_band)
 
     def _check_size(self, op: tf.Operation, tensor: tf.Tensor, read: TableRead) -> None:
-        """Raise ValueError if a table ends before the horizon."""
         sizes = [tensor.shape[axis] for axis in (read.query, read.key) if axis is not None]
         if min(sizes) < self.length:
             raise too_long(self._analysis.layer(op), min(sizes), self.length)
 
     def _check_lookups(self, tensor: tf.Tensor) -> None:
-        """Raise ValueError if computing a table looks up positions that another table lacks."""
         for op in operations_for([tensor]):
             size = entries(op)
             if size is not None:
@@ -130,7 +115,6 @@ class Horizon:
                     raise too_long(self._analysis.layer(op), size, self.length)
 
     def _fixed_arguments(self) -> list[str]:
-        """Return the names of the arguments without a time axis."""
         analysis = self._analysis
         fixed = [i for i in range(len(analysis.inputs)) if i not in analysis.timed]
         return [self._graph.inputs[index].name for index in fixed]
@@ -138,12 +122,7 @@ class Horizon:
     def _evaluate(
         self, tensors: Sequence[tf.Tensor], fixed: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
-        """Return the values of tensors that do not depend on the sequence.
-
-        Args:
-          tensors: tensors of the graph.
-          fixed: values of the arguments without a time axis; empty: zeros are used.
-        """
+        """Return the values of tensors that ignore the sequence, for zeros if `fixed` is empty."""
         graph = self._graph
         zeros = {x.name: x for x in graph.inputs[: len(self._analysis.inputs)]}
         given = dict(zip(self._fixed_arguments(), fixed, strict=False))
@@ -164,7 +143,6 @@ class Horizon:
                 yield root, max(reach, 2)
 
     def _reach(self, mask: Mask) -> int:
-        """Return the number of most recent keys that a mask does not hide."""
         entry = self._entries[mask.operation, mask.index]
         if not entry.is_band:
             return self.length
@@ -174,11 +152,7 @@ class Horizon:
         return int(np.flatnonzero(shown)[-1]) + 1 if shown.any() else 1
 
     def tables(self, fixed: Sequence[tf.Tensor]) -> State:
-        """Return the tables, by name; learned tables are computed from the current weights.
-
-        Args:
-          fixed: the arguments without a time axis.
-        """
+        """Return the tables, by name; learned tables are computed from the current weights."""
         state: State = {key: tf.constant(values) for key, values in self._constants.items()}
         for key, (tensor, read) in self._learned.items():
             axes = [axis for axis in (read.query, read.key) if axis is not None]
@@ -186,13 +160,7 @@ class Horizon:
         return state
 
     def keys(self, group: str, rows: int, position: tf.Tensor) -> Keys:
-        """Return the keys that `rows` queries read; the first query is at time step `position`.
-
-        Args:
-          group: name of the group of pairs.
-          rows: number of query time steps.
-          position: int32 scalar.
-        """
+        """Return the keys that `rows` queries read; the first query is at time step `position`."""
         window = self.windows.get(self._analysis.groups.root(group))
         if window is None:
             times = tf.range(self.length)
@@ -207,15 +175,7 @@ class Horizon:
     def read(
         self, op: tf.Operation, index: int, state: State, keys: Callable[[], Keys], rows: int
     ) -> tf.Tensor:
-        """Return the entries of a table that an operation reads in a step.
-
-        Args:
-          op: the operation.
-          index: index of the table among the operation's inputs.
-          state: the state before the step.
-          keys: function that returns the keys of the operation's group.
-          rows: number of time steps in this call.
-        """
+        """Return the entries of a table that an operation reads in a step."""
         entry, rank = self._entries[op.name, index], op.inputs[index].shape.rank
         table, read = state[entry.key], entry.read
         if entry.is_band:
@@ -243,13 +203,7 @@ class Horizon:
 
 
 def too_long(layer: str, positions: int, length: int) -> ValueError:
-    """Return the error for a sequence that is longer than a layer's table of positions.
-
-    Args:
-      layer: name of the layer.
-      positions: number of positions that the layer's table has.
-      length: number of time steps of the sequence.
-    """
+    """Return the error for a sequence that is longer than a layer's table of positions."""
     return ValueError(
         f"`length` must be at most {positions}, the positions that {layer} has, got {length}."
     )
@@ -260,7 +214,6 @@ def _placeholders(tensor: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _times_first(values: np.ndarray | tf.Tensor, axes: Sequence[int]) -> np.ndarray | tf.Tensor:
-    """Return an array or tensor with `axes` moved to the front."""
     order = [*axes, *(i for i in range(len(values.shape)) if i not in axes)]
     return (
         values.transpose(order) if isinstance(values, np.ndarray) else tf.transpose(values, order)
@@ -268,7 +221,6 @@ def _times_first(values: np.ndarray | tf.Tensor, axes: Sequence[int]) -> np.ndar
 
 
 def _times_back(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """Return a tensor with its first axes moved to `axes`."""
     order = [*axes, *(i for i in range(values.shape.rank) if i not in axes)]
     return tf.transpose(values, [order.index(i) for i in range(values.shape.rank)])
 

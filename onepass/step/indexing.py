@@ -23,12 +23,7 @@ INDEXED = {"GatherNd": 1, "ScatterNd": 0} | dict.fromkeys(UPDATES, 1)
 
 @dataclasses.dataclass(frozen=True)
 class Indexed:
-    """A gather or scatter whose indices are joined along their last axis.
-
-    Attributes:
-      op: the gather or scatter.
-      joined: the operation that joins the indices, Pack or ConcatV2.
-    """
+    """A gather or scatter whose indices `joined` (Pack or ConcatV2) joins along their last axis."""
 
     op: tf.Operation
     joined: tf.Operation
@@ -81,13 +76,7 @@ class Indexed:
 
 @dataclasses.dataclass(frozen=True)
 class Lead:
-    """The axis of a join along which its rows belong to time steps.
-
-    Attributes:
-      axis: the axis, with `outer * rows * inner` entries.
-      outer, inner: sizes of the axes merged with time.
-      rows: number of time steps in the graph.
-    """
+    """The axis of a join along which its rows are time steps: `outer * rows * inner` entries."""
 
     axis: int
     outer: int
@@ -107,13 +96,7 @@ class Lead:
         return moved.reshape([*before, self.outer * len(times) * self.inner, *after])
 
     def number_rows(self, shape: tuple[int, ...], rows: int, is_merged: bool) -> np.ndarray:
-        """Return the numbers of rows, as indices of an axis with or without the merged axes.
-
-        Args:
-          shape: shape of the array that `times` returns for one part of the join.
-          rows: number of time steps.
-          is_merged: whether the indexed axis has the same axes merged.
-        """
+        """Return row numbers as indices of an axis that has the same axes merged, or not."""
         if not is_merged:
             number = np.arange(rows).reshape([rows, *[1] * (len(shape) - 1)])
             return np.broadcast_to(number, [rows, *shape[1:]])
@@ -162,7 +145,6 @@ def _by(streams: list[Stream]) -> str:
 
 
 def _lead(node: Node, whole: Indexed) -> Lead:
-    """Return the axis of the indices along which rows belong to time steps."""
     longer = node.longer.inputs[INDEXED[node.type]]
     axes = moving_axes(whole.joined.outputs[0], longer)
     found = [kind for kind in node.kinds[len(whole.values) :] if isinstance(kind, Stream)]
@@ -174,16 +156,7 @@ def _lead(node: Node, whole: Indexed) -> Lead:
 
 
 class _Columns:
-    """The parts of a join: computed ones, and known ones as functions of the number of rows.
-
-    Args:
-      node: the gather or scatter.
-      whole: the gather or scatter with its join.
-      lead: the axis of the join's rows.
-
-    Attributes:
-      is_merged: whether the axis that is indexed by rows has the same axes merged.
-    """
+    """The parts of a join: computed ones, and known ones as functions of the number of rows."""
 
     def __init__(self, node: Node, whole: Indexed, lead: Lead) -> None:
         self._whole, self._lead, self.is_merged = whole, lead, False
@@ -198,7 +171,6 @@ class _Columns:
             raise node.unsupported("no index numbers its time steps")
 
     def _split(self, value: np.ndarray) -> list[np.ndarray]:
-        """Return the columns of a known part, each with as many axes as the lead."""
         if self._whole.joined.type == "Pack":
             return [value]
         return [value[..., i] for i in range(value.shape[-1])]
@@ -216,7 +188,6 @@ class _Columns:
         raise node.unsupported("its indices depend on the time in another way than by counting it")
 
     def join_columns(self, computed: list[tf.Tensor], rows: int) -> tf.Tensor:
-        """Return the indices of `rows` time steps."""
         parts, waiting = [], list(computed)
         for number, tensor in enumerate(self._whole.parts):
             if number not in self._known:

@@ -8,23 +8,16 @@ from onepass.step.replay import CALLS
 
 
 def layer_names(network: Any) -> frozenset[str]:
-    """Return the names of the Keras layers that a network contains, without its own.
-
-    Args:
-      network: any network.
-    """
+    """Return the names of the Keras layers that a network contains, without its own."""
     roots = list(layers_within(network))
     layers = [each for root in roots for each in getattr(root, "_flatten_layers", list)()]
     return frozenset(each.name for each in layers if each is not network)
 
 
 def layer_of(operation: str, names: frozenset[str]) -> str:
-    """Return the name of the layer that an operation belongs to.
+    """Return the name of the layer that an operation such as "functional_1/conv1d_3_1/Pad" is of.
 
-    Args:
-      operation: name of the operation in the graph, for example "functional_1/conv1d_3_1/Pad".
-      names: names of the known layers. If the operation's name contains none of them, its scope is
-        returned, or its full name if it has no scope.
+    If it contains none of `names`, its scope is returned, or its full name if it has no scope.
     """
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
     for scope in reversed(scopes):

@@ -7,11 +7,7 @@ from onepass.step.sizes import static_value
 
 
 def entries(op: tf.Operation) -> int | None:
-    """Return the number of entries of the table that a lookup reads; None if unknown or no lookup.
-
-    Args:
-      op: any operation of a graph, including a read of a variable through its handle.
-    """
+    """Return the number of entries of the table that a lookup reads; None if unknown or none."""
     if op.type == "GatherV2":
         axis = static_value(op.inputs[2])
         return None if axis is None else op.inputs[0].shape[int(axis)]

@@ -41,15 +41,10 @@ def stacked_list(node: Node) -> Part:
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """The body of a loop over time, with the role of each of its variables.
+    """The body of a loop over time, whose graph maps the loop's variables to their next values.
 
-    Attributes:
-      name: name of the loop.
-      graph: graph of one iteration; its inputs and outputs are the loop's variables.
-      counters: indices of the variables that count iterations.
-      reads: indices of the variables that are lists of input rows.
-      writes: indices of the variables that are lists of output rows.
-      states: indices of the variables that carry values from one time step to the next.
+    Indices of variables: `counters` count iterations, `reads` and `writes` are lists of input and
+    output rows, and `states` carry values from one time step to the next.
     """
 
     name: str
@@ -66,14 +61,7 @@ class Body:
     def iterate(
         self, fixed: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], states: Sequence[tf.Tensor]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Return the results and the states of one iteration.
-
-        Args:
-          fixed: all variables of the loop; those in `reads`, `writes`, `states` and `counters` are
-            ignored.
-          rows: one row of every list in `reads`.
-          states: values of the variables in `states`.
-        """
+        """Return results and states of one iteration; of `fixed`, only other variables count."""
         variables = list(fixed)
         for index, state in zip(self.states, states, strict=True):
             variables[index] = state
@@ -150,13 +138,7 @@ def loop(node: Node) -> Part:
 
 
 def _start(node: Node, body: Body, offset: int) -> Start:
-    """Return the loop's contribution to the state before the first time step.
-
-    Args:
-      node: the loop's operation.
-      body: the loop's body.
-      offset: number of rows before the first time step, which the loop processes in advance.
-    """
+    """Return the loop's state before the first time step, after the `offset` rows before it."""
 
     def states(values: list[tf.Tensor], whole: Callable) -> dict[str, tf.Tensor]:
         carried = [values[index] for index in body.states]
@@ -169,14 +151,12 @@ def _start(node: Node, body: Body, offset: int) -> Start:
 
 
 def _tensor_of_list(rows: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that a list of rows was made from."""
     while rows.op.type in ("Identity", "TensorListFromTensor"):
         rows = rows.op.inputs[0]
     return rows
 
 
 def _body(node: Node) -> Body:
-    """Return the loop's body, with its variables classified by role."""
     graph = called_graph(node.op, "body")
     found: dict[str, list[int]] = {"counters": [], "reads": [], "writes": [], "states": []}
     for index, (inner, outer) in enumerate(zip(graph.inputs, graph.outputs, strict=True)):
@@ -202,12 +182,10 @@ def _body(node: Node) -> Body:
 
 
 def _is_read(variable: tf.Tensor, output: tf.Tensor) -> bool:
-    """Return whether an iteration does more with a variable than pass it on."""
     return any(op.outputs[0].name != output.name for op in variable.consumers())
 
 
 def _check_use(node: Node, body: Body) -> None:
-    """Raise UnsupportedNetworkError unless lists are accessed only at the loop's counter."""
     counters = {body.graph.inputs[index].name for index in body.counters}
     for index in body.reads:
         consumers = [op for op in body.graph.inputs[index].consumers() if op.type != "Identity"]
@@ -233,7 +211,6 @@ def _written_tensor(graph: tf.Graph, index: int) -> tf.Tensor:
 
 
 def _counts(source: tf.Tensor, variable: tf.Tensor) -> bool:
-    """Return whether a variable increases by one in each iteration."""
     if source.op.type not in ADDITIONS or not source.dtype.is_integer or source.shape.rank != 0:
         return False
     terms = [source_of(tensor) for tensor in source.op.inputs]

@@ -27,7 +27,6 @@ def only_pairs(node: Node) -> Pairs:
 
 
 def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
-    """Return the delay that aligns an input's row i with time step i."""
     if (kind.offset or 0) < 0:
         raise node.unsupported("its first time steps were dropped")
     if kind.is_merged and (kind.offset or not is_query or node.type not in PRODUCTS):
@@ -64,14 +63,7 @@ class Reads:
 
 
 def merged_group(node: Node, groups: Groups, query: int | str, axes: Sequence) -> str:
-    """Return the group of a node's pairs, all of which must have the same orientation.
-
-    Args:
-      node: an operation that reads pairs, or creates the first pairs of a group.
-      groups: all groups of the graph; the groups of the inputs are joined.
-      query: the query axis of the result, an index or a letter as in `axes`.
-      axes: index and query axis of every input that may have pairs.
-    """
+    """Return the group of a node's pairs, all of which must have the same orientation."""
     names = []
     for index, axis in axes:
         kind = node.kinds[index]
@@ -92,12 +84,7 @@ def turn(node: Node, groups: Groups, group: str) -> Exception:
 
 
 def check_growth(node: Node, output: int, made: Pairs) -> Pairs:
-    """Return `made` after checking that the output's axes grow by one entry per time step.
-
-    Raises:
-      UnsupportedNetworkError: an axis grows in a different way, as in scores of relative positions
-        before they are shifted.
-    """
+    """Return `made` after checking that the output's axes grow by one entry per time step."""
     growth = node.lengths[1] - node.lengths[0]
     tensors = [op.outputs[output] for op in (node.op, node.longer)]
     for axis, entries in ((made.query, made.outer * made.inner), (made.key, 1)):
@@ -107,11 +94,7 @@ def check_growth(node: Node, output: int, made: Pairs) -> Pairs:
 
 
 def same_order(node: Node, output: int, like: Pairs) -> tuple[int, int]:
-    """Return the query and key axes of an output that has them in the same order as its input.
-
-    Raises:
-      UnsupportedNetworkError: not exactly two axes of the output grow.
-    """
+    """Return the query and key axes of an output that has them in the same order as its input."""
     axes = node.moving(output)
     if len(axes) != 2:
         raise node.unsupported("it does not keep both time axes")

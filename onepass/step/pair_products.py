@@ -53,7 +53,6 @@ def product(node: Node, groups: Groups) -> Part:
 
 
 def _labels(node: Node) -> tuple[list[str], str]:
-    """Return the axes of a product's inputs and output as letters."""
     if node.type == "Einsum":
         sources, target = node.op.get_attr("equation").decode().split("->")
         letters = sources.split(",")

@@ -94,7 +94,6 @@ def slice_pairs(node: Node) -> Part:
 
 
 def _require_all(node: Node, axis: int) -> None:
-    """Raise UnsupportedNetworkError unless a slice keeps all entries of an axis."""
     moving = node.moving(0)
     sizes = [node.op.inputs[0].shape[axis], *(node.op.outputs[0].shape[i] for i in moving)]
     entry = axis if node.type == "Slice" else entry_of(node, axis)

@@ -47,11 +47,7 @@ def concerns(node: Node) -> bool:
 
 
 def pairs(node: Node, groups: Groups) -> Part:
-    """Return how a step runs an operation that reads or creates pairs.
-
-    Raises:
-      Turned: the second growing axis of a group is the query axis.
-    """
+    """Return how a step runs an operation on pairs; raise Turned to swap a group's axes."""
     node.refuse_kinds(but=[1] if node.type in (*SHAPED, "Reshape") else [])
     if any(isinstance(kind, Table) and len(kind.axes) > 2 for kind in node.kinds):
         raise node.unsupported("three axes of its input grow with time")
@@ -77,7 +73,6 @@ def pairs(node: Node, groups: Groups) -> Part:
 
 
 def _elementwise(node: Node, groups: Groups) -> Part:
-    """Return how a step runs an operation that keeps both time axes and their order."""
     moving = node.moving(0)
     if len(moving) != 2:
         raise node.unsupported("it does not keep both time axes")
@@ -120,7 +115,6 @@ def _align_axes(node: Node, index: int, moving: list[int]) -> list[int]:
 
 
 def _run_with_shape(node: Node, made: Pairs) -> Run:
-    """Return the `run` of an operation whose output has the axes of `made`."""
     if node.type not in SHAPED:
         return replay_operation(node)
     shape = node.op.outputs[0].shape.as_list()
@@ -138,7 +132,6 @@ def _run_with_shape(node: Node, made: Pairs) -> Run:
 
 
 def _masks(node: Node, first: int | None) -> tuple[Mask, ...]:
-    """Return the masks that hide pairs of an operation's output."""
     pairs_before = None if first is None else node.kinds[first]
     if first is None or not isinstance(pairs_before, Pairs):
         return ()

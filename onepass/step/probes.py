@@ -17,23 +17,14 @@ MOST_PHASES = 64
 
 
 class Fault(NamedTuple):
-    """Two calls whose outputs must be equal in a causal network, but are not.
-
-    Attributes:
-      text: how the outputs violate the law.
-      kind: what a layer does that is at fault, `AHEAD`, `LENGTH` or `ROWS`.
-      first: arguments of the first call.
-      other: arguments of the second call.
-      row: index of the row in the first call that equals row 0 in the second.
-      times: the number of first time steps, or pixels, whose outputs must be equal.
-    """
+    """Two calls whose outputs must be equal in a causal network, but are not."""
 
     text: str
-    kind: str = ""
+    kind: str = ""  # what a layer does that is at fault, `AHEAD`, `LENGTH` or `ROWS`
     first: Sequence[tf.Tensor] = ()
     other: Sequence[tf.Tensor] = ()
-    row: int = 0
-    times: int = 0
+    row: int = 0  # index of the row in the first call that equals row 0 in the second
+    times: int = 0  # the number of first time steps, or pixels, whose outputs must be equal
 
 
 class Argument(NamedTuple):
@@ -47,15 +38,7 @@ CAUSAL = Argument(is_timed=True, is_causal=True)
 
 
 class Probe:
-    """Comparison of a network's outputs for random arguments of two rows.
-
-    Args:
-      network: the network.
-      first: arguments of the network, [2, time, ...] each, or [2, ...] without a time axis.
-      other: other arguments of the same shapes.
-      kinds: the properties of each argument.
-      period: the number of time steps after which the network treats its inputs alike again.
-    """
+    """Comparison of a network's outputs for two rows of random arguments, and for others."""
 
     def __init__(
         self,
@@ -72,12 +55,9 @@ class Probe:
         self._known: tf.Tensor | None = None
 
     def fault(self, both: Sequence[int], single: Sequence[int] = ()) -> Fault | None:
-        """Return how the outputs violate the law; None if no violation is found.
+        """Return how outputs for `both` rows, or a `single` one, violate the law, or None.
 
-        Args:
-          both: lengths for calls on both rows; only the full length is used if outputs may look
-            ahead in some argument, since they may then change with the length.
-          single: lengths for calls on the first row only.
+        Only the full length counts for both if outputs may look ahead in some argument.
         """
         found = self._looks_ahead()
         if found:
@@ -109,7 +89,6 @@ class Probe:
         return Fault(text, LENGTH, first, other, times=length)
 
     def _rows(self, length: int) -> tf.Tensor:
-        """Return the outputs for `length` steps of every row, each from a separate call."""
         rows = [
             self._network(*self._cut(slice(row, row + 1), length))
             for row in range(self._first[0].shape[0])
@@ -117,12 +96,10 @@ class Probe:
         return tf.concat(rows, 0)
 
     def _cut(self, which: slice, length: int) -> list[tf.Tensor]:
-        """Return the first `length` steps of selected rows of the first arguments."""
         pairs = zip(self._first, self._kinds, strict=True)
         return [x[which, :length] if kind.is_timed else x[which] for x, kind in pairs]
 
     def _looks_ahead(self) -> Fault | None:
-        """Return how far outputs look ahead; None if they do not."""
         found, ahead, length = None, 0, self._length
         times = [1, length // 3, length // 2, length - 1]
         if self._period > 1:  # a change may begin at any time within a period
@@ -150,7 +127,6 @@ class Probe:
         return bool(self._exceeds(whole[:, :length], outputs).any())
 
     def _exceeds(self, first: tf.Tensor, second: tf.Tensor) -> np.ndarray:
-        """Return where outputs differ by more than rounding, bool [rows, time, values]."""
         exceeds = exceeding(first, second, self._network.precision)
         if not exceeds.any():
             return exceeds
@@ -158,10 +134,7 @@ class Probe:
         return exceeding(first, second, self._network.precision, rounding)
 
     def _rounding(self) -> tf.Tensor:
-        """Return how large rounding errors of the outputs can be, [1, time, values].
-
-        A recurrent network may amplify them from step to step.
-        """
+        """Return the outputs' rounding [1, time, values], which recurrence may amplify."""
         if self._known is None:
             shaken, before = self._network.shake_weights(), self._cut(slice(1), self._length)
             outputs = shaken(*map(shaken.shake, before))
@@ -179,11 +152,7 @@ def exceeding(
 ) -> np.ndarray:
     """Return where outputs differ by more than rounding, bool [rows, time, values].
 
-    Args:
-      first: outputs, [rows, time, ...].
-      second: outputs of the same shape.
-      precision: the types in which they were computed.
-      rounding: additional rounding errors to allow, [1, time, values].
+    `rounding` [1, time, values] is allowed besides.
     """
     first, second = flat(first), flat(second)
     if bool(tf.reduce_all(first == second)):  # most are: equal shapes are rounded alike
@@ -214,13 +183,6 @@ def flat(outputs: tf.Tensor) -> tf.Tensor:
 
 
 def rows_changed(whole: tf.Tensor, changed: tf.Tensor, time: int, precision: Precision) -> int:
-    """Return how many steps before `time` the outputs first change; 0 if they do not.
-
-    Args:
-      whole: outputs, [batch, time, ...].
-      changed: outputs for inputs that differ only at `time` and later.
-      time: number of time steps whose outputs should not differ.
-      precision: the types in which they were computed.
-    """
+    """Return how many steps before `time`, where inputs change, outputs change first; 0: none."""
     rows = exceeding(whole[:, :time], changed[:, :time], precision).any((0, 2))
     return time - int(np.argmax(rows)) if rows.any() else 0

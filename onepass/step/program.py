@@ -42,12 +42,6 @@ LONG = 1031  # a longer length, for which the operations must be the same
 class StepProgram:
     """The operations of a step for one batch size, and its initial states.
 
-    Args:
-      function: function from inputs, and conditions if there are any, to the parameters.
-      specs: specs of the function's arguments, with the batch size but no length: [batch, None,
-        ...].
-      names: names of the network's layers, for errors.
-
     Raises:
       NotCausalError: the network looks ahead or depends on the length; the message names the layer.
       UnsupportedNetworkError: an operation has no rule; the message names it.
@@ -102,7 +96,6 @@ class StepProgram:
         )
 
     def _roll_up(self) -> None:
-        """Roll up the network's loops over time, if its operations are then the same."""
         before = self._function, self.lengths, self._traced
         self._function = Rolled(self._function)
         self.lengths, self._traced = self._trace()
@@ -124,12 +117,7 @@ class StepProgram:
         return 1e-3 if tf.float32 in used else 1e-6
 
     def horizon(self, length: int) -> Horizon:
-        """Return the `Horizon` for sequences of `length` time steps, cached by length.
-
-        Raises:
-          ValueError: a layer's table has fewer positions than `length`.
-          UnsupportedNetworkError: the network has different operations for this length.
-        """
+        """Return the `Horizon` for a length, cached; raise ValueError if a table is too short."""
         if self._none is not None:
             return self._none
         if length not in self._horizons:
@@ -141,11 +129,7 @@ class StepProgram:
         return self._horizons[length]
 
     def check_operations(self, length: int) -> None:
-        """Raise UnsupportedNetworkError if the network has different operations for a length.
-
-        Args:
-          length: number of time steps; nothing is checked if the network cannot be traced for it.
-        """
+        """Raise UnsupportedNetworkError if a trace for `length` has different operations."""
         (length,) = self.rate.lengths([length])
         try:
             graph = trace(self._function, self._specs, length).graph
@@ -158,7 +142,6 @@ class StepProgram:
             )
 
     def _check_positions(self, length: int) -> None:
-        """Raise ValueError if a layer slices a table that has fewer rows than `length`."""
         for op in operations_for(self.graph.outputs):
             if op.type in ("Slice", "StridedSlice") and op.inputs[0].shape.rank:
                 kind = self._analysis.kinds.get(op.outputs[0].name)
@@ -178,11 +161,7 @@ class StepProgram:
         return run_graph(values, fetches)
 
     def looks_ahead(self, *arguments: tf.Tensor) -> str:
-        """Return the name of a layer that attends to later time steps; "" if there is none.
-
-        Args:
-          *arguments: arguments of the network, with `lengths[0]` time steps.
-        """
+        """Return the name of a layer that attends to later time steps; "" if there is none."""
         for weights in self._analysis.groups.weights:
             values = self._values(arguments, [self._analysis.tensors[weights.tensor]])[0]
             if _has_later(values.numpy(), weights):
@@ -190,12 +169,7 @@ class StepProgram:
         return ""
 
     def initial_state(self, length: int = 0, fixed: Sequence[tf.Tensor] = ()) -> State:
-        """Return the state before the first time step, computed with the current weights.
-
-        Args:
-          length: largest number of time steps; only used if `has_horizon`.
-          fixed: the arguments without a time axis.
-        """
+        """Return the state before the first time step, computed with the current weights."""
         analysis, horizon = self._analysis, self.horizon(length)
         state: State = {POSITION: tf.constant(0, tf.int32)}
         starts = [part.start for _, part in analysis.parts if part.start]
@@ -226,7 +200,6 @@ class StepProgram:
         return tf.zeros([size, *(x for i, x in enumerate(tensor.shape) if i != axis)], tensor.dtype)
 
     def _zeros(self, fetches: list[tf.Tensor], fixed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the values of `fetches` for zero inputs, as they are before time step 0."""
         inputs = self.graph.inputs[: len(self._analysis.inputs)]
         values = {tensor.name: tf.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
         names = [x.name for i, x in enumerate(inputs) if i not in self._analysis.timed]
@@ -247,14 +220,7 @@ class StepProgram:
     def lengthen_state(
         self, state: State, before: int, after: int, fixed: Sequence[tf.Tensor]
     ) -> State:
-        """Return a state for a longer horizon.
-
-        Args:
-          state: a state that was made for the horizon `before`.
-          before: the current horizon, in time steps.
-          after: the new horizon, in time steps.
-          fixed: values of the arguments without a time axis.
-        """
+        """Return a state of horizon `before` for the longer horizon `after`, both in time steps."""
         old, new = self.horizon(before), self.horizon(after)
         kept = {k: x for k, x in state.items() if not k.startswith(("table/", "keys/"))}
         for (name, key), size in new.names.items():
@@ -274,18 +240,11 @@ class StepProgram:
     def step(
         self, arguments: Sequence[tf.Tensor], state: State, length: int = 0
     ) -> tuple[tf.Tensor, State]:
-        """Return the parameters of the next time steps and the new state, in the current graph.
-
-        Args:
-          arguments: inputs [batch, n, ...], and the conditions with a time axis.
-          state: a state from `initial_state` or a previous step.
-          length: the horizon that the state was made for, in time steps.
-        """
+        """Return the next time steps' parameters and the new state of horizon `length`."""
         return Execution(self._analysis, self.horizon(length), arguments, state).run()
 
 
 def _has_later(values: np.ndarray, weights: Weights) -> bool:
-    """Return whether any key later than its query has a nonzero weight."""
     rows = np.moveaxis(values, [weights.query, weights.key], [0, 1])
     later = np.triu_indices(rows.shape[0], 1, rows.shape[1])
     largest = np.abs(rows).max(initial=0.0)

@@ -11,15 +11,7 @@ from onepass.step.tracing import Traces
 
 
 class RandomInputs:
-    """A source of random arguments for a network, two rows each.
-
-    Args:
-      call: the network.
-      specs: specs of the network's arguments.
-      seed: seed of the random numbers.
-      symbols: largest number of symbols of an integer input; None: only its embedding limits it.
-      sizes: sizes for which the network can be traced, [time] or [height, width].
-    """
+    """A source of random arguments for a network, two rows each, of at most `symbols` symbols."""
 
     def __init__(
         self,
@@ -56,14 +48,7 @@ class RandomInputs:
 def random_numbers(
     generator: np.random.Generator, spec: tf.TensorSpec, shape: Sequence[int], symbols: int
 ) -> tf.Tensor:
-    """Return normal floats, or integers below `symbols`.
-
-    Args:
-      generator: the source of the numbers.
-      spec: spec of the result, whose type is used.
-      shape: shape of the result.
-      symbols: number of values of integers.
-    """
+    """Return normal floats, or integers below `symbols`, of the type of `spec`."""
     if spec.dtype.is_integer or spec.dtype.is_bool:
         return tf.cast(generator.integers(0, symbols, shape), spec.dtype)
     return tf.constant(generator.normal(size=shape), spec.dtype)

@@ -29,11 +29,6 @@ def with_random_weights(
     """Return a network with random weights; frozen variables, such as masks, keep their values.
 
     Assignments within a call, such as of a masked kernel to itself, change the random weights.
-
-    Args:
-      call: the network.
-      seed: seed of the random weights.
-      *example: arguments for which the network is traced.
     """
     call = call if isinstance(call, Traces) else Traces(call)
     generator, weights = np.random.default_rng(seed), weights_of(call, specs_of(example))
@@ -57,7 +52,6 @@ def weights_of(call: Traces, specs: Sequence[tf.TensorSpec]) -> Weights:
 
 
 def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
-    """Return random values for a variable that keep the scale of activations."""
     shape = variable.shape.as_list()
     if len(shape) < 2:
         values = generator.uniform(0.5, 1.5, shape)
@@ -73,14 +67,7 @@ def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
 
 
 def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
-    """Return the number of symbols that a network distinguishes, the size of its embedding.
-
-    Of several embeddings or one-hot encodings of the first argument, the smallest counts.
-
-    Args:
-      graph: graph of the network, whose first argument contains integers.
-      unknown: result if no embedding is found, as in a stored network.
-    """
+    """Return the number of symbols in the smallest embedding or one-hot encoding of the input."""
     reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))
     sizes = []
     for op in operations_for(graph.outputs):

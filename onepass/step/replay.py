@@ -27,11 +27,8 @@ def run_op(
     """Run an operation on other inputs, in the default graph or eagerly; return its outputs.
 
     Args:
-      op: an operation of any graph.
-      inputs: tensors that replace the operation's inputs, one for each.
       scope: prefix of the new operation's name; None: the name has no scopes, so that it differs
         from all nodes that TensorFlow creates when inlining a function.
-      execute: function that executes an operation eagerly.
     """
     if scope is None and (groups := _groups(op, inputs)) > 1:
         # Without XLA, not every processor has a kernel for grouped convolutions.
@@ -59,18 +56,7 @@ def run_op(
 def run_loop(
     op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None
 ) -> list[tf.Tensor] | None:
-    """Run a loop that was traced for any shape on inputs of known shapes; return its outputs.
-
-    The loop's body is traced anew, so that the shapes inside it and of its outputs are known, too.
-
-    Args:
-      op: the loop.
-      inputs: tensors that replace the loop's inputs, one for each.
-      scope: as in `run_op`.
-
-    Returns:
-      None if nothing would be gained, or the body does not keep the shapes.
-    """
+    """Trace a loop anew for known shapes and return its outputs; None if nothing is gained."""
     body, condition = (called_graph(op, name) for name in ("body", "cond"))
     pairs = zip(inputs, body.inputs, strict=True)
     if not any(known.shape.is_fully_defined() > x.shape.is_fully_defined() for known, x in pairs):
@@ -106,7 +92,6 @@ def run_loop(
 
 
 def _row_shape(rows: tf.Tensor) -> list[int] | None:
-    """Return the shape of the elements of a list made from a tensor, if it is known, else None."""
     if rows.dtype != tf.variant or rows.op.type != "TensorListFromTensor":
         return None
     shape = rows.op.inputs[0].shape[1:]
@@ -114,10 +99,7 @@ def _row_shape(rows: tf.Tensor) -> list[int] | None:
 
 
 def _list_shape(rows: tf.Tensor) -> tuple[int | None, list[int] | None]:
-    """Return the number of elements of a list and their shape, each None if it is unknown.
-
-    Where the list is stacked, a graph that was stored for any length has neither.
-    """
+    """Return the number of elements of a list and their shape, each None if it is unknown."""
     shape = None
     while rows.op.type in (*LOOPS, "Identity"):
         index = 0
@@ -140,7 +122,6 @@ def source_of(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _groups(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> int:
-    """Return the number of groups of a convolution, or 1."""
     if op.type != "Conv2D" or op.get_attr("data_format") != b"NHWC":
         return 1
     return inputs[0].shape[-1] // inputs[1].shape[2]
@@ -154,13 +135,11 @@ def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
 
 
 def _is_rewritten(op: tf.Operation) -> bool:
-    """Return whether a gradient has made a loop or a branch return intermediate values, too."""
     values = op.node_def.attr.values() if op.type in BRANCHING else ()
     return any("_rewritten" in value.func.name for value in values)
 
 
 def _original_graph(found: Any) -> tf.Graph:
-    """Return the graph of a function as it was before a gradient changed it."""
     made = _UNCHANGED.get(found.graph)
     if made is None:
         shapes = [tensor.shape for tensor in found.graph.inputs]
@@ -175,13 +154,7 @@ def _original_graph(found: Any) -> tf.Graph:
 def operations_for(
     fetches: Sequence[tf.Tensor], known: Container[str] = (), assigns: bool = False
 ) -> list[tf.Operation]:
-    """Return the operations that compute `fetches`, in order.
-
-    Args:
-      fetches: tensors of one graph.
-      known: names of tensors whose values are already known.
-      assigns: whether to include assignments to variables that these operations wait for.
-    """
+    """Return the operations that compute `fetches`, in order; with assignments if `assigns`."""
     found, waiting = set(), [tensor.op for tensor in fetches if tensor.name not in known]
     while waiting:
         op = waiting.pop()
@@ -200,16 +173,7 @@ def run_graph(
     scope: str | None = None,
     assigns: bool = False,
 ) -> list[tf.Tensor]:
-    """Run a graph with function calls inlined, and return the fetched tensors.
-
-    The operations are added to the default graph, or executed eagerly outside of any graph.
-
-    Args:
-      values: values of the graph's placeholders, by tensor name.
-      fetches: tensors of one graph.
-      scope: prefix of the names of all new operations; None: their names have no scopes.
-      assigns: whether to run assignments to variables, too.
-    """
+    """Run a graph with calls inlined, in the default graph or eagerly; return the fetches."""
     known = dict(values)
     if not fetches:
         return []
@@ -241,10 +205,7 @@ def captures_by_name(graph: tf.Graph) -> dict[str, tf.Tensor]:
 def inline_calls(
     function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    """Return the function as one graph with calls inlined and all shapes inferred from `specs`.
-
-    Only its first output is kept.
-    """
+    """Return a function's first output as one graph, with calls inlined and shapes inferred."""
     graph = function.graph
     names = [tensor.name for tensor in graph.inputs[: len(specs)]]
 

@@ -13,9 +13,6 @@ def read_delays(
     Args:
       ring: [size, ...], rows of the last `size` time steps, time first; None if all delays are 0.
       rows: [..., n, ...] with time at `axis`; the first row belongs to time step `position`.
-      position: int32 scalar.
-      delays: numbers of time steps, from 0 to `size`.
-      axis: time axis of `rows`.
     """
     if ring is None:
         return [rows] * len(delays)

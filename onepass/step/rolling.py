@@ -24,13 +24,9 @@ class _Rows(NamedTuple):
 
 
 class _Alike(NamedTuple):
-    """An output of operations that are alike in all time steps.
+    """An output of operations alike in all time steps; `tensor` is that of the first one.
 
-    Attributes:
-      tensor: the output in the first time step.
-      inputs: what the operation reads: rows, others alike, or a tensor that all share.
-      rows: the rows that it is computed from.
-      reads: names of the tensors outside of the loop that it is computed from.
+    It is computed from `rows`, and from tensors outside of the loop that `reads` names.
     """
 
     tensor: tf.Tensor
@@ -44,11 +40,7 @@ class _Different(Exception):  # noqa: N818, not an error: the operations stay as
 
 
 class Rolled:
-    """A network whose loops over time are rolled up.
-
-    Args:
-      function: the network, a function from tensors [batch, time, ...] to a tensor.
-    """
+    """A network whose loops over time are rolled up."""
 
     def __init__(self, function: Callable) -> None:
         self._function = function
@@ -69,15 +61,7 @@ class Rolled:
 
 
 class _Loops:
-    """The loops over time in a graph.
-
-    Args:
-      graph: a graph without calls of functions.
-      length: number of time steps.
-
-    Attributes:
-      found: how each rolled `Pack` is computed, by operation.
-    """
+    """The loops over time in a graph."""
 
     def __init__(self, graph: tf.Graph, length: int) -> None:
         self._graph = graph
@@ -92,7 +76,6 @@ class _Loops:
                     self.found[op] = alike
 
     def operations(self, known: dict[str, tf.Tensor]) -> list[tf.Operation]:
-        """Return the operations to run, in order."""
         found, waiting = set(), [x.op for x in self._graph.outputs if x.name not in known]
         while waiting:
             op = waiting.pop()
@@ -105,7 +88,6 @@ class _Loops:
 
 
 def _reads(part: _Alike | _Rows | tf.Tensor) -> frozenset[str]:
-    """Return the names of the tensors outside of a loop that a part of it reads."""
     if isinstance(part, _Alike):
         return part.reads
     return frozenset([part.source if isinstance(part, _Rows) else part.name])
@@ -114,7 +96,6 @@ def _reads(part: _Alike | _Rows | tf.Tensor) -> frozenset[str]:
 def _map_over_rows(
     pack: tf.Operation, part: _Alike | _Rows, known: dict[str, tf.Tensor]
 ) -> tf.Tensor:
-    """Return the value of a `Pack` as a map over the rows that its inputs are computed from."""
     rows = sorted(_rows(part))
     given = [_time_first(known[each.source], each.axis) for each in rows]
 
@@ -136,7 +117,6 @@ def _value(
     known: dict[str, tf.Tensor],
     made: dict[str, tf.Tensor],
 ) -> tf.Tensor:
-    """Return the value of a part of a loop in one time step."""
     if isinstance(part, _Rows):
         return of_rows[part]
     if not isinstance(part, _Alike):
@@ -149,7 +129,6 @@ def _value(
 
 
 def _rows(part: _Alike | _Rows | tf.Tensor) -> frozenset[_Rows]:
-    """Return the rows that a part of a loop is computed from."""
     if isinstance(part, _Alike):
         return part.rows
     return frozenset([part] if isinstance(part, _Rows) else [])
@@ -162,11 +141,7 @@ def _time_first(values: tf.Tensor, axis: int) -> tf.Tensor:
 def _match_steps(
     tensors: tuple[tf.Tensor, ...], done: dict[str, tuple]
 ) -> "_Alike | _Rows | tf.Tensor":
-    """Return how tensors, one for each time step, are computed; a tensor if they are all equal.
-
-    Raises:
-      _Different: they are not computed alike.
-    """
+    """Return how tensors, one for each time step, are computed; a tensor if they are all equal."""
     first = tensors[0]
     if first.name in done:
         before, part = done[first.name]
@@ -210,7 +185,6 @@ def _attributes(op: tf.Operation) -> tuple:
 
 
 def _as_rows(tensors: tuple[tf.Tensor, ...]) -> _Rows | None:
-    """Return the tensor of which the tensors are the rows in order; None if there is none."""
     ops = [each.op for each in tensors]
     if any(each.type not in ("Unpack", "StridedSlice") for each in ops):
         return None
@@ -230,7 +204,6 @@ def _as_rows(tensors: tuple[tf.Tensor, ...]) -> _Rows | None:
 
 
 def _row_axis(op: tf.Operation, number: int) -> int | None:
-    """Return the axis of which a slice takes only the row of this number; None if there is none."""
     begin, strides = (static_value(op.inputs[i]) for i in (1, 3))
     if begin is None or strides is None or np.any(strides != 1):
         return None

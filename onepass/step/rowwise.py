@@ -158,10 +158,7 @@ def broadcast(node: Node) -> Part:
 
 
 def still(node: Node) -> Part:
-    """Return how a step computes a tensor that grows with the length but ignores the sequence.
-
-    All its rows are equal.
-    """
+    """Return how a step computes a tensor of equal rows that grows but ignores the sequence."""
     if node.type == "Const":
         value = static_value(node.op.outputs[0])
         axis = node.moving(0)[0]

@@ -18,11 +18,7 @@ NAME = "scan_associative"
 
 @contextlib.contextmanager
 def scans_in_order(length: int | None) -> Iterator[None]:
-    """Let associative scans run in order inside the block.
-
-    Args:
-      length: length of the scans that run in order, besides those of unknown length.
-    """
+    """Let associative scans of this length, or an unknown one, run in order inside the block."""
     module = sys.modules.get(MODULE)  # a network can only call it if it is imported
     halving = getattr(module, NAME, None)
     if module is None or halving is None:
@@ -50,13 +46,7 @@ def scans_in_order(length: int | None) -> Iterator[None]:
 
 
 def in_order(fn: Callable[[Any, Any], Any], elems: Any, axis: int) -> Any:
-    """Return the scan of an associative function.
-
-    Args:
-      fn: function of two structures like `elems`, with any number of entries along `axis`.
-      elems: tensors, or a structure of them, with the same number of entries along `axis`.
-      axis: the axis of the scan.
-    """
+    """Return the scan of an associative function of two structures like `elems`, along `axis`."""
     flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(elems)]
     axes = [axis % each.shape.rank for each in flat]
     rows = [_move_axis(each, at, 0) for each, at in zip(flat, axes, strict=True)]
@@ -82,7 +72,6 @@ def in_order(fn: Callable[[Any, Any], Any], elems: Any, axis: int) -> Any:
 
 
 def _move_axis(values: tf.Tensor, source: int, target: int) -> tf.Tensor:
-    """Return a tensor with one axis moved to another place."""
     order = [axis for axis in range(values.shape.rank) if axis != source]
     order.insert(target, source)
     return tf.transpose(values, order)

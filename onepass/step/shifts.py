@@ -132,17 +132,11 @@ def _slice_stream(
 
 
 def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
-    """Return the sizes of a tensor, with None for its time axis."""
     return [None if i == axis else size for i, size in enumerate(tensor.shape)]
 
 
 def entry_of(node: Node, axis: int) -> int | None:
-    """Return the index of an axis's entry in a slice's specification, or None if there is none.
-
-    Args:
-      node: a StridedSlice operation.
-      axis: an axis of the operation's input.
-    """
+    """Return the index of an axis's entry in a StridedSlice's specification; None without one."""
     count = len(node.bounds(3)[0])
     new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))
     named = sum(not (new | ellipsis) >> i & 1 for i in range(count))

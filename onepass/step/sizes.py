@@ -44,10 +44,7 @@ _KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def static_value(tensor: tf.Tensor) -> np.ndarray | None:
-    """Return the value of a tensor if it is known when the graph is traced, else None.
-
-    Unlike `tf.get_static_value`, it also evaluates arithmetic on sizes.
-    """
+    """Return a tensor's value if known in tracing, also by arithmetic on sizes; else None."""
     known = _KNOWN.setdefault(tensor.graph, {})
     if tensor.name not in known:
         value = tf.get_static_value(tensor)

@@ -66,11 +66,7 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A tensor that is not available in a step.
-
-    Attributes:
-      reason: the error message.
-    """
+    """A tensor that is not available in a step, and the error message."""
 
     reason: str
 
@@ -81,11 +77,7 @@ class Refused:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A tensor that grows with the length but does not depend on the inputs: positions, masks.
-
-    Attributes:
-      axes: the growing axes; a table with two of them has an entry per pair of time steps.
-    """
+    """A tensor that ignores the inputs and grows along `axes`, two for pairs: positions, masks."""
 
     axes: tuple[int, ...]
 
@@ -96,17 +88,11 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """A table over pairs of time steps that makes scores so low that their softmax is 0.
-
-    Attributes:
-      operation: name of the operation that reads the table.
-      index: index of the table among the operation's inputs.
-      hides: function from the table's values to a boolean array, True where a pair is hidden.
-    """
+    """A table over pairs of time steps that makes scores so low that their softmax is 0."""
 
     operation: str
     index: int
-    hides: Callable[[np.ndarray], np.ndarray]
+    hides: Callable[[np.ndarray], np.ndarray]  # from the table's values to where a pair is hidden
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,23 +101,14 @@ class Pairs:
 
     Row i along either axis belongs to time step i. A step computes the rows of its time steps, for
     all keys so far.
-
-    Attributes:
-      query: axis of the query time steps.
-      key: axis of the key time steps.
-      group: name of the operation that created the first tensor with these two axes.
-      outer: size of an axis merged into the query axis, before the time steps.
-      inner: size of an axis merged into the query axis, after the time steps.
-      masks: the masks that were applied and still hide pairs.
-      is_softmax: whether the tensor is the result of a softmax over the keys.
     """
 
     query: int
     key: int
-    group: str
-    outer: int = 1
-    inner: int = 1
-    masks: tuple[Mask, ...] = ()
+    group: str  # name of the operation that created the first tensor with these two axes
+    outer: int = 1  # size of an axis merged into the query axis, before the time steps
+    inner: int = 1  # size of an axis merged into the query axis, after the time steps
+    masks: tuple[Mask, ...] = ()  # the masks that were applied and still hide pairs
     is_softmax: bool = False
 
     def moved(self, query: int, key: int) -> "Pairs":
@@ -275,17 +252,11 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """The key time steps of a group of pairs in one step.
+    """The key time steps of a group of pairs in one step."""
 
-    Attributes:
-      times: int32 [count], the time step of every key; negative before the first time step.
-      distances: int32 [rows, count], query time step minus key time step.
-      is_window: whether there are keys only for the last time steps, not for the whole horizon.
-    """
-
-    times: tf.Tensor
-    distances: tf.Tensor
-    is_window: bool
+    times: tf.Tensor  # int32 [count], time step of every key; negative before the first
+    distances: tf.Tensor  # int32 [rows, count], query time step minus key time step
+    is_window: bool  # there are keys for the last time steps alone, not the whole horizon
 
     @property
     def count(self) -> int:
@@ -299,47 +270,30 @@ def _no_keys(group: str) -> Keys:
 
 @dataclasses.dataclass
 class Call:
-    """The context in which a step runs an operation, and its changes of the state.
-
-    Attributes:
-      rows: number of time steps in this call.
-      state: the state before the call, by name.
-      changed: entries of the state that the call changes, by name.
-      keys: function from the name of a group of pairs to the keys that its queries read.
-    """
+    """The context in which a step runs an operation, and its changes of the state."""
 
     rows: int
     state: dict[str, tf.Tensor]
-    changed: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
-    keys: Callable[[str], Keys] = _no_keys
+    changed: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)  # what it changes
+    keys: Callable[[str], Keys] = _no_keys  # those that queries of a group read
 
 
 @dataclasses.dataclass(frozen=True)
 class TableRead:
-    """The way in which an operation reads a table in a step.
+    """The way in which an operation reads a table in a step."""
 
-    Attributes:
-      query: the axis along which a step reads the entries of its time steps, or None.
-      key: the axis along which a step reads the entries of all keys' time steps, or None.
-      delay: number of time steps by which the rows that are read precede the step's time steps.
-    """
-
-    query: int | None
-    key: int | None = None
-    delay: int = 0
+    query: int | None  # axis along which entries of the step's time steps are read
+    key: int | None = None  # axis along which entries of all keys' time steps are read
+    delay: int = 0  # time steps by which the rows that are read precede the step's
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The state of a stateful operation before the first time step.
+    """The state of a stateful operation before the first time step."""
 
-    Attributes:
-      needs: tensors of the graph; the state is computed from their values for zero inputs.
-      states: function from these values, and a function that evaluates other tensors, to the
-        entries of the state by name.
-    """
-
-    needs: tuple[tf.Tensor, ...]
+    needs: tuple[tf.Tensor, ...]  # their values for zero inputs make the state
+    # Function from these values, and a function that evaluates other tensors, to the entries of the
+    # state by name.
     states: Callable[[list[tf.Tensor], Callable], dict[str, tf.Tensor]]
 
 

@@ -22,11 +22,7 @@ KEPT = 8
 
 
 class Traces:
-    """A network as a function, with a cached graph for each combination of argument shapes.
-
-    Args:
-      function: the network, a function from tensors to a tensor.
-    """
+    """A network as a function, with a cached graph for each combination of argument shapes."""
 
     def __init__(self, function: Callable) -> None:
         self.function = function
@@ -74,10 +70,7 @@ class Traces:
         self._last = specs, graph_digest(self._graphs[key].graph)
 
     def is_as_remembered(self) -> bool:
-        """Return whether a fresh trace is the graph of which `remember` has kept the digest.
-
-        New values of variables make no difference.
-        """
+        """Return whether a fresh trace, whatever the variables' values, is what `remember` kept."""
         if self._last is None:
             return True
         specs, (digest, _) = self._last
@@ -92,13 +85,7 @@ class Traces:
         self._graphs, self._variables = {}, {}
 
     def forget_if_changed(self, specs: Sequence[tf.TensorSpec]) -> None:
-        """Drop all graphs if the network's output differs from that of a cached graph.
-
-        New values of variables make no difference, but a replaced layer does.
-
-        Args:
-          specs: specs of the network's arguments, for which one of the graphs was traced.
-        """
+        """Drop all graphs if the output differs from a cached graph's, as for a replaced layer."""
         if not self.has(specs):
             return
         arguments = random_arguments(specs)
@@ -114,12 +101,7 @@ class Traces:
 
 
 def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.Tensor]:
-    """Return random arguments: normal floats, and zeros and ones for integers.
-
-    Args:
-      specs: specs of the arguments, with a batch size; other sizes may be None.
-      seed: seed of the numbers.
-    """
+    """Return random arguments: normal floats, and zeros and ones for integers."""
     generator, arguments = np.random.default_rng(seed), []
     for spec in specs:
         shape = [size or FIXED_ENTRIES for size in spec.shape]
@@ -144,15 +126,7 @@ def run_traced(
     outside: Mapping[str, tf.Tensor] | None = None,
     assigns: bool = False,
 ) -> tf.Tensor:
-    """Run a graph eagerly or inside the current graph, and return its first output.
-
-    Args:
-      graph: the graph of a network.
-      arguments: arguments of the network.
-      outside: values of the captured tensors, by the names of their placeholders; None: the values
-        that the graph captured.
-      assigns: whether to also run the assignments to variables that the operations wait for.
-    """
+    """Run a graph eagerly or in the current graph; `outside` has captures by placeholder name."""
     values = dict(captures_by_name(graph) if outside is None else outside)
     names = (tensor.name for tensor in graph.inputs[: len(arguments)])
     values |= zip(names, arguments, strict=True)
@@ -172,12 +146,7 @@ def spec_of_length(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
 
 
 class Rate(NamedTuple):
-    """The rate of the frames that a network reads, if it does.
-
-    Attributes:
-      hop: number of time steps in a frame; 1 for a network without frames.
-      fewest: a number of frames that the network takes.
-    """
+    """Time steps in a frame that a network reads, 1 without frames; a number of frames it takes."""
 
     hop: int = 1
     fewest: int = 1
@@ -201,25 +170,14 @@ def rate_of(function: Callable) -> Rate:
 def trace(
     function: Callable, specs: Sequence[tf.TensorSpec], length: int
 ) -> tf.types.experimental.ConcreteFunction:
-    """Return the function traced for one length, with the functions that it calls inlined.
-
-    Args:
-      function: the network, a function from tensors to a tensor.
-      specs: specs of the network's arguments, with the batch size and without the length.
-      length: number of time steps.
-    """
+    """Return the function traced for one length, with the functions that it calls inlined."""
     return graph_of(function, [spec_of_length(spec, length) for spec in specs])
 
 
 def graph_of(
     function: Callable, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    """Return the function traced for `specs`, with the functions that it calls inlined.
-
-    Args:
-      function: the network, a function from tensors to a tensor.
-      specs: specs of the network's arguments.
-    """
+    """Return the function traced for `specs`, with the functions that it calls inlined."""
     if isinstance(function, Traces):
         return function.of(specs)
     return _without_calls(_trace_function(function, specs), specs)
@@ -238,10 +196,7 @@ def _without_calls(traced: Any, specs: Sequence[tf.TensorSpec]) -> Any:
 def first_difference(
     short: Sequence[tf.Operation], long: Sequence[tf.Operation]
 ) -> tf.Operation | None:
-    """Return the first operation in `short` that differs in type from its counterpart in `long`.
-
-    If one list is a prefix of the other, return the last operation that has a counterpart.
-    """
+    """Return the first operation whose type differs in `long`; else the last with a counterpart."""
     for op, longer in zip(short, long, strict=False):
         if op.type != longer.type:
             return op
@@ -260,12 +215,7 @@ def draws(op: tf.Operation) -> bool:
 
 
 def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
-    """Return the operations, in order, whose values depend on given arguments or are random.
-
-    Args:
-      graph: a graph whose inputs are its arguments, followed by the tensors that it captures.
-      arguments: indices of the arguments.
-    """
+    """Return the operations, in order, that depend on `arguments`, by index, or are random."""
     inputs = {graph.inputs[index].op for index in arguments}
     found, operations = set(inputs), []
     for op in operations_for(graph.outputs):
@@ -281,17 +231,9 @@ def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
 def match_operations(
     first: tf.Graph, second: tf.Graph, arguments: Sequence[int]
 ) -> dict[tf.Operation, tf.Operation] | None:
-    """Match the operations of two graphs that `dependent` returns.
+    """Match the operations of two graphs that `dependent` returns; None if the graphs differ.
 
     Operations on constants may differ: TensorFlow folds some of them only for certain sizes.
-
-    Args:
-      first: the graph of a network.
-      second: the graph of the same network for another length.
-      arguments: indices of the arguments with a time axis.
-
-    Returns:
-      The second graph's operations by the first graph's; None if the graphs differ.
     """
     pair = dependent(first, arguments), dependent(second, arguments)
     if first_difference(*pair) is not None:

@@ -12,18 +12,7 @@ from onepass.step.tracing import is_temporal, random_arguments, spec_of_length
 
 
 def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> None:
-    """Raise an error unless steps give the same outputs as one call of the network.
-
-    Args:
-      stepped: the derived step to verify.
-      program: the program that `stepped` runs for batch size 1.
-      specs: specs of the network's arguments.
-
-    Raises:
-      NotCausalError: a layer attends to later time steps.
-      UnsupportedNetworkError: the outputs of the steps differ from the outputs of the call, or the
-        network has different operations for a long input.
-    """
+    """Raise NotCausalError or UnsupportedNetworkError unless steps give the network's outputs."""
     length, temporal = program.lengths[0], [is_temporal(spec) for spec in specs]
     arguments = random_arguments(
         [tf.TensorSpec([1, *spec_of_length(spec, length).shape[1:]], spec.dtype) for spec in specs]
@@ -53,11 +42,7 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
 
 
 def _relative_difference(outputs: tf.Tensor, whole: tf.Tensor) -> float:
-    """Return the largest difference of two tensors, relative to the size of the second one.
-
-    Entries that are the same infinity, or both NaN, are equal; an entry that is infinite or NaN in
-    one tensor alone differs by infinity.
-    """
+    """Return the largest difference relative to the second's size; equal infinities or NaNs: 0."""
     found, expected = (tf.cast(x, tf.float64).numpy() for x in (outputs, whole))
     both = np.isfinite(found) & np.isfinite(expected)
     if not np.array_equal(found[~both], expected[~both], equal_nan=True):

@@ -23,19 +23,12 @@ HALVES = (tf.float16, tf.bfloat16)
 
 
 class Precision(NamedTuple):
-    """Floating-point types in which a graph is computed, and how far its outputs are rounded.
-
-    Attributes:
-      types: the type that replaces each type of the graph; others remain.
-      relative: the largest rounding of an output, relative to the output.
-      of_channel: the largest rounding of an output, relative to the largest in its channel.
-      unit: the distance between 1 and the next number.
-    """
+    """Floating-point types in which a graph is computed, and how far its outputs are rounded."""
 
     types: Mapping[tf.DType, tf.DType]
-    relative: float
-    of_channel: float
-    unit: float
+    relative: float  # the largest rounding of an output, relative to the output
+    of_channel: float  # the largest rounding of an output, relative to the largest in its channel
+    unit: float  # the distance between 1 and the next number
 
 
 DOUBLE = Precision(
@@ -52,14 +45,9 @@ class WideCalls:
     """A network computed from its graph in the widest floating-point types that it can take.
 
     Variables that are converted, or that the network assigns to, are copied once; assignments
-    change the copies.
-
-    Args:
-      call: the network.
-      weights: values in place of variables' own, by the `id` of the variable's handle.
-      precisions: the types to try, in order; the first that the network can be computed in is used
-        for all calls.
-      shake: the relative size of random changes of all weights, to measure how rounding grows.
+    change the copies. `weights`, by the `id` of a handle, replace variables' own values. The first
+    of `precisions` in which the network can be computed is used for all calls. All weights change
+    at random by the relative size `shake`, to measure how rounding grows.
     """
 
     def __init__(
@@ -111,12 +99,7 @@ class WideCalls:
     def operations(
         self, graph: tf.Graph, arguments: Sequence[tf.Tensor]
     ) -> Iterator[tuple[tf.Operation, list[tf.Tensor]]]:
-        """Yield the operations that compute the first output, in order, with their values.
-
-        Args:
-          graph: a graph of the network.
-          arguments: arguments of the graph.
-        """
+        """Yield the operations that compute the first output, in order, with their values."""
         assigns = any(op.type.startswith("Assign") for op in graph.get_operations())
         known = {name: self._copy(x, assigns) for name, x in captures_by_name(graph).items()}
         inputs = (tensor.name for tensor in graph.inputs[: len(arguments)])
@@ -147,7 +130,6 @@ class WideCalls:
         return values if wide is None else tf.cast(values, wide)
 
     def _copy(self, outside: Any, assigns: bool) -> Any:
-        """Return what replaces a tensor, or a variable's handle, that a graph captures."""
         if id(outside) not in self._outside:
             self._outside[id(outside)] = outside, self._copy_wide(outside, assigns)
         copy = self._outside[id(outside)][1]
@@ -181,11 +163,7 @@ class WideCalls:
 
 
 class _Functions:
-    """Copies of functions that operations call, such as a loop's body, in wide types.
-
-    Args:
-      types: the type that replaces each type.
-    """
+    """Copies of functions that operations call, such as a loop's body, in wide types."""
 
     def __init__(self, types: Mapping[tf.DType, tf.DType]) -> None:
         self._types = {x.as_datatype_enum: wide.as_datatype_enum for x, wide in types.items()}
@@ -194,7 +172,6 @@ class _Functions:
         weakref.finalize(self, _remove_functions, self._names)
 
     def widen(self, node: Any) -> None:
-        """Replace the types, constants and functions in an operation's attributes."""
         for name in [name for name in node.attr if name[0] == "_"]:
             del node.attr[name]
         if not self._types:
@@ -215,7 +192,6 @@ class _Functions:
                     each.name = self._function(each.name)
 
     def _function(self, name: str) -> str:
-        """Return the name of a function's copy, which is made if there is none."""
         if name in self._names:
             return self._names[name]
         self._names[name] = name + self._suffix
@@ -234,7 +210,6 @@ class _Functions:
 
 
 def _remove_functions(names: Mapping[str, str]) -> None:
-    """Remove functions from TensorFlow's registry."""
     for name in names.values():
         if context.context().has_function(name):
             context.context().remove_function(name)
