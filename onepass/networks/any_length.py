@@ -24,28 +24,16 @@ CHANGES = "its outputs change with the size of its input"
 
 
 class Taken(NamedTuple):
-    """A network as a function of tensors, with specs of its arguments.
-
-    Attributes:
-      call: function from tensors to the parameters.
-      specs: specs of the function's arguments; in the first one, the axes that could grow have
-        sizes only if the network cannot be called at any other size.
-    """
+    """A network as a function of tensors, with specs of its arguments."""
 
     call: Call
+    # Specs of the function's arguments; in the first one, the axes that could grow have sizes only
+    # if the network cannot be called at any other size.
     specs: list[tf.TensorSpec]
 
 
 class OneSize:
-    """A network that is called only at the size that it was built for.
-
-    Args:
-      call: the network.
-      specs: specs of the network's arguments; arguments to pad have a time axis of size None.
-      sizes: the size that it was built for: [time], to which shorter sequences are padded, or
-        [height, width], the only possible image size.
-      reason: why the network takes no other sizes, for errors.
-    """
+    """A network for the size that it was built for, to which shorter sequences are padded."""
 
     def __init__(
         self, call: Call, specs: Sequence[tf.TensorSpec], sizes: Sequence[int], reason: str
@@ -84,19 +72,13 @@ def pad_time(values: tf.Tensor, length: int) -> tf.Tensor:
 
 
 class UpTo:
-    """A network that takes smaller sizes than it was built for, but no larger ones.
-
-    Args:
-      call: the network.
-      sizes: the largest size that the network takes, [time] or [height, width].
-      reason: why the network takes no larger sizes, for errors.
-    """
+    """A network that takes sizes up to `sizes`, [time] or [height, width], but no larger ones."""
 
     def __init__(self, call: Call, sizes: Sequence[int], reason: str) -> None:
         self._call, self._sizes, self._reason = call, tuple(sizes), reason
 
     def fault(self, *sizes: int) -> str:
-        """Return why the network cannot take a size; "" if it can."""
+        """See `OneSize.fault`."""
         return "" if all(map(int.__le__, sizes, self._sizes)) else self._reason
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
@@ -105,18 +87,9 @@ class UpTo:
 
 
 def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> Taken:
-    """Return a network as a function of tensors, for any length if possible.
+    """Return a network as a function of tensors, for any length or, with 2 `axes`, image size.
 
-    Args:
-      network: any callable.
-      specs: specs of the network's arguments; in the first one, axes that could grow have sizes
-        only if the network takes no others. A Keras model's declared inputs may set sizes, too.
-      axes: number of axes after the batch that may grow, 1 for time and 2 for images.
-
-    Raises:
-      UserError: the network belongs to Keras on a backend other than TensorFlow, or TensorFlow
-        cannot compute here.
-      ValueError: the network cannot be built, or has a stateful layer.
+    The first spec has sizes only where the network takes no others; a Keras model may set them.
     """
     check_eager(inside_function=True)
     given = tuple(specs[0].shape[1 : 1 + axes])
@@ -151,7 +124,6 @@ def _length_built(network: Any) -> tuple[int, ...]:
 
 
 def _takes(call: Call, specs: Sequence[tf.TensorSpec], length: int) -> bool:
-    """Return whether a network can be called on a sequence of a given length."""
     try:
         call(*(tf.zeros([1, *(size or length for size in x.shape[1:])], x.dtype) for x in specs))
     except ERRORS:
@@ -160,7 +132,6 @@ def _takes(call: Call, specs: Sequence[tf.TensorSpec], length: int) -> bool:
 
 
 def _free_sizes(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.TensorSpec]:
-    """Return specs with None for the growing axes, also in conditions that have the same sizes."""
     opened, axes = [], len(sizes)
     for index, spec in enumerate(specs):
         shape = spec.shape.as_list()
@@ -179,7 +150,6 @@ _KNOWN: "weakref.WeakKeyDictionary[Any, dict[Any, Found]]" = weakref.WeakKeyDict
 def _find_call(
     network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[int, ...]
 ) -> Call:
-    """Return the function that calls the network at other sizes."""
     candidates: list[Call] = [call]
     if graph_of(network) is not None:
         candidates = [OtherSizes(network, sizes, each) for each in ("", "all", "first")]
@@ -219,7 +189,6 @@ def _choose_candidate(
 
 
 def _reason(is_equal: Callable[[], bool], others: str) -> str:
-    """Return why a network cannot be called at other sizes; "" if it can."""
     try:
         return "" if is_equal() else CHANGES
     except BakedSizeError as error:

@@ -106,7 +106,6 @@ def check_causal(
 
 
 def _check_masked(network: Any, specs: Sequence[tf.TensorSpec], seed: int) -> Causality:
-    """Return whether a network over images is masked; it has no step."""
     taken, specs = any_length(network, specs, axes=2)
     call, (images, *others) = Traces(taken), specs
     output_shape(call, specs, axes=2)
@@ -115,7 +114,6 @@ def _check_masked(network: Any, specs: Sequence[tf.TensorSpec], seed: int) -> Ca
 
 
 def _unknown(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
-    """Return which operation the step machine does not support, as a sentence; "" if none."""
     from onepass.machine.machine import unknown_operation  # a heavy import
 
     try:
@@ -127,10 +125,7 @@ def _unknown(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
 def _take_network(
     network: Any, specs: Sequence[tf.TensorSpec], names: Sequence[str]
 ) -> tuple[Traces, list[tf.TensorSpec]]:
-    """Return a network as a function, with specs of its arguments, the first of any length.
-
-    What it computes of frames is an argument in their place.
-    """
+    """Return a network as a function, with specs of its arguments, the first of any length."""
     call, specs = any_length(network, specs)
     parts = hoist_frames(call, specs, names)
     if parts is not None:
@@ -165,15 +160,7 @@ def observed_lookahead(
     seed: int = 0,
     length: int = LENGTHS[0],
 ) -> str:
-    """Compare outputs and return how they violate causality; "" if no violation is found.
-
-    Args:
-      network: a `tf.Module`, a Keras model or a function, whose first argument is the sequence.
-      inputs: spec of the first argument; None: as for `check_causal`.
-      condition: spec of the second argument, or specs of all further arguments by name, or None.
-      seed: seed of the random inputs.
-      length: length of the sequences, in steps.
-    """
+    """Compare outputs over `length` steps, as `check_causal`; return the fault, or ""."""
     given = condition_specs(network, condition)
     call, specs = _take_network(
         network, [input_spec(network, inputs), *given.values()], list(given)

@@ -30,13 +30,7 @@ _ROOMS = {"machine", "model", "networks", "samplers", "step", "storage", "traini
 
 
 class _Part(NamedTuple):
-    """The references of an object.
-
-    Attributes:
-      read: function that returns what it refers to now.
-      before: what it referred to when it was first looked at, by name or index.
-      attributes: the object's attributes, which `read` returns; None: it returns something else.
-    """
+    """The references of an object: what `read` returns now, and `before`, by name or index."""
 
     read: Callable[[], Sequence[Any]]
     before: dict[Any, Any]
@@ -44,11 +38,7 @@ class _Part(NamedTuple):
 
 
 class Watch:
-    """The objects that a network refers to, compared with those that it refers to later.
-
-    Args:
-      network: a `tf.Module`, a Keras model or layer, or a function.
-    """
+    """The objects that a network refers to, compared with those that it refers to later."""
 
     def __init__(self, network: Any) -> None:
         self._parts: list[tuple[_Part, list[Any]]] = []
@@ -78,7 +68,6 @@ class Watch:
 
 
 def _visible_values(part: _Part, values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the values that count: not those in which libraries keep accounts of their own."""
     if part.attributes is None:
         return dict(values)
     hidden = _bookkeeping()
@@ -106,7 +95,6 @@ def _bookkeeping() -> frozenset[str]:
 
 
 def _parts_of(part: Any) -> Iterable[_Part]:
-    """Yield what an object refers to; nothing for a value."""
     if isinstance(part, np.ndarray):
         if part.nbytes <= SMALL_BYTES:
             yield _part(lambda: [zlib.crc32(part.tobytes())])
@@ -135,13 +123,11 @@ def _part(read: Callable[[], Sequence[Any]]) -> _Part:
 
 
 def _of_class(kind: type) -> list[Any]:
-    """Return the functions and values that a class defines."""
     plain = (types.FunctionType, *_PLAIN, list, dict, tuple)
     return [x for k, x in vars(kind).items() if isinstance(x, plain) and k[:2] != "__"]
 
 
 def _has_own_attributes(part: Any) -> bool:
-    """Return whether an object's attributes make it what it is: a layer, a module, a user's."""
     is_own = is_layer(part) or isinstance(part, tf.Module) or _is_own(type(part))
     if not is_own or isinstance(part, types.ModuleType):
         return False
@@ -152,21 +138,16 @@ def _has_own_attributes(part: Any) -> bool:
 
 
 def _is_ours(kind: type) -> bool:
-    """Return whether a class is one of those that this package makes of a network."""
     package, _, name = kind.__module__.partition(".")
     return package == "onepass" and name.partition(".")[0] in _ROOMS
 
 
 def _is_own(kind: type) -> bool:
-    """Return whether a class is a user's; those of this package are made of a network."""
     return not is_of_library(kind) and not _is_ours(kind)
 
 
 def _references(function: types.FunctionType) -> Callable[[], list[Any]]:
-    """Return a function that returns what a function refers to now.
-
-    These are its code, its defaults, and the variables of its closure and its module that it reads.
-    """
+    """Return a reader of a function's code, defaults, and variables of closure and module."""
     cells, scope = function.__closure__ or (), function.__globals__
     names = [name for name in _globals_of(function.__code__) if name in scope]
 
@@ -183,7 +164,6 @@ def _references(function: types.FunctionType) -> Callable[[], list[Any]]:
 
 
 def _globals_of(code: types.CodeType) -> list[str]:
-    """Return the names of the module's variables that code reads."""
     found = [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
@@ -226,7 +206,6 @@ def _identity(outer: Any) -> str:
 
 
 def _content(value: Any, graph: tf.Graph) -> bytes:
-    """Return an attribute's bytes, with called functions replaced by their digests."""
     functions = [value.func] if value.HasField("func") else list(value.list.func)
     if not functions:
         return value.SerializeToString(deterministic=True)

@@ -71,12 +71,7 @@ def resize_spec(spec: tf.TensorSpec, shape: Any) -> tf.TensorSpec:
 
 
 def is_at_rate(spec: tf.TensorSpec, axes: int = 1) -> bool:
-    """Return whether an argument has the elements' axes, [batch, None, ...].
-
-    Args:
-      spec: spec of the argument.
-      axes: number of axes of the elements after the batch, 1 for time and 2 for images.
-    """
+    """Return whether an argument has the elements' `axes`: 1 of time, or 2 of images."""
     if isinstance(spec, Memory | Frames) or spec.shape.rank <= axes:
         return False
     return all(size is None for size in spec.shape[1 : 1 + axes])
@@ -88,15 +83,7 @@ def plain(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def shape_at(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]:
-    """Return the shape of an argument in a call on elements [batch, *sizes].
-
-    Its other axes of unknown size get `FIXED_ENTRIES` entries.
-
-    Args:
-      spec: spec of the argument.
-      batch: number of rows.
-      sizes: sizes of the elements' axes, [time] or [height, width].
-    """
+    """Return an argument's shape for elements [batch, *sizes]; free axes get `FIXED_ENTRIES`."""
     axes = len(sizes)
     if is_at_rate(spec, axes):
         return [batch, *sizes, *(size or FIXED_ENTRIES for size in spec.shape[1 + axes :])]
@@ -106,15 +93,7 @@ def shape_at(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]
 
 
 def as_specs(given: Any) -> Specs:
-    """Return specs of conditions by name.
-
-    Args:
-      given: None or 0; the channels of a condition [batch, time, channels]; a spec; specs by name;
-        or a list of specs.
-
-    Raises:
-      ValueError: `given` has none of these forms.
-    """
+    """Return specs by name, of None, 0, a channel count, a spec, or specs in a dict or list."""
     if given is None or (isinstance(given, Integral) and given == 0):
         return {}
     if isinstance(given, Integral):
@@ -152,13 +131,7 @@ def only_rate(specs: Specs) -> tf.TensorSpec | None:
 
 
 def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
-    """Return zeros for a network's conditions: a list of one tensor or dict by name, or [].
-
-    Args:
-      network: a `SymbolNetwork`.
-      batch: number of rows.
-      sizes: sizes of the elements' axes, [time] or [height, width].
-    """
+    """Return zeros for a network's conditions: a list of one tensor or dict by name, or []."""
     specs = conditions_of(network)
     made = {name: tf.zeros(shape_at(x, batch, sizes), x.dtype) for name, x in specs.items()}
     if only_rate(specs) is not None:

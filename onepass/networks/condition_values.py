@@ -25,17 +25,10 @@ _SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient",
 
 
 def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) -> Any:
-    """Check the conditions of a call, and return them in the form that samplers use.
+    """Check a call's conditions and return them as samplers use them; raise ValueError.
 
-    Args:
-      network: any `SymbolNetwork`.
-      given: None, an array for the only condition, or arrays by name; for a network without
-        `conditions`, whatever it reads.
-      order: "time" or "raster".
-      shape: shape of the elements; None for unknown sizes.
-
-    Raises:
-      ValueError: a condition is missing, is not read, or has a wrong shape or wrong values.
+    `given` is None, an array for the only one, arrays by name, or what a network without
+    `conditions` reads.
     """
     if hasattr(network, "conditions"):
         return condition_of(network, given, shape[: 2 if order == "time" else 3])
@@ -43,32 +36,16 @@ def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) 
 
 
 def given_once(network: Any, given: Any, order: str, shape: Sequence[int]) -> Any:
-    """Return what `given_to` returns, with all computed that depends on conditions alone.
-
-    Samplers call the network many times. The arguments are those of `given_to`.
-
-    Raises:
-      ValueError: as for `given_to`.
-    """
+    """Return what `given_to` returns, with all computed that depends on conditions alone."""
     checked, once = given_to(network, given, order, shape), getattr(network, "once", None)
     return checked if once is None else once(checked, shape[1])
 
 
 def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
-    """Check the conditions of a call, and return them in the form that samplers use.
+    """Check a call's conditions as `given_to` does, and return them as samplers use them.
 
-    Args:
-      network: a `SymbolNetwork` with `conditions`.
-      given: None; an array for the only condition; or arrays by name. A condition without the
-        elements' time axis may have a single row for all rows of elements.
-      sizes: sizes of the elements' axes, [num, time] or [num, height, width]; None for unknown
-        sizes.
-
-    Returns:
-      None; the tensor of the only condition, if it has a time axis; otherwise `NamedConditions`.
-
-    Raises:
-      ValueError: a condition is missing, is not read, or has a wrong shape or wrong values.
+    One without the elements' axes, whose `sizes` may be None, may have a single row for all rows.
+    The result is None, the tensor of the only condition with a time axis, or `NamedConditions`.
     """
     specs, axes = conditions_of(network), len(sizes) - 1
     values = _by_name(given, specs, axes)
@@ -90,7 +67,6 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
 
 
 def _by_name(given: Any, specs: Specs, axes: int) -> Mapping[str, Any]:
-    """Return the conditions by name; raise ValueError unless the names match those of the specs."""
     if isinstance(given, NamedConditions):
         given = {**given.timed, **given.fixed}
     if not specs:
@@ -126,11 +102,6 @@ def _tensor(given: Any, spec: tf.TensorSpec, label: str) -> tf.Tensor | None:
 def _shape_condition(
     tensor: tf.Tensor | None, spec: tf.TensorSpec, sizes: Sequence[int | None], label: str
 ) -> tf.Tensor:
-    """Return a condition with one row for each row of elements.
-
-    Raises:
-      ValueError: the condition is missing or has a wrong shape.
-    """
     timed = is_at_rate(spec, len(sizes) - 1)
     known = list(sizes if timed else sizes[:1])
     if isinstance(spec, Frames):
@@ -150,7 +121,6 @@ def _shape_condition(
 
 
 def _for_all_rows(tensor: tf.Tensor, wanted: tf.TensorShape) -> tf.Tensor:
-    """Return a condition; a single row is repeated for all rows of the shape `wanted`."""
     if tensor.shape.rank == wanted.rank - 1 and wanted[1:].is_compatible_with(tensor.shape):
         tensor = tensor[tf.newaxis]
     rows = wanted[0]
@@ -162,12 +132,6 @@ def _for_all_rows(tensor: tf.Tensor, wanted: tf.TensorShape) -> tf.Tensor:
 def _as_type(
     tensor: tf.Tensor, spec: tf.TensorSpec, label: str, network: Any, name: str
 ) -> tf.Tensor:
-    """Return a condition in the type that the network reads.
-
-    Raises:
-      ValueError: the condition is not numeric, is not integral where the network reads integers, or
-        contains numbers for which the network's embedding has no entry.
-    """
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
         raise ValueError(f"`{label}` must be {spec.dtype.name}, got {tensor.dtype.name}.")
     if not spec.dtype.is_integer or not hasattr(tensor, "numpy"):
@@ -187,15 +151,7 @@ def _as_type(
 
 
 def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[str, int]:
-    """Return the number of values that integer conditions can have, by name, from embeddings.
-
-    A condition for which no embedding is found is omitted.
-
-    Args:
-      call: the network as a function of its elements and conditions.
-      specs: specs of the conditions by name.
-      example: arguments for which the network is traced.
-    """
+    """Return how many values integer conditions can have, by name, where an embedding shows it."""
     if not any(spec.dtype.is_integer for spec in specs.values()):
         return {}
     with tf.init_scope():
@@ -216,7 +172,6 @@ def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[
 
 
 def _sources(op: tf.Operation) -> list[tf.Operation]:
-    """Return the operations whose values reach an operation unchanged."""
     waiting, found = [op], []
     while waiting:
         op = waiting.pop()

@@ -30,16 +30,7 @@ def check_parts(network: Any, distribution: Any) -> None:
 
 
 def codec_for(distribution: Distribution, codec: Codec | None, order: str) -> Codec:
-    """Return the codec of a model.
-
-    Args:
-      distribution: distribution of the symbols.
-      codec: the caller's codec; None: the default for this distribution and order.
-      order: "time" or "raster".
-
-    Raises:
-      ValueError: codec and distribution have different levels.
-    """
+    """Return the codec of a model."""
     if codec is None:
         codec = default_codec(distribution.levels, order, is_of_tokens(distribution))
     if codec.levels != distribution.levels:
@@ -51,15 +42,7 @@ def codec_for(distribution: Distribution, codec: Codec | None, order: str) -> Co
 
 
 def as_array(values: Any, name: str) -> np.ndarray:
-    """Convert numbers to an array.
-
-    Args:
-      values: array, tensor or nested lists.
-      name: name of the argument, for the error message.
-
-    Raises:
-      ValueError: the rows have different lengths, or the values are not numbers or are masked.
-    """
+    """Convert numbers to an array; raise ValueError for ragged rows, masks and other types."""
     check_unmasked(values, name)
     try:
         ragged = isinstance(values, tf.RaggedTensor)
@@ -77,14 +60,7 @@ def as_array(values: Any, name: str) -> np.ndarray:
 def check_elements(
     elements: np.ndarray, codec: Codec, layout: Layout, name: str = "elements"
 ) -> None:
-    """Raise ValueError for elements of a wrong shape, or that the codec would silently change.
-
-    Args:
-      elements: integers or floats.
-      codec: the codec that will encode the elements.
-      layout: the axes of the model's elements.
-      name: name of the argument, for the error message.
-    """
+    """Raise ValueError for elements of a wrong shape, or that the codec would silently change."""
     axes = {2: "[batch, time]", 3: f"[batch, time, {layout.channels}]"}.get(layout.rank)
     axes = axes or "[batch, height, width, channels]"
     if elements.ndim != layout.rank or (layout.event and elements.shape[2:] != layout.event):
@@ -113,16 +89,7 @@ def check_elements(
 
 
 def encode_tokens(elements: np.ndarray, codec: Codec, name: str) -> tf.Tensor:
-    """Return the symbols of single elements, int32 [n].
-
-    Args:
-      elements: the elements, [n].
-      codec: converts elements to symbols.
-      name: name of the argument, for the error message.
-
-    Raises:
-      ValueError: an element is outside the codec's range.
-    """
+    """Return the symbols of single elements [n], int32 [n]."""
     check_elements(elements[np.newaxis], codec, Layout("time"), name)
     return codec.encode(tf.constant(elements))
 
@@ -130,18 +97,7 @@ def encode_tokens(elements: np.ndarray, codec: Codec, name: str) -> tf.Tensor:
 def as_condition(
     given: Any, spec: tf.TensorSpec | None, order: str, sizes: Sequence[int | None] = ()
 ) -> Any:
-    """Return a condition as a tensor, conditions by name as tensors, or None.
-
-    Args:
-      given: array, dict of arrays, or None.
-      spec: spec of the condition that a network in time order reads; None: it reads none.
-      order: "time" or "raster".
-      sizes: sizes of batch and time that the condition must have in time order; None: unknown.
-
-    Raises:
-      ValueError: the network in time order reads a condition that is missing or has a different
-        shape, or a condition is given and the network reads none.
-    """
+    """Return a condition as a tensor, conditions by name as tensors, or None."""
     if isinstance(given, dict):
         return {name: tf.convert_to_tensor(value) for name, value in given.items()}
     tensor = None if given is None else tf.convert_to_tensor(given)
@@ -161,12 +117,7 @@ def as_condition(
 
 
 def check_finite(array: np.ndarray, name: str) -> None:
-    """Raise ValueError unless an array contains only numbers that are finite in float32.
-
-    Args:
-      array: any array.
-      name: name of the argument, for the error message.
-    """
+    """Raise ValueError unless an array contains only numbers that are finite in float32."""
     if array.dtype.kind not in "iuf":
         raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")
     if array.dtype.kind != "f":

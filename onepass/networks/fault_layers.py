@@ -15,15 +15,7 @@ from onepass.step.wide_floats import ERRORS, WideCalls
 def describe_fault(
     network: WideCalls, fault: Fault, names: Iterable[str], axes: int = 1, period: int = 1
 ) -> str:
-    """Return a fault as a phrase that names the layer, if its values show it.
-
-    Args:
-      network: the network.
-      fault: the two calls that show the fault.
-      names: names of the network's layers.
-      axes: number of axes after the batch that may grow, 1 for time and 2 for images.
-      period: the largest number of time steps for which the network has one row of a tensor.
-    """
+    """Return a fault as a phrase that names the layer, if its values show it."""
     if not fault.kind:
         return fault.text
     try:
@@ -34,12 +26,7 @@ def describe_fault(
 
 
 def drawing_layer(graph: tf.Graph, names: Iterable[str]) -> str:
-    """Return a phrase that names the layer of a network that draws random numbers.
-
-    Args:
-      graph: the network's graph.
-      names: names of the network's layers.
-    """
+    """Return a phrase that names the layer of a network that draws random numbers."""
     text = "two calls on the same input differ: the network draws random numbers of its own"
     drawn = (op.name for op in operations_for(graph.outputs) if "Random" in op.type)
     name = next(drawn, "")
@@ -47,7 +34,6 @@ def drawing_layer(graph: tf.Graph, names: Iterable[str]) -> str:
 
 
 def _layer(compared: "_Compared", names: frozenset[str]) -> str:
-    """Return, as a phrase, the first layer on the way to the output that is at fault, or ""."""
     tensor = compared.output if compared.at_fault.get(compared.output.name) else None
     at_fault = None
     while tensor is not None:
@@ -56,20 +42,7 @@ def _layer(compared: "_Compared", names: frozenset[str]) -> str:
 
 
 class _Compared:
-    """The operations of two calls that show a fault, compared with each other.
-
-    Args:
-      network: the network.
-      fault: the two calls.
-      axes: number of axes after the batch that may grow.
-      period: the largest number of time steps that a tensor may have a row for.
-
-    Attributes:
-      output: the network's output in the first call.
-      at_fault: whether the outputs of each operation violate the law, by tensor; only for tensors
-        with the batch and the growing axes of the input.
-      changed: names of the operations whose outputs differ between the calls.
-    """
+    """The operations of two calls that show a fault; `at_fault` says which violate the law."""
 
     def __init__(self, network: WideCalls, fault: Fault, axes: int, period: int) -> None:
         graphs = [network.graph(arguments) for arguments in (fault.first, fault.other)]
@@ -100,7 +73,6 @@ class _Compared:
                     self.at_fault[tensor.name] = bool(np.any(exceeds))
 
     def source(self, tensor: tf.Tensor) -> tf.Tensor | None:
-        """Return the nearest tensor at fault from which a tensor is computed, or None."""
         found = (each for op in self._between(tensor) for each in op.inputs)
         return next((each for each in found if self.at_fault.get(each.name)), None)
 
@@ -116,7 +88,6 @@ class _Compared:
         return min(found or [tensor.op], key=lambda op: order[op])
 
     def _between(self, tensor: tf.Tensor) -> list[tf.Operation]:
-        """Return the operations that compute a tensor from those with the input's axes."""
         waiting, found = [tensor.op], []
         while waiting:
             op = waiting.pop(0)
@@ -148,7 +119,6 @@ def _rows(value: tf.Tensor, sizes: Sequence[int], period: int) -> tf.Tensor | No
 
 
 def _layer_phrase(operation: str, names: frozenset[str]) -> str:
-    """Return a phrase with the names of an operation's layers, the outermost first, or its own."""
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
     path: list[str] = []
     for scope in scopes[:-1]:

@@ -15,18 +15,7 @@ TIMES = 4  # time steps of elements in trial calls
 
 
 class KerasInputs:
-    """The inputs of a functional or built sequential Keras model, the elements first.
-
-    Args:
-      network: any network; if it is not such a model, it has no inputs.
-
-    Attributes:
-      specs: spec of each input, [None, ...], the elements first.
-      names: names of the conditions, the inputs other than the elements.
-
-    Raises:
-      ValueError: the model takes its inputs by name, and several of them could be the elements.
-    """
+    """Specs of a built Keras model's inputs, the elements first, and names of the others."""
 
     def __init__(self, network: Any) -> None:
         try:
@@ -53,11 +42,7 @@ class KerasInputs:
         return listed if self._keys is None else dict(zip(self._keys, listed, strict=True))
 
     def conditions(self, call: Callable[..., Any]) -> Specs:
-        """Return the conditions' specs; `Memory` if a length may differ from that of the elements.
-
-        Args:
-          call: the network as a function of its arguments.
-        """
+        """Return the conditions' specs; `Memory` if a length may differ from the elements'."""
         found: Specs = dict(zip(self.names, self.specs[1:], strict=True))
         if self.specs and self.specs[0].shape.rank == 4:
             return found
@@ -74,7 +59,6 @@ class KerasInputs:
         return found
 
     def _have_own_axis(self, call: Callable[..., Any], group: Sequence[int]) -> bool:
-        """Return whether a group of conditions can be both shorter and longer than the elements."""
         for times in (TIMES - 1, TIMES + 3):
             shapes = [
                 shape_at(spec, 1, [times if at in group else TIMES])
@@ -91,17 +75,11 @@ class KerasInputs:
 
 
 def _keys(structure: Mapping, inputs: Sequence[Any]) -> list[str]:
-    """Return the keys of a dict of inputs, in the order of the model's list of inputs."""
     by_tensor = {id(tensor): str(name) for name, tensor in structure.items()}
     return [by_tensor[id(tensor)] for tensor in inputs]
 
 
 def _elements_first(specs: Sequence[tf.TensorSpec], names: Sequence[str], named: bool) -> list[int]:
-    """Return the indices of the inputs, the index of the elements first.
-
-    Raises:
-      ValueError: the inputs are named, and several of them could be the elements.
-    """
     places = list(range(len(specs)))
     grows = [n for n in places if specs[n].shape.rank > 1 and specs[n].shape[1] is None]
     if len(specs) < 2 or (not named and 0 in grows):

@@ -12,18 +12,11 @@ from onepass.likelihoods.distribution import Distribution
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The axes of a model's elements.
-
-    Args:
-      order: "time" or "raster".
-      whole_pixels: whether one symbol contains all channels of a pixel.
-      channels: number of channels per time step if elements are [batch, time, channels]; None if
-        they are [batch, time] or images.
-    """
+    """The axes of a model's elements."""
 
     order: str
-    whole_pixels: bool = False
-    channels: int | None = None
+    whole_pixels: bool = False  # whether one symbol contains all channels of a pixel
+    channels: int | None = None  # per time step of [batch, time, channels]; None: no such axis
 
     @property
     def rank(self) -> int:
@@ -41,11 +34,7 @@ class Layout:
         return self.rank - (2 if self.whole_pixels else 1)
 
     def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the elements of one row.
-
-        Args:
-          sizes: (length,) or (height, width, channels).
-        """
+        """Return the shape of one row's elements, from (length,) or (height, width, channels)."""
         return (*sizes, *self.event)
 
     def split_channels(self, outputs: tf.Tensor) -> tf.Tensor:
@@ -65,15 +54,7 @@ class Layout:
         shape: Sequence[int],
         start: int = 0,
     ) -> tf.Tensor:
-        """Return the noise of rows, [num, *positions, noise channels].
-
-        Args:
-          distribution: the distribution of a symbol.
-          seed: seed of the noise, an integer in [0, 2^64).
-          num: number of rows.
-          shape: shape of a row's elements.
-          start: time step of the first element.
-        """
+        """Return the noise of rows, [num, *positions, noise channels], from time step `start`."""
         positions = tuple(shape[: self.noise_axes])
         each = int(np.prod(self.event))
         noise = distribution.noise(seed, tf.range(num), start * each, int(np.prod(positions)))
@@ -83,14 +64,7 @@ class Layout:
 def layout_of(
     distribution: Distribution, order: str, inputs: tf.TensorSpec | None = None
 ) -> Layout:
-    """Return the layout of a model.
-
-    Args:
-      distribution: the distribution of the model's symbols.
-      order: "time" or "raster".
-      inputs: spec of the network's input in time order; a third axis of more than one entry is the
-        elements' channel axis.
-    """
+    """Return a model's layout; several entries of a third input axis are the elements' channels."""
     if order != "time":
         return Layout(order, pixel_channels(distribution) is not None)
     channels = 1 if inputs is None or inputs.shape.rank != 3 else inputs.shape[2]

@@ -27,18 +27,7 @@ def observed_unmasked(
     conditions: Sequence[tf.TensorSpec] = (),
     names: Iterable[str] = (),
 ) -> str:
-    """Return how outputs violate the law of a masked network; "" if no violation is found.
-
-    The network is called with its own weights, and on larger images with random weights.
-
-    Args:
-      call: the network, whose outputs at a pixel must depend only on the pixels before it.
-      inputs: spec of the network's first argument, [batch, height, width, channels].
-      seed: seed of the random images.
-      symbols: largest number of symbols of an integer input; None: only its embedding limits it.
-      conditions: specs of the network's further arguments.
-      names: names of the network's layers.
-    """
+    """Return how outputs, with random weights too, violate the law of a masked network, or ""."""
     call = _fix_conditions(call, conditions, seed)
     call = call if isinstance(call, Traces) else Traces(call)
     small, other = (_images(call, inputs, SIDES, seed + i, symbols) for i in range(2))
@@ -64,7 +53,6 @@ def _images(
     seed: int,
     symbols: int | None,
 ) -> tf.Tensor:
-    """Return two random images."""
     height, width = (a or b for a, b in zip(inputs.shape[1:3], sides, strict=True))
     spec = tf.TensorSpec([None, height, width, inputs.shape[-1]], inputs.dtype)
     return RandomInputs(call, [spec], seed, symbols, [height, width]).images(height, width)
@@ -73,7 +61,6 @@ def _images(
 def _fix_conditions(
     call: Callable[..., tf.Tensor], conditions: Sequence[tf.TensorSpec], seed: int
 ) -> Callable[..., tf.Tensor]:
-    """Return a network as a function of images only, with random conditions for `seed`."""
     if not conditions:
         return call
 
@@ -90,7 +77,6 @@ def _fix_conditions(
 def _find_unmasked(
     network: WideCalls, first: tf.Tensor, other: tf.Tensor, outputs: tf.Tensor | None = None
 ) -> Fault | None:
-    """Return how outputs depend on other images, or on their own or later pixels, or None."""
     batch, height, width, _ = first.shape
     whole = _flat(network(first) if outputs is None else outputs)
     mixed = tf.concat([first[:1], other[1:]], 0)

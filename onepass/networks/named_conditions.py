@@ -9,15 +9,10 @@ from onepass.networks.condition_specs import Specs
 
 
 class NamedConditions(NamedTuple):
-    """Conditions by name.
+    """Conditions by name."""
 
-    Attributes:
-      timed: conditions with the elements' time axis, [batch, time, ...] each.
-      fixed: conditions that are the same at every time step, [batch, ...] each; for images, all.
-    """
-
-    timed: dict[str, tf.Tensor]
-    fixed: dict[str, tf.Tensor]
+    timed: dict[str, tf.Tensor]  # conditions with the elements' time axis, [batch, time, ...] each
+    fixed: dict[str, tf.Tensor]  # the same at every time step, [batch, ...] each; for images, all
 
     def names(self) -> set[str]:
         """Return the names of all conditions."""
@@ -28,12 +23,7 @@ Condition = tf.Tensor | NamedConditions | None
 
 
 def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any:
-    """Return a condition with `function` applied to its tensors that have a time axis.
-
-    Args:
-      function: function of a tensor [batch, time, ...].
-      condition: a tensor with a time axis, `NamedConditions` or None.
-    """
+    """Return a condition with `function` applied to its tensors that have a time axis."""
     if isinstance(condition, NamedConditions):
         return condition._replace(timed={n: function(x) for n, x in condition.timed.items()})
     return None if condition is None else function(condition)
@@ -69,28 +59,13 @@ def of_time(condition: Any, tensors: list[tf.Tensor]) -> Any:
 
 
 def first_state(network: Any, batch: int, length: int, condition: Any) -> Any:
-    """Return a network's state before the first of `length` symbols.
-
-    Args:
-      network: a `SteppedSymbols`.
-      batch: number of rows.
-      length: number of symbols; 0: unknown.
-      condition: the conditions of all rows.
-    """
+    """Return a network's state before the first of `length` symbols."""
     fixed = fixed_of(condition)
     return network.initial_state(batch, length, *([fixed] if fixed else []))
 
 
 def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
-    """Return the tensors of a condition in the order of the network's arguments.
-
-    Args:
-      condition: the tensor of the only condition, tensors by name, `NamedConditions` or None.
-      specs: specs by name of the conditions to return.
-
-    Raises:
-      ValueError: a condition is missing.
-    """
+    """Return the tensors of a condition in the order of the network's arguments."""
     if isinstance(condition, NamedConditions):
         condition = {**condition.timed, **condition.fixed}
     found = []
@@ -105,24 +80,17 @@ def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
 
 
 class OwnStep:
-    """A network with a user-defined step and conditions that are the same at every time step.
-
-    These conditions are kept in its state and passed to every step.
-
-    Args:
-      network: a `SteppedNetwork`.
-      is_fixed: for each of the network's conditions, whether it is the same at every time step.
-    """
+    """A network with its own step, whose state keeps the conditions without a time axis."""
 
     def __init__(self, network: Any, is_fixed: list[bool]) -> None:
         self._network, self._is_fixed = network, is_fixed
 
     def initial_state(self, batch: int, fixed: list[tf.Tensor]) -> Any:
-        """Return the state before the first time step."""
+        """See `SteppedNetwork.initial_state`; the state keeps `fixed`."""
         return {"own": self._network.initial_state(batch), "fixed": list(fixed)}
 
     def step(self, inputs: tf.Tensor, state: Any, *timed: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of the next time steps, and the state after them."""
+        """See `SteppedNetwork.step`."""
         fixed, others = iter(state["fixed"]), iter(timed)
         conditions = [next(fixed if is_fixed else others) for is_fixed in self._is_fixed]
         outputs, after = self._network.step(inputs, state["own"], *conditions)

@@ -80,13 +80,7 @@ def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpe
 def image_spec(
     network: Any, channels: int | None, given: tf.TensorSpec | None = None
 ) -> tf.TensorSpec:
-    """Return the spec of the images that a network takes: as given, as declared, or float32.
-
-    Args:
-      network: any network.
-      channels: number of channels if neither a spec nor Keras determines it; None: 1.
-      given: the spec of the images, or None.
-    """
+    """Return the spec of the images that a network takes: as given, as declared, or float32."""
     if given is not None:
         return given
     own = declared_inputs(network)
@@ -99,13 +93,9 @@ def condition_specs(network: Any, given: Any = None) -> Specs:
     """Return the specs of a network's arguments after the first, by name and in order.
 
     Args:
-      network: any network.
       given: a spec, specs by name or in a list, or the number of channels of a condition with a
         time axis; None: those in the network's attribute `conditions`, specs by name; or the
         further inputs of a Keras model, and trial calls find which of them are `Memory`.
-
-    Raises:
-      ValueError: `given` has none of these forms.
     """
     inputs, specs = KerasInputs(network), as_specs(given)
     own = attribute_of(network, "conditions")
@@ -120,11 +110,6 @@ def condition_specs(network: Any, given: Any = None) -> Specs:
 
 def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[..., tf.Tensor]:
     """Return a function of tensors that calls the network in inference mode.
-
-    Args:
-      network: any callable.
-      specs: specs of the network's arguments; a Keras layer that has no weights yet is built for
-        them.
 
     Raises:
       UserError: the network is a module of PyTorch, or belongs to Keras on a backend other than
@@ -149,11 +134,7 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
 
 
 def _build(call: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
-    """Call a network on zeros, of whole periods if it takes no others.
-
-    Raises:
-      ValueError: the network cannot be called.
-    """
+    """Call a network on zeros, of whole periods if it takes no others."""
     hops = [n * spec.hop for spec in specs if isinstance(spec, Frames) for n in (2, 8, 32)]
     for length in (*hops, 2, *WHOLE):
         try:
@@ -166,14 +147,12 @@ def _build(call: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
 
 
 def _built_shape(spec: tf.TensorSpec, length: int) -> list[int]:
-    """Return the shape of an argument, of two rows, to build a network with."""
     if isinstance(spec, Frames):
         return shape_at(spec, 2, [length])
     return [2, *(size or length for size in spec.shape[1:])]
 
 
 def _check_backend(network: Any) -> None:
-    """Raise UserError for a network that does not compute with TensorFlow."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(network, torch.nn.Module):
         raise UserError(
@@ -190,7 +169,6 @@ def _check_backend(network: Any) -> None:
 
 
 def _check_training(network: Any) -> None:
-    """Raise NotCausalError for a graph of layers that calls one of them with training=True."""
     from onepass.step.streams import NotCausalError  # its package imports this file
 
     for layer in filter(None, map(called_in_training, layers_within(network))):
@@ -201,7 +179,6 @@ def _check_training(network: Any) -> None:
 
 
 def _takes_training(network: Callable) -> bool:
-    """Return whether a network is a Keras layer or otherwise has an argument `training`."""
     if attribute_of(network, "input_signature") is not None:  # then it takes only tensors
         return False
     if any(attribute_of(network, name) is not None for name in ("get_layer", "_layers")):

@@ -38,16 +38,7 @@ MOST_COMPARED = 2**25
 def probe_lengths(
     call: Traces, tables: Tables, specs: Sequence[tf.TensorSpec], with_random_weights: bool = True
 ) -> tuple[int, int]:
-    """Return the lengths of the two kinds of sequences on which `observed_fault` calls a network.
-
-    The second length is for calls with random weights; 0: there are no such calls.
-
-    Args:
-      call: the network.
-      tables: the network's tables of positions.
-      specs: specs of the network's arguments.
-      with_random_weights: whether the network will be called with random weights, too.
-    """
+    """Return lengths for `observed_fault`, with own and with random weights (0: no such calls)."""
     lengths = [n for n in LENGTHS if not tables.fault(n)] or [LENGTHS[-1]]
     length = next(
         (n for n in lengths if _is_traceable(call, _specs_of_length(specs, n))), lengths[-1]
@@ -66,7 +57,6 @@ def probe_lengths(
 
 
 def _numbers_per_step(call: Traces, specs: Sequence[tf.TensorSpec]) -> int:
-    """Return the number of values in one time step of a network's output; 1 if it is unknown."""
     shape = call.of(specs).outputs[0].shape if _is_traceable(call, specs) else []
     return int(np.prod([size or 1 for size in shape[2:]], dtype=np.int64))
 
@@ -78,7 +68,6 @@ def free_time_axis(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
 
 
 def _specs_of_length(specs: Sequence[tf.TensorSpec], length: int) -> list[tf.TensorSpec]:
-    """Return the specs for one row of `length` time steps."""
     return [tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]
 
 
@@ -103,14 +92,8 @@ def observed_fault(
     """Return how outputs violate the law of a causal network; "" if no violation is found.
 
     Args:
-      call: the network.
-      specs: specs of the network's arguments, [batch, time, ...].
       causal: those of `specs` whose arguments must not affect outputs at earlier time steps.
-      seed: seed of the random arguments.
-      length: length of the sequences, in steps.
       longest: length in calls with random weights, in steps; no such calls if at most `length`.
-      symbols: largest number of symbols of an integer input; None: only its embedding limits it.
-      names: names of the network's layers, of which the one at fault is named.
     """
     traces = call if isinstance(call, Traces) else Traces(call)
     draw = RandomInputs(traces, specs, seed, symbols, [length])

@@ -20,11 +20,7 @@ ERRORS = (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError)
 
 
 class BakedSizeError(ValueError):
-    """An error that names a layer that cannot be called at another size.
-
-    Attributes:
-      layer: name of the layer.
-    """
+    """An error that names a layer that cannot be called at another size."""
 
     def __init__(self, layer: str, reason: str) -> None:
         super().__init__(reason)
@@ -41,12 +37,7 @@ def graph_of(network: Any) -> Any:
 
 
 def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
-    """Return the declared sizes of a Keras model's first input; () if they vary or are unknown.
-
-    Args:
-      network: any network.
-      axes: number of axes after the batch.
-    """
+    """Return the declared sizes of a Keras model's first input; () if they vary or are unknown."""
     try:
         sizes = tuple(attribute_of(network, "inputs")[0].shape[1 : 1 + axes])
     except (AttributeError, ValueError, TypeError, IndexError):
@@ -55,13 +46,7 @@ def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
 
 
 def called_in_training(network: Any) -> str:
-    """Return the name of a layer that a graph of layers calls with training=True; "" if none.
-
-    Keras replaces that argument by the one of the whole model's call.
-
-    Args:
-      network: any Keras layer or model.
-    """
+    """Return the name of a layer that a graph of layers calls with training=True; "" if none."""
     for model in getattr(network, "_flatten_layers", list)():
         nodes = getattr(graph_of(model), "_nodes_by_depth", {})
         for node in itertools.chain.from_iterable(nodes.values()):
@@ -74,8 +59,6 @@ class OtherSizes:
     """A Keras model whose inputs may have sizes other than those it was built for.
 
     Args:
-      network: a functional or built sequential Keras model.
-      sizes: sizes that the network was built for, [time] or [height, width].
       replaces: where layers' stored copies of these sizes are replaced. "all": in shapes, in
         repetition counts, and in constants, which are cut to the input's size; "first": only the
         first matching axis of a shape, since the number of channels may be equal; "": nowhere.
@@ -129,7 +112,6 @@ def _run(model: Any, inputs: Any, replaced: "_Replaced | None") -> Any:
 
 
 def _constants(graph: Any) -> dict[int, Any]:
-    """Return the constant arguments of the calls in a graph of layers, by `id`."""
     nodes = [node for each in graph.operations for node in each._inbound_nodes]
     given = [tf.nest.flatten([node.arguments.args, node.arguments.kwargs]) for node in nodes]
     return {
@@ -144,7 +126,6 @@ class _Replaced:
         self._now, self._is_first = dict(zip(built, now, strict=True)), is_first
 
     def _axes(self, shape: Sequence[Any]) -> dict[int, Any]:
-        """Return the new sizes of the axes to replace, by axis."""
         left, found = dict(self._now), {}
         for axis, size in enumerate(shape):
             if isinstance(size, int) and size in left:
@@ -155,13 +136,11 @@ class _Replaced:
         return [self._axes(shape).get(axis, size) for axis, size in enumerate(shape)]
 
     def constant(self, values: Any) -> Any:
-        """Return a constant cut to the new size along each axis whose size is replaced."""
         for axis, size in self._axes(list(values.shape)).items():
             values = tf.gather(values, tf.range(size), axis=axis)
         return values
 
     def call_operation(self, operation: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the output of a layer or operation, with the sizes in its arguments replaced."""
         ops = sys.modules["keras"].ops
         kind, first = type(operation).__name__, arguments[0] if arguments else None
         if not type(operation).__module__.startswith("keras."):

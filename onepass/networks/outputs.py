@@ -18,18 +18,7 @@ SMALL = 4  # time steps, or pixels a side, that every network takes
 def output_shape(
     call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int, few: int = SMALL
 ) -> list[int]:
-    """Return the shape of a network's output for a small input of one row.
-
-    Args:
-      call: the network as a function of tensors.
-      specs: specs of the network's arguments, [None, None, ...].
-      axes: number of axes after the batch whose size varies, 1 for time and 2 for images.
-      few: number of time steps, or of pixels a side, of the input.
-
-    Raises:
-      ValueError: the output is not a tensor [batch, ..., parameters] of the input's size, or the
-        network cannot be called on such an input.
-    """
+    """Return the output's shape for one small row; raise ValueError unless it is of its size."""
     sizes = [1, *(size or few for size in specs[0].shape[1 : 1 + axes])]
     with one_line_errors(specs):
         rest = [tf.zeros(shape_at(x, 1, sizes[1:]), x.dtype) for x in specs[1:]]
@@ -46,13 +35,7 @@ def output_shape(
 
 
 def check_parameters(network: Any, distribution: Distribution, layout: Layout) -> None:
-    """Raise ValueError unless a network's output has the shape that the distribution needs.
-
-    Args:
-      network: a `SymbolNetwork` of this library, with `call`, `inputs`, `conditions` and `few`.
-      distribution: the distribution whose parameters the network computes.
-      layout: the axes of the model's elements.
-    """
+    """Raise ValueError unless a network's output has the shape that the distribution needs."""
     specs = [network.inputs, *network.conditions.values()]
     shape = output_shape(network.call, specs, 1 if layout.order == "time" else 2, network.few)
     expected, each = distribution.num_parameters, ""
@@ -80,11 +63,7 @@ def check_stateless(network: Any) -> None:
 
 @contextlib.contextmanager
 def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
-    """Convert errors that Keras or TensorFlow raises inside the block into a one-line ValueError.
-
-    Args:
-      specs: specs of the call's arguments, which the message lists.
-    """
+    """Convert errors of Keras or TensorFlow inside the block into a one-line ValueError."""
     try:
         yield
     except UserError:

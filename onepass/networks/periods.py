@@ -18,13 +18,7 @@ PRIMES = (61, 13, 5)
 
 
 class WholePeriods:
-    """A network that is called on whole periods.
-
-    Args:
-      call: the network.
-      specs: specs of the network's arguments.
-      period: the number of time steps of which the network takes multiples.
-    """
+    """A network that is called on whole periods."""
 
     def __init__(
         self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], period: int
@@ -40,7 +34,7 @@ class WholePeriods:
         )
 
     def fault(self, *sizes: int) -> str:
-        """Return why the network cannot take a size; "" if it can."""
+        """See `OneSize.fault`; every size is taken."""
         del sizes
         return ""
 
@@ -55,17 +49,11 @@ class WholePeriods:
 
 
 def _pad_time(values: tf.Tensor, behind: int | tf.Tensor) -> tf.Tensor:
-    """Return values [batch, time, ...] with zeros for `behind` further time steps."""
     return tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
 
 
 def in_whole_periods(call: Traces, specs: Sequence[tf.TensorSpec]) -> Traces:
-    """Return a network that takes any length, if it takes multiples of a number only.
-
-    Args:
-      call: the network; it is returned itself if it takes any length, one length, or none.
-      specs: specs of the network's arguments.
-    """
+    """Return a network for any length if `call` takes only multiples of a number; else `call`."""
     if specs[0].shape[1] is not None or any(_keeps(call, specs, length) for length in PRIMES):
         return call
     period = _period(call, specs)
@@ -73,7 +61,6 @@ def in_whole_periods(call: Traces, specs: Sequence[tf.TensorSpec]) -> Traces:
 
 
 def _period(call: Traces, specs: Sequence[tf.TensorSpec]) -> int | None:
-    """Return the number of time steps of which a network takes multiples; None if there is none."""
     length = next((n for n in WHOLE if _keeps(call, specs, n)), None)
     for period in () if length is None else _divisors(length):
         if all(_keeps(call, specs, count * period) for count in (1, 2, 3, 5)):
@@ -86,7 +73,6 @@ def _divisors(number: int) -> Iterator[int]:
 
 
 def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
-    """Return whether a network's output is as long as an input of a given length."""
     try:
         graph = call.of([tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]).graph
     except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
@@ -98,12 +84,7 @@ def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
 
 
 def whole(arguments: Sequence[tf.Tensor], period: int) -> list[tf.Tensor]:
-    """Return arguments of a network with zeros up to a multiple of the period.
-
-    Args:
-      arguments: arguments, the first one [batch, time, ...]; those of the same length are padded.
-      period: the number of time steps of which the network takes multiples.
-    """
+    """Return arguments with zeros up to whole periods, if they are as long as the first."""
     length = arguments[0].shape[1]
     grows = [x.shape.rank > 1 and x.shape[1] == length for x in arguments]
     pairs = zip(arguments, grows, strict=True)

@@ -15,17 +15,11 @@ NO_STOP = np.zeros([0], bool)
 
 
 class Prompt(NamedTuple):
-    """The known first symbols of sequences, and the symbols that end them.
+    """The known first symbols of sequences, and the symbols that end them."""
 
-    Attributes:
-      symbols: [batch, time, ...]; only the first `known` symbols of each row are used.
-      known: int32 [batch], number of known symbols of each row.
-      stop: bool [levels], which symbols end a row; `NO_STOP`: none.
-    """
-
-    symbols: tf.Tensor
-    known: tf.Tensor
-    stop: tf.Tensor
+    symbols: tf.Tensor  # [batch, time, ...]; only the first `known` symbols of each row are used
+    known: tf.Tensor  # int32 [batch], number of known symbols of each row
+    stop: tf.Tensor  # bool [levels], which symbols end a row; `NO_STOP`: none
 
     @property
     def stops(self) -> bool:
@@ -38,12 +32,7 @@ class Prompt(NamedTuple):
         return self._replace(symbols=symbols, known=tf.maximum(self.known - start, 0))
 
     def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return the drawn symbols, replaced by the known symbols where there are any.
-
-        Args:
-          drawn: [batch, n, ...].
-          position: position of the first drawn symbol, int32 scalar.
-        """
+        """Return the drawn symbols, replaced by the known symbols where there are any."""
         count = drawn.shape[1]
         positions = position + tf.range(count)
         given = tf.cast(tf.gather(self.symbols, positions, axis=1), drawn.dtype)
@@ -52,12 +41,7 @@ class Prompt(NamedTuple):
         return tf.where(tf.reshape(is_known, [*is_known.shape, *ones]), given, drawn)
 
     def ends(self, drawn: tf.Tensor, position: tf.Tensor | int = 0) -> tf.Tensor:
-        """Return which symbols, after the known ones, are such that end a row, bool [batch, n].
-
-        Args:
-          drawn: the drawn symbols, [batch, n].
-          position: position of the first drawn symbol, int32 scalar.
-        """
+        """Return which symbols, after the known ones, are such that end a row, bool [batch, n]."""
         if not self.stops or not drawn.dtype.is_integer or drawn.shape.rank > 2:
             return tf.zeros(tf.shape(drawn)[:2], tf.bool)
         positions = position + tf.range(tf.shape(drawn)[1])
@@ -85,24 +69,7 @@ def prompt_of(
     length: int,
     layout: Layout,
 ) -> tuple[Prompt | None, int]:
-    """Return the prompt of sequences, and the number of first symbols known in all of them.
-
-    Args:
-      prefix: the elements [n, ...] of each row, or None.
-      stop: the elements [n] that end a row, or None.
-      codec: converts elements to symbols.
-      num: number of rows.
-      length: number of elements of each row.
-      layout: the axes of the elements, in time order.
-
-    Returns:
-      The prompt (None if neither prefix nor stop is given) and the smallest number of known
-        symbols in any row.
-
-    Raises:
-      ValueError: an element is outside the codec's range, or `stop` is given although elements
-        have several channels or are real.
-    """
+    """Return the prompt, None without prefix and stop, and the number known in all rows."""
     if prefix is None and stop is None:
         return None, 0
     if stop is not None and layout.event:
@@ -130,11 +97,7 @@ def _encode_row(row: np.ndarray, codec: Codec, layout: Layout) -> np.ndarray:
 
 
 class Following:
-    """A record of which rows of a stream have ended.
-
-    Args:
-      prompt: the prompt with which rows are drawn; None: no row ends.
-    """
+    """A record of which rows of a stream have ended."""
 
     def __init__(self, prompt: Prompt | None) -> None:
         self._prompt, self._position = prompt, 0
@@ -147,11 +110,7 @@ class Following:
         return self._prompt is not None and bool(tf.reduce_all(self._ended))
 
     def stop_rows(self, symbols: np.ndarray) -> tf.Tensor:
-        """Record which rows end; return the symbols [num, n], filled up after each row's end.
-
-        Args:
-          symbols: the next drawn symbols, [num, n].
-        """
+        """Record which rows end; return the symbols [num, n], filled up after each row's end."""
         found = tf.convert_to_tensor(symbols)
         if self._prompt is None or not self._prompt.stops:
             return found

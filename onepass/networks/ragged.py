@@ -19,17 +19,7 @@ def filler(codec: Codec) -> np.ndarray:
 
 
 def list_rows(values: Any, axes: int) -> list[np.ndarray] | None:
-    """Return the rows of a list or ragged tensor as arrays.
-
-    The result is None for other types, an empty list, or rows that differ in other axes or rank.
-
-    Args:
-      values: a list or tuple of arrays, or a `tf.RaggedTensor`.
-      axes: number of axes of a row.
-
-    Raises:
-      ValueError: a row is a masked array with a mask.
-    """
+    """Return the rows of a list or ragged tensor as arrays; None for all else."""
     if not isinstance(values, list | tuple | tf.RaggedTensor):
         return None
     check_unmasked(values, "elements")
@@ -44,13 +34,7 @@ def list_rows(values: Any, axes: int) -> list[np.ndarray] | None:
 
 
 def pad_rows(rows: Sequence[np.ndarray], length: int, fill: Any = 0) -> np.ndarray:
-    """Return rows as one array [rows, length, ...].
-
-    Args:
-      rows: arrays [n, ...] with n <= `length`.
-      length: length of every row of the result.
-      fill: the value to pad rows with.
-    """
+    """Return rows [n, ...] as one array [rows, length, ...], padded with `fill`."""
     dtype = np.result_type(*rows)
     array = np.full([len(rows), length, *rows[0].shape[1:]], np.asarray(fill).astype(dtype))
     for into, row in zip(array, rows, strict=True):
@@ -59,16 +43,7 @@ def pad_rows(rows: Sequence[np.ndarray], length: int, fill: Any = 0) -> np.ndarr
 
 
 def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
-    """Check lengths and return them as int32 [rows].
-
-    Args:
-      lengths: the lengths, integers [rows].
-      rows: number of rows.
-      most: the largest allowed length.
-
-    Raises:
-      ValueError: the lengths are not integers from 0 to `most`, one for each row.
-    """
+    """Return lengths as int32 [rows]; raise ValueError unless integers from 0 to `most`."""
     array = np.asarray(lengths)
     is_whole = array.dtype.kind in "iu" and array.shape == (rows,)
     if not is_whole or (array < 0).any() or (array > most).any():
@@ -80,24 +55,14 @@ def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
 
 
 def before_end(lengths: tf.Tensor, elements: tf.Tensor) -> tf.Tensor:
-    """Return a mask of the elements that come before their row's end, bool [batch, time, 1, ...].
-
-    Args:
-      lengths: int32 [batch].
-      elements: [batch, time, ...].
-    """
+    """Return a mask of the elements before their row's end, bool [batch, time, 1, ...]."""
     is_real = tf.range(tf.shape(elements)[1]) < lengths[:, tf.newaxis]
     ones = [1] * (elements.shape.rank - 2)
     return tf.reshape(is_real, tf.concat([tf.shape(is_real), ones], 0)) if ones else is_real
 
 
 def zero_after_end(lengths: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return values [batch, time, ...] with zeros after each row's end.
-
-    Args:
-      lengths: int32 [batch].
-      values: floats.
-    """
+    """Return values [batch, time, ...] with zeros after each row's end."""
     return tf.where(before_end(lengths, values), values, tf.zeros_like(values))
 
 
@@ -108,15 +73,6 @@ def with_lengths(
 
     The lengths are None if none are given and all rows are equally long. Values after the end of a
     row are replaced, so they may be anything, such as NaN.
-
-    Args:
-      elements: an array or tensor; or rows of different lengths, which determine `lengths`.
-      lengths: integers [batch], or None.
-      codec: the codec that will encode the elements.
-      rank: number of axes of the elements.
-
-    Raises:
-      ValueError: the lengths are not integers from 0 to time, or are given for images.
     """
     if rank == 4:
         if lengths is not None:
@@ -141,16 +97,7 @@ def with_lengths(
 
 
 def fill_after_end(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
-    """Return elements [rows, time, ...] with filler after each row's end, and int32 lengths.
-
-    Args:
-      array: elements, [rows, time, ...].
-      lengths: length of each row, integers [rows].
-      codec: the codec that will encode the elements.
-
-    Raises:
-      ValueError: the lengths are not integers from 0 to time, one for each row.
-    """
+    """Return elements [rows, time, ...] with filler after each row's end, and int32 lengths."""
     known = checked_lengths(lengths, *array.shape[:2])
     is_real = np.arange(array.shape[1]) < known[:, np.newaxis]
     is_real = is_real.reshape([*is_real.shape, *[1] * (array.ndim - 2)])

@@ -20,21 +20,12 @@ ROUNDING = 2e-7  # rounding error of numbers between -1 and 1
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A mapping from symbols to the numbers that a network reads.
-
-    Args:
-      codec: converts elements to symbols, and symbols to floats.
-      dtype: type of the network's input; integer inputs are the symbols themselves.
-      input_scale: numbers that a network with float inputs reads for a codec's lowest and highest
-        level, or for the real symbols -1 and 1.
-      start: the network's input before the first symbol; None: there is none, since image networks
-        are not shifted.
-    """
+    """A mapping from symbols to the numbers that a network reads."""
 
     codec: Codec
-    dtype: tf.DType
-    input_scale: tuple[float, float] = SCALE
-    start: float | None = None
+    dtype: tf.DType  # type of the network's input; integer inputs are the symbols themselves
+    input_scale: tuple[float, float] = SCALE  # floats for lowest and highest level, or for -1 and 1
+    start: float | None = None  # input before the first symbol; None: images, not shifted
 
     def __call__(self, symbols: tf.Tensor) -> tf.Tensor:
         """Convert symbols [...] to the numbers that the network reads."""
@@ -100,21 +91,7 @@ class Reading:
 def reading_of(
     codec: Codec, dtype: tf.DType, order: str, start: Any = None, input_scale: Any = None
 ) -> Reading:
-    """Check the settings of a `Reading` and return it.
-
-    Args:
-      codec: converts elements to symbols, and symbols to floats.
-      dtype: type of the network's input.
-      order: "time", whose networks are shifted by one, or "raster".
-      start: the network's input before the first symbol, a number; None: the default.
-      input_scale: (low, high), the floats for the lowest and highest level, or for the real symbols
-        -1 and 1; None: (-1, 1).
-
-    Raises:
-      ValueError: `input_scale` is not an increasing pair of numbers, or is given for a network that
-        reads integers; or `start` is not a number that the network can read, or is given for a
-        network that is not shifted.
-    """
+    """Check the settings of a `Reading`, None for a default, and return it."""
     scale = _checked_scale(input_scale, dtype)
     if order != "time":
         if start is not None:
@@ -138,10 +115,7 @@ def reading_of(
 
 
 def settings_of(network: Any) -> dict[str, Any]:
-    """Return the settings `start` and `input_scale` of a `SymbolNetwork`.
-
-    The result is empty for a network without a `Reading`.
-    """
+    """Return a network's settings `start` and `input_scale`; {} without a `Reading`."""
     reading: Reading | None = getattr(network, "reading", None)
     if reading is None:
         return {}
@@ -150,11 +124,7 @@ def settings_of(network: Any) -> dict[str, Any]:
 
 
 def unusual_settings(network: Any) -> dict[str, Any]:
-    """Return the settings `start` and `input_scale` that differ from their defaults.
-
-    Args:
-      network: a `SymbolNetwork`.
-    """
+    """Return the settings `start` and `input_scale` that differ from their defaults."""
     reading: Reading | None = getattr(network, "reading", None)
     if reading is None:
         return {}
@@ -167,14 +137,7 @@ def unusual_settings(network: Any) -> dict[str, Any]:
 
 
 def describe_rescaling(network: Any, reading: Reading) -> str:
-    """Return a clause about the output range of a Keras layer `Rescaling`; "" without such a layer.
-
-    It alerts users whose network was trained on inputs of a different range.
-
-    Args:
-      network: any network.
-      reading: how the network reads symbols.
-    """
+    """Return a clause on the range of a Keras layer `Rescaling`, to warn users; "" without one."""
     if reading.dtype.is_integer:
         return ""
     for root in layers_within(network):
@@ -188,12 +151,7 @@ def describe_rescaling(network: Any, reading: Reading) -> str:
 
 
 def check_start(reading: Reading, entries: int) -> None:
-    """Raise ValueError if the network's embedding has no entry for the symbol `reading.start`.
-
-    Args:
-      reading: how the network reads symbols, which must be as integers.
-      entries: number of rows of the network's embedding.
-    """
+    """Raise ValueError if the network's embedding has no entry for the symbol `reading.start`."""
     most = max(entries, reading.codec.levels or 0)
     if reading.start is not None and reading.start >= most:
         raise ValueError(
@@ -218,7 +176,6 @@ def _checked_scale(given: Any, dtype: tf.DType) -> tuple[float, float]:
 
 
 def _is_finite(value: Any) -> bool:
-    """Return whether a value is a number that float32 can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     try:

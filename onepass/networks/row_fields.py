@@ -13,19 +13,7 @@ NOISE = 1e-5  # changes below are rounding
 
 
 def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | None:
-    """Return the number of image rows above a pixel that its outputs depend on.
-
-    It is found by evaluating the network with random weights, so taps that a mask disables are not
-    counted.
-
-    Args:
-      call: the network, from images to outputs [batch, height, width, parameters].
-      inputs: spec of the network's first argument, [batch, height, width, channels].
-
-    Returns:
-      The number of rows; None if no rows can be left out because outputs depend on the position in
-      the image or on more than `MOST` rows, or the network takes images of only one size.
-    """
+    """Return how many image rows above a pixel outputs depend on; None if none can be left out."""
     if any(size is not None for size in inputs.shape[1:3]):
         return None
     generator = np.random.default_rng(0)
@@ -56,7 +44,6 @@ def _draw_tensor(
 
 
 def _rows(first: tf.Tensor, second: tf.Tensor) -> np.ndarray:
-    """Return for each image row whether two outputs differ in it, bool [height]."""
     first, second = (np.asarray(tf.cast(x, tf.float64))[0] for x in (first, second))
     distance = np.abs(first - second) / (1.0 + np.abs(first))
     return distance.max(axis=(1, 2)) > NOISE

@@ -19,12 +19,6 @@ class Trial:
     With the network's own weights, a head of zeros would hide every difference. The first outputs
     of a causal network depend neither on later inputs nor on the length, so they must equal those
     at the size that it was built for.
-
-    Args:
-      candidate: the network at any size.
-      reference: the network at the size that it was built for.
-      specs: specs of the arguments; axes whose size varies have size None.
-      sizes: sizes that the network was built for, [time] or [height, width].
     """
 
     def __init__(
@@ -102,7 +96,6 @@ class Trial:
 
 
 def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the largest relative difference."""
     first, second = (tf.cast(x, tf.float64) for x in (first, second))
     size = tf.where(tf.math.is_finite(second), tf.abs(second), 0.0)
     return tf.reduce_max(distances(first, second) / (1.0 + size))

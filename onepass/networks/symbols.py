@@ -91,19 +91,7 @@ class SteppedSymbols(SymbolNetwork, Protocol):
 class TimeOrder:
     """A causal network over symbols [batch, time] or [batch, time, channels], shifted by one step.
 
-    Args:
-      network: a causal network, a `CausalNetwork`.
-      distribution: the distribution of a symbol.
-      reading: how the network reads symbols, including the input before the first symbol.
-      inputs: spec of the network's first argument: [None, None], [None, None, 1] or [None, None,
-        channels].
-      condition: spec of the second argument, specs by name of all further arguments, or None.
-
-    Raises:
-      ValueError: `inputs` has a wrong shape, or the network's embedding has no entry for the start.
-
     Attributes:
-      call: the network as a function of tensors of any length.
       exact: the network as it is stored, a function of whole frames where it reads frames.
       hoisted: the network in two functions, if it reads frames; else None.
     """
@@ -150,11 +138,8 @@ class TimeOrder:
     def stepped(self) -> Any:
         """The network with `initial_state` and `step`, its own or derived on first use.
 
-        Raises:
-          NotCausalError: the network looks ahead farther than `check` does.
-          UnsupportedNetworkError: no step can be derived: an operation has no rule, or a table of
-            positions is too short.
-          ValueError: the network cannot be traced, or has a stateful layer.
+        Raises NotCausalError if it looks ahead farther than `check` does, UnsupportedNetworkError
+        if no step can be derived, and ValueError if it cannot be traced.
         """
         if self._stepped is None:
             network = self.network if self.hoisted is None else self._on_sequence
@@ -174,12 +159,7 @@ class TimeOrder:
 
     @property
     def has_step(self) -> bool:
-        """True if the network has a step, user-defined or derived.
-
-        Raises:
-          NotCausalError: the network looks ahead farther than `check` does, and has no condition in
-            which that is allowed.
-        """
+        """True if the network has a step, user-defined or derived."""
         if self._has_step is None:
             try:
                 self._has_step = self.stepped is not None
@@ -188,12 +168,7 @@ class TimeOrder:
         return self._has_step
 
     def check(self, with_random_weights: bool = True) -> None:
-        """Raise NotCausalError if outputs depend on later inputs or the length, or are random.
-
-        Args:
-          with_random_weights: whether to check the network with random weights, too, on longer
-            sequences.
-        """
+        """Raise NotCausalError if outputs depend on later inputs or the length, or are random."""
         call, specs = self._on_sequence, free_time_axis([self._specs[0], *self._read.values()])
         lengths = probe_lengths(call, self.tables, specs, with_random_weights)
         self._longest = max(lengths) if with_random_weights else self._longest
@@ -217,12 +192,7 @@ class TimeOrder:
         return self._on_sequence.is_as_remembered()
 
     def once(self, condition: Any, length: int) -> Any:
-        """Return the conditions of a call with what depends on them alone computed, for samplers.
-
-        Args:
-          condition: checked conditions, as `parameters` takes them.
-          length: number of time steps.
-        """
+        """Return a call's conditions with all computed that depends on them alone."""
         if self.hoisted is None:
             return condition
         made = self.hoisted.once({**condition.timed, **condition.fixed}, length)
@@ -232,16 +202,13 @@ class TimeOrder:
         )
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return parameters [batch, time, ...], which depend only on the symbols before them."""
+        """See `SymbolNetwork.parameters`."""
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return the parameters at all positions for inputs that this method shifts by one step.
 
         Float inputs need not correspond to symbols; gradients flow through them.
-
-        Raises:
-          ValueError: the network cannot take an input of this length, or a condition is missing.
         """
         self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
@@ -252,12 +219,12 @@ class TimeOrder:
         return self.layout.split_channels(call(shifted, *in_order(condition, specs)))
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return positions int32 [1, time], or [1, time, 1] for all channels of a time step."""
+        """See `SymbolNetwork.positions`: [1, time], or [1, time, 1] if a step has channels."""
         times = tf.range(tf.shape(symbols)[1])[tf.newaxis]
         return times if symbols.shape.rank == 2 else times[..., tf.newaxis]
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Convert symbols [batch, time, ...] to the network's inputs."""
+        """See `SteppedSymbols.read`."""
         inputs = self.reading(symbols)
         return inputs if symbols.shape.rank == self.inputs.shape.rank else inputs[..., tf.newaxis]
 
@@ -274,15 +241,7 @@ class TimeOrder:
     def initial_state(
         self, batch: int, length: int = 0, fixed: Any = None, at_once: bool = False
     ) -> State:
-        """Return the state before the first symbol.
-
-        Args:
-          batch: number of rows.
-          length: number of symbols that will be drawn; 0: unknown.
-          fixed: conditions that are the same at every time step, by name.
-          at_once: whether to compute a derived step's state without compiling, which is faster if
-            it is needed only once.
-        """
+        """See `SteppedSymbols.initial_state`; `at_once` compiles nothing, for a single state."""
         make = self.stepped.first_state if at_once else self.stepped.initial_state
         has_horizon = getattr(self.stepped, "has_horizon", False)
         given: dict[str, Any] = {"length": length} if has_horizon and length else {}
@@ -297,7 +256,6 @@ class TimeOrder:
 
     @property
     def _fixed_specs(self) -> Specs:
-        """Specs of the conditions that are the same at every time step."""
         return {name: x for name, x in self._read.items() if name not in self._timed}
 
     @functools.cached_property
@@ -312,7 +270,7 @@ class TimeOrder:
         return self.has_step and getattr(self.stepped, "has_horizon", False)
 
     def stepper(self, condition: Any) -> Step:
-        """Return the step function of a chunk, as specified by `SteppedSymbols.stepper`."""
+        """See `SteppedSymbols.stepper`."""
         timed = in_order(condition, self._timed)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
@@ -323,13 +281,7 @@ class TimeOrder:
         return step
 
     def chunk(self, inputs: tf.Tensor, state: Any, condition: Any) -> tuple[tf.Tensor, Any]:
-        """Compute the parameters of n symbols in one pass, and the network's state after them.
-
-        Args:
-          inputs: the network's inputs for these symbols, shifted by one step, [batch, n, ...].
-          state: the network's state (the entry "network" of `initial_state`).
-          condition: the condition of the symbols: [batch, n, channels], `NamedConditions` or None.
-        """
+        """Compute n symbols' parameters from inputs shifted by one step, and the next state."""
         given = in_order(condition, self._timed)
         parameters, after = self.stepped.step(inputs, state, *given)
         return self.layout.split_channels(parameters), after
@@ -341,12 +293,8 @@ class RasterOrder:
     The network is not shifted: its output at a pixel must not depend on that pixel.
 
     Args:
-      network: function from images, and conditions if any, to [batch, height, width, parameters].
       distribution: the distribution of a pixel, if it has `channels`; otherwise the distribution of
         a channel, and the network outputs parameters for every channel.
-      reading: how the network reads symbols.
-      inputs: spec of the network's first argument, [None, None, None, channels].
-      conditions: specs by name of the network's further arguments.
     """
 
     condition = None
@@ -389,7 +337,7 @@ class RasterOrder:
             return rows_above(self.call, self.inputs)
 
     def check(self, with_random_weights: bool = True) -> None:
-        """Raise NotCausalError if outputs depend on their own or later pixels, or are random."""
+        """See `TimeOrder.check`: no output may depend on its own or later pixels."""
         del with_random_weights  # images are always checked with random weights, too
         self.call.forget()
         names, levels = layer_names(self.network), self.reading.codec.levels
@@ -401,11 +349,11 @@ class RasterOrder:
             raise NotCausalError(f"`network` must be masked: {fault}.")
 
     def is_as_checked(self) -> bool:
-        """Return whether a fresh trace of the network is the one that `check` has remembered."""
+        """See `TimeOrder.is_as_checked`."""
         return self.call.is_as_remembered()
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return parameters [batch, height, width, p], or per channel [..., channels, p]."""
+        """See `SymbolNetwork.parameters`: [batch, height, width, p] or [..., channels, p]."""
         self.tables.check(*symbols.shape[1:3])
         outputs = self.call(self.read(symbols), *in_order(condition, self.conditions))
         if self._whole_pixels:
@@ -414,7 +362,7 @@ class RasterOrder:
         return tf.reshape(outputs, shape)
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Convert symbols [batch, height, width, channels] to the network's inputs."""
+        """See `TimeOrder.read`."""
         return self.reading(symbols)
 
     @property

@@ -25,13 +25,7 @@ def symbols_of(
     start: float | None,
     input_scale: Sequence[float] | None,
 ) -> TimeOrder | RasterOrder:
-    """Return a network as a `SymbolNetwork`, after checking that it is causal.
-
-    The arguments are those of `Autoregressive`, with specs of the conditions by name.
-
-    Raises:
-      ValueError, NotCausalError: as for `Autoregressive`.
-    """
+    """Return a network as a `SymbolNetwork` after checking that it is causal."""
     is_time = order == "time"
     frames = [name for name, each in conditions.items() if isinstance(each, Frames)]
     if frames and not is_time:

@@ -26,14 +26,7 @@ DERIVED = LENGTHS[0]  # the lengths for which `incremental` traces a network
 
 
 class Tables:
-    """The tables of positions of a network.
-
-    Args:
-      network: the network, whose layers are named in errors.
-      call: the network as a function of tensors.
-      specs: specs of the network's arguments, [None, None, ...].
-      axes: number of axes after the batch whose size varies, 1 for time and 2 for images.
-    """
+    """The tables of positions of a network."""
 
     def __init__(
         self, network: Any, call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int
@@ -55,11 +48,7 @@ class Tables:
         return getattr(self._built, "no_step", "")
 
     def check(self, *sizes: int | None) -> None:
-        """Raise ValueError if the network cannot take a size, for example for lack of positions.
-
-        Args:
-          *sizes: size of the sequence, (time,), or of the image, (height, width); None: unknown.
-        """
+        """Raise ValueError if the network cannot take a size, such as for lack of positions."""
         fault = "" if None in sizes else self.fault(*(int(size or 0) for size in sizes))
         if fault:
             raise ValueError(f"`network` cannot take {size_text(sizes)}: {fault}.")
@@ -71,7 +60,6 @@ class Tables:
         return found or ("" if built is None else built(*sizes))
 
     def _fault(self, *sizes: int) -> str:
-        """Return how a table or an error in tracing rules out a size; "" if nothing does."""
         if any(all(map(int.__le__, sizes, known)) for known, f in self._known.items() if not f):
             return ""
         if self._any is None:
@@ -89,7 +77,6 @@ class Tables:
         return next((n for n in lengths if not self.fault(*[n] * self._axes)), lengths[-1])
 
     def _has_tables(self) -> bool:
-        """Return whether a longer input reads more rows of a table, or cannot be traced."""
         shorter, longer = rate_of(self.call).lengths(DERIVED)
         short = self._trace_network([shorter]) if self._axes == 1 else ""
         more: Sequence[int] = [longer]
@@ -115,10 +102,7 @@ class Tables:
         return ""
 
     def _explain_refusal(self, reason: str) -> str:
-        """Return a phrase about a table that is too short for tracing, or `reason` if none is.
-
-        It is "" if the network cannot be traced for a small size, which another check reports.
-        """
+        """Return a phrase about a table too short for tracing; `reason` or "" if none is."""
         short, long = (self._trace_network([SMALL + more] * self._axes) for more in (0, 1))
         if isinstance(short, str):
             return ""  # for any length; another check reports the reason
@@ -133,7 +117,6 @@ class Tables:
         return f"the table of positions in its layer `{layer}` has {read.rows} rows"
 
     def _trace_network(self, sizes: Sequence[int]) -> tf.Graph | str:
-        """Return the network's graph for an input of these sizes, or the text of an error."""
         first, *others = self._specs
         specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
         specs += [tf.TensorSpec(shape_at(spec, 1, sizes), spec.dtype) for spec in others]
@@ -144,13 +127,7 @@ class Tables:
 
 
 def derive_step(network: Any, tables: Tables, **specs: Any) -> Any:
-    """Return `incremental(network, ...)`, with an error that names a table that is too short.
-
-    Raises:
-      NotCausalError: the network looks ahead, depends on the length or draws random numbers.
-      UnsupportedNetworkError: no step can be derived, because of an operation without a rule, an
-        error in tracing, or a table with fewer rows than the lengths from which steps are derived.
-    """
+    """Return `incremental(network, ...)`, with an error that names a table that is too short."""
     if tables.no_step and not brings_step(network):
         raise UnsupportedNetworkError(f"{tables.no_step}, so that no step can be derived")
     try:
@@ -167,14 +144,7 @@ def derive_step(network: Any, tables: Tables, **specs: Any) -> Any:
 
 
 class _Read(NamedTuple):
-    """A read of rows of a table.
-
-    Attributes:
-      op: the operation.
-      rows: number of rows of the table.
-      last: index of the last row that is read.
-      num: number of rows that are read; 0 for a slice.
-    """
+    """A read of `num` rows (0 for a slice), up to index `last`, of a table that has `rows`."""
 
     op: tf.Operation
     rows: int
@@ -183,10 +153,7 @@ class _Read(NamedTuple):
 
 
 def _reads(graph: tf.Graph) -> Iterator[_Read]:
-    """Yield the reads of tables in a graph.
-
-    Reads that depend on input values, such as those of a token embedding, are excluded.
-    """
+    """Yield the reads of tables in a graph that do not depend on input values."""
     for op in operations_for(graph.outputs):
         if op.type == "GatherV2":
             axis = static_value(op.inputs[2])
@@ -205,7 +172,6 @@ def _reads(graph: tf.Graph) -> Iterator[_Read]:
 
 
 def _reads_of_slice(op: tf.Operation) -> Iterator[_Read]:
-    """Yield a read for each axis of a table that a slice reads."""
     if _reads_input(op.inputs[0]) or op.inputs[0].shape.rank is None:
         return
     first, second = static_value(op.inputs[1]), static_value(op.inputs[2])
@@ -223,7 +189,6 @@ def _reads_of_slice(op: tf.Operation) -> Iterator[_Read]:
 
 
 def _value(tensor: tf.Tensor) -> np.ndarray | None:
-    """Return a tensor's value if it does not depend on input values, else None."""
     found = static_value(tensor)
     if found is not None or _reads_input(tensor):
         return found
@@ -236,14 +201,12 @@ def _value(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def _reads_input(tensor: tf.Tensor) -> bool:
-    """Return whether a tensor depends on an argument of its graph."""
     outside = captures_by_name(tensor.graph)
     reads = (op for op in operations_for([tensor]) if op.type == "Placeholder")
     return any(op.outputs[0].name not in outside for op in reads)
 
 
 def _resource_shape(handle: tf.Tensor) -> list[int] | None:
-    """Return the shape of the variable that a handle refers to; None if it is unknown."""
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or not data.shape_and_type:
         return None

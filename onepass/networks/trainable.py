@@ -33,35 +33,19 @@ class Listed(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """The variables that a function reads.
-
-    Attributes:
-      trained: the variables that training changes.
-      frozen: all other floating-point variables, including normalisation statistics.
-    """
+    """The variables that a function reads: trained ones and other floats, such as statistics."""
 
     trained: list[tf.Variable]
     frozen: list[tf.Variable]
 
 
 def weights_read(function: Callable, *example: tf.Tensor) -> Weights:
-    """Return the variables that a function of tensors reads.
-
-    Args:
-      function: a function of tensors, which is traced. If its variables were created in the scope
-        of a Replicator, call `weights_read` in that scope.
-      *example: arguments for which the function is traced.
-    """
+    """Return the variables that a function reads; call it in the scope of its Replicator."""
     return weights_among(function, variables_read(function, *example))
 
 
 def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weights:
-    """Return the variables that a function reads, divided into trained and frozen ones.
-
-    Args:
-      function: a function of tensors, such as a Keras model.
-      variables: the variables that the function reads.
-    """
+    """Return the variables that a function reads, divided into trained and frozen ones."""
     listed = _listed_by_layers(function)
     weights = Weights([], [])
     for variable in variables:
@@ -72,10 +56,7 @@ def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weigh
 
 
 def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
-    """Return all variables that a function of tensors reads, in order of their first read.
-
-    A process that resumes a run finds the same order. Arguments are as in `weights_read`.
-    """
+    """Return all variables that a function reads, in an order that a resumed run finds again."""
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
     return without_copies(in_order_of_reads(traced))
 
@@ -94,12 +75,7 @@ def without_copies(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
 
 
 def frozen_among(variables: Sequence[tf.Variable], holder: Any) -> list[int]:
-    """Return the indices of the variables that are not trainable, or frozen in an object's layers.
-
-    Args:
-      variables: the variables that the indices refer to.
-      holder: any object, such as a model.
-    """
+    """Return the indices of variables that are not trainable, or frozen in an object's layers."""
     listed = _listed_by_layers(holder)
     return [
         place for place, each in enumerate(variables) if not listed.get(id(each), each.trainable)
@@ -107,13 +83,11 @@ def frozen_among(variables: Sequence[tf.Variable], holder: Any) -> list[int]:
 
 
 def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
-    """Return the distributed variable of a replica's copy; on one device, the variable itself."""
     container = getattr(variable.handle, "_distributed_container", None)
     return variable if container is None or container() is None else container()
 
 
 def _listed_by_layers(holder: Any) -> dict[int, bool]:
-    """Return whether each variable of a holder's layers is trained, by `id` of the tf.Variable."""
     listed: dict[int, bool] = {}
     for layer in layers_within(holder):
         trained = {id(variable) for variable in layer.trainable_variables}
@@ -144,11 +118,6 @@ def attribute_of(part: Any, name: str, default: Any = None) -> Any:
 
     An attribute that raises an error of any kind counts as missing: objects may look it up in a
     dict, in a module that they load only then, or in another process.
-
-    Args:
-      part: any object.
-      name: name of the attribute.
-      default: the result if the object has no such attribute.
     """
     try:
         return getattr(part, name, default)
@@ -165,7 +134,6 @@ def is_layer(part: Any) -> bool:
 
 
 def _parts(part: Any) -> Iterable[Any]:
-    """Return the objects that an object contains or, if it is a function, refers to."""
     if _is(part, type, types.ModuleType):
         return []
     if _is(part, Mapping, list, tuple, set, frozenset):
@@ -194,7 +162,6 @@ def _parts(part: Any) -> Iterable[Any]:
 
 
 def _contents(part: Any) -> list[Any]:
-    """Return what a collection contains; nothing if it raises an error."""
     try:
         return list(part.values() if isinstance(part, Mapping) else part)
     except Exception:
@@ -210,7 +177,6 @@ def _is(part: Any, *kinds: type) -> bool:
 
 
 def _objects_of_function(function: types.FunctionType) -> list[Any]:
-    """Return the objects a function refers to: closure and global variables, and default values."""
     referred: list[Any] = [function.__defaults__ or (), function.__kwdefaults__ or {}]
     for cell in function.__closure__ or ():
         try:

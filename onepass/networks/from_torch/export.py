@@ -37,19 +37,7 @@ def export(
     output: Any = None,
     one_hot: bool = False,
 ) -> Graph:
-    """Return a network as data.
-
-    Args:
-      module: a `torch.nn.Module`, an exported program or the path of a `.pt2` file.
-      inputs: an example of the elements, [batch, time, ...], or with channels before time or
-        before height and width; not needed for an exported program.
-      conditions: examples of further arguments of `forward`, by name.
-      output: name or index of the output; None: the only one, or `logits`.
-      one_hot: whether `inputs` are one-hot vectors, in place of which the graph takes integers.
-
-    Raises:
-      ValueError: the module cannot be exported for any batch and length; the message says why.
-    """
+    """Return a network as data; the arguments and errors are those of `from_torch`."""
     if isinstance(module, str | Path):
         module = _read(Path(module))
     if isinstance(module, torch.export.ExportedProgram):
@@ -94,7 +82,6 @@ def _read(path: Path) -> torch.export.ExportedProgram:
 
 
 def _check_outputs(called: Called, arguments: Arguments) -> None:
-    """Raise ValueError if a module cannot run on its examples, or is random or has a memory."""
     examples = arguments.tensors()
     try:
         first, second = called(*examples), called(*examples)
@@ -115,14 +102,7 @@ def _check_outputs(called: Called, arguments: Arguments) -> None:
 def _trace_module(
     called: Called, arguments: Arguments, size: Any = AUTO, fixed: Sequence[int] = ()
 ) -> Any:
-    """Return the module exported with sizes that may vary.
-
-    Args:
-      called: the module.
-      arguments: examples.
-      size: constraint of torch.export on the first two axes of the elements.
-      fixed: axes of the elements whose sizes do not vary.
-    """
+    """Return the module exported with sizes that vary, but for the elements' axes in `fixed`."""
     examples = arguments.tensors()
     sizes: list[dict[int, Any]] = [{axis: AUTO for axis in range(x.dim())} for x in examples]
     sizes[0] |= {0: size, 1: size} | dict.fromkeys(fixed, torch.export.Dim.STATIC)
@@ -140,7 +120,6 @@ def _describe_program(
     called: Called | None = None,
     arguments: Arguments | None = None,
 ) -> Graph:
-    """Return a program as a graph; raise UserError if its batch or its length is fixed."""
     if _writes_in_place(program):
         with _quiet():
             program = program.run_decompositions({})  # as long as the export itself
@@ -161,14 +140,12 @@ def _describe_program(
 
 
 def _writes_in_place(program: torch.export.ExportedProgram) -> bool:
-    """Return whether an operation of a program changes one of its arguments."""
     graphs = [each.graph for each in program.graph_module.modules() if hasattr(each, "graph")]
     schemas = [getattr(node.target, "_schema", None) for graph in graphs for node in graph.nodes]
     return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
 def _check_lengths(elements: Input) -> None:
-    """Raise UserError if the length that export has found lies in a narrow range."""
     if elements.largest is not None and elements.largest < 4 * elements.smallest:
         raise UserError(
             "`module` must take any length, but export allows only"
@@ -202,6 +179,5 @@ def _quiet() -> Iterator[None]:
 
 
 def _line(error: BaseException) -> str:
-    """Return the first sentence of an error's message."""
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return " ".join(text.split())[:300].rstrip(".")

@@ -36,11 +36,7 @@ PREFIX_BYTES = 8  # the header's size, before the header
 
 
 def write_folder(graph: Graph, folder: str | Path) -> Path:
-    """Write a graph to a folder, which is created if missing, and return it.
-
-    Raises:
-      UserError: the folder cannot be written.
-    """
+    """Write a graph to a folder, which is created if missing, and return it."""
     folder = make_folder(Path(folder))
     arrays = {name: each.array for name, each in graph.tensors.items()}
     described = dataclasses.asdict(graph.without_arrays()) | {
@@ -56,13 +52,7 @@ def write_folder(graph: Graph, folder: str | Path) -> Path:
 
 
 def read_folder(folder: str | Path) -> Graph:
-    """Return the graph in a folder that `write_folder` wrote.
-
-    Every name, dtype and size is checked; arrays are not larger than the file.
-
-    Raises:
-      UserError: the folder does not exist, or is damaged.
-    """
+    """Return the graph in a folder of `write_folder`, after checking every name, dtype and size."""
     folder = Path(folder)
     try:
         described = json.loads(_bytes(folder / GRAPH_FILE))
@@ -106,7 +96,6 @@ def _block(described: Mapping[str, Any]) -> Block:
 
 
 def _check(graph: Graph) -> None:
-    """Raise ValueError if a part of a graph has a wrong type or refers to what is not there."""
     for each in graph.inputs:
         _expect(each.kind in KINDS and each.dtype in DTYPES, f"the input {each.name!r}")
         _expect(_is_shape(each.shape) and len(each.shape) > 0, f"the shape of {each.name!r}")
@@ -159,7 +148,6 @@ def _expect(is_right: bool, what: str) -> None:
 
 
 def _write_weights(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a safetensors file atomically."""
     names, header, start = {name: key for key, name in NAMES.items()}, {}, 0
     for name, array in arrays.items():
         span = [start, start + array.nbytes]
@@ -178,7 +166,6 @@ def _write_weights(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a safetensors file, mapped into memory."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(PREFIX_BYTES), "little")

@@ -21,46 +21,28 @@ REFERENCES = ("value", "tensor", "dtype", "block", "float")
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """An argument of a network.
-
-    Attributes:
-      name: name of the argument.
-      dtype: name of its dtype in torch.
-      shape: sizes, the batch first; None where a size may vary.
-      kind: "elements", "condition", "memory" or "frames".
-      smallest, largest: fewest and most time steps, if export has found a bound.
-      hop, extra: of frames, as for `onepass.Frames`.
-    """
+    """An argument of a network."""
 
     name: str
     dtype: str
-    shape: list[int | None]
-    kind: str = "elements"
-    smallest: int = 1
+    shape: list[int | None]  # sizes, the batch first; None where a size may vary
+    kind: str = "elements"  # "elements", "condition", "memory" or "frames"
+    smallest: int = 1  # smallest, largest: fewest and most time steps, if export has found a bound
     largest: int | None = None
-    hop: int = 1
+    hop: int = 1  # hop, extra: of frames, as for `onepass.Frames`
     extra: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """One operation.
-
-    Attributes:
-      name: name of its value.
-      operation: name of the operation, without "aten." and ".default".
-      arguments, options: the operation's arguments, by position and by name.
-      module: path of the module that ran it, such as "layers.0.attention".
-      source: file and line of that module, such as "model.py:16".
-      shape, dtype: of its value, a single tensor; None where they are not known.
-    """
+    """One operation."""
 
     name: str
-    operation: str
+    operation: str  # name of the operation, without "aten." and ".default"
     arguments: list[Any]
     options: dict[str, Any]
-    module: str = ""
-    source: str = ""
+    module: str = ""  # path of the module that ran it, such as "layers.0.attention"
+    source: str = ""  # file and line of that module, such as "model.py:16"
     shape: list[int | None] | None = None
     dtype: str | None = None
 
@@ -84,19 +66,12 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """A network.
+    """A network."""
 
-    Attributes:
-      inputs: its arguments, the elements first.
-      main: the network as a function of the arguments.
-      blocks: functions that operations call, by name.
-      tensors: parameters and buffers by the module's names; tied parameters once.
-    """
-
-    inputs: list[Input]
+    inputs: list[Input]  # its arguments, the elements first
     main: Block
     blocks: dict[str, Block]
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Tensor]  # parameters and buffers by the module's names; tied parameters once
 
     def nodes(self) -> Iterator[Node]:
         """Yield the nodes of all functions."""

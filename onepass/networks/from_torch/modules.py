@@ -89,7 +89,6 @@ def inference(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _differs_in_training(layer: torch.nn.Module) -> bool:
-    """Return whether a layer draws random numbers or takes statistics in training."""
     if isinstance(layer, torch.nn.RNNBase):
         return layer.dropout > 0
     drops = "Dropout" in type(layer).__name__ and getattr(layer, "p", True)
@@ -102,7 +101,6 @@ class DataAsTensors(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call a function of torch, or read or write `data`."""
         if getattr(function, "__self__", None) is torch._C.TensorBase.__dict__["data"]:
             if function.__name__ == "__get__":
                 return args[0]
@@ -111,15 +109,7 @@ class DataAsTensors(TorchFunctionMode):
 
 
 def example_of(given: Any, name: str) -> torch.Tensor:
-    """Return an example of an argument with at least two rows.
-
-    Args:
-      given: a tensor or an array, [batch, ...].
-      name: name of the argument, for errors.
-
-    Raises:
-      ValueError: it is no tensor, has no batch axis or has an empty axis.
-    """
+    """Return an example [batch, ...] of an argument with at least two rows."""
     tensor = given if isinstance(given, torch.Tensor) else None
     if hasattr(given, "__array_interface__"):
         tensor = torch.from_numpy(given)
@@ -143,11 +133,7 @@ class Arguments:
 
 
 def arguments_of(module: torch.nn.Module, inputs: Any, conditions: Any) -> Arguments:
-    """Return examples of a module's arguments.
-
-    Raises:
-      ValueError: an example is no tensor, or the module's `forward` has no argument of a name.
-    """
+    """Return examples of a module's arguments."""
     names = [
         name
         for name, each in inspect.signature(module.forward).parameters.items()
@@ -169,13 +155,7 @@ def arguments_of(module: torch.nn.Module, inputs: Any, conditions: Any) -> Argum
 
 
 class Called(torch.nn.Module):
-    """A module called with elements and conditions in order, and one of its outputs.
-
-    Args:
-      module: the module.
-      names: names of the conditions.
-      output: name or index of the output; None: the only one, or "logits".
-    """
+    """A module called with elements and conditions in order, and one of its outputs."""
 
     def __init__(self, module: torch.nn.Module, names: list[str], output: Any) -> None:
         super().__init__()
@@ -193,15 +173,7 @@ class Called(torch.nn.Module):
 
 
 def output_of(result: Any, output: Any) -> torch.Tensor:
-    """Return one output of a module.
-
-    Args:
-      result: what the module returned.
-      output: name or index; None: the only tensor, or `logits`.
-
-    Raises:
-      ValueError: there is no such output, or `output` is None and there are several.
-    """
+    """Return the output of a module by name or index; None: the only tensor, or `logits`."""
     result = [result] if isinstance(result, torch.Tensor) else result
     named = dict(result) if isinstance(result, Mapping) else {}
     listed = list(result) if isinstance(result, list | tuple) else list(named.values())

@@ -31,18 +31,10 @@ Values = dict[str, Any]
 class TorchNetwork(tf.Module):
     """A PyTorch network as a function of tensors of TensorFlow.
 
-    Args:
-      graph: the network.
-
-    Raises:
-      UnsupportedNetworkError: an operation has no rule; the message names it, its module and line.
-
     Attributes:
       weights: variables by the names of the module's parameters; those that did not require a
         gradient are not trainable.
-      buffers: constants by the names of the module's buffers.
       input_signature: spec of the elements, and of the conditions in order.
-      conditions: specs of the conditions by name.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -65,11 +57,7 @@ class TorchNetwork(tf.Module):
         self._graph = graph.without_arrays()
 
     def __call__(self, inputs: tf.Tensor, *conditions: tf.Tensor) -> tf.Tensor:
-        """Return the parameters [batch, time, ...] or [batch, height, width, ...].
-
-        Raises:
-          ValueError: the inputs have more or fewer time steps than the network can take.
-        """
+        """Return the parameters [batch, time, ...] or [batch, height, width, ...]."""
         arguments = [tf.convert_to_tensor(each) for each in (inputs, *conditions)]
         described = self._graph.inputs
         if len(arguments) != len(described):
@@ -109,25 +97,18 @@ def _unknown(node: Node) -> str:
 
 
 def _where(node: Node) -> str:
-    """Return where a node comes from: the path of its module, and file and line."""
     module = f"module `{node.module}`" if node.module else "the module itself"
     return f"{module} ({node.source})" if node.source else module
 
 
 class _Run:
-    """One call of a graph.
-
-    Args:
-      graph: the graph.
-      tensors: parameters and buffers by name.
-    """
+    """One call of a graph."""
 
     def __init__(self, graph: Graph, tensors: Mapping[str, Any]) -> None:
         self._graph = graph
         self._tensors = {name: tf.convert_to_tensor(each) for name, each in tensors.items()}
 
     def block(self, block: Block, arguments: Sequence[Any]) -> Any:
-        """Return the results of a function of the graph."""
         values = dict(zip(block.inputs, arguments, strict=True))
         last = _last_uses(block)
         for place, node in enumerate(block.nodes):
@@ -172,7 +153,6 @@ class _Run:
 
 
 def _as_recorded(value: tf.Tensor, node: Node) -> tf.Tensor:
-    """Return a value in the dtype that torch gave it, with the sizes that do not vary."""
     if node.dtype is not None and value.dtype != node.dtype:
         value = tf.cast(value, node.dtype)
     if node.shape is not None and not tf.executing_eagerly():
@@ -181,7 +161,6 @@ def _as_recorded(value: tf.Tensor, node: Node) -> tf.Tensor:
 
 
 def _last_uses(block: Block) -> dict[int, list[str]]:
-    """Return the names of values that are not used after each node, so that memory is freed."""
     kept = set(references(block.outputs, "value"))
     found: dict[int, list[str]] = {}
     for place in reversed(range(len(block.nodes))):

@@ -51,7 +51,6 @@ def _shapes(
 
 
 def _forward(layer: Any, x: Any, states: Any = None) -> tuple[torch.Tensor, Any]:
-    """Return what a layer's `forward` returns, computed by the custom operation."""
     if not isinstance(x, torch.Tensor) or x.dim() != 3:
         raise TypeError("recurrent layers must read a batch [batch, time, channels], not packed")
     x = x if layer.batch_first else x.transpose(0, 1)

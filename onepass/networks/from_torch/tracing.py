@@ -19,11 +19,7 @@ CHECKS = re.compile(r"_assert|sym_constrain|_check|sym_size_hint")
 
 
 class Axes:
-    """Which axes of a program's arguments are the batch and time.
-
-    Args:
-      program: an exported program.
-    """
+    """Which axes of a program's arguments are the batch and time."""
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
@@ -40,23 +36,14 @@ class Axes:
         return "batch size" if not self.batch else "" if self.times else "length"
 
     def channels_that_vary(self) -> list[int]:
-        """Return the axis of channels of the elements, if export has not found its size.
-
-        PyTorch has channels before time and before height and width; codes come last.
-        """
+        """Return the elements' axis of channels, before time, if export has not found its size."""
         value = self.values[0]
         if len(self.times) < max(2, value.dim() - 1):
             return []
         return [1 if value.dtype.is_floating_point or value.dim() == 4 else 2]
 
     def frames(self, name: str, value: torch.Tensor) -> tuple[int, int] | None:
-        """Return the time steps in a frame of a condition, and the frames beyond the sequence.
-
-        It is None if the condition has one entry for each time step, or none.
-
-        Raises:
-          UserError: its number of entries is neither that of the time steps nor one of frames.
-        """
+        """Return a condition's time steps in a frame, and the extra frames; None for no frames."""
         first = self.values[0].shape
         times = {str(first[axis]) for axis in self.times}
         for axis in self.over_time(value):
@@ -96,12 +83,7 @@ def _symbols(size: Any) -> set[Any]:
 
 
 def _whole_frames(time: Any, entries: Any) -> tuple[int, int] | None:
-    """Return hop and extra frames if time = hop (entries - extra); None if it is another formula.
-
-    Args:
-      time: symbolic number of time steps.
-      entries: symbolic number of entries of a condition.
-    """
+    """Return hop and extra frames if time = hop (entries - extra), symbolically; else None."""
     symbols = list(_symbols(time) | _symbols(entries))
     formulas = [size.node.expr.as_poly(symbols[0]) for size in (time, entries)]
     lines = [[] if formula is None else formula.all_coeffs() for formula in formulas]
@@ -121,18 +103,7 @@ def graph_of(
     axes: Axes,
     one_hot: bool = False,
 ) -> Graph:
-    """Return an exported program as a graph whose values have time before channels.
-
-    Args:
-      program: an exported program, without operations in place.
-      names: names of its arguments.
-      output: name or index of its output; None: the only one.
-      axes: the axes of its arguments.
-      one_hot: whether the graph takes integers, of which the program takes one-hot vectors.
-
-    Raises:
-      ValueError: the program does not take vectors, or has no such output.
-    """
+    """Return an exported program without operations in place, with time before channels."""
     writer = _Writer(program)
     main = writer.block(program.graph_module)
     inputs = [
@@ -174,7 +145,6 @@ def graph_of(
 def _one_output(
     main: Block, program: torch.export.ExportedProgram, output: Any
 ) -> tuple[Block, torch.fx.Node]:
-    """Return the block and the node of the user's output."""
     (last,) = (node for node in program.graph.nodes if node.op == "output")
     found = [
         node
@@ -208,11 +178,7 @@ def _input(name: str, number: int, value: torch.Tensor, axes: Axes) -> Input:
 
 
 def _one_hot(elements: Input, name: str) -> tuple[Input, list[Node]]:
-    """Return the integers that a graph takes in place of vectors, and nodes that make vectors.
-
-    Raises:
-      ValueError: the elements are no vectors [batch, time, classes] of floats.
-    """
+    """Return the integers that a graph takes in place of vectors, and nodes that make vectors."""
     *others, classes = elements.shape
     if len(others) != 2 or classes is None or "float" not in elements.dtype:
         raise ValueError(
@@ -227,7 +193,6 @@ def _one_hot(elements: Input, name: str) -> tuple[Input, list[Node]]:
 
 
 def _time_first(value: torch.Tensor, axes: Axes) -> list[int] | None:
-    """Return the order of axes in which those that vary come first; None if they do."""
     varying = [axis for axis in range(1, value.dim()) if _symbols(value.shape[axis])]
     order = [0, *varying, *(axis for axis in range(1, value.dim()) if axis not in varying)]
     return None if order == sorted(order) else order
@@ -300,12 +265,6 @@ class _Writer:
                 self.tensors[name] = Tensor(tensor.detach().contiguous().numpy(), trainable)
 
     def block(self, module: torch.fx.GraphModule, path: str = "") -> Block:
-        """Return the function that a graph module computes.
-
-        Args:
-          module: the graph module.
-          path: start of the names of the functions that its operations call.
-        """
         inputs, nodes, outputs = [], [], None
         for node in module.graph.nodes:
             if node.op == "placeholder" and node.name not in self._named:
@@ -369,14 +328,12 @@ def operation_of(target: Any) -> str:
 
 
 def _module_path(node: torch.fx.Node) -> str:
-    """Return the path of the module that ran a node, without that of `Called`."""
     stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     path = re.sub(r"@\d+", "", stack[-1]) if stack else ""
     return path.removeprefix("module").removeprefix(".") if path[:1] != "_" else ""
 
 
 def _source(node: torch.fx.Node) -> str:
-    """Return file and line of the user's innermost call, outside of torch and of this package."""
     folders = str(Path(torch.__file__).parent), str(Path(__file__).parent)
     found = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     own = [each for each in found if not each[0].startswith(folders)]

@@ -83,7 +83,6 @@ def _category(dtype: tf.DType) -> int:
 
 
 def _larger(first: tf.DType | None, second: tf.DType) -> tf.DType:
-    """Return the dtype that holds two others."""
     if first is None or first == second:
         return second
     if frozenset({first, second}) in MIXED:

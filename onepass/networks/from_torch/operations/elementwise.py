@@ -120,7 +120,6 @@ def _to_booleans(values: Sequence[Any]) -> list[tf.Tensor]:
 
 
 def _register(functions: Mapping[str, Function], prepare: Function) -> None:
-    """Register functions of arguments that are prepared together."""
     for names, function in functions.items():
         aten(*names.split())(lambda *values, f=function: f(*prepare(values)))
 

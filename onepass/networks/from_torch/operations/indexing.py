@@ -24,7 +24,6 @@ Indices = Sequence[tf.Tensor | None]
 
 
 def _positive(index: tf.Tensor, size: Any) -> tf.Tensor:
-    """Return indices with negative ones counted from the end."""
     known = tf.get_static_value(index)
     if known is not None and (not known.size or known.min() >= 0):
         return index
@@ -43,7 +42,6 @@ def _indexed_first(x: tf.Tensor, indices: Indices) -> tuple[tf.Tensor, tf.Tensor
 
 
 def _moves_to(indices: Indices) -> int:
-    """Return the axis at which the axes of the indices lie in a result."""
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     return axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
 
@@ -177,7 +175,6 @@ aten("scatter_add")(lambda x, dim, index, source: _scatter(x, dim, index, source
 
 
 def _along_axis(x: tf.Tensor, dim: int, index: tf.Tensor, source: Any) -> list[tf.Tensor]:
-    """Return arguments of `_index_put` that write rows along one axis."""
     axis = axis_of(x, dim)
     return [x, [*[None] * axis, tf.reshape(index, [-1])], source]
 

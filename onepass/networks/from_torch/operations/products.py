@@ -20,7 +20,6 @@ from onepass.networks.from_torch.values import (
 
 
 def _by_matrix(x: tf.Tensor, matrix: tf.Tensor, turned: bool) -> tf.Tensor:
-    """Return the product of the last axis of a tensor with a matrix."""
     if x.shape.rank == 2:
         return tf.matmul(x, matrix, transpose_b=turned)
     *lead, inner = sizes(x)
@@ -115,7 +114,6 @@ def _conv(
 
 
 def _both(stride: Sequence[int], dilation: Sequence[int]) -> bool:
-    """Return whether TensorFlow has no depthwise convolution of these strides."""
     return len({*stride}) > 1 or (max(stride) > 1 and max(dilation) > 1)
 
 
@@ -134,7 +132,6 @@ def _depthwise(
 
 
 def _same_or_valid(padding: Any, weight: tf.Tensor, dilation: Sequence[int]) -> Any:
-    """Return the padding before and after every axis."""
     axes = len(dilation)
     if not isinstance(padding, str):
         return [[n, n] for n in pairs(padding, axes)]
@@ -174,7 +171,6 @@ def _swap_channels(kernel: tf.Tensor) -> tf.Tensor:
 
 
 def _spread(x: tf.Tensor, axis: int, step: int) -> tf.Tensor:
-    """Return a tensor with step - 1 zeros between its elements along an axis."""
     known = sizes(x)
     pads = [[0, 0]] * (axis + 1) + [[0, step - 1]] + [[0, 0]] * (len(known) - axis - 1)
     wide = tf.pad(tf.expand_dims(x, axis + 1), pads)

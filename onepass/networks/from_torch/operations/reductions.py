@@ -157,7 +157,6 @@ def _scale_and_shift(x: tf.Tensor, weight: Any, bias: Any) -> tf.Tensor:
 
 
 def _standard(x: tf.Tensor, axes: list[int], eps: float) -> tf.Tensor:
-    """Return a tensor less its mean, over its standard deviation."""
     centred = x - tf.reduce_mean(x, axes, True)
     variance = tf.reduce_mean(tf.square(centred), axes, True)
     return centred * tf.math.rsqrt(variance + as_dtype(eps, x.dtype))
@@ -185,7 +184,6 @@ def _rms_norm(
 
 
 def _by_channel(value: Any, x: tf.Tensor) -> Any:
-    """Return one value for each channel in the shape of [batch, channels, ...]."""
     return None if value is None else tf.reshape(value, [-1] + [1] * (x.shape.rank - 2))
 
 

@@ -46,7 +46,6 @@ def _attention(
 
 
 def _reads_an_argument(mask: tf.Tensor) -> bool:
-    """Return whether a mask depends on an argument of the network, not on sizes alone."""
     if tf.executing_eagerly():
         return True
     waiting, seen = [mask.op], set()
@@ -78,7 +77,6 @@ def _lstm(
 
 
 def _step_function(mode: str, weights: Sequence[tf.Tensor]) -> Callable[[Any, tf.Tensor], Any]:
-    """Return a function from a layer's state and the gates of its input to its next state."""
     weight, bias = weights[1], weights[3] if len(weights) > 2 else None
     if mode == "GRU":
         return lambda state, gates: _gru(gates, state, weight, bias)
@@ -167,7 +165,6 @@ def _cond(chosen: Any, first: Callable, second: Callable, operands: Sequence[Any
 def _scan(
     body: Callable, first: Sequence[tf.Tensor], xs: Sequence[tf.Tensor], more: Sequence[Any] = ()
 ) -> list[tf.Tensor]:
-    """Return the last carry of a loop over the first axis, and its outputs."""
     count = len(first)
     row = [x[0] for x in xs]
     shapes = body(*first, *row, *more)[count:]
