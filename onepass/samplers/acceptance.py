@@ -48,13 +48,7 @@ class SymbolDistributions(NamedTuple):
 
 
 class Address(NamedTuple):
-    """The address of random numbers, from which they are computed.
-
-    Attributes:
-      seed: uint32 [2].
-      rows: int32 [batch], index of each row.
-      start: int32 [] or [batch], position of the first symbol.
-    """
+    """The address of random numbers: seed uint32 [2], rows int32 [batch], start [] or [batch]."""
 
     seed: tf.Tensor
     rows: tf.Tensor
@@ -62,22 +56,15 @@ class Address(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The inputs of a draft and of a rule for one block of n symbols.
+    """The inputs of a draft and of a rule for one block of n symbols."""
 
-    Attributes:
-      noise: the noise of the model's distribution, [batch, n, noise channels]; for rejection, the
-        noise of the draft's distribution.
-      condition: the block's condition: [batch, n, channels], `NamedConditions` or None.
-      temperature: 1 samples the model, smaller values approach its mode; must be 1 for rejection.
-      draft_condition: the draft's condition if it differs from the model's; otherwise None.
-      address: the address of the random numbers for rejection; None for coupling.
-    """
-
+    # The noise of the model's distribution, [batch, n, noise channels]; for rejection, the noise of
+    # the draft's distribution.
     noise: tf.Tensor
     condition: Any
-    temperature: tf.Tensor
-    draft_condition: Any = None
-    address: Address | None = None
+    temperature: tf.Tensor  # 1 samples the model, less nears its mode; 1 for rejection
+    draft_condition: Any = None  # if it differs from the model's
+    address: Address | None = None  # of the random numbers for rejection
 
 
 # Function from the first rejected position [batch] to new symbols there, int32 [batch, 1 or n].
@@ -103,11 +90,7 @@ def coupling(
 def rejection(
     guess: tf.Tensor, p: SymbolDistributions, q: SymbolDistributions | None, block: Block
 ) -> tuple[tf.Tensor, Fresh]:
-    """Keep symbols with probability min(1, p / q); a `Rule`.
-
-    Raises:
-      ValueError: `q` or the block's address is None.
-    """
+    """Keep symbols with probability min(1, p / q); a `Rule`."""
     address, size = block.address, guess.shape[1]
     if q is None or address is None:
         raise ValueError("`draft` must have densities to be accepted by rejection.")

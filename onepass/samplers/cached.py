@@ -28,14 +28,7 @@ def sample_cached(
 
 
 def with_memory(state: Any, temperature: Any, event: Any, levels: int | None) -> Any:
-    """Return a first state with the counts of symbols, if the draw depends on them.
-
-    Args:
-      state: the state, with the keys "input" and "network".
-      temperature: the temperature, or a `Choice`.
-      event: shape of the symbols of one time step.
-      levels: number of symbols.
-    """
+    """Return a first state with the counts of symbols, if the draw depends on them."""
     counts = first_counts(temperature, [state["input"].shape[0], *event], levels)
     return state if counts is None else {**state, "counts": counts}
 
@@ -55,15 +48,8 @@ def cached_chunk(
     It ends early, leaving later symbols undefined, once every row has ended or after `count`.
 
     Args:
-      network: a network of symbols with a step.
-      distribution: the distribution of a symbol.
-      noise: the noise of this chunk, [batch, time, noise channels].
-      condition: the condition of this chunk: [batch, time, channels], `NamedConditions` or None.
-      temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, or
-        one number for each row.
       state: the state from `network.initial_state` and `with_memory`, or from the previous chunk,
         whose length must have been a multiple of `network.block`.
-      prompt: the known symbols of this chunk and the one that ends a row; None: there are none.
       count: int32 scalar, number of symbols to draw; None: one for each noise vector.
     """
     batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
@@ -101,7 +87,6 @@ def cached_chunk(
 
 
 def _rows_first(values: tf.Tensor) -> tf.Tensor:
-    """Return values [time, batch, ...] as [batch, time, ...]."""
     return tf.transpose(values, [1, 0, *range(2, values.shape.rank)])
 
 

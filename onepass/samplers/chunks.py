@@ -43,10 +43,8 @@ class ChunkSampler(abc.ABC):
 
         Args:
           state: the state before the chunk, from `initial_state`, `prime` or the previous chunk.
-          condition: the condition of these symbols, [batch, time, channels], or None.
           noise: their noise, float32 [batch, time, noise channels]; time is a multiple of the
             number of symbols that the network computes together.
-          temperature: 1 samples the model; smaller values are closer to its mode.
         """
         return self._chunk(state, condition, noise, tf.cast(temperature, tf.float32))
 
@@ -62,24 +60,15 @@ class ChunkSampler(abc.ABC):
     def chunk(
         self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """Return the result of `generate_chunk`, a pure function of tensors and the weights.
-
-        The temperature is float32 [], or one for each row.
-        """
+        """See `generate_chunk`, as a pure function; the temperature is [] or one for each row."""
 
     @abc.abstractmethod
     def prime_state(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
-        """Return the result of `prime`."""
+        """See `prime`, as a pure function."""
 
 
 class FixedPointSampler(ChunkSampler):
-    """A fixed-point sampler over windows, which reports its number of passes.
-
-    Args:
-      passes: the network's passes over a block, with the `network`.
-      distribution: the distribution of a symbol.
-      window: number of symbols that a pass computes; rounded up to a multiple of `bunch`.
-    """
+    """A fixed-point sampler over windows, which reports its number of passes."""
 
     found, heats_rows = "passes", True
 
@@ -90,17 +79,17 @@ class FixedPointSampler(ChunkSampler):
         self._pass, self._distribution, self._window = passes, distribution, window
 
     def initial_state(self, batch: int) -> Any:
-        """Return the state before the first symbol."""
+        """See `ChunkSampler.initial_state`."""
         return self._pass.initial_state(batch)
 
     def prime_state(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
-        """Return the state after levels int32 [batch, time], by one pass."""
+        """See `ChunkSampler.prime_state`; it takes one pass."""
         return self._pass.after(self._pass(state, levels, condition)[1], levels)
 
     def chunk(
         self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """Return levels int32 [batch, time], the number of passes, and the state after them."""
+        """See `ChunkSampler.chunk`; the second result is the number of passes."""
         return by_time_windows(
             self._pass, self._distribution, noise, condition, temperature, state, self._window
         )
@@ -120,14 +109,8 @@ def in_chunks(
     """Yield chunks of `length` symbols of each row; the last chunk may be shorter.
 
     Args:
-      sampler: a `ChunkSampler`.
-      batch: number of rows.
       noise: function from a position and a number of symbols to their noise.
       condition: [batch, time, channels] for all positions, including those of `known`, or None.
-      count: number of symbols to draw.
-      length: number of symbols of a chunk.
-      temperature: 1 samples the model; smaller values are closer to its mode.
-      known: symbols [batch, time] before the first to draw, or None.
       passes: object whose `add` receives each chunk's numbers of passes and symbols, if the sampler
         reports passes; or None.
     """
@@ -156,13 +139,6 @@ def pad_chunk(values: tf.Tensor, length: int) -> tf.Tensor:
 
 
 def chunk_length(wanted: int, count: int, block: int, longest: int | None = None) -> int:
-    """Return the number of symbols per chunk, a multiple of `block`, small for short sequences.
-
-    Args:
-      wanted: number of symbols per chunk that the caller requested.
-      count: total number of symbols.
-      block: number of symbols that are drawn together.
-      longest: number of symbols of the longest allowed chunk; None: no limit.
-    """
+    """Return the number of symbols per chunk, a multiple of `block`, small for short sequences."""
     length = min(wanted, longest or wanted, max(SHORTEST, 1 << (count - 1).bit_length()))
     return -(-length // block) * block

@@ -13,9 +13,6 @@ def compiled_step(step: Callable[..., tuple[tf.Tensor, Any]]) -> Callable[..., A
 
     XLA compiles a program anew for every value of an argument at which a slice starts, as for the
     position of a ring, but not for that of what a loop changes: the step is a loop's only pass.
-
-    Args:
-      step: function from a state and further tensors to a tensor and the next state.
     """
 
     def run(state: Any, *given: Any) -> tuple[tf.Tensor, Any]:
@@ -46,13 +43,6 @@ class Compiled:
     def function(
         self, name: Any, function: Callable[..., Any], jit_compile: bool = False, **options: Any
     ) -> Callable[..., Any]:
-        """Return a function wrapped in `tf.function`, created once per name.
-
-        Args:
-          name: the key; a second function of the same name is ignored.
-          function: the function, of tensors.
-          jit_compile: whether to compile it with XLA.
-          **options: further options of `tf.function`.
-        """
+        """Return a `tf.function`, created once per name; a second function of a name is ignored."""
         options = {"autograph": False, "jit_compile": jit_compile, **options}
         return self.once(name, lambda: tf.function(function, **options))

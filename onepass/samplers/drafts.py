@@ -9,16 +9,7 @@ from onepass.samplers import Draft, SteppedDraft
 
 
 def stepped_draft(draft: Any, model: Any) -> Draft:
-    """Return an `Autoregressive` as a draft for another model.
-
-    Args:
-      draft: the model that proposes symbols.
-      model: the model that accepts or rejects them.
-
-    Raises:
-      ValueError: the draft's symbols, noise or conditions differ from the model's, or the draft
-        has no steps of one symbol.
-    """
+    """Return an `Autoregressive` as a draft for another model."""
     draft.follow()
     own, other = draft.distribution, model.distribution
     if (own.levels, own.noise_channels) != (other.levels, other.noise_channels):
@@ -52,7 +43,6 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
 
 
 def _is_like(spec: tf.TensorSpec, other: tf.TensorSpec | None) -> bool:
-    """Return whether a draft can use a model's condition as its own."""
     if other is None or is_at_rate(spec) != is_at_rate(other):
         return False
     return spec.shape.is_compatible_with(other.shape)

@@ -29,17 +29,7 @@ def fixed_point(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> Settled:
-    """Draw the same symbols as `naive`.
-
-    Args:
-      network: computes the parameters of every symbol from the symbols before it.
-      distribution: the distribution whose parameters the network computes.
-      noise: the random numbers of every symbol, [batch, time, noise channels] or
-        [batch, height, width, ..., noise channels].
-      condition: the conditions that the network reads, or None.
-      temperature: divides the logits; 1 samples the model.
-      prompt: the known symbols of every row, in time order; None: there are none.
-    """
+    """Draw the same symbols as `naive`, whose arguments it takes."""
     symbols = empty_symbols(distribution, noise)
     windows = settings_of(network, noise.shape[1]) if symbols.shape.rank == 4 else {}
     if windows:

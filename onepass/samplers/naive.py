@@ -25,13 +25,10 @@ def naive(
     Args:
       network: a network of symbols. If it has a `reach`, the number of earlier symbols on which an
         output depends, each pass evaluates it only on these, in whole blocks.
-      distribution: the distribution of a symbol.
       noise: the noise of all positions, [batch, time, ..., noise channels], or [batch, height,
         width, ..., noise channels] for images; with a channel axis if each channel has a separate
         symbol.
-      condition: the conditions that the network reads, or None.
       temperature: 1 samples the distribution, smaller values are closer to its mode.
-      prompt: the known symbols; None: there are none.
     """
     first = empty_symbols(distribution, noise)
     order, axes = network.positions(first), 2 if first.shape.rank == 4 else 1

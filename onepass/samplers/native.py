@@ -34,41 +34,25 @@ LARGE_INSTRUCTION = 150  # multiplications in one; above, the machine wins at an
 
 
 def native(network: SteppedSymbols, distribution: Distribution) -> "Native | None":
-    """Return the sampler on the step machine; None with a GPU or for steps of several symbols.
-
-    Args:
-      network: a network of symbols with a step.
-      distribution: the distribution of a symbol.
-    """
+    """Return the sampler on the step machine; None with a GPU or for steps of several symbols."""
     if network.block != 1 or tf.config.list_logical_devices("GPU"):
         return None
     return Native(network, distribution)
 
 
 def outputs_of(network: SteppedSymbols, distribution: Distribution) -> "NativeOutputs | None":
-    """Return the network's outputs on the step machine; None as for `native`.
-
-    Args:
-      network: a network of symbols.
-      distribution: the distribution of a symbol.
-    """
+    """Return the network's outputs on the step machine; None as for `native`."""
     if not network.has_step or native(network, distribution) is None:
         return None
     return NativeOutputs(network, distribution)
 
 
 class First(NamedTuple):
-    """The state before the first symbol.
-
-    Attributes:
-      batch: number of rows.
-      of_one: the state of one row, tensors by name.
-      of_rows: tensors of the state in order, each the same for all rows or [batch, ...].
-    """
+    """The state before the first symbol."""
 
     batch: int
-    of_one: Any
-    of_rows: list
+    of_one: Any  # the state of one row, tensors by name
+    of_rows: list  # tensors of the state in order, each the same for all rows or [batch, ...]
 
 
 class NativeState(NamedTuple):
@@ -79,12 +63,7 @@ class NativeState(NamedTuple):
 
 
 class Native:
-    """A sampler for a network and a distribution that runs on the step machine.
-
-    Args:
-      network: a network in time order, with a step of one symbol.
-      distribution: the distribution of a symbol.
-    """
+    """A sampler for a network and a distribution that runs on the step machine."""
 
     _settings: ClassVar[list[tf.TensorSpec]] = [tf.TensorSpec([])]  # the temperature
 
@@ -101,7 +80,6 @@ class Native:
         )[0]
 
     def _horizon(self, length: int) -> int:
-        """Return the horizon of a state for `length` symbols; 0: there is no limit."""
         if not getattr(self._network, "has_horizon", False):
             return 0
         # A short table of positions can make the horizon less than the next power of two.
@@ -133,13 +111,7 @@ class Native:
         """Draw the next symbols [batch, time]; return them and the new state.
 
         Args:
-          noise: the noise of this chunk, [batch, time, ..., noise channels].
-          condition: condition of this chunk: [batch, time, channels], `NamedConditions` or None.
-          temperature: 1 samples the distribution, smaller values are closer to its mode.
           state: the state from `begin`, or from the previous chunk; it must not be used again.
-
-        Raises:
-          UnsupportedNetworkError: the machine does not support an operation.
         """
         given = [np.asarray(noise), *map(np.asarray, timed_of(condition))]
         settings = [np.asarray(temperature)]
@@ -155,16 +127,7 @@ class Native:
         return tf.constant(symbols.reshape([*symbols.shape[:2], *event])), state
 
     def machine(self, given: tf.Tensor, condition: Any, state: Any) -> StepMachine:
-        """Return the machine for arguments of these shapes, lowered once.
-
-        Args:
-          given: the noise of a chunk; for `NativeOutputs`, the network's inputs.
-          condition: the condition of the chunk.
-          state: the state of one row.
-
-        Raises:
-          UnsupportedNetworkError: the machine does not support an operation.
-        """
+        """Return the machine for arguments of these shapes, lowered once; `state` is one row's."""
         flat = tf.nest.flatten(state)
         arguments = [given, *timed_of(condition)]
         specs = [tf.TensorSpec([1, 1, *x.shape[2:]], x.dtype) for x in arguments]
@@ -178,25 +141,14 @@ class Native:
         return self._machines[key]
 
     def pays(self, batch: int, length: int, condition: Any = None) -> bool:
-        """Return whether the machine is faster than XLA, according to measurements.
-
-        Args:
-          batch: number of rows.
-          length: number of symbols of each row.
-          condition: the conditions of the rows.
-        """
+        """Return whether the machine is faster than XLA, according to measurements."""
         if self.fault(length, condition):
             return False
         machine = next(iter(self._machines.values()))
         return batch <= MOST_ROWS or machine.multiplications >= LARGE_INSTRUCTION
 
     def fault(self, length: int, condition: Any = None) -> str:
-        """Return an error message that names an operation that the machine lacks, or "".
-
-        Args:
-          length: number of symbols of a row.
-          condition: the conditions of the rows.
-        """
+        """Return an error message that names an operation that the machine lacks, or ""."""
         shapes = [(name, tuple(x.shape[1:])) for name, x in sorted(fixed_of(condition).items())]
         key = self._horizon(length), *shapes
         if key not in self._faults:
@@ -217,7 +169,6 @@ class Native:
         return ""
 
     def _example_input(self, state: Any) -> tf.Tensor:
-        """Return an example of what one time step of one row is given, after a state."""
         del state
         layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
         return layout.noise(self._distribution, 0, 1, layout.shape([1]))
@@ -247,13 +198,7 @@ class NativeOutputs(Native):
     def outputs(self, inputs: tf.Tensor, condition: Any, state: Any) -> tuple[np.ndarray, Any]:
         """Return the parameters [batch, 1, num_parameters] of one time step, and the next state.
 
-        Args:
-          inputs: the network's inputs before this time step, [batch, 1, ...].
-          condition: the condition of this time step, as in `advance`.
-          state: the state from `begin`, or from the previous call; it must not be used again.
-
-        Raises:
-          UnsupportedNetworkError: the machine does not support an operation.
+        The inputs [batch, 1, ...] are those before this step; all else is as in `advance`.
         """
         if not isinstance(state, NativeState):
             machine = self.machine(inputs, condition, state.of_one)
@@ -278,7 +223,6 @@ class NativeOutputs(Native):
 
 
 def _with_present_weights(state: NativeState) -> NativeState:
-    """Return a state that continues with the network's current weights."""
     machine, workspaces = state
     contents = machine.contents(workspaces)
     return (

@@ -15,24 +15,14 @@ ROUNDING = 1e-3
 
 
 class Settled(NamedTuple):
-    """Symbols that were drawn by passes.
-
-    Attributes:
-      symbols: the symbols, [batch, time, ...] or [batch, height, width, channels].
-      passes: int32 [], number of passes.
-      moved: int32 [], number of final symbols that the last pass drew otherwise.
-    """
+    """Symbols that were drawn by passes."""
 
     symbols: tf.Tensor
     passes: tf.Tensor
-    moved: tf.Tensor
+    moved: tf.Tensor  # int32 [], number of final symbols that the last pass drew otherwise
 
     def checked(self) -> tf.Tensor:
-        """Return the symbols.
-
-        Raises:
-          UnsupportedNetworkError: more symbols than rounding explains depend on those after them.
-        """
+        """Return the symbols; raise UnsupportedNetworkError if some depend on those after them."""
         moved, count = int(self.moved), int(tf.size(self.symbols))
         if moved <= MOVED * count:
             return self.symbols
@@ -48,8 +38,6 @@ def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
     """Return zeros with the shape and type of the symbols for the given noise.
 
     Args:
-      distribution: the distribution of a symbol; if it has `channels`, all channels of a pixel
-        share one noise vector.
       noise: [batch, time, noise channels] in time order; in raster order [batch, height, width,
         noise channels] for whole pixels, or [batch, height, width, channels, noise channels].
     """

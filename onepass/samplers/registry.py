@@ -14,26 +14,15 @@ SAMPLERS: dict[str, Sampler] = {}
 
 
 class Written(NamedTuple):
-    """A table entry for a sampler that is written for one kind of network and distribution.
-
-    Attributes:
-      network: class of the network; subclasses match too.
-      distribution: class of the distribution; subclasses match too.
-      factory: function from network and distribution to the sampler, or None if it does not apply.
-      method: name by which the argument `method` selects it; "": only "auto" selects it.
-      ratio: speed relative to the derived sampler at batch size 1; None: there is no derived
-        sampler, or the speed was not measured.
-      measured: model and machine of the measurement; samplers below 1.2 are not worth keeping.
-      on_processors: whether "auto" skips it if there is a GPU.
-    """
+    """A table entry for a sampler that is written for one kind of network and distribution."""
 
     network: type
     distribution: type
-    factory: Factory
-    method: str = ""
-    ratio: float | None = None
-    measured: str = ""
-    on_processors: bool = False
+    factory: Factory  # makes the sampler of network and distribution; None: does not apply
+    method: str = ""  # name by which the argument `method` selects it; "": only "auto" selects it
+    ratio: float | None = None  # speed relative to the derived sampler at batch size 1, if measured
+    measured: str = ""  # model and machine; a ratio below 1.2 is not worth keeping
+    on_processors: bool = False  # whether "auto" skips it if there is a GPU
 
 
 TABLE: list[Written] = []
@@ -41,9 +30,6 @@ TABLE: list[Written] = []
 
 def method(name: str) -> Callable[[Sampler], Sampler]:
     """Register a sampler for all models, selected by `method=name`.
-
-    Args:
-      name: the name; an existing sampler of the same name is replaced.
 
     Returns:
       A decorator for a function with the arguments of `naive`: the network of symbols, the
@@ -85,13 +71,7 @@ def register(
 
 
 def find_specialised(network: Any, distribution: Any, method: str = "auto") -> Any:
-    """Return the registered sampler of the most specific matching types, or None.
-
-    Args:
-      network: the network, as passed to `Autoregressive`.
-      distribution: the distribution of a symbol.
-      method: name of the sampler; "auto": any sampler for this machine.
-    """
+    """Return the registered sampler of the most specific matching types, or None."""
     has_gpu = method == "auto" and bool(tf.config.list_physical_devices("GPU"))
     for row in _rows_of(network, distribution):
         if method in ("auto", row.method) and not (has_gpu and row.on_processors):
@@ -108,10 +88,7 @@ def methods_of(network: Any, distribution: Any) -> tuple[str, ...]:
 
 
 def _rows_of(network: Any, distribution: Any) -> list[Written]:
-    """Return the table entries for a network and a distribution.
-
-    The most specific entries come first; among equally specific ones, the fastest.
-    """
+    """Return matching table entries, the most specific first and among these the fastest."""
     table = sorted(TABLE, key=lambda row: -(row.ratio or 0.0))
     pairs = itertools.product(type(network).__mro__, type(distribution).__mro__)
     return [row for pair in pairs for row in table if (row.network, row.distribution) == pair]

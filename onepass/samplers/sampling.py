@@ -25,11 +25,7 @@ SHORTEST_PASS = 8
 
 
 class Samplers:
-    """The samplers of a network and a distribution.
-
-    Args:
-      model: an `Autoregressive`, or an object with the same attributes.
-    """
+    """The samplers of a network and a distribution."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -49,14 +45,7 @@ class Samplers:
         """Draw the symbols of all positions, [num, time, ...] or [num, height, width, channels].
 
         Args:
-          method: name of a sampler, "auto" or "speculative".
-          noise: the noise of all positions, [num, *positions, noise channels].
-          condition: the conditions of all positions, or None.
-          temperature: 1 samples the distribution, smaller values are closer to its mode; or a
-            `Choice` of tokens.
-          prompt: the known symbols of every row, and the symbol that ends a row; None: neither.
           shared: number of first symbols that are known in every row.
-          draft: the object that proposes symbols for "speculative".
 
         Raises:
           ValueError: the method or the draft does not support the request.
@@ -95,12 +84,6 @@ class Samplers:
         return self._compiled.once(("own", method), find)
 
     def _own(self, method: str, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
-        """Return the sampler registered for the network if it supports the request, else None.
-
-        Raises:
-          ValueError: the method names a sampler that does not exist, or does not support the
-            request.
-        """
         name = "cached" if prompt is not None and method == "auto" else method
         own = self.find_registered(name)
         fits = getattr(own, "heats_rows", False) and not isinstance(temperature, Choice)
@@ -131,7 +114,6 @@ class Samplers:
         temperature: tf.Tensor,
         prompt: Prompt | None,
     ) -> Iterator[np.ndarray]:
-        """Yield `count` symbols of each row, known ones first, in chunks from a `ChunkSampler`."""
         network = self._network
         length = chunk_length(chunk, count, network.block, network.longest)
         known = None if prompt is None else prompt.symbols[:, : int(prompt.known[0])].numpy()
@@ -167,7 +149,6 @@ class Samplers:
         return found if found is not None and found.pays(batch, length, condition) else None
 
     def _whole(self, method: str) -> Any:
-        """Return a sampler that calls the network on whole sequences or images."""
         sampler = SAMPLERS[method]
 
         def run(
@@ -179,11 +160,6 @@ class Samplers:
         return self._compiled.function(method, run, jit_compile=True)
 
     def _speculative(self, draft: Any, condition: Any) -> Any:
-        """Return the compiled speculative sampler for a draft.
-
-        Raises:
-          ValueError: the model does not draw levels in time order, or the draft is incompatible.
-        """
         check_speculative(self._model)
         network = self._network
 
@@ -254,14 +230,7 @@ class Samplers:
         return start, state
 
     def read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
-        """Read known symbols in one pass, and return the state after them.
-
-        Args:
-          symbols: [batch, n].
-          condition: the condition of these symbols, or None.
-          state: the state before the first symbol, a dict with the keys "input", "network" and, if
-            the draw depends on them, "counts".
-        """
+        """Read known symbols [batch, n] in one pass, and return the state after them."""
         inputs = self._network.read(symbols)
         before = tf.concat([state["input"], inputs[:, :-1]], 1)
         _, after = self._network.chunk(before, state["network"], condition)
@@ -279,19 +248,7 @@ class Samplers:
         prompt: Prompt | None,
         shared: int,
     ) -> Iterator[np.ndarray]:
-        """Draw symbols and yield them, up to `chunk` of each row at a time.
-
-        Args:
-          seed: the noise's seed, an integer in [0, 2^64).
-          num: number of rows.
-          length: number of symbols of each row.
-          chunk: number of time steps per chunk, a multiple of the network's `block`.
-          condition: the conditions of all positions, or None.
-          temperature: 1 samples the distribution, smaller values are closer to its mode; or a
-            `Choice` of tokens.
-          prompt: the known symbols of every row, and the symbol that ends a row; None: neither.
-          shared: number of first symbols that are known in every row.
-        """
+        """Draw symbols as `draw` does, and yield up to `chunk` of each row at a time."""
         distribution, layout = self._model.distribution, self._model.layout
 
         def noise_of(start: int, count: int) -> tf.Tensor:
@@ -329,13 +286,7 @@ class Samplers:
             yield symbols[:num].numpy()
 
     def _chunk(self, given: Call, state: Any, times: int) -> tuple[tf.Tensor, Any]:
-        """Draw the next symbols with the compiled `cached_chunk`; return them and the new state.
-
-        Args:
-          given: noise, condition, temperature and prompt of the chunk.
-          state: the state before the chunk.
-          times: number of time steps to compile the sampler for, at least the chunk's length.
-        """
+        """Draw the next symbols, compiled for `times` time steps; return them and the new state."""
         count = given.noise.shape[1]
         # On an accelerator the loop has a fixed length; symbols drawn beyond `count` are discarded.
         stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)
@@ -353,5 +304,4 @@ class Samplers:
 
 
 def _is_plain(temperature: tf.Tensor | Choice, prompt: Prompt | None) -> bool:
-    """Return whether there is one temperature for all rows, no prompt, and no top-k or top-p."""
     return prompt is None and not isinstance(temperature, Choice) and not temperature.shape.rank

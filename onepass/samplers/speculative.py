@@ -60,16 +60,16 @@ class SteppedPasses:
         self.network = network
 
     def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> State:
-        """Return the state before the first symbol."""
+        """See `WindowPasses.initial_state`."""
         return first_state(self.network, batch, length, condition)
 
     def __call__(self, state: State, symbols: tf.Tensor, condition: Any) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of the symbols, and the network's state after them."""
+        """See `WindowPasses.__call__`."""
         inputs = tf.concat([state["input"], self.network.read(symbols)[:, :-1]], 1)
         return self.network.chunk(inputs, state["network"], condition)
 
     def after(self, read: Any, symbols: tf.Tensor, count: None = None) -> State:
-        """Return the state after a block, whose last symbol may differ from that in the pass."""
+        """See `WindowPasses.after`; the last symbol may differ from that in the pass."""
         del count  # the whole block
         return {"input": self.network.read(symbols[:, -1:]), "network": read}
 
@@ -81,25 +81,16 @@ def passes_of(network: Any) -> WindowPasses:
 
 
 class Settled(NamedTuple):
-    """The progress of a block, during its passes and once all its symbols are final.
-
-    Attributes:
-      symbols: int32 [batch, n].
-      known: int32 [batch], number of first symbols that are final.
-      open: bool [], True while any row has symbols that are not final.
-      corrected: int32 [batch], number of symbols at which a proposal was rejected.
-      passes: int32 [], number of the model's passes so far.
-      memory: the state that the draft's proposals share.
-      states: the states of the model and of the draft after the block; during the passes, the first
-        entry is the record that the model's last pass returned for `after`.
-    """
+    """The progress of a block, during its passes and once all its symbols are final."""
 
     symbols: tf.Tensor
-    known: tf.Tensor
-    open: tf.Tensor
-    corrected: tf.Tensor
+    known: tf.Tensor  # int32 [batch], number of first symbols that are final
+    open: tf.Tensor  # bool [], True while any row has symbols that are not final
+    corrected: tf.Tensor  # int32 [batch], number of symbols at which a proposal was rejected
     passes: tf.Tensor
     memory: Any
+    # The states of the model and of the draft after the block; during the passes, the first entry
+    # is the record that the model's last pass returned for `after`.
     states: Any
 
 
@@ -113,19 +104,7 @@ def speculative(
     block: int = BLOCK,
     prompt: Prompt | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draw symbols int32 [batch, time]; return them and the number of passes, int32 [].
-
-    Args:
-      network: a network of symbols with `block_passes`, or with a `chunk` of several symbols.
-      distribution: the distribution of a symbol.
-      noise: the noise of all symbols, [batch, time, noise channels].
-      condition: the network's condition: [batch, time, channels], `NamedConditions` or None.
-      temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, one
-        number for each row, or a `Choice`.
-      draft: source of the proposed symbols.
-      block: number of symbols per proposal, rounded up to a multiple of `network.block`.
-      prompt: the known first symbols of each row; None: there are none.
-    """
+    """Draw symbols int32 [batch, time], `block` per proposal; return them and the passes."""
     passes = passes_of(network)
     batch, wanted = noise.shape[0], noise.shape[1]
     block = -(-block // network.block) * network.block
@@ -189,11 +168,6 @@ def settle_block(
     """Run passes over a block until all its symbols are final; a pure function.
 
     Args:
-      passes: the model's passes over blocks.
-      distribution: the distribution of the model's symbols.
-      rule: the rule that decides which proposals are kept.
-      draft: source of the proposed symbols.
-      block: the inputs of the draft and the rule.
       states: the states of the model and of the draft before the block.
       given: symbols int32 [batch, n], and the number of known ones in each row, int32 [batch].
     """
@@ -237,14 +211,7 @@ def settle_block(
 
 
 class SteppedDraft:
-    """A smaller model in time order, with one step per symbol, as a `Draft`.
-
-    Args:
-      network: the smaller model's network of symbols.
-      distribution: the smaller model's distribution, which takes the same noise as the model's.
-      length: number of symbols of the sequences; 0: unknown.
-      condition: the condition of the sequences, or None.
-    """
+    """A smaller model in time order, with one step per symbol and the same noise, as a `Draft`."""
 
     def __init__(
         self, network: Any, distribution: Distribution, length: int = 0, condition: Any = None
@@ -253,7 +220,7 @@ class SteppedDraft:
         self._length, self._condition = length, condition
 
     def initial_state(self, batch: int) -> State:
-        """Return the state before the first symbol."""
+        """See `Draft.initial_state`."""
         return first_state(self._network, batch, self._length, self._condition)
 
     def of_length(self, length: int, condition: Any = None) -> "SteppedDraft":
@@ -261,13 +228,13 @@ class SteppedDraft:
         return SteppedDraft(self._network, self._distribution, length, condition)
 
     def memory(self, block: Block) -> tuple[()]:
-        """Return an empty tuple, because proposals share no state."""
+        """See `Draft.memory`; proposals share no state."""
         return ()
 
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: State
     ) -> tuple[tf.Tensor, Any, State]:
-        """Return a block that begins with the known symbols, the memory, and the state after it."""
+        """See `Draft.propose`."""
         size, network = symbols.shape[1], self._network
         distribution = drawing(self._distribution, block.temperature)
         step, counts = network.stepper(block.condition), getattr(block.temperature, "counts", None)

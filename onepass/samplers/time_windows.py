@@ -19,15 +19,10 @@ WINDOW = 64
 
 
 class WindowPasses(Protocol):
-    """Passes of a network over a block, given a state that represents what came before it.
-
-    Attributes:
-      network: the network.
-      bunch: number of symbols that the network generates together; 1 for most networks.
-    """
+    """Passes of a network over a block, given a state that represents what came before it."""
 
     network: Any
-    bunch: int
+    bunch: int  # number of symbols that the network generates together; 1 for most networks
 
     def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> Any:
         """Return the state before the first of `length` symbols."""
@@ -40,27 +35,17 @@ class WindowPasses(Protocol):
 
         Args:
           read: the record that the pass over the block returned.
-          symbols: the block's symbols, int32 [batch, n]; the first `count` are final.
           count: number of the block's first symbols, int32 [batch]; None: all.
         """
 
 
 class Settling(NamedTuple):
-    """The values that one pass hands to the next.
+    """The values that one pass hands to the next."""
 
-    Attributes:
-      first: position at which each row's window begins, int32 [batch].
-      settled: number of the window's first symbols that are final, int32 [batch].
-      guess: the symbols of the window, int32 [batch, window].
-      symbols: the symbols of the whole sequence, int32 [batch, time + window].
-      state: the network's state before the window.
-      count: number of passes so far, int32 [].
-    """
-
-    first: tf.Tensor
-    settled: tf.Tensor
+    first: tf.Tensor  # position at which each row's window begins, int32 [batch]
+    settled: tf.Tensor  # number of the window's first symbols that are final, int32 [batch]
     guess: tf.Tensor
-    symbols: tf.Tensor
+    symbols: tf.Tensor  # the symbols of the whole sequence, int32 [batch, time + window]
     state: Any
     count: tf.Tensor
 
@@ -79,17 +64,7 @@ def by_time_windows(
     state: Any,
     window: int = WINDOW,
 ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-    """Draw symbols int32 [batch, time]; return them, the number of passes, and the next state.
-
-    Args:
-      passes: the network's passes over a window.
-      distribution: the distribution over levels whose parameters the network computes.
-      noise: one vector per symbol, [batch, time, noise channels]; time is a multiple of `bunch`.
-      condition: the network's condition at every symbol, [batch, time, channels], or None.
-      temperature: divides the logits, [] or [batch, 1]; 1 samples the model.
-      state: the state before the first symbol.
-      window: number of symbols that one pass computes; rounded up to a multiple of `bunch`.
-    """
+    """Draw symbols int32 [batch, time], whole bunches; return them, the passes and a state."""
     (batch, time), bunch = noise.shape[:2], passes.bunch
     window = -(-window // bunch) * bunch
     # A window may extend beyond the end; symbols drawn there never become final.

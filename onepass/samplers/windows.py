@@ -23,43 +23,29 @@ WORTH = 1.5  # smallest ratio of image height to window height
 
 
 class FixedPoint(NamedTuple):
-    """Images, and the number of passes that they took.
-
-    Attributes:
-      levels: the symbols, [batch, height, width, channels].
-      passes: int32 [batch], number of passes that each image took part in.
-      batch_passes: int32 [], number of network passes, each over all slots.
-    """
+    """Images, and the number of passes that they took."""
 
     levels: tf.Tensor
-    passes: tf.Tensor
-    batch_passes: tf.Tensor
+    passes: tf.Tensor  # int32 [batch], number of passes that each image took part in
+    batch_passes: tf.Tensor  # int32 [], number of network passes, each over all slots
 
 
 class Sampling(NamedTuple):
-    """The arguments and settings that every pass reads.
+    """The arguments and settings that every pass reads."""
 
-    Attributes:
-      network: a network of images. `rows_above` is the number of rows above a pixel that it reads;
-        None: all. With a condition, it has `rows_of(condition, at)`, which selects rows by (image,
-        row), int32 [images, rows, 2]. It may have a method `forecast(parameters, symbols, newer,
-        condition)`, which predicts the parameters given newer symbols, for a better next guess.
-      distribution: the distribution of a symbol. If it has `twins`, the batch contains that many
-        versions of each image, which take every step together.
-      noise: the noise of all positions, [batch, height, width, ..., noise channels].
-      condition: the condition of all positions, or None.
-      temperature: 1 samples the distribution, smaller values are closer to its mode.
-      rows: number of image rows that a pass computes.
-      slots: number of images that a pass computes; None: all.
-    """
-
+    # A network of images. `rows_above` is the number of rows above a pixel that it reads; None:
+    # all. With a condition, it has `rows_of(condition, at)`, which selects rows by (image, row),
+    # int32 [images, rows, 2]. It may have a method `forecast(parameters, symbols, newer,
+    # condition)`, which predicts the parameters given newer symbols, for a better next guess.
     network: Any
+    # The distribution of a symbol. If it has `twins`, the batch contains that many versions of each
+    # image, which take every step together.
     distribution: Distribution
     noise: tf.Tensor
     condition: Any
     temperature: Any
-    rows: int
-    slots: int | None = None
+    rows: int  # number of image rows that a pass computes
+    slots: int | None = None  # number of images that a pass computes; None: all
 
     @property
     def twins(self) -> int:
@@ -74,23 +60,14 @@ class Sampling(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress of a sampling run.
-
-    Attributes:
-      levels: the symbols so far, [batch, height, width, channels].
-      frontier: int32 [images], the first pixel that is not known to be final.
-      slots: int32 [slots], index of the image in each slot.
-      begun: int32 [], the number of images that have had a slot.
-      passes: int32 [images], number of passes that each image took part in.
-      batch_passes: int32 [], number of passes so far, each over all slots.
-    """
+    """The progress of a sampling run."""
 
     levels: tf.Tensor
-    frontier: tf.Tensor
-    slots: tf.Tensor
-    begun: tf.Tensor
+    frontier: tf.Tensor  # int32 [images], the first pixel that is not known to be final
+    slots: tf.Tensor  # int32 [slots], index of the image in each slot
+    begun: tf.Tensor  # int32 [], the number of images that have had a slot
     passes: tf.Tensor
-    batch_passes: tf.Tensor
+    batch_passes: tf.Tensor  # int32 [], number of passes so far, each over all slots
 
 
 def by_windows(
@@ -109,19 +86,10 @@ def by_windows(
     """Draw the same images as `naive`, by passes over windows of rows.
 
     Args:
-      network: a network of images, as in `Sampling`.
-      distribution: the distribution of a symbol.
-      noise: noise [batch, height, width, ..., noise channels] with static height and width.
-      condition: the conditions that the network reads, or None.
-      temperature: 1 samples the distribution, smaller values are closer to its mode.
-      prompt: the known first pixels of each image, or None.
       guess: symbols to start from; None: the middle level.
       active_rows: number of rows from the frontier that a pass draws; None: all.
       slots: number of images per pass; finished ones make way for the next. None: all.
       few: number of passes over whole images before passes over windows.
-
-    Raises:
-      ValueError: `active_rows` or `slots` is less than 1.
     """
     for name, count in (("active_rows", active_rows), ("slots", slots)):
         if count is not None and count < 1:
@@ -163,7 +131,6 @@ def settings_of(network: SymbolNetwork, height: int | None) -> dict[str, Any]:
 
 
 def _advance_rows(given: Sampling, progress: Progress) -> Progress:
-    """Return the progress after one pass over `rows` rows of the image in every slot."""
     (height, width), rows, twins = progress.levels.shape[1:3], given.rows, given.twins
     above = getattr(given.network, "rows_above", None) or 0
     before = tf.gather(progress.frontier, progress.slots)
@@ -210,10 +177,7 @@ def _advance_rows(given: Sampling, progress: Progress) -> Progress:
 
 
 def _refill_slots(progress: Progress, pixels: int) -> Progress:
-    """Return the progress with the next images in the slots of finished ones.
-
-    If no image is waiting, a slot keeps its finished image, which passes do not change.
-    """
+    """Return the progress with waiting images, if there are any, in the slots of finished ones."""
     done = tf.gather(progress.frontier, progress.slots) >= pixels
     next_ = progress.begun + tf.cumsum(tf.cast(done, tf.int32)) - 1
     enters = done & (next_ < tf.size(progress.frontier))
