@@ -34,10 +34,7 @@ def cumulative_of(distribution: Distribution) -> Callable[..., Any] | None:
 
 
 def table_of(distribution: Distribution) -> Callable[..., Any] | None:
-    """Return the distribution's method `table` (log-probability of every level), else None.
-
-    `Categorical` and every `Tabulated` distribution have it.
-    """
+    """Return the method `table`, the log-probability of every level, if there is one, else None."""
     table: Callable[..., Any] | None = getattr(distribution, "table", None)
     return table
 
@@ -61,12 +58,7 @@ def closed_form(distribution: Distribution) -> dict[str, Any]:
 
 
 def normal_parameters(distribution: Distribution, parameters: Any) -> tuple[Any, Any] | None:
-    """Return the mean and log-scale, [...] each, if the distribution is normal, else None.
-
-    Args:
-      distribution: any distribution over symbols.
-      parameters: the distribution's parameters, [..., num_parameters].
-    """
+    """Return the mean and log-scale, [...] each, if the distribution is normal, else None."""
     return distribution.normal(parameters) if isinstance(distribution, Normal) else None
 
 

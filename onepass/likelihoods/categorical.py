@@ -39,12 +39,7 @@ class Categorical:
         return 1
 
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability float32 [...], nats.
-
-        Args:
-          parameters: [..., levels].
-          levels: int32 [...].
-        """
+        """See `Distribution.log_prob`."""
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(
             labels=tf.cast(levels, tf.int32), logits=tf.cast(parameters, tf.float32)
         )
@@ -52,23 +47,17 @@ class Categorical:
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return int32 [...], the smallest level whose cumulative probability exceeds the noise.
-
-        Args:
-          parameters: [..., levels].
-          noise: [..., 1], uniform in (0, 1).
-          temperature: divides the logits; 0 gives the mode.
-        """
+        """See `Distribution.sample`: the first level with a cumulative mass above the noise."""
         return sample_categorical(self.logits(parameters), noise[..., 0], temperature)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return int32 [...], the level with the largest logit."""
+        """See `Distribution.mode`: the level with the largest logit."""
         return tf.argmax(parameters, axis=-1, output_type=tf.int32)
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return uniforms float32 [rows, length, 1], one for each symbol."""
+        """See `Distribution.noise`: one uniform in (0, 1) for each symbol."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
     def logits(self, parameters: tf.Tensor) -> tf.Tensor:
@@ -80,7 +69,7 @@ class Categorical:
         return tf.nn.log_softmax(self.logits(parameters))
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the entropy float32 [...], nats."""
+        """See `HasEntropy.entropy`."""
         table = self.table(parameters)
         return -tf.reduce_sum(tf.math.multiply_no_nan(table, tf.exp(table)), axis=-1)
 
@@ -93,12 +82,7 @@ def sample_categorical(
     c[-1] is 1 only up to rounding; the factor keeps the error from making the last choice likelier.
 
     Args:
-      logits: float32 or float64 [..., choices].
-      uniform: float32 [...] in (0, 1).
       temperature: T, at least 0, a scalar or [...]; 0 chooses the largest logit.
-
-    Returns:
-      int32 [...].
     """
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     divisor = tf.cast(tf.maximum(temperature, COLDEST), logits.dtype)[..., tf.newaxis]

@@ -88,11 +88,7 @@ class Integers(_Grid):
     levels: int = 256
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
-        """Return int32 [...], the elements themselves.
-
-        Raises:
-          ValueError: the elements do not have an integer dtype.
-        """
+        """See `Codec.encode`: the elements themselves; raise ValueError for other dtypes."""
         elements = tf.convert_to_tensor(elements)
         if not elements.dtype.is_integer:
             raise ValueError(f"`elements` must be integers, got {elements.dtype.name}.")
@@ -167,13 +163,7 @@ class Reals:
 
 
 def default_codec(levels: int | None, order: str, of_tokens: bool = False) -> Codec:
-    """Return the default codec of a model.
-
-    Args:
-      levels: number of levels of the model's distribution; None: symbols are real numbers.
-      order: "time", whose elements are in [-1, 1], or "raster", whose elements are the levels.
-      of_tokens: whether the levels are tokens without an order; the elements are then the levels.
-    """
+    """Return a model's default codec: tokens and images are levels, sequences are in [-1, 1]."""
     if levels is None:
         return Reals()
     return Integers(levels) if of_tokens or order != "time" else Linear(levels)

@@ -146,7 +146,7 @@ class Tabulated:
     noise_channels = 1
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of the symbols, float32 [...], in nats."""
+        """See `Distribution.log_prob`."""
         raise NotImplementedError(f"`log_prob` must be written in {type(self).__name__}.")
 
     def table(self, parameters: tf.Tensor) -> tf.Tensor:
@@ -158,28 +158,22 @@ class Tabulated:
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return int32 [...], the first level whose cumulative probability exceeds the noise.
-
-        Args:
-          parameters: [..., num_parameters].
-          noise: [..., 1], uniform in (0, 1).
-          temperature: divides the log-probabilities; 0 gives the mode.
-        """
+        """See `Distribution.sample`: the first level with a cumulative mass above the noise."""
         return sample_categorical(self.table(parameters), noise[..., 0], temperature)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable level, int32 [...]."""
+        """See `Distribution.mode`."""
         return tf.argmax(self.table(parameters), axis=-1, output_type=tf.int32)
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the entropy float32 [...], nats."""
+        """See `HasEntropy.entropy`."""
         table = self.table(parameters)
         return -tf.reduce_sum(tf.math.multiply_no_nan(table, tf.exp(table)), axis=-1)
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return uniforms float32 [rows, length, 1], one for each symbol."""
+        """See `Distribution.noise`: one uniform in (0, 1) for each symbol."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
 

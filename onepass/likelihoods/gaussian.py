@@ -63,52 +63,37 @@ class Gaussian:
         return 1
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability or log-density float32 [...], nats.
-
-        Args:
-          parameters: [..., 2].
-          symbols: [...].
-        """
+        """See `Distribution.log_prob`."""
         mean, log_scale = self.split(tf.cast(parameters, tf.float32))
         if self.levels is None:
             return log_normal(mean, log_scale, symbols)
         return log_mass(mean, log_scale, symbols, self.levels)
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density float32 [...], nats per unit; differentiable in both arguments.
+        """See `Continuous.log_density`; differentiable in both arguments.
 
         log N(x; mean, scale) = -log scale - log sqrt(2 pi) - ((x - mean) / scale)^2 / 2.
-
-        Args:
-          parameters: [..., 2].
-          values: real [...].
         """
         mean, log_scale = self.split(parameters)
         return log_normal(mean, log_scale, tf.cast(values, mean.dtype))
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the entropy of the density (even for integer symbols), float32 [...], nats."""
+        """See `HasEntropy.entropy`: that of the density, even for integer symbols."""
         return self.split(parameters)[1] + _LOG_SQRT_TAU + 0.5
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the mean and log-scale of the density, [...] each."""
+        """See `Normal.normal`."""
         return self.split(parameters)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return the symbol nearest to `mean + temperature scale noise`, [...].
-
-        Args:
-          parameters: [..., 2].
-          noise: [..., 1], standard normal.
-          temperature: multiplies the noise; 0 gives the mode.
-        """
+        """See `Distribution.sample`: the symbol nearest to `mean + temperature scale noise`."""
         mean, log_scale = self.split(parameters)
         return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 0], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the symbol at the mean, [...].
+        """See `Distribution.mode`: the symbol at the mean.
 
         No inner level is more probable, but an outer level, whose bin is a whole tail, may be.
         """
@@ -117,7 +102,7 @@ class Gaussian:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return standard normals float32 [rows, length, 1], one for each symbol."""
+        """See `Distribution.noise`: one standard normal for each symbol."""
         return counter_noise.normal(seed, rows, start, length)[..., :1]
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -126,7 +111,7 @@ class Gaussian:
         return mean, tf.maximum(log_scale, self.min_log_scale)
 
     def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
-        """Return a mean of 0 and a log-scale of -3 to start training from, float32 [2]."""
+        """See `LocationScale.initial_parameters`: a mean of 0 and a log-scale of -3."""
         del reach
         return tf.constant([0.0, -3.0])
 
@@ -139,14 +124,7 @@ def log_normal(mean: tf.Tensor, log_scale: tf.Tensor, values: tf.Tensor) -> tf.T
 def log_mass(
     mean: tf.Tensor, log_scale: tf.Tensor, levels: tf.Tensor, num_levels: int
 ) -> tf.Tensor:
-    """Return the log-probability of a level's bin, float32 [...]; outer bins extend to infinity.
-
-    Args:
-      mean: the normal's mean, [...], in units in which the grid spans [-1, 1].
-      log_scale: log of the standard deviation, [...], in the same units.
-      levels: the levels, int32 [...].
-      num_levels: number of levels of the grid.
-    """
+    """Return the log-mass of a level's bin; the grid spans [-1, 1], its outer bins are infinite."""
     half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (num_levels - 1))
     # In half bins, so that adjacent bins share an edge exactly.
     centre = level_grid.centre_levels(levels, num_levels)

@@ -21,27 +21,27 @@ class GaussianMixture(Mixture):
     form = "normal"  # key of `onepass.compression.forms.FORMS`
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of a level's bin under a normal, float32 [...]."""
+        """See `Mixture.log_mass`."""
         return gaussian.log_mass(means, log_scales, levels, self._num_levels)
 
     def component_log_density(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
     ) -> tf.Tensor:
-        """Return the log-density of a normal at real values, nats per unit, float32 [...]."""
+        """See `Mixture.component_log_density`."""
         return gaussian.log_normal(means, log_scales, values)
 
     def cumulative_share(self, z: tf.Tensor) -> tf.Tensor:
-        """Return the mass of the standard normal below z."""
+        """See `Mixture.cumulative_share`."""
         return tf.exp(gaussian.log_upper_tail(-z))
 
     def draw_from_bits(self, words: tf.Tensor) -> tf.Tensor:
-        """Return standard normals float32 [...], by the inverse of their cumulative mass."""
+        """See `Mixture.draw_from_bits`."""
         uniform = counter_noise.uniform64_from_bits(words)
         return tf.cast(tf.math.ndtri(uniform), tf.float32)
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform and a standard normal for each symbol, float32 [rows, length, 2]."""
+        """See `Distribution.noise`: a uniform and a standard normal for each symbol."""
         uniform = counter_noise.uniform(seed, rows, start, length)[..., :1]
         return tf.concat([uniform, counter_noise.normal(seed, rows, start, length, 1)[..., :1]], -1)

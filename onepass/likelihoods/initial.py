@@ -37,7 +37,7 @@ class ZeroInitial(Initial):
         super().__init__(0)
 
     def kernel(self, shape: Sequence[int], name: str, gain: float = 1.0) -> tf.Variable:
-        """Return a variable of zeros."""
+        """See `Initial.kernel`; all are zeros."""
         return self.zeros(shape, name)
 
 

@@ -33,7 +33,6 @@ def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Ten
     Args:
       edges: the edges in whole half bins from zero, `centre_levels` +- 1, exact in float32.
       means: the means, in units in which the grid spans [-1, 1]; gradients flow only to them.
-      num_levels: number of levels of the grid.
     """
     half_bins = num_levels - 1.0
     unit = 2.0 ** -max(0, 22 - (num_levels - 1).bit_length())

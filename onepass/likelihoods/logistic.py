@@ -28,7 +28,7 @@ class LogisticMixture(Mixture):
     def component_log_density(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
     ) -> tf.Tensor:
-        """Return the log-density of a logistic at real values, nats per unit, float32 [...].
+        """See `Mixture.component_log_density`.
 
         For integer symbols, the density is averaged over a bin around the value, so it is never
         sharper than the grid: log(mass / width), width = 2 / (levels - 1). At an inner level, it is
@@ -43,18 +43,15 @@ class LogisticMixture(Mixture):
         return inside - math.log(2.0 / (self.levels - 1))
 
     def cumulative_share(self, z: tf.Tensor) -> tf.Tensor:
-        """Return the mass of the standard logistic below z."""
+        """See `Mixture.cumulative_share`."""
         return tf.sigmoid(z)
 
     def draw_from_bits(self, words: tf.Tensor) -> tf.Tensor:
-        """Return standard logistics, float32 [...]."""
+        """See `Mixture.draw_from_bits`."""
         return counter_noise.logistic_from_bits(words)
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return log(sigmoid(b) - sigmoid(a)) for the standardised edges a and b of a level's bin.
-
-        The outer bins extend to infinity.
-        """
+        """See `Mixture.log_mass`."""
         # Computed from edges, so that adjacent bins share an edge exactly.
         num_levels = self._num_levels
         centre = level_grid.centre_levels(levels, num_levels)
@@ -64,7 +61,7 @@ class LogisticMixture(Mixture):
         return self._select(centre, *self._log_parts(upper, lower, log_scales))
 
     def log_mass_at(self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-mass of bins around real `values`; outer bins extend to infinity."""
+        """See `Mixture.log_mass_at`."""
         distance = (values - means) * self._half_bins
         parts = self._log_parts(distance + 1.0, distance - 1.0, log_scales)
         return self._select(values * self._half_bins, *parts)
@@ -72,14 +69,13 @@ class LogisticMixture(Mixture):
     def log_mass_around(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
     ) -> tf.Tensor:
-        """Return the log-mass of finite bins around real `values` [...]."""
+        """See `Mixture.log_mass_around`."""
         distance = (values - means) * self._half_bins
         return self._log_parts(distance + 1.0, distance - 1.0, log_scales)[2]
 
     def _select(
         self, centre: tf.Tensor, below: tf.Tensor, above: tf.Tensor, inside: tf.Tensor
     ) -> tf.Tensor:
-        """Return the log-mass from `_log_parts` that applies to a bin at `centre`, in half bins."""
         upper = tf.where(centre >= self._half_bins, above, inside)
         return tf.where(centre <= -self._half_bins, below, upper)
 
@@ -90,11 +86,6 @@ class LogisticMixture(Mixture):
 
         `sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(-(b - a)))`, where `b - a` is
         known without a subtraction, so no precision is lost even for a narrow or remote bin.
-
-        Args:
-          upper: upper edge minus mean, in half bins.
-          lower: lower edge minus mean, in half bins.
-          log_scales: log-scales of the logistics, in units in which the grid spans [-1, 1].
         """
         half_bins_per_scale = tf.exp(-log_scales) * (1.0 / self._half_bins)
         below = -tf.nn.softplus(-upper * half_bins_per_scale)

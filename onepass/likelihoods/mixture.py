@@ -55,13 +55,7 @@ class Mixture(abc.ABC):
 
     @abc.abstractmethod
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of a level's bin under each component, float32 [...].
-
-        Args:
-          means: [...].
-          log_scales: [...].
-          levels: [...], int32, or float32 between levels.
-        """
+        """Return the log-mass of a bin under each component; float levels are between levels."""
 
     @abc.abstractmethod
     def component_log_density(
@@ -80,7 +74,7 @@ class Mixture(abc.ABC):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform and a standard draw for each symbol, float32 [rows, length, 2]."""
+        """See `Distribution.noise`: a uniform and a standard draw for each symbol."""
         words = counter_noise.bits(seed, rows, start, length)
         uniform = counter_noise.uniform_from_bits(words[..., 0])
         return tf.stack([uniform, self.draw_from_bits(words[..., 1])], axis=-1)
@@ -98,23 +92,16 @@ class Mixture(abc.ABC):
 
     @property
     def _num_levels(self) -> int:
-        """Number of levels; raises ValueError if symbols are real."""
         if self.levels is None:
             raise ValueError("`levels` must be given for the probability of a level, got None.")
         return self.levels
 
     @property
     def _half_bins(self) -> float:
-        """Number of half bins in half the span of the grid."""
         return self._num_levels - 1.0
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability or log-density float32 [...], nats.
-
-        Args:
-          parameters: [..., 3 * components].
-          symbols: [...].
-        """
+        """See `Distribution.log_prob`."""
         if self.levels is None:
             return self.log_density(tf.cast(parameters, tf.float32), symbols)
         logits, means, log_scales = self.split(tf.cast(parameters, tf.float32))
@@ -122,12 +109,7 @@ class Mixture(abc.ABC):
         return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + log_mass, axis=-1)
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density float32 [...], nats per unit; differentiable in both arguments.
-
-        Args:
-          parameters: [..., 3 * components].
-          values: real [...].
-        """
+        """See `Continuous.log_density`; differentiable in both arguments."""
         logits, means, log_scales = self.split(parameters)
         values = tf.cast(values, means.dtype)[..., tf.newaxis]
         each = self.component_log_density(means, log_scales, values)
@@ -136,14 +118,10 @@ class Mixture(abc.ABC):
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return the symbol nearest to `mean_k + temperature scale_k noise[1]`, [...].
+        """See `Distribution.sample`: the symbol nearest to `mean_k + temperature scale_k noise[1]`.
 
-        Args:
-          parameters: [..., 3 * components].
-          noise: [..., 2], a uniform, which chooses the component k, and a draw from the standard
-            density.
-          temperature: multiplies that draw and divides the logits; 0 gives the mean of the
-            component with the largest logit.
+        `noise[0]`, a uniform, chooses the component k. The temperature also divides the logits; 0
+        gives the mean of the component with the largest logit.
         """
         logits, means, log_scales = self.split(parameters)
         component = sample_categorical(logits, noise[..., 0], temperature)
@@ -151,7 +129,7 @@ class Mixture(abc.ABC):
         return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 1], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the symbol at the mean of the highest component, [...].
+        """See `Distribution.mode`: the symbol at the mean of the highest component.
 
         That is the component with the largest weighted mass on the level of its mean or, for real
         symbols, the largest weighted density at its mean. Higher maxima where components overlap,
@@ -170,12 +148,9 @@ class Mixture(abc.ABC):
         return logits, means, tf.maximum(log_scales, self.min_log_scale)
 
     def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
-        """Return parameters to start training from, float32 [3 * components].
+        """See `LocationScale.initial_parameters`.
 
         The logits are 0, the means evenly spaced, and the log-scales fall from -2 to -5.
-
-        Args:
-          reach: absolute value of the outermost means.
         """
         spread = tf.linspace(-reach, reach, self.components)
         log_scales = tf.linspace(-2.0, -5.0, self.components)

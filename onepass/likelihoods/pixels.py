@@ -66,22 +66,14 @@ class PixelMixture:
         return 1 + self.channels
 
     def shift_means(self, parameters: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-        """Return the parameters with all means shifted by `offset` [..., channels].
-
-        The offset is in units in which the grid spans [-1, 1].
-        """
+        """Return parameters with means shifted by `offset` [..., channels], on a grid of [-1, 1]."""
         rest = self.num_parameters // self.components - 1 - self.channels
         wide = tf.repeat(offset, self.components, axis=-1)
         ends = [[0, 0]] * (offset.shape.rank - 1)
         return parameters + tf.pad(wide, [*ends, [self.components, rest * self.components]])
 
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of pixels, float32 [...], nats.
-
-        Args:
-          parameters: [..., num_parameters].
-          levels: int32 [..., channels].
-        """
+        """See `Distribution.log_prob`, for pixels [..., channels]."""
         logits, means, log_scales, coefficients = self._split(parameters)
         values = tf.unstack(level_grid.value_of(levels, self.levels)[..., tf.newaxis], axis=-2)
         moved = [self._mean(c, means, coefficients, values) for c in range(self.channels)]
@@ -100,8 +92,6 @@ class PixelMixture:
         may be outside [-1, 1].
 
         Args:
-          parameters: [..., num_parameters].
-          values: [..., channels].
           before: the pixel's own values, [..., channels] in [-1, 1]; each entry of `values`
             replaces only its own channel and is conditioned on the channels of `before` that
             precede it.
@@ -120,7 +110,6 @@ class PixelMixture:
         """Return the probability of every level of the channel after `before`.
 
         Args:
-          parameters: [..., num_parameters].
           before: levels int32 [...] of the preceding channels; empty for the first channel.
 
         Returns:
@@ -146,8 +135,6 @@ class PixelMixture:
         """Return the log-probability of every level of the channel after `before`.
 
         Args:
-          parameters: [..., num_parameters].
-          before: levels int32 [...] of the preceding channels; empty for the first channel.
           temperature: temperature of the distribution, a scalar or [...]; 0 counts as 1e-6.
 
         Returns:
@@ -162,10 +149,7 @@ class PixelMixture:
     def _channel_parameters(
         self, parameters: tf.Tensor, before: list[tf.Tensor], temperature: float | tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return logits, means and log-scales [..., components] of the channel after `before`.
-
-        They are conditioned on the levels in `before` and adjusted to the temperature.
-        """
+        """Return logits, means and log-scales of the channel after `before`, at a temperature."""
         logits, means, log_scales, coefficients = self._split(parameters)
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         logits, log_scales = logits / cold, log_scales + tf.math.log(cold)[..., tf.newaxis]
@@ -180,12 +164,10 @@ class PixelMixture:
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return pixels, int32 [..., channels].
+        """See `Distribution.sample`: pixels, int32 [..., channels].
 
-        Args:
-          parameters: [..., num_parameters].
-          noise: [..., 1 + channels], a uniform, and a draw from the standard density per channel.
-          temperature: multiplies the draws and divides the logits.
+        The noise is a uniform, and a draw from the standard density for each channel. The
+        temperature multiplies the draws and divides the logits.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
         # One component is drawn for the whole pixel, which correlates its channels.
@@ -205,9 +187,9 @@ class PixelMixture:
         return tf.stack(drawn, axis=-1)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable level of each channel, given those chosen for previous ones.
+        """See `Distribution.mode`: the most probable level of each channel, given those before it.
 
-        The resulting pixel int32 [..., channels] need not be the most probable one.
+        The pixel need not be the most probable one.
         """
         drawn: list[tf.Tensor] = []
         for _ in range(self.channels):
@@ -218,7 +200,7 @@ class PixelMixture:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform, and a draw per channel, float32 [rows, length, 1 + channels]."""
+        """See `Distribution.noise`: a uniform, and a draw for each channel."""
         return self.noise_of(counter_noise.words(seed, rows, start, length, self.noise_channels))
 
     def noise_of(self, words: tf.Tensor) -> tf.Tensor:
@@ -229,7 +211,6 @@ class PixelMixture:
     def _mean(
         self, channel: int, means: tf.Tensor, coefficients: tf.Tensor, values: list[tf.Tensor]
     ) -> tf.Tensor:
-        """Return the mean of a channel, [..., components], given the values [..., 1] before it."""
         mean = means[..., channel, :]
         for i, (moved, by) in enumerate(PAIRS[self.channels]):
             if moved == channel:

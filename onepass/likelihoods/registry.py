@@ -21,19 +21,16 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """A likelihood that a configuration can name.
+    """A likelihood that a configuration can name."""
 
-    Attributes:
-      make: function of levels, components and minimum log-scale, which returns the distribution and
-        ignores the arguments that it does not need.
-      is_mixture: whether the distribution is a `onepass.likelihoods.mixture.Mixture`, which has
-        `components` and is a likelihood of pixels, too.
-      is_companded: whether levels are mu-law companded and read by the network as one-hot vectors;
-        otherwise they are equally spaced numbers, and the likelihood has a density.
-    """
-
+    # Function of levels, components and minimum log-scale, which returns the distribution and
+    # ignores the arguments that it does not need.
     make: Callable[[int, int, float], Any]
+    # Whether the distribution is a `onepass.likelihoods.mixture.Mixture`, which has `components`
+    # and is a likelihood of pixels, too.
     is_mixture: bool = False
+    # Whether levels are mu-law companded and read by the network as one-hot vectors; otherwise they
+    # are equally spaced numbers, and the likelihood has a density.
     is_companded: bool = False
 
 
@@ -46,13 +43,7 @@ LIKELIHOODS: dict[str, Entry] = {
 
 
 def register(name: str, make: Callable[..., Any], **facts: bool) -> None:
-    """Add a likelihood, or replace the one with this name.
-
-    Args:
-      name: the name, for `WaveNetConfig.likelihood` and, of a mixture, `OutputConfig.likelihood`.
-      make: function of levels, components and minimum log-scale, such as a subclass of `Mixture`.
-      **facts: `is_mixture` and `is_companded`, both False unless given.
-    """
+    """Add a likelihood, or replace the one with this name; `facts` are fields of `Entry`."""
     LIKELIHOODS[name] = Entry(make, **facts)
 
 

@@ -56,10 +56,7 @@ class FromTFP:
 
     @functools.cached_property
     def cumulative(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
-        """The method `cumulative` of `Cumulative`, or None.
-
-        It is None if symbols are real numbers or the distribution does not implement `cdf`.
-        """
+        """The method `cumulative` of `Cumulative`; None for real symbols, or without `cdf`."""
         return self._cumulative if self.levels and self._implements("cdf", 1.0) else None
 
     @functools.cached_property
@@ -87,29 +84,17 @@ class FromTFP:
         return 1 if self.has_quantile else 2
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability or log-density float32 [...], nats.
-
-        Args:
-          parameters: [..., num_parameters].
-          symbols: [...].
-        """
+        """See `Distribution.log_prob`."""
         values = tf.cast(symbols, level_grid.real(parameters).dtype)
         return self._make_distribution(parameters).log_prob(values)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return symbols [...].
+        """See `Distribution.sample`.
 
-        Args:
-          parameters: [..., num_parameters].
-          noise: [..., noise_channels], from `noise`.
-          temperature: a value up to 1 moves the uniform towards 1/2, so that 0 gives the median;
-            a value above 1 multiplies the uniform's log-odds, which keeps it in (0, 1). For a
-            distribution without `quantile` it must be 1.
-
-        Raises:
-          ValueError: the temperature is not 1, and the distribution has no `quantile`.
+        A temperature up to 1 moves the uniform towards 1/2, so that 0 gives the median; one above 1
+        multiplies its log-odds, which keeps it in (0, 1). Without `quantile` it must be 1.
         """
         if self.has_quantile:
             uniform = tf.cast(noise[..., 0], level_grid.real(parameters).dtype)
@@ -129,15 +114,11 @@ class FromTFP:
         return self._symbols(tf.reshape(each, shape))
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the distribution's own mode as symbols [...]."""
+        """See `Distribution.mode`."""
         return self._symbols(self._make_distribution(parameters).mode())
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density float32 [...], nats per unit, of real `values` [...].
-
-        Raises:
-          ValueError: the symbols are integers.
-        """
+        """See `Continuous.log_density`; raise ValueError if the symbols are integers."""
         if self.levels is not None:
             raise ValueError(f"`levels` must be None for a density, got {self.levels}.")
         return self.log_prob(parameters, values)
@@ -145,16 +126,7 @@ class FromTFP:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return uniforms float32 [rows, length, 1], or seeds int32 [rows, length, 2].
-
-        A uniform is in (0, 1), at least 2^-24 from either end.
-
-        Args:
-          seed: integer in [0, 2^64), or a key uint32 [2] or [rows, 2].
-          rows: row numbers int32 [rows]; each has its own random stream.
-          start: position of the first symbol.
-          length: number of symbols.
-        """
+        """See `Distribution.noise`: uniforms, 2^-24 or more from 0 and 1, or two seed words."""
         if self.has_quantile:
             return counter_noise.uniform(seed, rows, start, length)[..., :1]
         return tf.bitcast(counter_noise.bits(seed, rows, start, length), tf.int32)
@@ -165,8 +137,6 @@ class FromTFP:
         return tf.where(levels > 0, tf.cast(below, tf.float32), 0.0)
 
     def _implements(self, name: str, argument: float) -> bool:
-        """Return whether the distribution implements a method, found by tracing a call."""
-
         def call(parameters: tf.Tensor) -> tf.Tensor:
             method = getattr(self._make_distribution(parameters), name, None)
             if method is None:
@@ -210,14 +180,12 @@ class FromTFP:
         return self.make(level_grid.real(parameters))
 
     def _symbols(self, values: tf.Tensor) -> tf.Tensor:
-        """Return real symbols in float32, or integers int32 within the levels."""
         if self.levels is None:
             return tf.cast(values, tf.float32)
         return tf.cast(tf.clip_by_value(tf.round(values), 0, self.levels - 1), tf.int32)
 
 
 def _temper_uniforms(uniform: tf.Tensor, temperature: tf.Tensor) -> tf.Tensor:
-    """Return uniforms adjusted to a temperature, still between 0 and 1."""
     odds = tf.math.log(uniform) - tf.math.log1p(-uniform)
     wider = tf.clip_by_value(tf.sigmoid(temperature * odds), SMALLEST, 1.0 - SMALLEST)
     return tf.where(temperature > 1.0, wider, 0.5 + temperature * (uniform - 0.5))

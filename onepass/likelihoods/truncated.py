@@ -22,34 +22,21 @@ class Choice(NamedTuple):
     """Settings of a draw from a distribution over tokens.
 
     Each setting but the temperature has a default that changes nothing and costs nothing.
-
-    Attributes:
-      temperature: at least 0, a scalar or [...]; divides the logits before truncation.
-      top_k: number of the most probable symbols that may be drawn; 0: all.
-      top_p: the most probable symbols that together have this probability may be drawn; 1: all.
-        With `top_k`, it is a share of the total probability of the `top_k` symbols.
-      min_p: symbols with at least this share of the largest probability may be drawn; 0: all.
-      logit_bias: added to the logits, [levels].
-      repetition_penalty: divides positive logits of symbols that have occurred, and multiplies
-        negative ones.
-      presence_penalty: subtracted from the logits of symbols that have occurred.
-      allowed: bool [levels], which symbols may be drawn.
-      min_length: number of symbols before which none of `stop` is drawn.
-      stop: bool [levels], the symbols that end a row.
-      counts: int32 [..., levels], how often each symbol occurs before the drawn one; None: unknown.
     """
 
-    temperature: tf.Tensor
-    top_k: Any = 0
+    temperature: tf.Tensor  # at least 0, a scalar or [...]; divides the logits before truncation
+    top_k: Any = 0  # number of the most probable symbols that may be drawn; 0: all
+    # The most probable symbols that together have this probability may be drawn; 1: all. With
+    # `top_k`, it is a share of the total probability of the `top_k` symbols.
     top_p: Any = 1.0
-    min_p: Any = 0.0
-    logit_bias: Any = 0.0
-    repetition_penalty: Any = 1.0
-    presence_penalty: Any = 0.0
-    allowed: Any = True
-    min_length: Any = 0
-    stop: Any = False
-    counts: tf.Tensor | None = None
+    min_p: Any = 0.0  # smallest share of the largest probability that may be drawn; 0: all
+    logit_bias: Any = 0.0  # added to the logits, [levels]
+    repetition_penalty: Any = 1.0  # divides logits > 0 of symbols so far, multiplies others
+    presence_penalty: Any = 0.0  # subtracted from the logits of symbols that have occurred
+    allowed: Any = True  # bool [levels], which symbols may be drawn
+    min_length: Any = 0  # number of symbols before which none of `stop` is drawn
+    stop: Any = False  # bool [levels], the symbols that end a row
+    counts: tf.Tensor | None = None  # int32 [..., levels], of symbols before the drawn one
 
     def asks(self, *names: str) -> bool:
         """Return whether one of the settings is not its default, which is no tensor."""
@@ -77,12 +64,6 @@ class Truncated:
     arXiv:1805.04833, section 5.1 (top-k); Holtzman et al. 2020, arXiv:1904.09751, section 3.1
     (top-p); Nguyen et al. 2025, arXiv:2407.01082, section 3 (min-p); Keskar et al.
     2019, arXiv:1909.05858, section 4.1 (repetition penalty).
-
-    Args:
-      distribution: a `Categorical` or a `Tabulated` distribution.
-
-    Raises:
-      ValueError: the distribution has no table of its levels.
     """
 
     distribution: Distribution
@@ -96,33 +77,27 @@ class Truncated:
 
     @property
     def levels(self) -> int | None:
-        """Number of levels."""
+        """See `Distribution.levels`."""
         return self.distribution.levels
 
     @property
     def num_parameters(self) -> int:
-        """Number of output channels that a network must have."""
+        """See `Distribution.num_parameters`."""
         return self.distribution.num_parameters
 
     @property
     def noise_channels(self) -> int:
-        """Number of random numbers that `sample` needs per symbol."""
+        """See `Distribution.noise_channels`."""
         return self.distribution.noise_channels
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return the wrapped distribution's noise [rows, length, noise_channels]."""
+        """See `Distribution.noise`."""
         return self.distribution.noise(seed, rows, start, length)
 
     def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
-        """Return symbols int32 [...].
-
-        Args:
-          parameters: [..., num_parameters].
-          noise: [..., 1], uniform in (0, 1).
-          temperature: temperature and truncation of the draw.
-        """
+        """See `Distribution.sample`."""
         table = cast(Callable[..., tf.Tensor], table_of(self.distribution))
         logits = getattr(self.distribution, "logits", table)
         kept = truncate_logits(logits(parameters), temperature)
@@ -135,16 +110,7 @@ def drawing(distribution: Distribution, temperature: Any) -> Any:
 
 
 def first_counts(temperature: Any, shape: Sequence[int], levels: int | None) -> Any:
-    """Return the counts before the first symbol, int32 [*shape, levels], if the draw reads them.
-
-    Args:
-      temperature: the temperature, or a `Choice`.
-      shape: [batch, ...], the shape of the symbols of one time step.
-      levels: number of symbols.
-
-    Returns:
-      The counts; None if the draw does not depend on earlier symbols.
-    """
+    """Return zero counts int32 [*shape, levels]; None if draws do not depend on earlier symbols."""
     if not (isinstance(temperature, Choice) and temperature.remembers):
         return None
     return tf.zeros([*shape, levels], tf.int32)
@@ -165,13 +131,7 @@ def with_counts(temperature: Any, counts: Any) -> Any:
 
 
 def recalling(temperature: Any, symbols: tf.Tensor, levels: int | None) -> Any:
-    """Return a `Choice` for drawing each of symbols [batch, n, ...] given those before it.
-
-    Args:
-      temperature: the temperature, or a `Choice`, whose counts are those before the first symbol.
-      symbols: int32 [batch, n, ...].
-      levels: number of symbols.
-    """
+    """Return a `Choice` for drawing each of symbols [batch, n, ...] given those before it."""
     if first_counts(temperature, (), levels) is None:
         return temperature
     ones = tf.one_hot(symbols, levels, dtype=tf.int32)
@@ -203,12 +163,7 @@ def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
 
 
 def truncate_logits(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
-    """Return the logits, adjusted, with -inf for symbols that may not be drawn.
-
-    Args:
-      logits: float32 or float64 [..., levels].
-      choice: settings of the draw.
-    """
+    """Return the logits, adjusted, with -inf for symbols that may not be drawn."""
     logits = adjusted(logits, choice)
     if not choice.asks("top_k", "top_p", "min_p"):
         return logits
@@ -249,29 +204,14 @@ def mask_of(symbols: tf.Tensor, count: int | tf.Tensor, levels: int) -> tf.Tenso
 def sums_of(
     symbols: tf.Tensor, numbers: tf.Tensor, count: int | tf.Tensor, levels: int
 ) -> tf.Tensor:
-    """Return the sum of the numbers of every symbol, float32 [levels].
-
-    Args:
-      symbols: int32 [n]; only the first `count` are used.
-      numbers: float32 [n], the number of each of `symbols`.
-      count: number of symbols to use.
-      levels: number of symbols that there are.
-    """
+    """Return the sum of `numbers` of the first `count` of `symbols` [n], float32 [levels]."""
     is_used = tf.range(tf.shape(symbols)[0]) < count
     places = tf.where(is_used, symbols, 0)[:, tf.newaxis]
     return tf.scatter_nd(places, tf.where(is_used, numbers, 0.0), [levels])
 
 
 def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """Return the largest t [..., 1] for which the odds of at least t suffice; 0 if there is none.
-
-    It is found bit by bit, which is exact and needs no sorting.
-
-    Args:
-      odds: float32 [..., levels] in [0, 1].
-      suffices: function from a mask [..., levels] of the kept odds to bool [...], whether they are
-        enough.
-    """
+    """Return the largest t for which the odds of at least t suffice, found bit by bit, or 0."""
     # Non-negative floats have the same order as their bits, read as integers.
     bits = tf.bitcast(odds, tf.int32)
 
