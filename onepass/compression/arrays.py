@@ -29,11 +29,11 @@ class Arrays(Kind):
         self._model, self._is_in_time = model, model.order == "time"
 
     def digests(self) -> tuple[bytes, bytes | None]:
-        """Return the model's digest, and its digest for files of format version 1."""
+        """See `Kind.digests`."""
         return digests_of_model(self._model)
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
-        """Return the shape, description and levels of a file; `elements` are as for `log_prob`."""
+        """See `Kind.pack`; `elements` are as for `log_prob`."""
         model, way = self._model, self.conditionals.ways[0]
         if way == "table":
             check_table(model.distribution)
@@ -45,7 +45,7 @@ class Arrays(Kind):
         return (*symbols.shape, 1, 1)[:4], described, [symbols]
 
     def check(self, found: Container) -> None:
-        """Raise UserError unless the file's shape and number of streams fit the model."""
+        """See `Kind.check`."""
         channels = self._model.symbol_network.inputs.shape[-1]
         wanted = "[rows, elements, 1, 1]"
         wanted = wanted if self._is_in_time else f"[rows, height, width, {channels}]"
@@ -56,10 +56,10 @@ class Arrays(Kind):
             fields.raise_damaged("streams", "one")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the shape of the file's only stream and the caller's condition."""
+        """See `Kind.blocks`; there is one stream, and the condition is the caller's."""
         model, shape = self._model, found.shape[:2] if self._is_in_time else found.shape
         yield shape, given_once(model.symbol_network, condition, model.order, shape)
 
     def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Return the elements of a file, given the levels of its only stream."""
+        """See `Kind.unpack`."""
         return self._model.codec.decode(tf.constant(parts[0].astype(np.int32))).numpy()

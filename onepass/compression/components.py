@@ -44,15 +44,7 @@ def edge_of(z: float, normal: bool) -> tuple[float, float, float]:
 
 @compiled
 def at(edge: int, levels: int, mean: float, inverse: float, normal: bool) -> Edge:
-    """Return the `Edge` below a level; for an edge at infinity the density and z are 0.
-
-    Args:
-      edge: the level above the edge; 0 or less is at minus infinity, `levels` or more at infinity.
-      levels: number of levels.
-      mean: the component's mean, in levels.
-      inverse: the reciprocal of the component's scale.
-      normal: whether the component is normal rather than logistic.
-    """
+    """Return the `Edge` below a level; beyond the levels, at infinity, density and z are 0."""
     if edge <= 0:
         return 0.0, 1.0, 0.0, 0.0
     if edge >= levels:
@@ -88,17 +80,7 @@ def extremes(
     stretch: float,
     normal: bool,
 ) -> tuple[Edge, Edge]:
-    """Return `at` for the least and the largest z of an edge within the tolerances.
-
-    Args:
-      edge: the level above the edge.
-      levels: number of levels.
-      mean: the component's mean, in levels.
-      inverse: the reciprocal of the component's scale.
-      mean_off: tolerance of the mean, in levels.
-      stretch: largest factor by which the scale shrinks or grows.
-      normal: whether the component is normal rather than logistic.
-    """
+    """Return `at` for the least and largest z of an edge; `stretch` bounds the scale's change."""
     if edge <= 0 or edge >= levels:
         found = at(edge, levels, mean, inverse, normal)
         return found, found
@@ -123,15 +105,7 @@ def mass_range(
 
 @compiled
 def distance_of(first: int, last: int, low: float, high: float, levels: int) -> float:
-    """Return the distance between an interval and the mean, in z; 0 if the mean is inside.
-
-    Args:
-      first: the level above the lower edge; 0 or less is at minus infinity.
-      last: the level above the upper edge; `levels` or more is at infinity.
-      low: z of the lower edge.
-      high: z of the upper edge.
-      levels: number of levels.
-    """
+    """Return the distance between an interval and the mean, in z; 0 if the mean is inside."""
     if first > 0 and low > 0.0:
         return low
     if last < levels and high < 0.0:
@@ -147,14 +121,8 @@ def path_bounds(
 
     Let S and S' be the first and second derivatives of the log density along a path within the
     tolerances. The bounds hold at every point of the path: of the root mean square of S over the
-    interval, of the mean of the positive part of S', and of the mean of its negative part.
-
-    Args:
-      distance: the interval's distance from the mean at the start of the path, in z.
-      mean_off: tolerance of the mean, in scales.
-      scale_off: tolerance of the log scale.
-      stretch: a number of at least exp(scale_off).
-      normal: whether the component is normal rather than logistic.
+    interval, of the mean of the positive part of S', and of the mean of its negative part. The
+    distance is in z, `mean_off` in scales, and `stretch` at least exp(scale_off).
     """
     mean_off = mean_off * stretch
     distance = distance * stretch + mean_off
@@ -175,7 +143,6 @@ def is_far(distance: float, mean_off: float, stretch: float, normal: bool) -> bo
 
 @compiled
 def _log_below(z: float) -> float:
-    """Return log sigmoid(z)."""
     return min(z, 0.0) - math.log1p(math.exp(-abs(z)))
 
 
@@ -196,18 +163,10 @@ def absorb(
     weights: np.ndarray,
     tolerance: np.ndarray,
 ) -> None:
-    """Add the log masses of chosen levels under logistic components to log weights, in place.
+    """Add log masses of chosen levels under logistic components to log weights, in place.
 
-    Args:
-      means: the components' means, in levels, float64 [elements, components].
-      log_scales: the logarithms of the scales in levels, of the same shape.
-      mean_off: largest errors of the means, of the same shape.
-      scale_off: largest errors of the log scales, of the same shape.
-      chosen: the level of each element, int64 [elements].
-      levels: number of levels.
-      weights: log weights, of the same shape as the means; updated in place.
-      tolerance: largest errors of the log weights, of the same shape; the largest errors of the log
-        masses are added in place.
+    Means and scales are in levels, float64 [elements, components], and so are the weights, whose
+    errors in `tolerance` grow by those of the masses.
     """
     for i in range(len(chosen)):
         for k in range(means.shape[1]):

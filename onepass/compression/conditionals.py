@@ -26,49 +26,30 @@ Moved = Callable[[np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Coding:
-    """The rules by which a network's outputs become the distributions that code a stream.
+    """The rules by which a network's outputs become the distributions that code a stream."""
 
-    Attributes:
-      way: how odds are computed, one of `Conditionals.ways`.
-      narrowest: the argument `narrowest` of `forms.closed`; None: as in format version 1.
-      tolerance: largest relative difference of the outputs, between encoder and decoder, for which
-        the encoder leaves margins; None in a decoder.
-      moved: function that changes the outputs, to verify the tolerance; None: no change.
-    """
-
-    way: str = "closed"
-    narrowest: float | None = None
+    way: str = "closed"  # how odds are computed, one of `Conditionals.ways`
+    narrowest: float | None = None  # of `forms.closed_form`; None: as in format version 1
+    # Largest relative difference of the outputs, between encoder and decoder, for which the encoder
+    # leaves margins; None in a decoder.
     tolerance: float | None = None
-    moved: Moved | None = None
+    moved: Moved | None = None  # changes the outputs, to verify the tolerance
 
 
 class Known(NamedTuple):
-    """Pixels in the order of decoding, with their distributions given all preceding pixels.
+    """Pixels in the order of decoding, with their distributions given all preceding pixels."""
 
-    Attributes:
-      levels: the pixels' levels, int64 [pixels, channels].
-      channels: function from a channel's levels to the next channel's distributions; None gives the
-        first channel's.
-      class_: number of the pixels' class; each class has its own rounding steps.
-      calls: number of pixels in each of the decoder's calls that will decode these pixels.
-    """
-
-    levels: np.ndarray
-    channels: Channels
+    levels: np.ndarray  # the pixels' levels, int64 [pixels, channels]
+    channels: Channels  # maps a channel's levels (first: None) to the next channel's distributions
     class_: int
-    calls: Sequence[int]
+    calls: Sequence[int]  # pixels in each of the decoder's calls that will decode these
 
 
 class Conditionals(Protocol):
-    """A model's distribution of every element given the elements before it.
-
-    Attributes:
-      levels: number of levels of an element.
-      ways: how the odds of levels can be computed, the best way first.
-    """
+    """A model's distribution of every element given the elements before it."""
 
     levels: int
-    ways: Sequence[str]
+    ways: Sequence[str]  # how the odds of levels can be computed, the best way first
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
         """Return the layout of the stream for elements of this shape."""
@@ -82,14 +63,7 @@ class Conditionals(Protocol):
     def read(
         self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Decode and return levels, int32, in the order of `known`.
-
-        Args:
-          shape: shape of the levels.
-          condition: what the model reads besides the elements, or None.
-          coding: how odds are computed.
-          decoder: decoder whose `pixels` returns the next levels, given their distributions.
-        """
+        """Decode int32 levels, which `decoder.pixels` returns, in the order of `known`."""
 
 
 def encode(
@@ -99,19 +73,7 @@ def encode(
     coding: Coding,
     advance: Advance = silent,
 ) -> bytes:
-    """Encode levels as one stream.
-
-    Args:
-      conditionals: the model's distributions.
-      levels: the elements' levels, int32; the first axis is the batch axis.
-      condition: what the model reads besides the elements, or None.
-      coding: how odds are computed, and the tolerance of the outputs.
-      advance: function that is called with the number of elements whose odds have been computed.
-
-    Raises:
-      UserError: an element has the probability zero, an output of the network is not finite, or
-        `constriction` is not installed.
-    """
+    """Encode levels as one stream; raise UserError for a level of probability zero."""
     layout, done = conditionals.layout(levels.shape), 0
     encoder = Encoder(layout)
     for known in conditionals.known(levels, condition, coding):
@@ -134,7 +96,6 @@ def _check_possible(
     shape: tuple[int, ...],
     done: int,
 ) -> None:
-    """Raise UserError if the model gives one of these levels the probability zero."""
     forbids = getattr(distribution, "forbids", None)
     places = np.flatnonzero(forbids(own)) if forbids else np.zeros(0, np.int64)
     if len(places):
@@ -154,19 +115,6 @@ def decode(
     coding: Coding,
     advance: Advance = silent,
 ) -> np.ndarray:
-    """Decode a stream to levels, int32.
-
-    Args:
-      conditionals: the distributions of the model that encoded the stream.
-      stream: the bytes that `encode` returned.
-      shape: the shape of the levels.
-      condition: what the model read besides the elements, or None.
-      coding: how odds are computed.
-      advance: function that is called with the number of elements that have been decoded.
-
-    Raises:
-      UserError: the stream is damaged, an output of the network is not finite, or `constriction` is
-        not installed.
-    """
+    """Decode a stream to levels, int32; raise UserError if it is damaged."""
     decoder = Decoder(stream, conditionals.layout(shape), advance)
     return conditionals.read(shape, condition, coding, decoder)

@@ -50,24 +50,13 @@ DAMAGED = "The compressed file is damaged or truncated: its checksum does not ma
 
 @dataclasses.dataclass(frozen=True)
 class Container:
-    """The content of a compressed file.
-
-    Attributes:
-      kind: "images", "sound" or "arrays".
-      digest: the model's digest, 16 bytes.
-      levels: number of levels of an element.
-      checksum: CRC-32 of the elements.
-      shape: the four sizes that describe the elements, as in the module's table.
-      description: conditions and other information for a reader, as JSON values.
-      streams: the entropy-coded bytes of each batch.
-      version: the format version, 1 or 2.
-    """
+    """The content of a compressed file."""
 
     kind: str
-    digest: bytes
+    digest: bytes  # the model's digest, 16 bytes
     levels: int
     checksum: int
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # the four sizes that describe the elements, as in the module's table
     description: dict[str, Any]
     streams: tuple[bytes, ...]
     version: int = 1
@@ -109,17 +98,10 @@ def _least_size(elements: int, described: int) -> int:
 def read(
     data: bytes, check: Callable[[int, str, bytes, int], None] = lambda *head: None
 ) -> Container:
-    """Parse the bytes of a compressed file.
+    """Parse the bytes of a compressed file; raise UserError if it is none, or damaged.
 
-    Time and memory are bounded by the number of bytes, whatever sizes the file declares.
-
-    Args:
-      data: the bytes of the file.
-      check: function called with the version, the kind, the model's digest and the number of
-        levels, after the file's checksum is verified and before the rest is parsed.
-
-    Raises:
-      UserError: the file is not a compressed file, or is damaged, truncated or of a newer version.
+    Time and memory are bounded by the number of bytes, whatever sizes the file declares. `check` is
+    called with version, kind, digest and levels once the checksum is verified, before the rest.
     """
     if data[: len(MAGIC)] != MAGIC:
         raise UserError("The file must be written by `onepass compress`.")
@@ -159,7 +141,6 @@ def read(
 
 
 def _unpack_description(packed: bytes, size: int) -> dict[str, Any]:
-    """Unpack the description of a file of `size` bytes; raise UserError if it is damaged."""
     if not packed:
         return {}
     most, unpacking = DESCRIBED + MOST_DESCRIBED * size, zlib.decompressobj()
@@ -178,19 +159,7 @@ def _unpack_description(packed: bytes, size: int) -> dict[str, Any]:
 def read_for(
     data: bytes, kind: str, digest: bytes, levels: int, old_digest: bytes | None = None
 ) -> Container:
-    """Parse the bytes of a compressed file after checking that it was made with a given model.
-
-    Args:
-      data: the bytes of the file.
-      kind: "images", "sound" or "arrays".
-      digest: the model's digest, 16 bytes.
-      levels: number of levels of the model's elements.
-      old_digest: the model's digest in files of format version 1; None: the same as `digest`.
-
-    Raises:
-      UserError: the file is not a compressed file of this kind and model, or is damaged, truncated
-        or of a newer version.
-    """
+    """Parse a file made with a given model, whose digest was `old_digest` in format version 1."""
 
     def check(version: int, found: str, required: bytes, found_levels: int) -> None:
         if found != kind:
@@ -206,11 +175,7 @@ def read_for(
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a file.
-
-    Raises:
-      UserError: the file cannot be read; the message names it.
-    """
+    """Return the bytes of a file; raise a UserError that names it if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -228,12 +193,7 @@ def digest_of(weights: Mapping[str, np.ndarray]) -> bytes:
 
 
 def checksum_of(elements: np.ndarray, before: int = 0) -> int:
-    """Return the CRC-32 of elements, each stored as one byte or as two little-endian bytes.
-
-    Args:
-      elements: integers of one or two bytes each, of any shape.
-      before: checksum of the preceding elements.
-    """
+    """Return the CRC-32 of elements, each stored as one byte or as two little-endian bytes."""
     dtype = "u1" if elements.dtype.itemsize == 1 else "<u2"
     return zlib.crc32(np.ascontiguousarray(elements, dtype).tobytes(), before)
 

@@ -28,11 +28,8 @@ class Kind(abc.ABC):
     """A kind of compressed file: how the elements of a model become levels and a description.
 
     Attributes:
-      name: the name of the kind, a key of `container.KINDS`.
-      version: the format version that is written.
       dtype: the NumPy type of the levels for the checksum.
       way: how odds are computed if the file's description does not say.
-      conditionals: the distribution of every element given the elements before it.
     """
 
     name: str
@@ -62,11 +59,7 @@ class Kind(abc.ABC):
         """Return the elements of a file, given the levels of each stream, of type `dtype`."""
 
     def coding(self, found: Container) -> Coding:
-        """Return how a file's streams are coded, without a tolerance.
-
-        Raises:
-          UserError: the model cannot compute odds in the file's way, or a field is out of range.
-        """
+        """Return how a file's streams are coded, without a tolerance."""
         way, narrowest = found.description.get("odds", self.way), None
         if way not in self.conditionals.ways:
             raise UserError(
@@ -89,23 +82,9 @@ def compress(
     progress: bool = False,
     **options: Any,
 ) -> bytes:
-    """Compress elements of a model and return the bytes of the file.
+    """Compress elements of a model as `onepass.compress` does, and return the bytes of the file.
 
-    Args:
-      kind: the kind of the file, with its model.
-      elements: what the model compresses: images, recordings or an array.
-      condition: what the model reads besides the elements, or None.
-      tolerance: largest relative difference of the network's outputs, between this computer and the
-        decoder's, for which the file can be decoded.
-      verify: whether to decode the file once, with outputs that differ by half the tolerance, and
-        raise an error unless this reproduces the elements; None: only if `is_cheap`.
-      names: names to store in the file, such as those of the images; None: none are stored.
-      progress: whether to show progress on standard error.
-      **options: further arguments of `Kind.pack`, such as `batch`.
-
-    Raises:
-      UserError: the tolerance is out of range, the elements or the condition do not fit the model,
-        or the verification failed.
+    `names`, such as those of images, are stored in it; `options` are further ones of `Kind.pack`.
     """
     check_compiler()
     check_unmasked(elements, "elements")
@@ -137,7 +116,6 @@ def compress(
 
 @contextlib.contextmanager
 def _advancing(found: Container, title: str, progress: bool) -> Iterator[Advance]:
-    """Yield a function that is called with numbers of elements, and shows them if wanted."""
     if not progress:
         yield silent
         return
@@ -146,12 +124,7 @@ def _advancing(found: Container, title: str, progress: bool) -> Iterator[Advance
 
 
 def read(kind: Kind, data: bytes) -> Container:
-    """Parse a file of a model's elements and check that all its fields are in range.
-
-    Raises:
-      UserError: the file is damaged, truncated or of a different kind, or was made with a different
-        model.
-    """
+    """Parse a file of a model's elements and check that all its fields are in range."""
     digest, old_digest = kind.digests()
     found = read_for(data, kind.name, digest, kind.conditionals.levels, old_digest)
     kind.check(found)
@@ -167,20 +140,7 @@ def decompress(
     max_elements: int | None = None,
     progress: str = "",
 ) -> Any:
-    """Return the elements in a file that `compress` made.
-
-    Args:
-      kind: the kind of the file, with its model.
-      data: the bytes of the file.
-      condition: what the model read besides the elements, if the file does not store it.
-      moved: function that changes the network's outputs, for verification; None: no change.
-      max_elements: largest number of elements to decode; None: no limit but those of the format.
-      progress: title under which progress is shown on standard error; "": it is not shown.
-
-    Raises:
-      UserError: the file is damaged, truncated or of a different kind, was made with a different
-        model, holds more than `max_elements`, or cannot be decoded on this processor.
-    """
+    """Return the elements in a file that `compress` made; `moved` changes outputs, to verify."""
     check_compiler()
     found = read(kind, data)
     if max_elements is not None and found.elements > max_elements:
@@ -200,7 +160,6 @@ def decompress(
 
 
 def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float, progress: bool) -> None:
-    """Raise UserError unless a file can be decoded with outputs changed by half the tolerance."""
     draws = np.random.default_rng(0)
 
     def perturb_outputs(outputs: np.ndarray) -> np.ndarray:

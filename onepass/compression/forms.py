@@ -30,12 +30,7 @@ def form_of(distribution: Any) -> str | None:
 
 
 def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return how much outputs may differ on a different processor, float64 [elements, outputs].
-
-    Args:
-      outputs: a network's outputs, float64 [elements, outputs].
-      tolerance: the largest relative difference.
-    """
+    """Return how much outputs may differ on a different processor, float64 [elements, outputs]."""
     shown = outputs > MASK
     if shown.all():
         like = np.sqrt(np.mean(np.square(outputs), 0))
@@ -59,14 +54,10 @@ def closed_form(
 ) -> Mixture | Categorical:
     """Return the distributions of elements in closed form.
 
-    Args:
-      distribution: a distribution of `likelihoods` with a `form` in FORMS.
-      outputs: a network's outputs, float64 [elements, num_parameters].
-      off: largest differences of the outputs on a different processor, of the same shape; None: no
-        margins are needed.
-      narrowest: lower limit of a component's scale, as a multiple of |mean| + LEAST_SHARE, where
-        means and scales are in units in which the levels cover [-1, 1]; 0: no limit; None: the
-        limit of format version 1, LEAST_SCALE times the number of levels.
+    `off` are the largest differences of the outputs on a different processor; None: no margins.
+    `narrowest` is the lower limit of a component's scale, as a multiple of |mean| + LEAST_SHARE,
+    where the levels cover [-1, 1]; 0: no limit; None: that of format version 1, LEAST_SCALE times
+    the number of levels.
     """
     return FORMS[distribution.form](distribution, outputs, off, narrowest)
 

@@ -37,10 +37,6 @@ def _masses(
     """Return the masses of the upper and the lower half of an element's interval.
 
     Args:
-      i: index of the element.
-      arrays: log weights, means and log scales.
-      low: first level of the interval.
-      sizes: levels in a half, coded levels, all levels, and whether components are normal.
       moves: output [components, COLUMNS]: weight, inverse scale, masses of the halves, derivatives
         of the masses by mean and log scale, z of the three edges, and `subtracted` for each half.
     """
@@ -118,10 +114,7 @@ def _half(
 def _rest(
     i: int, offs: Parameters, low: int, sizes: Sizes, share: float, moves: np.ndarray
 ) -> float:
-    """Return an upper bound of half the second derivative of u on a path within the tolerances.
-
-    It is infinite if the tolerances are too wide for such a bound.
-    """
+    """Return an upper bound of half the second derivative of u on a path, which may be infinite."""
     half, _, levels, normal = sizes
     up_rise, up_fall, up_mass, low_rise, low_fall, low_mass = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     middle, last = low + half, low + 2 * half
@@ -178,7 +171,6 @@ def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> N
       arrays: log weights, means and log scales, each float64 [elements, components].
       low: first level of each interval, int64 [elements].
       sizes: levels in a half, coded levels, all levels, and whether components are normal.
-      t: output, the odds, [elements].
     """
     moves = np.empty((arrays[1].shape[1], COLUMNS))
     for i in range(len(low)):
@@ -195,16 +187,7 @@ def split_bounded(
     t: np.ndarray,
     margin: np.ndarray,
 ) -> None:
-    """Write the odds of all elements to `t`, and their margins.
-
-    Args:
-      arrays: log weights, means and log scales, each float64 [elements, components].
-      offs: tolerances of the log weights, means and log scales, of the same shapes.
-      low: first level of each interval, int64 [elements].
-      sizes: levels in a half, coded levels, all levels, and whether components are normal.
-      t: output, the odds, [elements].
-      margin: output, the largest errors of the odds, [elements].
-    """
+    """Write the odds to `t` as `split` does, and their largest errors for `offs` to `margin`."""
     half, whole = sizes[0], sizes[1]
     share = FLOOR * half / whole
     for i in numba.prange(len(low)):

@@ -69,7 +69,6 @@ def rank_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _trace_network(model: Autoregressive) -> Any:
-    """Return the concrete function from a few symbols to their distributions' parameters."""
     network = model.symbol_network
     shape = [1, 4] if model.order == "time" else [1, 3, 3, network.inputs.shape[-1]]
     example: list[Any] = [tf.zeros(shape, tf.int32)]

@@ -43,12 +43,7 @@ def check_table(distribution: Any) -> None:
 
 
 class ModelOdds:
-    """Builder of the distributions of elements, whose `split` an encoder or decoder calls.
-
-    Args:
-      distribution: a distribution over levels.
-      order: the model's order of elements, "time" or "raster".
-    """
+    """Builder of the distributions of elements, whose `split` an encoder or decoder calls."""
 
     def __init__(self, distribution: Any, order: str):
         self._distribution = distribution
@@ -62,13 +57,7 @@ class ModelOdds:
         return {"closed": 1, "cumulative": FINE}.get(way, int(self._distribution.levels))
 
     def __call__(self, rows: np.ndarray, off: np.ndarray | None, coding: Coding) -> Any:
-        """Return the distributions of elements.
-
-        Args:
-          rows: the distributions' parameters, float64 [elements, num_parameters].
-          off: tolerances of the parameters, of the same shape; None: no margins are needed.
-          coding: how odds are computed, and the tolerance, which also applies to log probabilities.
-        """
+        """Return the distributions of elements; without tolerances `off` they have no margins."""
         if coding.way == "closed":
             return forms.closed_form(self._distribution, rows, off, coding.narrowest)
         if coding.way == "cumulative":
@@ -78,14 +67,7 @@ class ModelOdds:
     def table(
         self, rows: np.ndarray, off: np.ndarray | None, coding: Coding, first: np.ndarray
     ) -> "_Table":
-        """Return the distributions over `table_levels` levels, starting at `first`.
-
-        Args:
-          rows: the distributions' parameters, float64 [elements, num_parameters].
-          off: tolerances of the parameters, of the same shape; None: no margins are needed.
-          coding: how odds are computed, and the tolerance of the log probabilities.
-          first: the first level of each element's table, int64 [elements].
-        """
+        """Return the distributions over `table_levels` levels from `first` [elements] on."""
         levels = first[:, None] + np.arange(self.table_levels(coding.way))
         last = self._distribution.levels - 1
 
@@ -104,14 +86,7 @@ class ModelOdds:
 
 
 class _Table:
-    """Distributions given by log probabilities of levels, which were computed in float32.
-
-    The probabilities need not sum to one.
-
-    Args:
-      softmax: the log probabilities as logits, and their tolerances.
-      is_bounded: whether margins are needed.
-    """
+    """Distributions given by log probabilities in float32, which need not sum to one."""
 
     def __init__(self, softmax: Categorical, is_bounded: bool):
         self._softmax = softmax
@@ -121,18 +96,10 @@ class _Table:
             self._below = np.pad(below, [[0, 0], [1, 0]])
 
     def forbids(self, levels: np.ndarray) -> np.ndarray:
-        """Return whether the levels [elements] have the probability zero, bool [elements]."""
         chosen = np.take_along_axis(self._softmax.logits, levels[:, None], 1)[:, 0]
         return chosen <= LEAST_LOG_PROB
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Return the odds of the bits that split [low, low + 2 half).
-
-        Args:
-          low: first level of each interval, int64 [elements].
-          half: levels in each half.
-          whole: the number of levels that have a code, a power of two.
-        """
         found = self._softmax.split(low, half, whole)
         if self._below is None:
             return found
@@ -150,7 +117,7 @@ class _Cumulative:
         self._table: tuple[np.ndarray, _Table] | None = None
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Return the odds of the bits that split [low, low + 2 half), highest bits first."""
+        """See `Mixture.split`; the highest bits come first."""
         if 2 * half > FINE:
             return self._coarse(low[:, None] + half * np.arange(3))
         if 2 * half == FINE:
@@ -172,14 +139,7 @@ class _Cumulative:
 
 
 def table_of(values: Values, rows: np.ndarray, off: np.ndarray | None, tolerance: float) -> _Table:
-    """Return the distributions of elements, given the log probabilities of their levels.
-
-    Args:
-      values: function from parameters to log probabilities, float64 [elements, levels].
-      rows: the distributions' parameters, float64 [elements, num_parameters].
-      off: largest differences of the parameters, of the same shape; None: no margins are needed.
-      tolerance: largest relative difference of the log probabilities.
-    """
+    """Return distributions given `values`, from parameters to log probabilities of levels."""
 
     def clip_values(moved: np.ndarray) -> np.ndarray:
         return np.maximum(values(moved), LEAST_LOG_PROB)
@@ -194,13 +154,7 @@ def table_of(values: Values, rows: np.ndarray, off: np.ndarray | None, tolerance
 
 
 def _bound_odds(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | float) -> Split:
-    """Return the odds of the upper half, given the masses of both halves.
-
-    Args:
-      masses: the masses of the lower and the upper half, float64 [elements, 2].
-      off: largest errors of the masses.
-      spread: mass added to both halves, so that each has a code.
-    """
+    """Return the odds of the upper half for masses that are off by `off`, with `spread` added."""
     fewest, most = np.maximum(masses - off, 0.0), masses + off
     t = _warp_odds(masses[:, 1], masses[:, 0], spread)
     least = _warp_odds(fewest[:, 1], most[:, 0], spread)
@@ -235,13 +189,6 @@ def _effect(values: Values, now: np.ndarray, rows: np.ndarray, off: np.ndarray) 
 def _evaluation(
     function: Callable[..., tf.Tensor], order: str
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return a function from rows of parameters and levels [elements, n] to float64 [elements, n].
-
-    Args:
-      function: function from parameters [..., num_parameters] and symbols [...] to values [...].
-      order: the model's order of elements, which determines the number of axes.
-    """
-
     def evaluate_rows(rows: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         count, width = tf.shape(levels)[1], rows.shape[1]
         parameters, symbols = tf.repeat(rows[:, tf.newaxis], count, 1), levels

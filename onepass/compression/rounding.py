@@ -76,10 +76,7 @@ def _shift(choice: int, index: int) -> np.int64:
 
 @compiled
 def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
-    """Return the bin of t, and the distance to the closest of its borders within (-REACH, REACH).
-
-    The distance is infinite if neither border is within this range.
-    """
+    """Return t's bin, and the distance to its nearest border in (-REACH, REACH), or infinity."""
     position = t / step - shift
     bin_ = math.floor(position + 0.5)
     distance = math.inf
@@ -94,10 +91,7 @@ def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
 def _trial(
     t: np.ndarray, margin: np.ndarray, bit: np.ndarray, step: float, which: int, costs: np.ndarray
 ) -> tuple[float, float]:
-    """Return the code length of odds with a step, in bits, and the number too close to a border.
-
-    Both are totals over the odds, averaged over 4 choices of shifts.
-    """
+    """Return the code length in bits and the number of odds near a border, mean of 4 choices."""
     bits, near = 0.0, 0.0
     for i in range(len(t)):
         for choice in range(4):
@@ -120,24 +114,14 @@ def _shifts_near_border(t: float, margin: float, step: float) -> np.uint64:
 
 @compiled
 def _near_any(t: float, margin: float, step: float) -> bool:
-    """Return whether t is too close to a border at any shift.
-
-    The borders of all shifts together are the multiples of a 64th of the step.
-    """
+    """Return whether t is close to a border at any shift: a multiple of a 64th of the step."""
     position = t / step * SHIFTS
     return abs(position - math.floor(position + 0.5)) * step <= (margin * SHIFTS)
 
 
 @compiled
 def _fits(choice: int, indices: np.ndarray, refused: np.ndarray, count: int) -> bool:
-    """Return whether a choice's shifts keep all odds of a group away from borders.
-
-    Args:
-      choice: number of the choice.
-      indices: indices in the group of the odds that some shifts do not suit.
-      refused: the shifts that do not suit each of them, from `_shifts_near_border`.
-      count: number of these odds.
-    """
+    """Return whether no odds at `indices` in a group refuse the shift that a choice gives them."""
     for r in range(count):
         if refused[r] >> np.uint64(_shift(choice, indices[r])) & np.uint64(1):
             return False
@@ -156,19 +140,7 @@ def _search(
     chosen: np.ndarray,
     totals: np.ndarray,
 ) -> None:
-    """Write the best choice of each group to `chosen`, and its code length to `totals`.
-
-    Args:
-      t: odds [bits].
-      margin: largest difference from the odds on a different processor, [bits].
-      bit: the bits, 0 or 1, [bits].
-      steps: indices in STEPS, [bits].
-      group: bits per group.
-      counts: the result of `counts_of`.
-      costs: the code lengths of `Grids`.
-      chosen: output, the number of each group's choice, [groups].
-      totals: output, the code length of each group in bits, [groups].
-    """
+    """Write the best choice of each group to `chosen`, and its code length in bits to `totals`."""
     sizes, middle = _step_sizes(), costs.shape[2] // 2
     for g in numba.prange(len(chosen)):
         first, count = g * group, min(group, len(t) - g * group)
@@ -239,15 +211,7 @@ def counts_of(choice_bits: int) -> tuple[int, int, int]:
 def round_probabilities(
     t: np.ndarray, steps: np.ndarray, choices: np.ndarray, indices: np.ndarray, choice_bits: int
 ) -> np.ndarray:
-    """Return the rounded probability that each bit is 1, a multiple of 2^-24, [bits].
-
-    Args:
-      t: odds [bits].
-      steps: indices in STEPS, [bits].
-      choices: the choice of each bit's group, [bits].
-      indices: the index of each bit in its group, [bits].
-      choice_bits: number of bits in which a choice is stored.
-    """
+    """Return the rounded probability that each bit is 1, a multiple of 2^-24, [bits]."""
     ones = np.empty(len(t))
     counts = counts_of(choice_bits)
     _round_each(t, steps, choices, indices, counts, grids().probabilities, ones)
@@ -255,10 +219,7 @@ def round_probabilities(
 
 
 def best_step(t: np.ndarray, margin: np.ndarray, bit: np.ndarray) -> int:
-    """Return the index in STEPS of the best step for odds [odds]; 0 if there are no odds.
-
-    It minimizes the code length plus NEAR_BITS for each of the odds that is too close to a border.
-    """
+    """Return the index in STEPS of least code length plus NEAR_BITS for each odds near a border."""
     if not len(t):
         return 0
     found = []
@@ -273,13 +234,8 @@ def choose(
 ) -> tuple[np.ndarray, float]:
     """Return the best choice for every group, int64 [groups], and the total code length in bits.
 
-    Args:
-      t: odds [elements, depth].
-      margin: largest difference from the odds on a different processor, [elements, depth].
-      bit: the bits, 0 or 1, [elements, depth].
-      steps: indices in STEPS, [elements, depth].
-      group: elements per group.
-      bits: number of bits in which a choice is stored.
+    Odds, margins, bits and steps are [elements, depth]; a group has `group` elements, and a choice
+    is stored in `bits` bits.
     """
     chosen = np.zeros(-(-len(t) // group), np.int64)
     totals, bits_each = np.zeros(len(chosen)), group * t.shape[1]

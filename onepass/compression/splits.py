@@ -20,33 +20,20 @@ FORBIDDEN = 5e3
 
 
 class Split(NamedTuple):
-    """Odds of bits that split intervals into halves, each float64 [elements].
-
-    Attributes:
-      t: the odds of the upper half, as in `odds`.
-      margin: the largest possible difference between t here and on a different processor.
-    """
+    """Odds of bits that split intervals into halves, each float64 [elements]."""
 
     t: np.ndarray
-    margin: np.ndarray
+    margin: np.ndarray  # largest difference between t here and on a different processor
 
 
 class Mixture(NamedTuple):
-    """Mixtures over levels, with parameters float64 [elements, components].
-
-    Attributes:
-      levels: number of levels.
-      log_weights, means, log_scales: parameters of the components; means and scales are in levels.
-      tolerances: largest errors of log_weights, means and log_scales, of the same shapes; None if
-        margins are not needed.
-      normal: whether components are normal rather than logistic.
-    """
+    """Mixtures over levels, with parameters float64 [elements, components]."""
 
     levels: int
     log_weights: np.ndarray
-    means: np.ndarray
+    means: np.ndarray  # in levels, like the scales
     log_scales: np.ndarray
-    tolerances: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+    tolerances: tuple[np.ndarray, np.ndarray, np.ndarray] | None  # of the three; None: no margins
     normal: bool = False
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
@@ -98,13 +85,7 @@ class Categorical(NamedTuple):
         return chosen < self.logits.max(1) - FORBIDDEN
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Return the odds of the bits that split [low, low + 2 half).
-
-        Args:
-          low: first level of each interval, int64 [elements].
-          half: levels in each half.
-          whole: the number of levels that have a code, a power of two.
-        """
+        """See `Mixture.split`."""
         t, margin = np.empty(len(low)), np.empty(len(low))
         _split_categorical(self.logits, self.tolerance, low, half, whole, t, margin)
         return Split(t, margin)

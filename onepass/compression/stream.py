@@ -81,21 +81,13 @@ class Odds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Sizes of a stream that encoder and decoder know in advance.
-
-    Attributes:
-      depth: number of bits of a level.
-      channels: number of channels of a pixel.
-      classes: number of classes of pixels, each with its own steps.
-      pixels: total number of pixels.
-      levels: number of levels of an element; 0: all 2^depth.
-    """
+    """Sizes of a stream that encoder and decoder know in advance."""
 
     depth: int
     channels: int
-    classes: int
+    classes: int  # number of classes of pixels, each with its own steps
     pixels: int
-    levels: int = 0
+    levels: int = 0  # number of levels of an element; 0: all 2^depth
 
     @property
     def bits(self) -> int:
@@ -131,13 +123,7 @@ class Encoder:
         self._calls: list[int] = []
 
     def add(self, channels: list[Odds], class_: int, calls: Sequence[int]) -> None:
-        """Append pixels of one class.
-
-        Args:
-          channels: the odds of each channel.
-          class_: number of the pixels' class.
-          calls: number of pixels in each of the decoder's calls that will request these pixels.
-        """
+        """Append pixels of one class, which the decoder will request in calls of these sizes."""
         self._odds.append(
             Odds(*(np.concatenate(arrays, 1) for arrays in zip(*channels, strict=True)))
         )
@@ -145,11 +131,7 @@ class Encoder:
         self._calls += calls
 
     def finish(self) -> bytes:
-        """Return the stream of all added pixels.
-
-        Raises:
-          UserError: an output of the network is not finite, or `constriction` is not installed.
-        """
+        """Return the stream of all added pixels."""
         odds = Odds(*(np.concatenate(arrays) for arrays in zip(*self._odds, strict=True)))
         if not (np.isfinite(odds.t).all() and np.isfinite(odds.margin).all()):
             raise UserError("`model` must have finite outputs to compress, got NaN or infinity.")
@@ -176,7 +158,6 @@ class Encoder:
         return _HEAD.pack(choice_bits, group) + _pack_nibbles(table) + words
 
     def _encode_bits(self, bits: np.ndarray, ones: np.ndarray) -> Any:
-        """Return a coder with all bits, given the probability of a 1 for each."""
         # The coder is a stack, read in reverse order. A range coder would lose 1e-4 bits per
         # symbol.
         stack, model = _constriction().stream.stack, _bit_model()
@@ -219,16 +200,7 @@ class Encoder:
 
 
 class Decoder:
-    """Decoder of the levels of pixels, which must be requested in the order of encoding.
-
-    Args:
-      stream: the bytes that an `Encoder` returned.
-      layout: the stream's sizes.
-      advance: function that is called with the number of elements that have been decoded.
-
-    Raises:
-      UserError: the stream is too short or invalid, or `constriction` is not installed.
-    """
+    """Decoder of the levels of pixels, which must be requested in the order of encoding."""
 
     def __init__(self, stream: bytes, layout: Layout, advance: Advance = silent) -> None:
         self.layout, self._done, self._dry, self._advance = layout, 0, 0, advance
@@ -253,14 +225,7 @@ class Decoder:
         self._choices = self._coder.decode(_choice_model(self._bits), groups).astype(np.int64)
 
     def pixels(self, channels: Channels, pixels: int, class_: int = 0) -> np.ndarray:
-        """Return the levels of the next pixels, int64 [pixels, channels].
-
-        Args:
-          channels: function from the levels of the preceding channel, None for the first, to a
-            channel's distribution.
-          pixels: number of pixels.
-          class_: number of the pixels' class.
-        """
+        """Return the levels of the next pixels, int64 [pixels, channels]."""
         found: list[np.ndarray] = []
         for channel in range(self.layout.channels):
             distribution = channels(found[-1] if found else None)
@@ -270,18 +235,7 @@ class Decoder:
     def levels(
         self, distribution: Distribution, pixels: int, class_: int, channel: int
     ) -> np.ndarray:
-        """Return the levels of one channel of the next pixels, int64 [pixels].
-
-        Args:
-          distribution: the distribution of each pixel's level.
-          pixels: number of pixels.
-          class_: number of the pixels' class.
-          channel: index of the channel; the last channel completes the pixels.
-
-        Raises:
-          UserError: an output of the network is not finite, a decoded level is out of range, or
-            the stream has ended long before.
-        """
+        """Return the levels of one channel of the next pixels, int64 [pixels]."""
         layout, model = self.layout, _bit_model()
         at, low = self._done + np.arange(pixels), np.zeros(pixels, np.int64)
         choices, index = self._choices[at // self._group], at % self._group * layout.bits
@@ -311,7 +265,6 @@ class Decoder:
 
 
 def _pack_nibbles(table: np.ndarray) -> bytes:
-    """Pack numbers below 16 into bytes, two per byte."""
     flat = np.append(table.ravel(), [0] * (table.size % 2)).astype(np.uint8)
     return (flat[::2] << 4 | flat[1::2]).tobytes()
 

@@ -27,17 +27,8 @@ TABLE_ELEMENTS = 1 << 22  # log probabilities in memory at once
 class SymbolConditionals:
     """The `Conditionals` of an `Autoregressive`; every call uses the model's current weights.
 
-    The rows of a batch are coded together, position by position.
-
-    Args:
-      model: a model with levels, whose distribution is over single channels.
-      window: number of time steps that are encoded in one pass, each pass with its own tolerances;
-        0: all time steps.
-      past: number of time steps before the window that a pass also reads.
-
-    Raises:
-      UserError: the model has no levels or too many, elements [batch, time, channels], or a
-        distribution over whole pixels.
+    The rows of a batch are coded together, position by position. Encoding takes `window` time
+    steps a pass (0: all), each pass with its own tolerances, and reads `past` more before them.
     """
 
     def __init__(self, model: Autoregressive, window: int = 0, past: int = 0):
@@ -68,7 +59,7 @@ class SymbolConditionals:
         self._distribution = model.distribution
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of the stream for elements of this shape."""
+        """See `Conditionals.layout`."""
         return Layout(depth_of(self.levels), 1, 1, math.prod(shape), self.levels)
 
     def place(self, shape: tuple[int, ...], number: int) -> tuple[int, ...]:
@@ -79,7 +70,7 @@ class SymbolConditionals:
         return tuple(int(found[order.index(axis)]) for axis in range(len(shape)))
 
     def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
-        """Yield all elements [num, time] or [num, height, width, channels] in coding order."""
+        """See `Conditionals.known`."""
         window = self._window or levels.shape[1]
         for start in range(0, levels.shape[1], window):
             first, stop = max(0, start - self._past), start + window
@@ -106,7 +97,7 @@ class SymbolConditionals:
     def read(
         self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Decode and return levels, int32 of this shape, position by position."""
+        """See `Conditionals.read`."""
         count = math.prod(shape) // math.prod(_axes(shape))
 
         def read(parameters: tf.Tensor) -> np.ndarray:
@@ -119,7 +110,7 @@ class SymbolConditionals:
         )
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
-        """Return whether elements of this shape can be decoded in a few seconds."""
+        """See `Conditionals.is_cheap`."""
         return self._has_step and shape[1] <= CHEAP_STEPS
 
     @property
@@ -129,7 +120,6 @@ class SymbolConditionals:
     def _decode_by_steps(
         self, shape: tuple[int, ...], condition: Any, read: Callable
     ) -> np.ndarray:
-        """Decode levels with one step of the network per position."""
         symbols, network = np.zeros(shape, np.int32), self._network
         every = network.read(tf.range(self.levels)[tf.newaxis]).numpy()[0]  # input of every level
         machine = self._machine
@@ -152,7 +142,6 @@ class SymbolConditionals:
         return outputs_of(self._network, self._distribution)
 
     def _compiled_outputs(self, inputs: Any, now: Any, state: Any) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of one time step and the next state, by the compiled step."""
         return self._step(state, tf.convert_to_tensor(inputs), now)
 
     def _one_step(self, state: Any, inputs: tf.Tensor, now: Any) -> tuple[tf.Tensor, Any]:
@@ -161,7 +150,6 @@ class SymbolConditionals:
     def _decode_by_passes(
         self, shape: tuple[int, ...], condition: Any, read: Callable
     ) -> np.ndarray:
-        """Decode levels by running the network over all positions once per position."""
         symbols = np.zeros(shape, np.int32)
         for position in np.ndindex(*_axes(shape)):
             parameters, here = (
