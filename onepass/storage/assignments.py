@@ -21,12 +21,7 @@ ASSIGN, READ = "AssignVariableOp", "ReadVariableOp"
 def without_assignments(
     call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec]
 ) -> Callable[..., tf.Tensor]:
-    """Return a network with the same outputs and no assignments.
-
-    Args:
-      call: the network.
-      specs: specs of the network's arguments.
-    """
+    """Return a network with the same outputs and no assignments."""
     traced = tf.function(call, autograph=False).get_concrete_function(*specs)
     assigned = {op.type for op in operations_for(traced.graph.outputs, assigns=True)}
     if ASSIGN not in assigned:
@@ -45,13 +40,7 @@ def without_assignments(
 def _run(
     values: Mapping[str, tf.Tensor], fetches: Sequence[tf.Tensor], written: dict[int, tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Run a graph and return the fetched tensors, as `run_graph` does.
-
-    Args:
-      values: values of the graph's placeholders, by tensor name.
-      fetches: tensors of one graph.
-      written: values assigned so far, by `id` of the variable's handle; updated in place.
-    """
+    """Run a graph as `run_graph` does; update `written`, values by `id` of a variable's handle."""
     known = dict(values)
     for op in operations_for(fetches, known, assigns=True):
         inputs = [known[tensor.name] for tensor in op.inputs]
@@ -71,13 +60,7 @@ def _run(
 
 
 def assigning_nothing(model: Any) -> Any:
-    """Return a copy of an image model without assignments in its network, or the model itself.
-
-    Sequence models, and image models without assignments, are returned unchanged.
-
-    Args:
-      model: any model of arrays; the result shares its weights.
-    """
+    """Return an image model without assignments in its network, any other model as it is."""
     network: Any = getattr(model, "symbol_network", None)
     if model.order != "raster" or not hasattr(network, "call"):
         return model

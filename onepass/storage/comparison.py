@@ -23,14 +23,7 @@ Call = Callable[..., tf.Tensor]
 def check_calls(
     live: Sequence[Call], stored: Sequence[Call], specs: Sequence[tf.TensorSpec], axes: int = 1
 ) -> None:
-    """Raise UserError unless stored networks give the outputs of the live ones.
-
-    Args:
-      live: the networks.
-      stored: the networks as they are read back.
-      specs: specs of the networks' arguments.
-      axes: number of axes after the batch that may grow.
-    """
+    """Raise UserError unless stored networks give the outputs of the live ones."""
     for one, other in zip(live, stored, strict=True):
         fault = first_fault(one, other, specs, axes)
         if fault:
@@ -59,15 +52,7 @@ def first_fault(live: Call, stored: Call, specs: Sequence[tf.TensorSpec], axes: 
 def difference(
     expected: Any, found: Any, tolerance: float | None = None, moved: float = 0.0
 ) -> str:
-    """Return how two tensors differ by more than rounding, as a phrase; "" if they do not.
-
-    Args:
-      expected: the live model's.
-      found: the stored model's.
-      tolerance: largest difference by rounding, relative to the largest value; None: that of the
-        tensors' type.
-      moved: largest share of values that may differ by more.
-    """
+    """Return how tensors differ by more than rounding and a share `moved` of values; else ""."""
     expected, found = map(tf.convert_to_tensor, (expected, found))
     if expected.shape != found.shape:
         return f"has the shape {found.shape.as_list()} in place of {expected.shape.as_list()}"
@@ -94,8 +79,6 @@ def has_halves(graph: Any) -> bool:
 
 
 def _graph_of(call: Call, arguments: Sequence[tf.Tensor]) -> Any:
-    """Return the graph of a call, a GraphDef with the functions that it calls."""
-
     @tf.function(autograph=False)
     def run(*given: tf.Tensor) -> tf.Tensor:
         return call(*given)
@@ -104,7 +87,6 @@ def _graph_of(call: Call, arguments: Sequence[tf.Tensor]) -> Any:
 
 
 def _examples(specs: Sequence[tf.TensorSpec], axes: int) -> Iterator[list[tf.Tensor]]:
-    """Yield arguments of several sizes."""
     hops = [spec.hop for spec in specs if isinstance(spec, Frames)]
     hop = max(hops, default=1)  # a network is stored as it takes whole frames
     for sizes in [[-(-length // hop) * hop] for length in LENGTHS] if axes == 1 else [SIDES]:

@@ -16,11 +16,7 @@ NAME = "_gradient_op_type"  # attribute of an operation with a gradient of its o
 
 
 def forget_gradients(path: Path) -> None:
-    """Remove the names of gradients that a program does not hold.
-
-    Args:
-      path: the file saved_model.pb, which is replaced if it has such names.
-    """
+    """Remove the names of gradients that a program does not hold."""
     stored = SavedModel.FromString(path.read_bytes())
     unknown = [node for graph in stored.meta_graphs for node in _unknown(graph.graph_def)]
     for node in unknown:
@@ -30,7 +26,6 @@ def forget_gradients(path: Path) -> None:
 
 
 def _unknown(graph: Any) -> Iterator[Any]:
-    """Yield the operations of a GraphDef whose gradients it does not hold."""
     library = graph.library
     known = {each.registered_op_type for each in library.registered_gradients}
     for nodes in (graph.node, *(function.node_def for function in library.function)):

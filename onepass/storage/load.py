@@ -20,14 +20,8 @@ from onepass.storage.program import DENSITY_AXES
 class StoredNetwork:
     """A network loaded from a SavedModel.
 
-    Args:
-      program: the SavedModel.
-      listed: the network's variables, and which of them are trained.
-      lengths: in ascending order, the lengths for which a causal network is stored whose graph
-        depends on the length, and to which inputs are padded; (): it is stored for any length.
-
-    Attributes:
-      no_step: the reason why no step can be derived; "": there is none.
+    `lengths`, ascending, are those that it is stored for, to which inputs are padded; (): any
+    length. `no_step` is the reason why no step can be derived; "": there is none.
     """
 
     def __init__(self, program: Any, listed: Listed, lengths: Sequence[int] = ()) -> None:
@@ -40,11 +34,7 @@ class StoredNetwork:
             self._grows = [spec.shape[1:2] == [lengths[0]] for spec in specs]
 
     def __call__(self, inputs: tf.Tensor, *conditions: tf.Tensor) -> tf.Tensor:
-        """Return the parameters, [batch, time, ...] or [batch, height, width, ...].
-
-        Raises:
-          ValueError: the inputs are longer than the network was stored for.
-        """
+        """Return the parameters, [batch, time, ...] or [batch, height, width, ...]."""
         if not self.lengths:
             return self._program.call(inputs, *conditions)
         count, most = inputs.shape[1], self.lengths[-1]
@@ -60,16 +50,7 @@ class StoredNetwork:
 
 
 class SteppedStoredNetwork(StoredNetwork):
-    """A stored network with a step for specific batch sizes.
-
-    Other batches are computed in groups of rows, since rows do not depend on each other.
-
-    Args:
-      program: the SavedModel.
-      listed: the network's variables, and which of them are trained.
-      lengths: as in `StoredNetwork`.
-      step_rows: batch sizes for which a step is stored.
-    """
+    """A stored network with a step for some batch sizes; others are computed in groups of rows."""
 
     def __init__(
         self, program: Any, listed: Listed, lengths: Sequence[int], step_rows: list[int]
@@ -80,13 +61,13 @@ class SteppedStoredNetwork(StoredNetwork):
         self._most = max(step_rows)
 
     def initial_state(self, batch: int) -> Any:
-        """Return the state before the first time step."""
+        """See `SteppedNetwork.initial_state`."""
         if batch in self._stored:
             return self._stored[batch][0]()
         return [self._stored[self._most][0]() for _ in range(-(-batch // self._most))]
 
     def step(self, inputs: tf.Tensor, state: Any, *conditions: Any) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of the next time steps, and the new state."""
+        """See `SteppedNetwork.step`."""
         outputs = []
         for time in range(inputs.shape[1]):
             now = [x[:, time : time + 1] for x in (inputs, *conditions) if x is not None]
@@ -95,7 +76,6 @@ class SteppedStoredNetwork(StoredNetwork):
         return tf.concat(outputs, 1), state
 
     def _one(self, arguments: list[tf.Tensor], state: Any) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of one step, for arguments [batch, 1, ...], and the new state."""
         batch = arguments[0].shape[0]
         if batch in self._stored:
             inputs, *condition = arguments
@@ -110,7 +90,6 @@ class SteppedStoredNetwork(StoredNetwork):
 
 
 def _rows(values: tf.Tensor, count: int) -> tf.Tensor:
-    """Return values padded with zeros to `count` rows."""
     return tf.pad(values, [[0, count - values.shape[0]], *[[0, 0]] * (values.shape.rank - 1)])
 
 
@@ -131,13 +110,13 @@ class StoredDistribution:
         self.min_log_scale = spec.get("min_log_scale")
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability, float32 [...], in nats."""
+        """See `Distribution.log_prob`."""
         return self._program.log_prob(parameters, symbols)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return symbols [...], which depend only on the arguments."""
+        """See `Distribution.sample`."""
         heat = tf.cast(temperature, tf.float32)
         if not heat.shape.rank:
             return self._program.draw(parameters, noise, heat)
@@ -148,7 +127,7 @@ class StoredDistribution:
         )
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable symbol [...]; raise NotImplementedError if not stored."""
+        """See `Distribution.mode`; raise NotImplementedError if it is not stored."""
         mode = getattr(self._program, "mode", None)
         if mode is None:
             raise NotImplementedError(f"`mode` must be a method of {self.name} to be stored.")
@@ -161,7 +140,7 @@ class StoredDistribution:
         start: int | tf.Tensor,
         length: int | tf.Tensor,
     ) -> tf.Tensor:
-        """Return noise float32 [rows, length, noise_channels]."""
+        """See `Distribution.noise`."""
         noise = self._program.noise(counter_noise.as_key(seed), rows, start, length)
         count = length if isinstance(length, int) else None
         return tf.ensure_shape(noise, [rows.shape[0], count, self.noise_channels])
@@ -171,7 +150,7 @@ class StoredContinuous(StoredDistribution):
     """A stored distribution that also has a density over the reals, a `Continuous`."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Return the log-density of values [batch, time] or [draws, batch, time], in nats."""
+        """See `Continuous.log_density`, for values [batch, time] or [draws, batch, time]."""
         function = self._program.log_densities[DENSITY_AXES.index(values.shape.rank)]
         return function(parameters, values)
 
@@ -180,7 +159,7 @@ class StoredNormal(StoredContinuous):
     """A stored normal distribution, with mean and log-scale."""
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return mean and log-scale, [...] each."""
+        """See `Normal.normal`."""
         return tuple(self._program.normal(parameters))
 
 
@@ -194,7 +173,7 @@ class StoredCodec:
         self._program, self.levels, self.log_unit = program, levels, log_unit
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
-        """Return the symbols of elements; raise ValueError for floats if it encodes integers."""
+        """See `Codec.encode`; raise ValueError for floats if it encodes integers."""
         elements = tf.convert_to_tensor(elements)
         stored = self._program.encode.concrete_functions[0].inputs[0].dtype
         if stored.is_integer and not elements.dtype.is_integer:
@@ -202,15 +181,14 @@ class StoredCodec:
         return self._call_at_rank(self._program.encode, elements)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the elements that are encoded as the given symbols."""
+        """See `Codec.decode`."""
         return self._call_at_rank(self._program.decode, symbols)
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return symbols as the input of a network, float32, about -1 to 1."""
+        """See `Codec.scale`."""
         return self._call_at_rank(self._program.scale, symbols)
 
     def _call_at_rank(self, function: Any, values: Any) -> tf.Tensor:
-        """Call a stored function of fixed rank on a tensor of at most that rank."""
         spec = function.concrete_functions[0].inputs[0]
         values = tf.cast(values, spec.dtype)
         missing = spec.shape.rank - values.shape.rank
@@ -222,16 +200,7 @@ class StoredCodec:
 
 
 def load(folder: str | Path) -> Autoregressive:
-    """Load a model that `save` wrote, with the same methods, samples and log-probabilities.
-
-    Its program runs with the rights of this process; `onepass.load` scans it first.
-
-    Args:
-      folder: the folder that `save` wrote.
-
-    Raises:
-      UserError: the model does not exist or cannot be read.
-    """
+    """Load a model that `save` wrote; its program, not scanned, has the rights of this process."""
     return make_model(*read(Path(folder)))
 
 
@@ -272,11 +241,7 @@ def listed_weights(program: Any, spec: dict[str, Any]) -> Listed:
 
 
 def read(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Read a folder that `save` wrote: its program, and the values in `autoregressive.json`.
-
-    Raises:
-      UserError: the model does not exist or cannot be read.
-    """
+    """Read a folder that `save` wrote: its program, and the values in `autoregressive.json`."""
     spec = read_spec(folder)
     try:
         return program_in(folder / spec["program"]), spec

@@ -33,15 +33,7 @@ DENSITY_AXES = (2, 3)
 
 
 class Program(tf.Module):
-    """All functions of a model: network, step, distribution and codec.
-
-    Args:
-      model: the model; its functions are traced here.
-      with_step: whether to store the step, too.
-
-    Raises:
-      UserError: the network is of a shipped kind, which is stored as a model folder.
-    """
+    """All functions of a model: network, step, distribution and codec."""
 
     def __init__(self, model: Autoregressive, with_step: bool) -> None:
         super().__init__(name="autoregressive")
@@ -106,7 +98,6 @@ class Program(tf.Module):
             self.table = function_of(table, [parameters])
 
     def _add_density(self, distribution: Distribution, parameters_dtype: tf.DType) -> None:
-        """Add the differentiable functions that a teacher needs: `log_density` and `normal`."""
         parameters = tf.TensorSpec([None, None, distribution.num_parameters], parameters_dtype)
         continuous = with_density(distribution)
         if continuous is not None:  # values [batch, time], or [draws, batch, time]
@@ -121,7 +112,6 @@ class Program(tf.Module):
 
 
 def _as_implemented(function: Any) -> Any:
-    """Return a `tf.function`, or None if it calls a method that is not implemented."""
     try:
         function.get_concrete_function()
     except (AttributeError, NotImplementedError):
@@ -145,11 +135,7 @@ def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
 
 
 def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
-    """Return the specs of the network's arguments, for any batch and length.
-
-    Raises:
-      UserError: the network is of a shipped kind, which is stored as a model folder.
-    """
+    """Return the specs of the network's arguments, for any batch and length."""
     if not hasattr(model.symbol_network, "call"):
         raise UserError("A shipped kind of network is stored in its own model folder.")
     return [model.symbol_network.inputs, *map(plain, model.conditions.values())]

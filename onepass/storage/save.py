@@ -53,8 +53,6 @@ def save(
     """Write a model as a program that runs without the code that defined it.
 
     Args:
-      model: the model; its current weights are stored.
-      folder: the folder to write, created if missing; an existing model is replaced at once.
       sample_rate_hz: sample rate in Hz of an audio model; None: the model's, if it has one.
       trust: whether to write a program that does more than compute, which is loaded only with
         `trust=True`, too.
@@ -63,13 +61,6 @@ def save(
       The folder. `load` reads it; its `program` is a SavedModel with the functions `call`,
       `log_prob`, `draw`, `noise`, `encode`, `decode` and `scale`, and others, such as `steps` and
       `mode`, if the model has them.
-
-    Raises:
-      UserError: a part of the model cannot be stored, and the message names it; what was written
-        does not come back as the same model; or the folder cannot be written. A model that is in
-        the folder is then unchanged.
-      ValueError: the sample rate is not an integer of at least 1, or is given for a model of images
-        or integers.
     """
     model.follow(by_trace=True)
     network = model.symbol_network
@@ -82,13 +73,7 @@ def save(
 
 
 def check_written(model: Autoregressive, program: Any, spec: dict[str, Any]) -> None:
-    """Raise UserError unless a program gives the network's outputs, log-probabilities and draws.
-
-    Args:
-      model: the model that was written.
-      program: the program, as it is read back.
-      spec: the values of `autoregressive.json`, as they are read back.
-    """
+    """Raise UserError unless a program gives the network's outputs, log-probabilities and draws."""
     network, own = network_of(program, spec), model.symbol_network
     specs = [own.inputs, *model.conditions.values()]
     check_calls([own.call], [network], specs, 1 if model.order == "time" else 2)
@@ -113,16 +98,7 @@ def check_written(model: Autoregressive, program: Any, spec: dict[str, Any]) -> 
 
 
 def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
-    """Return the sample rate in Hz to store with a model; None if none is given or known.
-
-    Args:
-      model: any model with `order`, `codec` and `sample_rate_hz`.
-      sample_rate_hz: the rate to store; None: the model's.
-
-    Raises:
-      ValueError: the rate is not an integer of at least 1, or is given for a model of images or
-        integers.
-    """
+    """Return the sample rate in Hz to store with a model; None if none is given or known."""
     rate_hz = model.sample_rate_hz if sample_rate_hz is None else sample_rate_hz
     if rate_hz is not None:
         rate_hz = whole_number(rate_hz, "sample_rate_hz")
@@ -149,18 +125,6 @@ def write(
     The program is written next to the one that the folder has, and read back. Last, one rename
     replaces the specification, which names the program. A process that ends before or after it
     leaves a whole model, and what is not named is removed by the next call.
-
-    Args:
-      make: function that traces and returns the program, which has `weights`.
-      model: the model that the program computes, whose layers may have frozen weights.
-      spec: the values of `autoregressive.json`.
-      folder: created if missing.
-      check: function of the program and the specification as they are read back, which raises
-        UserError if they are not the model.
-      trust: whether to write a program that does more than compute.
-
-    Raises:
-      UserError: the program cannot be stored, or does not come back.
     """
     made, before = not folder.exists(), program_name(folder)
     name = next(each for each in PROGRAM_FOLDERS if each != before)
@@ -201,7 +165,6 @@ def _in_graphs() -> Iterator[None]:
 
 
 def _write_program(program: tf.Module, place: Path, folder: Path) -> None:
-    """Write a SavedModel; raise OSError if TensorFlow cannot write a file."""
     try:
         with named_for_tensorflow(place) as name:
             tf.saved_model.save(program, name)
@@ -212,7 +175,6 @@ def _write_program(program: tf.Module, place: Path, folder: Path) -> None:
 
 
 def _check_scan(place: Path) -> None:
-    """Raise UserError if a program does more than compute."""
     try:
         scanned_program(place)
     except UserError as error:
@@ -267,7 +229,6 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
 
 
 def _density(distribution: Distribution) -> str:
-    """Return which density functions are stored: "none", "any" or "normal"."""
     if with_density(distribution) is None:
         return "none"
     return "normal" if is_normal(distribution) else "any"
@@ -281,7 +242,6 @@ def _describe_spec(spec: tf.TensorSpec) -> dict[str, Any]:
 
 
 def _check_python(program: tf.Module) -> None:
-    """Raise UserError if an operation can run only in the process that created it."""
     parts = tf.nest.flatten(list(vars(program).values()))
     for function in (part for part in parts if hasattr(part, "get_concrete_function")):
         definition = function.get_concrete_function().graph.as_graph_def()
