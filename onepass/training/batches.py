@@ -45,25 +45,9 @@ class Batches:
 
     Every batch has `step` and `row`, int32 [rows] each, from which losses that draw random numbers
     can derive their noise. A batch with `lengths` also has `mean_length`, the mean over its rows
-    before replicas or microbatches split it.
-
-    Args:
-      source: an array of elements [num, ...], from which every batch draws random rows; a list of
-        rows of different lengths; a pair of elements and condition; a dict of arrays with the key
-        `elements`, and with `lengths` if rows are padded (several conditions are a dict of arrays
-        by name); an iterable of such batches, which is restarted when it ends; a `tf.data.Dataset`
-        of them; or a function from the step to a batch.
-      codec: the codec that will encode the elements; they must be valid for it.
-      layout: the axes of the elements.
-      rows: number of rows drawn from arrays for a batch.
-      seed: seed with which rows are drawn.
-      name: name of the caller's argument, for error messages.
-      takes: function from a length to whether the network takes sequences of that length.
-
-    Raises:
-      ValueError: the source has an unknown form, or its arrays are invalid: empty, of different
-        numbers of rows, with NaN, or with elements out of range or of a wrong rank. Batches of
-        other sources are checked when they are read.
+    before replicas or microbatches split it. The source is what `fit` takes: arrays give `rows`
+    random rows for each batch, and an iterable is restarted when it ends. Arrays are checked at
+    once, batches of other sources when they are read.
     """
 
     def __init__(
@@ -193,11 +177,6 @@ class Batches:
         return in_bucket(batch, self._arrays and self._arrays.longest, self._takes)
 
     def _check_batch(self, batch: Any) -> Padded:
-        """Check a batch and return its arrays.
-
-        Raises:
-          ValueError: the batch is not valid for training.
-        """
         if isinstance(batch, tuple | list):
             if not 1 <= len(batch) <= len(KEYS):
                 raise ValueError(
@@ -234,7 +213,6 @@ def _add_addresses(arrays: dict[str, np.ndarray], step: int) -> dict[str, np.nda
 
 
 def _check_alike(batch: Batch, spec: dict[str, tf.TensorSpec]) -> None:
-    """Raise ValueError unless a batch has the names and shapes of the first one."""
     shapes = {name: list(x.shape) for name, x in sorted(batch.items())}
     first = {name: list(x.shape) for name, x in sorted(spec.items())}
     if shapes != first:
@@ -244,11 +222,6 @@ def _check_alike(batch: Batch, spec: dict[str, tf.TensorSpec]) -> None:
 
 
 def _endless(source: Iterable) -> Iterator:
-    """Yield the items of an iterable repeatedly, without end.
-
-    Raises:
-      UserError: the iterable has no items, or has ended and cannot be restarted.
-    """
     while True:
         count = 0
         for item in source:

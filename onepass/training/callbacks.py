@@ -28,14 +28,6 @@ class KerasCallbacks(Listener):
 
     An epoch is `every` updates, or fewer at the end. The logs are the metrics of the last update,
     as in the run's log; `on_epoch_end` also gets the score, if there is one, as "val_loss".
-
-    Args:
-      callbacks: Keras callbacks, in the order in which they are called.
-      every: number of updates between scores.
-
-    Raises:
-      UserError: `callbacks` is not a list of Keras callbacks, or one needs more than metrics; then
-        the message names it and an alternative.
     """
 
     def __init__(self, callbacks: Sequence[Any], every: int) -> None:
@@ -112,7 +104,6 @@ class _Model:
 
 
 def _check(callback: Any, kind: type) -> None:
-    """Raise UserError if a callback is not one of Keras, or needs more than metrics."""
     name = type(callback).__name__
     if not isinstance(callback, kind):
         raise UserError(f"`callbacks` must be a list of Keras callbacks, got {name} in it.")
@@ -136,7 +127,6 @@ def _check(callback: Any, kind: type) -> None:
 
 
 def _never_called(callback: Any, kind: type) -> list[str]:
-    """Return the methods that a callback defines but `fit` does not call."""
     hooks = [name for name in dir(kind) if name.startswith("on_") and name not in CALLED]
     of_class = [n for n in hooks if getattr(type(callback), n) is not getattr(kind, n)]
     return of_class + [name for name in hooks if name in vars(callback)]

@@ -46,23 +46,13 @@ class Trainable(Protocol):
         """Codec of the elements."""
 
     def weights_read(self, *example: tf.Tensor) -> Weights:
-        """Return the trained and the frozen variables that a call on the example reads.
-
-        Args:
-          *example: symbols, then the condition if there is one.
-        """
+        """Return the trained and frozen variables that a call on symbols and condition reads."""
 
 
 def negative_log_likelihood(
     model: Autoregressive, batch: dict[str, tf.Tensor]
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Return the mean negative log-likelihood per element in nats, and the metric "bits".
-
-    Args:
-      model: any model with `log_prob`.
-      batch: arrays by name: `elements`, optionally `condition`, and for rows of different lengths
-        also `lengths` and `mean_length`.
-    """
+    """Return the mean negative log-likelihood per element in nats, and the metric "bits"."""
     loss = -tf.reduce_mean(_of_real_elements(model, batch))
     return loss, {"bits": loss / math.log(2.0)}
 
@@ -253,7 +243,6 @@ class _Fit:
         return KerasState(module, self.optimizer, self.loop.num_steps)
 
     def _identity(self, state: TrainState) -> dict:
-        """Return the settings compared when a run is resumed; only those of `loop` may change."""
         adam, asked = self.optimizer, self.asked
         is_adam = isinstance(adam, OptimizerConfig)
         return {
@@ -266,15 +255,12 @@ class _Fit:
 
 
 def _reader(model: Trainable, rows: int, seed: int) -> Callable[..., Batches]:
-    """Return a function that makes `Batches` from a data source."""
     layout = getattr(model, "layout", Layout(model.order))  # a student has one channel
     options: dict[str, Any] = {"rows": rows, "seed": seed, "takes": _takes(model)}
     return functools.partial(Batches, codec=model.codec, layout=layout, **options)
 
 
 def _takes(model: Any) -> Callable[[int], bool]:
-    """Return a function from a length to whether the model's network takes sequences that long."""
-
     def takes(length: int) -> bool:
         try:
             getattr(model, "check_length", lambda sizes: None)((length,))
@@ -286,18 +272,11 @@ def _takes(model: Any) -> Callable[[int], bool]:
 
 
 def _shares(replicator: Replicator, optimizer: OptimizerConfig | None) -> int:
-    """Return the number of replicas and microbatches that share a batch."""
     replicas = 1 if replicator.is_async else replicator.num_devices
     return replicas * (1 if optimizer is None else optimizer.accumulate)
 
 
 def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
-    """Return the weights that the model reads.
-
-    Raises:
-      ValueError: there are none, some of the trained ones are 16-bit floats, or the condition is
-        invalid.
-    """
     symbols, condition = (
         model.codec.encode(example["elements"]),
         nest_conditions(example).get("condition"),
@@ -319,6 +298,5 @@ def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
 
 
 def _describe_weights(weights: Weights) -> str:
-    """Return a phrase with the numbers of trained and frozen weights."""
     trained, frozen = (sum(math.prod(v.shape) for v in part) for part in weights)
     return f"{trained:,} weights" + (f" train, {frozen:,} are frozen" if frozen else "")

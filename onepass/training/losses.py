@@ -19,11 +19,6 @@ def check_loss(loss: Loss, model: Any) -> LossFn:
 
     The function raises ValueError if the loss is not a floating scalar, or a metric is not a
     scalar. It is a `GlobalBatchLoss` if the loss has `global_inputs(model, batch, replicator)`.
-
-    Args:
-      loss: the user's function from the model and a batch to a scalar, or to a scalar and a dict of
-        scalars.
-      model: the first argument of the loss.
     """
 
     def loss_fn(batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -60,12 +55,6 @@ def check_mean_over_rows(loss_fn: LossFn, batch: Batch, shares: int) -> None:
     these losses. For two shares a and b, a mean satisfies loss(a, b) = (loss(a, a) + loss(b, b)) /
     2; all these batches have the same size, so they round alike. A sum satisfies this, too, but
     violates loss(a, a) = loss(a), for which a rough comparison suffices.
-
-    Args:
-      loss_fn: a loss from `check_loss`; nothing is checked if it is a `GlobalBatchLoss`, or if it
-        draws random numbers and so differs from call to call.
-      batch: rows of the global batch.
-      shares: number of replicas and microbatches that share the batch; 1: nothing is checked.
     """
     if shares == 1 or isinstance(loss_fn, GlobalBatchLoss):
         return
@@ -101,13 +90,7 @@ def _scalar(value: Any, name: str) -> tf.Tensor:
 
 
 class Score:
-    """A callable that scores a model with its averaged weights, for `Trainer.train`.
-
-    Args:
-      score: function that computes the score; lower is better.
-      state: the training state, whose averaged weights the model uses during the call.
-      then: function to call after the score has been logged, or None.
-    """
+    """A callable that scores a model with its averaged weights, for `Trainer.train`."""
 
     def __init__(
         self, score: Callable[[], Any], state: TrainState, then: Callable[[], None] | None = None
@@ -125,13 +108,7 @@ class Score:
 
 
 class MeanLoss:
-    """A callable that returns the mean of a loss over held-out data.
-
-    Args:
-      loss_fn: function from a batch to its loss and metrics; it is compiled here.
-      parts: function that returns the batches, the same on every call.
-      name: name of the argument that provided the batches, for error messages.
-    """
+    """A callable that returns the mean of a loss over the same held-out batches on every call."""
 
     def __init__(self, loss_fn: LossFn, parts: Callable[[], Iterable[Batch]], name: str) -> None:
         self._name = name
@@ -139,11 +116,7 @@ class MeanLoss:
         self._parts = parts
 
     def __call__(self) -> float:
-        """Return the mean; a batch's weight is its number of rows times its mean length, if any.
-
-        Raises:
-          ValueError: there is no batch.
-        """
+        """Return the mean; a batch's weight is its number of rows times its mean length, if any."""
         total, rows = 0.0, 0.0
         for part in self._parts():
             count = len(part["elements"]) * float(part.get(MEAN, [1.0])[0])

@@ -15,16 +15,10 @@ ELEMENTS, LENGTHS, MEAN = "elements", "lengths", "mean_length"
 
 
 class Padded(NamedTuple):
-    """The arrays of a batch, by name.
+    """The arrays of a batch, by name."""
 
-    Attributes:
-      arrays: [rows, ...] each; including `lengths`, int32 [rows], if rows may be padded.
-      ragged: names of the arrays that were given as lists of rows and may be padded to any length.
-      fill: the element that pads the end of a row.
-    """
-
-    arrays: dict[str, np.ndarray]
-    ragged: frozenset[str]
+    arrays: dict[str, np.ndarray]  # [rows, ...] each, with `lengths`, int32 [rows], if padded
+    ragged: frozenset[str]  # names of those given as lists of rows, which may be padded
     fill: np.ndarray
 
     @property
@@ -47,18 +41,7 @@ class Padded(NamedTuple):
 
 
 def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
-    """Return the arrays of a batch, with rows of different lengths padded to the longest.
-
-    Args:
-      batch: arrays by name. `elements` may be rows of different lengths, and so may other arrays
-        with the same lengths.
-      codec: the codec that will encode the elements.
-      rank: number of axes of the elements.
-
-    Raises:
-      ValueError: an array has rows of different lengths from those of the elements, `lengths` are
-        not integers from 0 to time, or they are given where the elements cannot have any.
-    """
+    """Return arrays of a batch, with ragged `elements` and arrays of the same lengths padded."""
     fill = filler(codec)
     rows = list_rows(batch.get(ELEMENTS), rank - 1) if rank != 4 else None
     counts = [] if rows is None else [len(row) for row in rows]
@@ -86,13 +69,7 @@ def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
 
 
 def in_bucket(batch: Padded, most: int | None, takes: Callable[[int], bool]) -> Padded:
-    """Return a batch padded to one of a few lengths.
-
-    Args:
-      batch: the batch; if it has no rows of different lengths, it is returned unchanged.
-      most: length of the longest row in all batches; None: unknown.
-      takes: function from a length to whether the network takes sequences of that length.
-    """
+    """Return a batch padded to one of a few lengths."""
     if not batch.ragged:
         return batch
     longest = max(batch.longest, 1)
@@ -105,9 +82,6 @@ def mean_length(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     If the sum over each row is divided by it, the mean over rows equals the mean over all elements
     that are not padding, so replicas with only some of the rows need not know the others.
-
-    Returns:
-      A dict with one array, float32 [rows]; empty if the rows have no lengths.
     """
     if LENGTHS not in arrays:
         return {}

@@ -23,21 +23,7 @@ def held_out_score(
     evaluate: Any,
     log: Callable[[str], None],
 ) -> Callable[[], Any] | None:
-    """Return a function that computes a score, or None if there is neither data nor a function.
-
-    Args:
-      model: argument of `evaluate`, if it is a function.
-      loss_fn: the loss whose mean over held-out data is the score.
-      read: function from a data source to its batches; its argument `name` names the source in
-        errors.
-      validation: held-out data, or None.
-      evaluate: a function from the model to a score, or held-out data, or None.
-      log: function that receives a message about data that may have no end.
-
-    Raises:
-      UserError: both are given, `validation` is a function, or the data has no end.
-      ValueError: the data is invalid.
-    """
+    """Return a function that computes a score, or None if there is neither data nor a function."""
     if validation is not None and evaluate is not None:
         raise UserError("`validation` and `evaluate` are two ways to a score; pass one of them.")
     if _is_function(validation):
@@ -56,10 +42,7 @@ def held_out_score(
 def _held_out(
     data: Any, read: Callable[..., Batches], name: str, log: Callable[[str], None]
 ) -> Callable[[], Iterable[Batch]]:
-    """Return a function that returns the batches of held-out data, the same on every call.
-
-    Those of an iterator, which can be read only once, are kept.
-    """
+    """Return a function that returns held-out batches, kept if an iterator has them only once."""
     does_end, batches = ends(data, name), read(data, name=name)
     if does_end:
         return batches.parts

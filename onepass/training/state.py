@@ -24,13 +24,7 @@ class WeightsModule(tf.Module):
 
 
 class KerasState(TrainState):
-    """A `TrainState` that is updated by a Keras optimiser, without averaged weights.
-
-    Args:
-      network: the module whose `trainable_variables` are trained.
-      optimizer: a Keras optimiser; it is built for these variables.
-      num_steps: total number of updates.
-    """
+    """A `TrainState` that is updated by a Keras optimiser, without averaged weights."""
 
     def __init__(self, network: tf.Module, optimizer: Any, num_steps: int) -> None:
         super().__init__(network, OptimizerConfig(clip_norm=0.0), num_steps)
