@@ -72,11 +72,7 @@ def decompress(
 
 
 def kind_of(model: Any, name: str = "`model`") -> files.Kind:
-    """Return the kind of elements that a model compresses.
-
-    Raises:
-      UserError: the model cannot compress; the message calls it `name`.
-    """
+    """Return the kind of elements that a model, which errors call `name`, compresses."""
     if getattr(model, "kind", None) == Autoregressive.kind:
         return Arrays(model)
     if not getattr(model, "compresses", False):

@@ -14,19 +14,12 @@ CONDITION, ELEMENTS, LENGTHS = "condition", "elements", "lengths"
 
 
 class Example(NamedTuple):
-    """One row of a data set.
-
-    Attributes:
-      elements: [time, ...] or [height, width, channels].
-      conditions: its own conditions by name.
-      length: number of its elements in time that are no padding; None: all.
-      shared: numbers by name, each the condition of all rows.
-    """
+    """One row of a data set."""
 
     elements: np.ndarray
     conditions: dict[str, Any]
-    length: int | None = None
-    shared: Mapping[str, Any] = MappingProxyType({})
+    length: int | None = None  # number of its elements in time that are no padding; None: all
+    shared: Mapping[str, Any] = MappingProxyType({})  # numbers for all rows
 
     @property
     def alike(self) -> tuple:
@@ -36,13 +29,7 @@ class Example(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Consecutive rows of equal shape.
-
-    Attributes:
-      elements: [rows, time, ...] or [rows, height, width, channels].
-      condition: the argument of `log_prob`, or None.
-      lengths: integers [rows], or None.
-    """
+    """Consecutive rows of equal shape, with the condition and the lengths for `log_prob`."""
 
     elements: np.ndarray
     condition: Any
@@ -67,17 +54,7 @@ def rank_of(model: Any) -> int:
 
 
 def examples(data: Any, condition: Any, rank: int) -> Iterator[Example]:
-    """Yield the rows of a data set.
-
-    Args:
-      data: what `evaluate` takes.
-      condition: conditions of all rows, an array or a dict of arrays by name, or None.
-      rank: number of axes of a batch of elements.
-
-    Raises:
-      UserError: conditions are given twice, or do not have one row for each row of elements.
-      ValueError: an array has a mask.
-    """
+    """Yield the rows of a data set."""
     if isinstance(data, Mapping) or _is_pair(data, rank):
         yield from _of_batch(data, condition, rank)
         return
@@ -120,7 +97,6 @@ def batches(rows: Iterable[Example], size: int) -> Iterator[Batch]:
 
 
 def _is_pair(data: Any, rank: int) -> bool:
-    """Return whether data is a pair of elements and condition, not a tuple of examples."""
     return isinstance(data, tuple) and 0 < len(data) <= 2 and np.ndim(data[0]) == rank
 
 
@@ -147,7 +123,6 @@ def _of_batch(batch: Any, condition: Any, rank: int) -> Iterator[Example]:
 
 
 def _by_name(condition: Any) -> dict[str, Any]:
-    """Return conditions as arrays by name; the only one without a name is called "condition"."""
     if condition is None:
         return {}
     named = condition if isinstance(condition, Mapping) else {CONDITION: condition}
@@ -159,7 +134,6 @@ def _by_name(condition: Any) -> dict[str, Any]:
 
 
 def _row(conditions: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return the conditions of one row; raise UserError for one that has too few rows."""
     for name, value in conditions.items():
         if np.ndim(value) and number >= len(value):
             raise UserError(f"`{name}` must have a row for each example, got {len(value)}.")
@@ -167,12 +141,10 @@ def _row(conditions: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _shared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the conditions that are one number for all rows."""
     return {name: value for name, value in conditions.items() if not np.ndim(value)}
 
 
 def _check_rows(conditions: Mapping[str, Any], count: int) -> None:
-    """Raise UserError unless every condition has `count` rows, or is one number for all rows."""
     for name, each in conditions.items():
         if np.ndim(each) and len(each) != count:
             raise UserError(f"`{name}` must have {count} rows, got {len(each)}.")
