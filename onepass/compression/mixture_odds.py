@@ -167,10 +167,9 @@ def _extreme_odds(
 def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> None:
     """Write the odds of all elements to `t`.
 
-    Args:
-      arrays: log weights, means and log scales, each float64 [elements, components].
-      low: first level of each interval, int64 [elements].
-      sizes: levels in a half, coded levels, all levels, and whether components are normal.
+    `arrays` are log weights, means and log scales, each float64 [elements, components], and `low`
+    the first level of each interval, int64 [elements]. `sizes` are the numbers of levels in a half,
+    of coded levels and of all levels, and whether components are normal.
     """
     moves = np.empty((arrays[1].shape[1], COLUMNS))
     for i in range(len(low)):

@@ -39,10 +39,8 @@ class Mixture(NamedTuple):
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
         """Return the odds of the bits that split [low, low + 2 half).
 
-        Args:
-          low: first level of each interval, int64 [elements].
-          half: levels in each half.
-          whole: the number of levels that have a code, a power of two.
+        `low`, int64 [elements], is the first level of each interval; each half has `half` levels,
+        and `whole` levels, a power of two, have a code.
         """
         t, margin = np.empty(len(low)), np.full(len(low), ROUNDING)
         arrays = (self.log_weights, self.means, self.log_scales)

@@ -19,7 +19,14 @@ class Bernoulli(Tabulated):
     num_parameters = 1
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """See `Distribution.log_prob`; exact where a probability rounds to 1."""
+        """See `Distribution.log_prob`.
+
+        It is computed from the logit itself, so it stays exact where a probability rounds to 1.
+
+        Args:
+          parameters: [..., 1].
+          symbols: int32 [...], 0 or 1.
+        """
         logits = level_grid.real(parameters)[..., 0]
         sign = tf.cast(2 * symbols - 1, logits.dtype)
         return tf.cast(tf.math.log_sigmoid(sign * logits), tf.float32)

@@ -66,7 +66,7 @@ class PixelMixture:
         return 1 + self.channels
 
     def shift_means(self, parameters: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-        """Return parameters with means shifted by `offset` [..., channels], on a grid of [-1, 1]."""
+        """Return parameters with means moved by `offset` [..., channels], on a grid of [-1, 1]."""
         rest = self.num_parameters // self.components - 1 - self.channels
         wide = tf.repeat(offset, self.components, axis=-1)
         ends = [[0, 0]] * (offset.shape.rank - 1)

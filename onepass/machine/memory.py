@@ -79,7 +79,7 @@ def add_scaled(
 
 
 def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
-    """Return a reduction of vectors to a float; lanes are summed if `start` is 0, else maximised."""
+    """Return a reduction of vectors to a float; a sum of lanes if `start` is 0, else a maximum."""
 
     @emit_for_numba(types.float32, types.int64, types.int64, types.int64)
     def reduce(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, vectors: ir.Value) -> ir.Value:

@@ -91,9 +91,8 @@ class SteppedSymbols(SymbolNetwork, Protocol):
 class TimeOrder:
     """A causal network over symbols [batch, time] or [batch, time, channels], shifted by one step.
 
-    Attributes:
-      exact: the network as it is stored, a function of whole frames where it reads frames.
-      hoisted: the network in two functions, if it reads frames; else None.
+    `exact` is the network as it is stored, a function of whole frames where it reads frames;
+    `hoisted` is then the network in two functions, else None.
     """
 
     block = 1

@@ -41,10 +41,7 @@ class ChunkSampler(abc.ABC):
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Return the next symbols int32 [batch, time], the result `found`, and the next state.
 
-        Args:
-          state: the state before the chunk, from `initial_state`, `prime` or the previous chunk.
-          noise: their noise, float32 [batch, time, noise channels]; time is a multiple of the
-            number of symbols that the network computes together.
+        Time is a multiple of the number of symbols that the network computes together.
         """
         return self._chunk(state, condition, noise, tf.cast(temperature, tf.float32))
 
@@ -108,11 +105,9 @@ def in_chunks(
 ) -> Iterator[np.ndarray]:
     """Yield chunks of `length` symbols of each row; the last chunk may be shorter.
 
-    Args:
-      noise: function from a position and a number of symbols to their noise.
-      condition: [batch, time, channels] for all positions, including those of `known`, or None.
-      passes: object whose `add` receives each chunk's numbers of passes and symbols, if the sampler
-        reports passes; or None.
+    `noise` maps a position and a number of symbols to their noise; `condition` is that of all
+    positions, including those of `known`. `passes.add` gets each chunk's numbers of passes and
+    symbols, if the sampler reports them.
     """
     sampler, start = sampler.present(), 0
     state = sampler.initial_state(batch)

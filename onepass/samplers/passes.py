@@ -35,11 +35,10 @@ class Settled(NamedTuple):
 
 
 def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
-    """Return zeros with the shape and type of the symbols for the given noise.
+    """Return zeros with the shape and type of the symbols for noise [batch, time, channels].
 
-    Args:
-      noise: [batch, time, noise channels] in time order; in raster order [batch, height, width,
-        noise channels] for whole pixels, or [batch, height, width, channels, noise channels].
+    In raster order, noise is [batch, height, width, noise channels] for whole pixels, else [batch,
+    height, width, channels, noise channels].
     """
     dtype = tf.float32 if distribution.levels is None else tf.int32
     sizes, channels = tf.unstack(tf.shape(noise)), pixel_channels(distribution)

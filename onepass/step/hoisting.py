@@ -105,10 +105,8 @@ def _pad_arguments(
 class Hoisted:
     """A network in two functions: of the conditions alone, and of the sequence and their values.
 
-    Attributes:
-      fewest: number of frames that the network is known to take, with all larger numbers.
-      conditions: specs of what the function of the sequence reads, by name: cut tensors, and the
-        conditions that are not at a frame rate.
+    It takes `fewest` frames or more. `conditions` are specs of what the function of the sequence
+    reads, by name: cut tensors, and the conditions that are not at a frame rate.
     """
 
     def __init__(

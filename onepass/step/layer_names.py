@@ -15,9 +15,12 @@ def layer_names(network: Any) -> frozenset[str]:
 
 
 def layer_of(operation: str, names: frozenset[str]) -> str:
-    """Return the name of the layer that an operation such as "functional_1/conv1d_3_1/Pad" is of.
+    """Return the name of the layer that an operation belongs to.
 
-    If it contains none of `names`, its scope is returned, or its full name if it has no scope.
+    Args:
+      operation: name of the operation in the graph, for example "functional_1/conv1d_3_1/Pad".
+      names: names of the known layers. If the operation's name contains none of them, its scope is
+        returned, or its full name if it has no scope.
     """
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
     for scope in reversed(scopes):

@@ -7,7 +7,10 @@ from onepass.step.sizes import static_value
 
 
 def entries(op: tf.Operation) -> int | None:
-    """Return the number of entries of the table that a lookup reads; None if unknown or none."""
+    """Return the number of entries of the table that a lookup reads; None if unknown or no lookup.
+
+    The operation may be any of a graph, such as a read of a variable through its handle.
+    """
     if op.type == "GatherV2":
         axis = static_value(op.inputs[2])
         return None if axis is None else op.inputs[0].shape[int(axis)]

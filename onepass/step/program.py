@@ -42,9 +42,8 @@ LONG = 1031  # a longer length, for which the operations must be the same
 class StepProgram:
     """The operations of a step for one batch size, and its initial states.
 
-    Raises:
-      NotCausalError: the network looks ahead or depends on the length; the message names the layer.
-      UnsupportedNetworkError: an operation has no rule; the message names it.
+    Raises NotCausalError, which names the layer, if the network looks ahead or depends on the
+    length, and UnsupportedNetworkError if an operation has no rule.
     """
 
     def __init__(

@@ -26,9 +26,8 @@ def run_op(
 ) -> list[tf.Tensor]:
     """Run an operation on other inputs, in the default graph or eagerly; return its outputs.
 
-    Args:
-      scope: prefix of the new operation's name; None: the name has no scopes, so that it differs
-        from all nodes that TensorFlow creates when inlining a function.
+    `scope` is a prefix of the new operation's name; None: the name has no scopes, unlike those
+    that TensorFlow gives the nodes of an inlined function.
     """
     if scope is None and (groups := _groups(op, inputs)) > 1:
         # Without XLA, not every processor has a kernel for grouped convolutions.
