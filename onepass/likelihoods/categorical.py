@@ -80,9 +80,7 @@ def sample_categorical(
     """Return the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
 
     c[-1] is 1 only up to rounding; the factor keeps the error from making the last choice likelier.
-
-    Args:
-      temperature: T, at least 0, a scalar or [...]; 0 chooses the largest logit.
+    The temperature T is a scalar or [...]; 0 chooses the largest logit.
     """
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     divisor = tf.cast(tf.maximum(temperature, COLDEST), logits.dtype)[..., tf.newaxis]

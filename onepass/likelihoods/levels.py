@@ -28,11 +28,8 @@ def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Ten
 
     A direct product would lose precision that narrow scales need: for a mean near 1 and 2^16 levels
     its error is 1/500. Here the coarse part of the mean, a multiple of a power of two, is exact,
-    and the rest is small.
-
-    Args:
-      edges: the edges in whole half bins from zero, `centre_levels` +- 1, exact in float32.
-      means: the means, in units in which the grid spans [-1, 1]; gradients flow only to them.
+    and the rest is small. The edges are whole half bins from zero, `centre_levels` +- 1, exact in
+    float32; means are in units in which the grid spans [-1, 1], and gradients flow only to them.
     """
     half_bins = num_levels - 1.0
     unit = 2.0 ** -max(0, 22 - (num_levels - 1).bit_length())

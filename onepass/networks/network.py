@@ -111,11 +111,9 @@ def condition_specs(network: Any, given: Any = None) -> Specs:
 def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[..., tf.Tensor]:
     """Return a function of tensors that calls the network in inference mode.
 
-    Raises:
-      UserError: the network is a module of PyTorch, or belongs to Keras on a backend other than
-        TensorFlow.
-      NotCausalError: the network calls a layer with training=True.
-      ValueError: the network cannot be built, or has a stateful layer.
+    Raises UserError for a module of PyTorch or of Keras on a backend other than TensorFlow,
+    NotCausalError if it calls a layer with training=True, and ValueError if it cannot be built or
+    has a stateful layer.
     """
     _check_backend(network)
     check_stateless(network)

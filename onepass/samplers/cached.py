@@ -45,12 +45,9 @@ def cached_chunk(
 ) -> tuple[tf.Tensor, Any]:
     """Draw the next symbols [batch, time, ...]; return them and the new state.
 
-    It ends early, leaving later symbols undefined, once every row has ended or after `count`.
-
-    Args:
-      state: the state from `network.initial_state` and `with_memory`, or from the previous chunk,
-        whose length must have been a multiple of `network.block`.
-      count: int32 scalar, number of symbols to draw; None: one for each noise vector.
+    It ends early, leaving later symbols undefined, once every row has ended or after `count`. The
+    state is that of `network.initial_state` and `with_memory`, or of the previous chunk, whose
+    length must have been a multiple of `network.block`.
     """
     batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
     noise = _in_blocks(noise, block)

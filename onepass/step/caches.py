@@ -23,9 +23,8 @@ def write_keyed(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Write rows to a cache; return the keys' rows in the order of `keys.times`, and the cache.
 
-    Args:
-      cache: [horizon, ...], or [window, ...] with time t in slot t modulo the window.
-      rows: [..., n, ...] with time at `axis`; the first row belongs to time step `position`.
+    The cache is [horizon, ...], or [window, ...] with time t in slot t modulo the window. Of the
+    rows, with time at `axis`, the first belongs to time step `position`.
     """
     rest = [i for i in range(rows.shape.rank) if i != axis]
     back = [1 + rest.index(i) if i != axis else 0 for i in range(rows.shape.rank)]

@@ -76,11 +76,8 @@ class Incremental:
     ) -> State:
         """Return the state before the first time step, tensors by name.
 
-        Args:
-          length: number of time steps that will be processed; only used if `has_horizon`.
-
-        Raises:
-          ValueError: a layer's table has fewer positions than `length`.
+        The number of time steps, `length`, matters only if `has_horizon`. Raises ValueError if a
+        layer's table has fewer positions.
         """
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         shapes = tuple(tuple(each.shape) for each in fixed)
@@ -149,12 +146,8 @@ class Incremental:
     ) -> tuple[tf.Tensor, State]:
         """Return the parameters [batch, n, parameters] of the next n time steps, and the new state.
 
-        Args:
-          inputs: [batch, n, ...] with static n.
-
-        Raises:
-          ValueError: the batch size or n is not static, or the state was made for fewer time steps,
-            which only eager calls detect.
+        Inputs and conditions are [batch, n, ...] with static n. Raises ValueError if the batch size
+        or n is not static, or the state was made for fewer steps, which only eager calls detect.
         """
         inputs = tf.convert_to_tensor(inputs)
         if None in inputs.shape[:2]:

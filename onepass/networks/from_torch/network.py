@@ -31,10 +31,8 @@ Values = dict[str, Any]
 class TorchNetwork(tf.Module):
     """A PyTorch network as a function of tensors of TensorFlow.
 
-    Attributes:
-      weights: variables by the names of the module's parameters; those that did not require a
-        gradient are not trainable.
-      input_signature: spec of the elements, and of the conditions in order.
+    `weights` are variables by the names of the module's parameters; those that did not require a
+    gradient are not trainable. `input_signature` has the elements' spec, then the conditions'.
     """
 
     def __init__(self, graph: Graph) -> None:
