@@ -315,13 +315,13 @@ class Autoregressive(Model):
             draw.method, noise, condition, heat, prompt, shared, draw.draft
         )
         if prompt is not None:
-            symbols = prompt.filled(symbols)
+            symbols = prompt.fill_ended(symbols)
         elements = self.codec.decode(symbols).numpy()
         if not return_log_prob:
             return elements
         nats = self.compiled.function("log_prob", self._log_prob)(symbols, condition).numpy()
         if prompt is not None:
-            nats[prompt.ended(symbols).numpy()] = 0.0
+            nats[prompt.find_ended(symbols).numpy()] = 0.0
         return elements, nats
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:

@@ -74,7 +74,9 @@ class ImageConditionals:
         """Return True, since all images of a batch are decoded together."""
         return True
 
-    def known(self, levels: np.ndarray, condition: dict, coding: Coding) -> Iterator[Known]:
+    def iterate_elements(
+        self, levels: np.ndarray, condition: dict, coding: Coding
+    ) -> Iterator[Known]:
         """Yield the pixels of images [batch, size, size, channels] to encode, part by part."""
         parts = self._conditionals({"levels": tf.constant(levels), **condition})
         for name, (hidden, own) in parts.items():

@@ -74,7 +74,7 @@ class MixturePixels:
         if self._mixture is not None and before is not None:
             channel += 1
             self._before.append(before / half - 1.0)
-            weights, weight_off = self._mixture.given(before)
+            weights, weight_off = self._mixture.condition_on_levels(before)
         means, off = self.parameters[:, 1 + channel], self.off[:, 1 + channel]
         off = off + self.prediction_off[:, channel, None]
         means = means + self.prediction[:, channel, None]

@@ -160,7 +160,7 @@ def _log_prob(
     def find_log_prob() -> tf.Tensor:
         length = tf.shape(elements)[1] if model.order == "time" else None
         nats = tf.cast(model.log_prob(elements, conditions.of(given, length)), tf.float32)
-        return nats if prompt is None else tf.where(prompt.ended(symbols), 0.0, nats)
+        return nats if prompt is None else tf.where(prompt.find_ended(symbols), 0.0, nats)
 
     def nothing() -> tf.Tensor:
         return tf.zeros(tf.shape(elements), tf.float32)
@@ -246,7 +246,7 @@ def _of_passes(
         symbols = drawn(source.key[0], row, _heat(model, given), conditions.of(given), prompt)
         symbols = tf.ensure_shape(symbols, [1, *shape])
         if prompt is not None:
-            symbols = prompt.filled(symbols)
+            symbols = prompt.fill_ended(symbols)
         elements = model.codec.decode(symbols)
         nats = _log_prob(model, conditions, elements, prompt, given)
         made = {output: tf.cast(elements[0], signature.outputs[output].dtype), LOG_PROB: nats[0]}

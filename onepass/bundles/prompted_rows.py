@@ -144,7 +144,7 @@ class Rows:
         )
         symbols = symbols[:, : part.count]
         missing = part.count - tf.shape(symbols)[1]
-        return part.prompt.filled(tf.pad(symbols, [[0, 0], [0, missing]])), ended, state
+        return part.prompt.fill_ended(tf.pad(symbols, [[0, 0], [0, missing]])), ended, state
 
     def _read_prefix(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
         """Read as much of the prefix as passes can; return what was read and the state after it."""

@@ -57,13 +57,15 @@ class Conditionals(Protocol):
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
         """Return whether elements of this container shape can be decoded in a few seconds."""
 
-    def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
+    def iterate_elements(
+        self, levels: np.ndarray, condition: Any, coding: Coding
+    ) -> Iterator[Known]:
         """Yield all elements of a stream, given their int32 levels, in the order of decoding."""
 
     def read(
         self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Decode int32 levels, which `decoder.pixels` returns, in the order of `known`."""
+        """Decode int32 levels from `decoder.pixels`, in the order of `iterate_elements`."""
 
 
 def encode(
@@ -76,7 +78,7 @@ def encode(
     """Encode levels as one stream; raise UserError for a level of probability zero."""
     layout, done = conditionals.layout(levels.shape), 0
     encoder = Encoder(layout)
-    for known in conditionals.known(levels, condition, coding):
+    for known in conditionals.iterate_elements(levels, condition, coding):
         odds, before = [], None
         for own in known.levels.T:
             distribution = known.channels(before)

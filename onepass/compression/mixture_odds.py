@@ -148,10 +148,10 @@ def _extreme_odds(
     masses = np.zeros(4)  # least and largest mass of the upper half, then of the lower half
     for k in range(means.shape[1]):
         inverse = math.exp(-log_scales[i, k])
-        own = (means[i, k], inverse, mean_off[i, k], components.stretch_of(scale_off[i, k]))
-        a = components.extremes(low, levels, *own, normal)
-        b = components.extremes(low + half, levels, *own, normal)
-        c = components.extremes(low + 2 * half, levels, *own, normal)
+        mean, off, stretch = means[i, k], mean_off[i, k], components.stretch_of(scale_off[i, k])
+        a = components.extremes(low, levels, mean, inverse, off, stretch, normal)
+        b = components.extremes(low + half, levels, mean, inverse, off, stretch, normal)
+        c = components.extremes(low + 2 * half, levels, mean, inverse, off, stretch, normal)
         upper = components.mass_range(b[0], b[1], c[0], c[1])
         lower = components.mass_range(a[0], a[1], b[0], b[1])
         few = math.exp(log_weights[i, k] - largest - weight_off[i, k])

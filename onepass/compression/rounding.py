@@ -239,7 +239,7 @@ def choose(
     """
     chosen = np.zeros(-(-len(t) // group), np.int64)
     totals, bits_each = np.zeros(len(chosen)), group * t.shape[1]
-    odds = (t.ravel(), margin.ravel(), bit.ravel(), steps.ravel())
     search: Any = _search
-    search(*odds, bits_each, counts_of(bits), grids().costs, chosen, totals)
+    t, margin, bit, steps = (each.ravel() for each in (t, margin, bit, steps))
+    search(t, margin, bit, steps, bits_each, counts_of(bits), grids().costs, chosen, totals)
     return chosen, totals.sum() + bits * len(chosen)

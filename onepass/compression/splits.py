@@ -52,7 +52,7 @@ class Mixture(NamedTuple):
             bounded(arrays, self.tolerances, low, sizes, t, margin)
         return Split(t, margin)
 
-    def given(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def condition_on_levels(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the log weights given levels [elements], and their tolerances.
 
         The components must be logistic. The log weights are determined up to a constant per

@@ -69,8 +69,10 @@ class SymbolConditionals:
         found = np.unravel_index(number, [shape[axis] for axis in order])
         return tuple(int(found[order.index(axis)]) for axis in range(len(shape)))
 
-    def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
-        """See `Conditionals.known`."""
+    def iterate_elements(
+        self, levels: np.ndarray, condition: Any, coding: Coding
+    ) -> Iterator[Known]:
+        """See `Conditionals.iterate_elements`."""
         window = self._window or levels.shape[1]
         for start in range(0, levels.shape[1], window):
             first, stop = max(0, start - self._past), start + window

@@ -141,7 +141,7 @@ def recalling(temperature: Any, symbols: tf.Tensor, levels: int | None) -> Any:
     )
 
 
-def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
+def adjust_logits(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
     """Return the logits [..., levels] as they are before the temperature and truncation."""
     if choice.asks("logit_bias"):
         logits += tf.cast(choice.logit_bias, logits.dtype)
@@ -164,7 +164,7 @@ def adjusted(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
 
 def truncate_logits(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
     """Return the logits, adjusted, with -inf for symbols that may not be drawn."""
-    logits = adjusted(logits, choice)
+    logits = adjust_logits(logits, choice)
     if not choice.asks("top_k", "top_p", "min_p"):
         return logits
     # A small temperature would make large logits infinite, so the largest is shifted to 0.

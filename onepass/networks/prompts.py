@@ -47,18 +47,18 @@ class Prompt(NamedTuple):
         positions = position + tf.range(tf.shape(drawn)[1])
         return tf.gather(self.stop, drawn) & (positions >= self.known[:, tf.newaxis])
 
-    def ended(self, symbols: tf.Tensor) -> tf.Tensor:
+    def find_ended(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return which symbols come after the one that ends their row, bool [batch, n]."""
         is_end = tf.cast(self.ends(symbols), tf.int32)
         return tf.cumsum(is_end, 1) - is_end > 0
 
-    def filled(self, symbols: tf.Tensor) -> tf.Tensor:
+    def fill_ended(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return symbols [batch, n, ...] of which those after a row's end equal the one at it."""
         if not self.stops:
             return symbols
         first = tf.argmax(tf.cast(self.ends(symbols), tf.int32), 1, tf.int32)
         last = tf.gather(symbols, first, axis=1, batch_dims=1)[:, tf.newaxis]
-        return tf.where(self.ended(symbols), last, symbols)
+        return tf.where(self.find_ended(symbols), last, symbols)
 
 
 def prompt_of(
@@ -115,7 +115,7 @@ class Following:
         if self._prompt is None or not self._prompt.stops:
             return found
         now = self._prompt.after(self._position)
-        found = now.filled(found)
+        found = now.fill_ended(found)
         if self._last is not None:
             found = tf.where(self._ended[:, tf.newaxis], self._last, found)
         self._ended |= tf.reduce_any(now.ends(found), 1)

@@ -140,14 +140,12 @@ def _candidate(
     rows = tf.shape(address.rows)[0]
     numbers = count * CANDIDATES + tf.range(CANDIDATES)
     seeds = noise.fold_in(noise.fold_in(address.seed, DRAWING), numbers)
-    where = (
-        tf.repeat(seeds, rows, 0),
-        tf.tile(address.rows, [CANDIDATES]),
-        tf.tile(address.start, [CANDIDATES]),
-        1,
-    )
-    own, uniform = p.likelihood.noise(*where), noise.uniform(*where, lane=1)
-    drawn = p.likelihood.sample(p.parameters, tf.reshape(own, [CANDIDATES, rows, own.shape[-1]]))
+    seeds = tf.repeat(seeds, rows, 0)
+    every_row, start = (tf.tile(x, [CANDIDATES]) for x in (address.rows, address.start))
+    symbols_noise = p.likelihood.noise(seeds, every_row, start, 1)
+    uniform = noise.uniform(seeds, every_row, start, 1, lane=1)
+    symbols_noise = tf.reshape(symbols_noise, [CANDIDATES, rows, symbols_noise.shape[-1]])
+    drawn = p.likelihood.sample(p.parameters, symbols_noise)
     uniform = tf.reshape(uniform[:, 0, 0], [CANDIDATES, rows])
     suits = uniform < -tf.math.expm1(q.log_prob(drawn) - p.log_prob(drawn))
     number = tf.range(CANDIDATES)[:, tf.newaxis]

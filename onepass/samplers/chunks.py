@@ -120,8 +120,9 @@ def in_chunks(
         part = (
             None if condition is None else pad_chunk(condition[:, first : first + length], length)
         )
-        given = state, part, noise(first, length), temperature
-        symbols, found, state = sampler.generate_chunk(*given)
+        symbols, found, state = sampler.generate_chunk(
+            state, part, noise(first, length), temperature
+        )
         if passes is not None and sampler.found == "passes":
             passes.add(int(found), length)
         yield np.asarray(symbols)[:, : count - done]

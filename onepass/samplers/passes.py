@@ -21,7 +21,7 @@ class Settled(NamedTuple):
     passes: tf.Tensor
     moved: tf.Tensor  # int32 [], number of final symbols that the last pass drew otherwise
 
-    def checked(self) -> tf.Tensor:
+    def check_symbols(self) -> tf.Tensor:
         """Return the symbols; raise UnsupportedNetworkError if some depend on those after them."""
         moved, count = int(self.moved), int(tf.size(self.symbols))
         if moved <= MOVED * count:

@@ -75,7 +75,7 @@ class Samplers:
         if method == "cached":
             return self._sample_cached(noise, condition, temperature, prompt, shared)
         drawn = self._whole(method)(noise, condition, temperature, prompt)
-        return drawn.checked() if isinstance(drawn, Settled) else drawn
+        return drawn.check_symbols() if isinstance(drawn, Settled) else drawn
 
     def find_registered(self, method: str = "auto") -> Any:
         """Return the sampler registered for the network and the method, or None."""

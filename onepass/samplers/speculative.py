@@ -128,8 +128,8 @@ def speculative(
         part = over_time(lambda x: tf.gather(x, rows, axis=1), condition)
         heat = with_counts(temperature, *memory) if memory else temperature
         now = Block(tf.gather(noise, rows, axis=1), part, heat)
-        given = _prompt_block(prompt, batch, number * block, block)
-        done = settle_block(passes, distribution, coupling, draft, now, states, given)
+        symbols, known = _prompt_block(prompt, batch, number * block, block)
+        done = settle_block(passes, distribution, coupling, draft, now, states, symbols, known)
         memory = tuple(counts_after(counts, done.symbols) for counts in memory)
         written = drawn.write(number, done.symbols)
         return number + 1, done.states, written, count + done.passes, *memory
@@ -163,16 +163,16 @@ def settle_block(
     draft: Draft,
     block: Block,
     states: Any,
-    given: tuple[tf.Tensor, tf.Tensor],
+    symbols: tf.Tensor,
+    known: tf.Tensor,
 ) -> Settled:
     """Run passes over a block until all its symbols are final; a pure function.
 
-    Args:
-      states: the states of the model and of the draft before the block.
-      given: symbols int32 [batch, n], and the number of known ones in each row, int32 [batch].
+    The states of model and draft are those before the block. Of its symbols int32 [batch, n], the
+    first `known`, int32 [batch], are final.
     """
     before, drafted = states
-    (batch, size), index = given[0].shape, tf.range(given[0].shape[1])
+    (batch, size), index = symbols.shape, tf.range(symbols.shape[1])
 
     def one_pass(progress: Settled) -> Settled:
         known = progress.known
@@ -184,8 +184,8 @@ def settle_block(
         density = getattr(draft, "conditionals", None)
         q = None if density is None else density(memory)
         heat = recalling(block.temperature, guess, distribution.levels)
-        given_guess = block._replace(temperature=heat)
-        kept, fresh = rule(guess, SymbolDistributions(distribution, parameters), q, given_guess)
+        p = SymbolDistributions(distribution, parameters)
+        kept, fresh = rule(guess, p, q, block._replace(temperature=heat))
         kept |= index < known[:, tf.newaxis]
         first = tf.reduce_min(tf.where(kept, size, index), 1)
         return Settled(
@@ -199,7 +199,8 @@ def settle_block(
         )
 
     none, start = tf.zeros([batch], tf.int32), tf.constant(0)
-    first = Settled(*given, tf.constant(True), none, start, draft.memory(block), states)
+    memory = draft.memory(block)
+    first = Settled(symbols, known, tf.constant(True), none, start, memory, states)
     done = tf.while_loop(
         lambda progress: progress.open,
         lambda progress: [one_pass(progress)],

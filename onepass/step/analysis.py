@@ -149,7 +149,7 @@ class Analysis:
         if op.type == "BatchToSpaceND" and any(node.kinds):
             short, long = (convolution.Dilated.ending_at(x) for x in (op, node.longer))
             if short is None or long is None:
-                raise node.unsupported("it does not end a dilated convolution")
+                raise node.unsupported_error("it does not end a dilated convolution")
             return convolution.dilated_convolution(node, short, long)
         if op.type in indexing.INDEXED and (whole := indexing.Indexed.ending_at(op)):
             return indexing.index_part(node, whole)
@@ -164,7 +164,7 @@ class Analysis:
         for index, kind in tables.items():
             delays = part.delays.get(index, (0,))
             if len(delays) > 1:
-                raise node.unsupported("it reads a table of positions at several delays")
+                raise node.unsupported_error("it reads a table of positions at several delays")
             part.tables[index] = TableRead(kind.axes[0], None, delays[0])
         return part
 
@@ -239,7 +239,7 @@ def _whole(op: tf.Operation) -> convolution.Dilated | indexing.Indexed | None:
 def _apply_rule(node: Node) -> Part:
     if node.type not in RULES:
         node.refuse_kinds()
-        raise node.unsupported("there is no rule for it; `rule` registers one")
+        raise node.unsupported_error("there is no rule for it; `rule` registers one")
     part = RULES[node.type](node)
     if not isinstance(part, Part):
         raise TypeError(f"the rule for {node.type} must return a Part, got {part!r}.")

@@ -22,15 +22,15 @@ def convolution(node: Node) -> Part:
     if stream.axis == 0:
         return rowwise(node)
     if stream.axis == 3 or stream.is_merged:
-        raise node.refused("convolves over another axis that time was merged with")
+        raise node.refusal_error("convolves over another axis that time was merged with")
     if node.op.get_attr("data_format") != b"NHWC":
-        raise node.unsupported("its channels must come last")
+        raise node.unsupported_error("its channels must come last")
     axis = stream.axis
     taps = node.op.inputs[1].shape[axis - 1]
     dilation = node.op.get_attr("dilations")[axis]
     front, after = _padding(node, axis, (taps - 1) * dilation)
     stream, delays = _windows(node, stream, taps, dilation, (front, after))
-    kind = node.grown(0, stream)
+    kind = node.derive_kind(0, stream)
     # A kernel that extends only along time is a single product of all taps, which is faster.
     flat = node.op.inputs[1].shape[2 - axis] == 1 and node.op.inputs[0].shape[3 - axis] == 1
     run = _flat(node.type, axis - 1) if flat else _tapwise(node.op, axis)
@@ -83,21 +83,21 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     conv_axis = whole.conv_axis(axis)
     kernel = whole.inner.inputs[1].shape
     if stream.is_merged or blocks.prod() != blocks[axis - 1] or kernel[2 - conv_axis] != 1:
-        raise node.unsupported("it is dilated along an axis other than time")
+        raise node.unsupported_error("it is dilated along an axis other than time")
     dilation = int(blocks[axis - 1] * whole.inner.get_attr("dilations")[conv_axis])
     pairs = (whole, node.op), (longer, node.longer)
     bounds = [_bounds(node, part, op, axis) for part, op in pairs]
     if bounds[0] != bounds[1]:
-        raise node.refused("depends on the length of its input")
+        raise node.refusal_error("depends on the length of its input")
     stream, delays = _windows(node, stream, kernel[conv_axis - 1], dilation, bounds[0])
-    kind = node.grown(0, stream)
+    kind = node.derive_kind(0, stream)
     return Part([kind], _flat(whole.inner.type, conv_axis - 1), {0: delays})
 
 
 def _static_array(node: Node, tensor: tf.Tensor) -> np.ndarray:
     value = static_value(tensor)
     if value is None:
-        raise node.unsupported("an argument that must be constant is computed")
+        raise node.unsupported_error("an argument that must be constant is computed")
     return value
 
 

@@ -110,7 +110,7 @@ def index_part(node: Node, whole: Indexed) -> Part:
     """Return how a step runs a gather or scatter with its join; the node's inputs are `sources`."""
     node.refuse_kinds()
     if any(isinstance(kind, Table) for kind in node.kinds):
-        raise node.unsupported("it indexes a table of positions")
+        raise node.unsupported_error("it indexes a table of positions")
     streams = node.streams()
     lead = _lead(node, whole)
     unmerged = [dataclasses.replace(stream, outer=1, inner=1) for stream in streams]
@@ -126,7 +126,7 @@ def index_part(node: Node, whole: Indexed) -> Part:
     if node.type in UPDATES and isinstance(node.kinds[0], Stream):
         first = node.kinds[0]
         like = dataclasses.replace(like, outer=first.outer, inner=first.inner)
-    kind = node.grown(0, like)
+    kind = node.derive_kind(0, like)
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         given = [delays[0] for delays in inputs]
@@ -149,7 +149,7 @@ def _lead(node: Node, whole: Indexed) -> Lead:
     axes = moving_axes(whole.joined.outputs[0], longer)
     found = [kind for kind in node.kinds[len(whole.values) :] if isinstance(kind, Stream)]
     if len(axes) != 1 or not found or len({(each.outer, each.inner) for each in found}) > 1:
-        raise node.unsupported("its indices are not computed for each time step")
+        raise node.unsupported_error("its indices are not computed for each time step")
     outer, inner = found[0].outer, found[0].inner
     size = whole.joined.outputs[0].shape[axes[0]]
     return Lead(axes[0], outer, inner, size // (outer * inner))
@@ -168,7 +168,7 @@ class _Columns:
                 columns = self._split(value)
                 self._known[number] = [self._column(node, each) for each in columns]
         if not any(each is None for known in self._known.values() for each in known):
-            raise node.unsupported("no index numbers its time steps")
+            raise node.unsupported_error("no index numbers its time steps")
 
     def _split(self, value: np.ndarray) -> list[np.ndarray]:
         if self._whole.joined.type == "Pack":
@@ -185,7 +185,9 @@ class _Columns:
             if np.array_equal(times, lead.number_rows(times.shape, lead.rows, is_merged)):
                 self.is_merged = is_merged
                 return None
-        raise node.unsupported("its indices depend on the time in another way than by counting it")
+        raise node.unsupported_error(
+            "its indices depend on the time in another way than by counting it"
+        )
 
     def join_columns(self, computed: list[tf.Tensor], rows: int) -> tf.Tensor:
         parts, waiting = [], list(computed)
@@ -224,7 +226,7 @@ def gather(node: Node) -> Part:
         axis = int(node.static(2)) % node.op.inputs[0].shape.rank
         is_shared = table.axis < node.op.get_attr("batch_dims")  # every row has its own indices
         if axis == table.axis or (isinstance(indices, Stream) and not is_shared):
-            raise node.refused("reads time steps by index (GatherV2)")
+            raise node.refusal_error("reads time steps by index (GatherV2)")
     return rowwise(node)
 
 
@@ -235,7 +237,7 @@ def plain_indices(node: Node) -> Part:
     if isinstance(first, Stream) and (
         node.kinds[1] is not None or first.axis < int(indices.shape[-1])
     ):
-        raise node.unsupported("it reads or writes time steps by index")
+        raise node.unsupported_error("it reads or writes time steps by index")
     return rowwise(node)
 
 
@@ -245,8 +247,8 @@ def scatter_part(node: Node) -> Part:
     node.refuse_kinds(but=[2])
     stream = node.kinds[1]
     if not isinstance(stream, Stream) or node.kinds[0] is not None or stream.is_merged:
-        raise node.unsupported("it writes time steps by index")
-    kind: Kind = node.grown(0, stream)
+        raise node.unsupported_error("it writes time steps by index")
+    kind: Kind = node.derive_kind(0, stream)
     shape, axes = node.op.outputs[0].shape.as_list(), node.moving(0)
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:

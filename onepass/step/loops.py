@@ -28,7 +28,7 @@ def list_of_rows(node: Node) -> Part:
     """Return how a step runs TensorListFromTensor, which lists the rows of a time-major tensor."""
     stream = node.only()
     if stream.axis != 0 or stream.is_merged:
-        raise node.unsupported("time must be the first axis of a tensor that becomes a list")
+        raise node.unsupported_error("time must be the first axis of a tensor that becomes a list")
     return Part([stream], lambda inputs, call: [inputs[0][0]], is_alias=True)
 
 
@@ -36,7 +36,7 @@ def list_of_rows(node: Node) -> Part:
 def stacked_list(node: Node) -> Part:
     """Return how a step runs TensorListStack, which stacks a list written by a loop."""
     stream = node.first("its list was not written by a loop over time")
-    return Part([node.grown(0, stream)], lambda inputs, call: [inputs[0][0]])
+    return Part([node.derive_kind(0, stream)], lambda inputs, call: [inputs[0][0]])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +114,9 @@ def loop(node: Node) -> Part:
     # Rows that are equal at all time steps have no delay.
     offsets = {stream.offset for stream in streams if stream.offset is not None}
     if not offsets:
-        raise node.unsupported("all rows that it reads are equal")
+        raise node.unsupported_error("all rows that it reads are equal")
     if min(offsets) < 0:
-        raise node.unsupported("the first time steps were dropped before it")
+        raise node.unsupported_error("the first time steps were dropped before it")
     offset, end, ahead = align_streams(node, streams)
     stream = Stream(0, offset, end, ahead=ahead)
     every = alignment(node, offset)
@@ -172,7 +172,7 @@ def _body(node: Node) -> Body:
             found["states"].append(index)
     body = Body(node.op.name, graph, **{name: tuple(indices) for name, indices in found.items()})
     if not body.reads:
-        raise node.unsupported("it reads no list of the sequence's rows")
+        raise node.unsupported_error("it reads no list of the sequence's rows")
     _check_use(node, body)
     for index, kind in enumerate(node.kinds):
         used = index in body.states or _is_read(graph.inputs[index], graph.outputs[index])
@@ -191,15 +191,15 @@ def _check_use(node: Node, body: Body) -> None:
         consumers = [op for op in body.graph.inputs[index].consumers() if op.type != "Identity"]
         at_counter = all(source_of(op.inputs[1]).name in counters for op in consumers)
         if not at_counter or any(op.type != "TensorListGetItem" for op in consumers):
-            raise node.unsupported("it does not read the sequence in order")
+            raise node.unsupported_error("it does not read the sequence in order")
     for index in body.writes:
         written = source_of(body.graph.outputs[index]).op
         if source_of(written.inputs[1]).name not in counters:
-            raise node.unsupported("it does not write its results in order")
+            raise node.unsupported_error("it does not write its results in order")
     for index in body.counters:
         for op in body.graph.inputs[index].consumers():
             if op.type not in ("TensorListGetItem", "TensorListSetItem", "Identity", *ADDITIONS):
-                raise node.unsupported("it depends on the position in the sequence")
+                raise node.unsupported_error("it depends on the position in the sequence")
 
 
 def _readers(rows: tf.Tensor) -> list[tf.Operation]:

@@ -44,13 +44,13 @@ def reduction(node: Node, groups: Groups) -> Part:
             [Refused(f"{node.layer} reads all of the sequence at once ({node.type})")], None
         )
     if kind.key not in axes:
-        made = kind.moved(*same_order(node, 0, kind))
+        made = kind.with_axes(*same_order(node, 0, kind))
         return Part([plain(made)], replay_operation(node), group=kind.group)
     groups.unbounded.add(kind.group)
     if node.type == "Mean":
-        raise node.refused("averages over all time steps (Mean)")
+        raise node.refusal_error("averages over all time steps (Mean)")
     by = "" if kind.outer * kind.inner == 1 else node.layer
-    stream = node.grown(0, Stream(0, 0, ENDLESS, kind.outer, kind.inner, merged_by=by))
+    stream = node.derive_kind(0, Stream(0, 0, ENDLESS, kind.outer, kind.inner, merged_by=by))
     return Part([stream], replay_operation(node), group=kind.group)
 
 

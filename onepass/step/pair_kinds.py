@@ -22,15 +22,15 @@ def only_pairs(node: Node) -> Pairs:
     """Return the kind of the first input; raise an error unless it is a tensor of pairs."""
     kind = node.kinds[0]
     if not isinstance(kind, Pairs):
-        raise node.unsupported("its input is not a tensor of pairs")
+        raise node.unsupported_error("its input is not a tensor of pairs")
     return kind
 
 
 def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
     if (kind.offset or 0) < 0:
-        raise node.unsupported("its first time steps were dropped")
+        raise node.unsupported_error("its first time steps were dropped")
     if kind.is_merged and (kind.offset or not is_query or node.type not in PRODUCTS):
-        raise node.unsupported("time was merged with another axis")
+        raise node.unsupported_error("time was merged with another axis")
     return (kind.offset or 0,)
 
 
@@ -79,7 +79,7 @@ def merged_group(node: Node, groups: Groups, query: int | str, axes: Sequence) -
 def turn(node: Node, groups: Groups, group: str) -> Exception:
     """Return `Turned`, to swap a group's axes, or an error if they have already been swapped."""
     if group in groups.turned:
-        return node.unsupported("it mixes queries with keys")
+        return node.unsupported_error("it mixes queries with keys")
     return Turned(group)
 
 
@@ -89,7 +89,7 @@ def check_growth(node: Node, output: int, made: Pairs) -> Pairs:
     tensors = [op.outputs[output] for op in (node.op, node.longer)]
     for axis, entries in ((made.query, made.outer * made.inner), (made.key, 1)):
         if tensors[1].shape[axis] - tensors[0].shape[axis] != growth * entries:
-            raise node.unsupported("its axes do not grow by one entry per time step")
+            raise node.unsupported_error("its axes do not grow by one entry per time step")
     return made
 
 
@@ -97,7 +97,7 @@ def same_order(node: Node, output: int, like: Pairs) -> tuple[int, int]:
     """Return the query and key axes of an output that has them in the same order as its input."""
     axes = node.moving(output)
     if len(axes) != 2:
-        raise node.unsupported("it does not keep both time axes")
+        raise node.unsupported_error("it does not keep both time axes")
     first, second = axes
     return (first, second) if like.query < like.key else (second, first)
 

@@ -24,7 +24,7 @@ def product(node: Node, groups: Groups) -> Part:
         query, key = _letters(node, groups, growing, target)
         group = node.op.name
     if any(letter not in (query, key) for letters in growing for letter in letters):
-        raise node.unsupported("three axes of its output grow with time")
+        raise node.unsupported_error("three axes of its output grow with time")
     if query not in target:
         raise turn(node, groups, group)
     merged = [
@@ -33,7 +33,7 @@ def product(node: Node, groups: Groups) -> Part:
         if query in letters and isinstance(kind, Stream | Pairs)
     ]
     if len(set(merged)) > 1:
-        raise node.unsupported("the query's time was merged with another axis")
+        raise node.unsupported_error("the query's time was merged with another axis")
     outer, inner = merged[0] if merged else (1, 1)
     reads = Reads(node)
     for index, letters in enumerate(growing):
@@ -47,7 +47,7 @@ def product(node: Node, groups: Groups) -> Part:
         kind: Kind = check_growth(node, 0, made)
     else:
         by = "" if outer * inner == 1 else node.layer
-        kind = node.grown(0, Stream(0, 0, ENDLESS, outer, inner, merged_by=by))
+        kind = node.derive_kind(0, Stream(0, 0, ENDLESS, outer, inner, merged_by=by))
         _note_weights(node, groups, growing, group)
     return reads.part([kind], replay_operation(node), group)
 
@@ -90,7 +90,7 @@ def _letters(
     every = dict.fromkeys(letter for letters in growing for letter in letters)
     kept = sorted((letter for letter in every if letter in target), key=target.index)
     if len(every) != 2 or not kept:
-        raise node.unsupported("three axes of its output grow with time")
+        raise node.unsupported_error("three axes of its output grow with time")
     if len(kept) == 2:
         first, second = groups.axes(node.op.name, 0, 1)
         return kept[first], kept[second]

@@ -15,7 +15,7 @@ def transpose(node: Node) -> Part:
     """Return how a step runs a transpose."""
     kind = only_pairs(node)
     order = [int(axis) for axis in node.static(1)]
-    made = kind.moved(order.index(kind.query), order.index(kind.key))
+    made = kind.with_axes(order.index(kind.query), order.index(kind.key))
     return Part([made], replay_operation(node), group=kind.group)
 
 
@@ -29,7 +29,7 @@ def reshape(node: Node) -> Part:
         divmod(parts[0][i] * size, parts[1][i]) for i, size in ((0, kind.outer), (1, kind.inner))
     )
     if left or right or parts[0][2] != parts[1][2]:
-        raise node.unsupported("it merges the keys' axis with another one")
+        raise node.unsupported_error("it merges the keys' axis with another one")
     made = dataclasses.replace(kind, query=query, key=key, outer=outer, inner=inner)
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
@@ -55,7 +55,7 @@ def band_part(node: Node) -> Part:
     kind, rank = only_pairs(node), node.op.inputs[0].shape.rank
     is_last = {kind.query, kind.key} == {rank - 2, rank - 1}
     if not is_last or kind.outer * kind.inner != 1:
-        raise node.unsupported("its last two axes are not those of time")
+        raise node.unsupported_error("its last two axes are not those of time")
     below, above = int(node.static(1)), int(node.static(2))
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
@@ -73,8 +73,8 @@ def slice_pairs(node: Node) -> Part:
     """Return how a step runs a slice along axes other than the two time axes."""
     kind = only_pairs(node)
     if len(node.moving(0)) != 2:
-        raise node.unsupported("it reads some of the pairs")
-    made = kind.moved(*same_order(node, 0, kind))
+        raise node.unsupported_error("it reads some of the pairs")
+    made = kind.with_axes(*same_order(node, 0, kind))
     for axis in (kind.query, kind.key):
         _require_all(node, axis)
     bounds = [node.bounds(i)[0].copy() for i in range(1, len(node.op.inputs))]
@@ -100,4 +100,4 @@ def _require_all(node: Node, axis: int) -> None:
     if entry is None:
         return
     if len(set(sizes)) > 1 or (node.type == "StridedSlice" and node.entry(3, entry) != 1):
-        raise node.unsupported("it reads some of the pairs")
+        raise node.unsupported_error("it reads some of the pairs")

@@ -50,7 +50,7 @@ def pairs(node: Node, groups: Groups) -> Part:
     """Return how a step runs an operation on pairs; raise Turned to swap a group's axes."""
     node.refuse_kinds(but=[1] if node.type in (*SHAPED, "Reshape") else [])
     if any(isinstance(kind, Table) and len(kind.axes) > 2 for kind in node.kinds):
-        raise node.unsupported("three axes of its input grow with time")
+        raise node.unsupported_error("three axes of its input grow with time")
     if node.type in PRODUCTS:
         return product(node, groups)
     if node.type in ("Softmax", "LogSoftmax"):
@@ -69,13 +69,13 @@ def pairs(node: Node, groups: Groups) -> Part:
         return slice_pairs(node)
     if node.type in SHAPED or node.type in PLAIN or node.type in ELEMENTWISE:
         return _elementwise(node, groups)
-    raise node.unsupported("there is no rule for it on pairs of time steps")
+    raise node.unsupported_error("there is no rule for it on pairs of time steps")
 
 
 def _elementwise(node: Node, groups: Groups) -> Part:
     moving = node.moving(0)
     if len(moving) != 2:
-        raise node.unsupported("it does not keep both time axes")
+        raise node.unsupported_error("it does not keep both time axes")
     aligned = {i: _align_axes(node, i, moving) for i, k in enumerate(node.kinds) if growing_axes(k)}
     first = next((i for i, kind in enumerate(node.kinds) if isinstance(kind, Pairs)), None)
     if first is None:
@@ -95,9 +95,9 @@ def _elementwise(node: Node, groups: Groups) -> Part:
             made, outer=before.outer, inner=before.inner, is_softmax=before.is_softmax
         )
         if (made.outer, made.inner) != (1, 1) and len(aligned) > 1:
-            raise node.unsupported("the query's time was merged with another axis")
+            raise node.unsupported_error("the query's time was merged with another axis")
     kinds: list[Kind] = [
-        check_growth(node, i, made.moved(*same_order(node, i, made)))
+        check_growth(node, i, made.with_axes(*same_order(node, i, made)))
         for i in range(node.num_outputs)
     ]
     return reads.part(kinds, _run_with_shape(node, made), group)
@@ -109,7 +109,7 @@ def _align_axes(node: Node, index: int, moving: list[int]) -> list[int]:
     if len(growing) == 2:
         return [moving[sorted(growing).index(axis)] for axis in growing]
     if node.type in PLAIN:
-        raise node.unsupported("it makes pairs of time steps in a way that has no rule")
+        raise node.unsupported_error("it makes pairs of time steps in a way that has no rule")
     ranks = [tensor.shape.rank for tensor in (node.op.outputs[0], node.op.inputs[index])]
     return [growing[0] + ranks[0] - ranks[1]]
 
@@ -121,7 +121,7 @@ def _run_with_shape(node: Node, made: Pairs) -> Run:
     if node.type == "Tile":
         for axis, size in enumerate(node.op.inputs[0].shape):
             if size not in (1, shape[axis]):
-                raise node.unsupported("it repeats an axis of several entries")
+                raise node.unsupported_error("it repeats an axis of several entries")
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         sizes = list(shape)

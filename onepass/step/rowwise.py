@@ -23,7 +23,7 @@ ELEMENTWISE = types_of("""
     Sqrt Square SquaredDifference StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy
     ZerosLike
 """)
-# Operations whose output must keep the time axis, or `Node.grown` refuses them.
+# Operations whose output must keep the time axis, or `Node.derive_kind` refuses them.
 OVER_CHANNELS = types_of("""
     All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims FFT IFFT
     IRFFT L2Loss LogSoftmax LowerBound MatMul MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max Mean
@@ -39,7 +39,7 @@ LIKE = ("ZerosLike", "OnesLike")
 def align_streams(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tuple[str, ...]]:
     """Return offset, end and lookahead of an output whose row i is computed from input rows i."""
     if len({(stream.outer, stream.inner) for stream in streams}) > 1:
-        raise node.unsupported("its inputs have their axes merged in different ways")
+        raise node.unsupported_error("its inputs have their axes merged in different ways")
     ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
     offsets = [stream.offset for stream in streams if stream.offset is not None]
     if not offsets:
@@ -56,7 +56,7 @@ def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
         if isinstance(kind, Stream):
             late = 0 if kind.offset is None or offset is None else kind.offset - offset
             if late and kind.is_merged:
-                raise node.unsupported("inputs with different delays have merged axes")
+                raise node.unsupported_error("inputs with different delays have merged axes")
             delays[index] = (late,)
     return delays
 
@@ -69,10 +69,10 @@ def rowwise(node: Node) -> Part:
     if node.type in LAST_AXIS and any(
         stream.axis == node.op.inputs[0].shape.rank - 1 for stream in streams[:1]
     ):
-        raise node.refused(f"mixes all time steps ({node.type} over the time axis)")
+        raise node.refusal_error(f"mixes all time steps ({node.type} over the time axis)")
     offset, end, ahead = align_streams(node, streams)
     changes = {"offset": offset, "end": end, "ahead": ahead}
-    kinds = [node.grown(i, streams[0], **changes) for i in range(len(node.op.outputs))]
+    kinds = [node.derive_kind(i, streams[0], **changes) for i in range(len(node.op.outputs))]
     return Part(kinds, replay_operation(node), alignment(node, offset))
 
 
@@ -98,15 +98,15 @@ def reshape(node: Node) -> Part:
     stream = node.first()
     axes = node.moving(0)
     if len(axes) != 1:
-        return Part([node.grown(0, stream)], replay_operation(node))
+        return Part([node.derive_kind(0, stream)], replay_operation(node))
     before = [_product(x.shape[:a]) for x, a in _ends(node, stream.axis, axes[0])]
     after = [_product(x.shape[a + 1 :]) for x, a in _ends(node, stream.axis, axes[0])]
     outer, left = divmod(before[0] * stream.outer, before[1])
     inner, right = divmod(after[0] * stream.inner, after[1])
     if left or right:
-        raise node.refused("mixes time with another axis (Reshape)")
+        raise node.refusal_error("mixes time with another axis (Reshape)")
     merged_by = "" if outer * inner == 1 else stream.merged_by or node.layer
-    kind = node.grown(0, stream, outer=outer, inner=inner, merged_by=merged_by)
+    kind = node.derive_kind(0, stream, outer=outer, inner=inner, merged_by=merged_by)
     shape, axis = node.op.outputs[0].shape.as_list(), axes[0]
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
@@ -129,7 +129,7 @@ def turn_axes(node: Node) -> Part:
     axes = np.ravel(node.static(1 if node.type == "ReverseV2" else 2)) % rank
     if stream.axis in axes:
         text = "reverses time" if node.type == "ReverseV2" else "rolls time, which wraps around"
-        raise node.refused(text)
+        raise node.refusal_error(text)
     return rowwise(node)
 
 
@@ -140,7 +140,7 @@ def squeeze(node: Node) -> Part:
     shape = node.op.inputs[0].shape.as_list()
     listed = [int(axis) % len(shape) for axis in node.op.get_attr("squeeze_dims")]
     axes = listed or [axis for axis, size in enumerate(shape) if size == 1]
-    kind = node.grown(0, stream)
+    kind = node.derive_kind(0, stream)
     return Part([kind], lambda inputs, call: [tf.squeeze(inputs[0][0], axes)])
 
 
@@ -148,7 +148,7 @@ def squeeze(node: Node) -> Part:
 def broadcast(node: Node) -> Part:
     """Return how a step runs a broadcast of a stream to a shape."""
     stream = node.first()
-    kind = node.grown(0, stream)
+    kind = node.derive_kind(0, stream)
     shape, axis = node.op.outputs[0].shape.as_list(), node.moving(0)[0]
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
@@ -163,11 +163,11 @@ def still(node: Node) -> Part:
         value = static_value(node.op.outputs[0])
         axis = node.moving(0)[0]
         if value is None or (value != value.take([0], axis)).any():
-            raise node.unsupported("it depends on the position in the sequence")
+            raise node.unsupported_error("it depends on the position in the sequence")
     elif node.type not in STILL:
-        raise node.unsupported("it depends on the position in the sequence")
+        raise node.unsupported_error("it depends on the position in the sequence")
     stream = Stream(axis=0, offset=None, end=1 << 40)
-    kinds: list[Kind] = [node.grown(0, stream)]
+    kinds: list[Kind] = [node.derive_kind(0, stream)]
     axis = node.moving(0)[0]
 
     def run(inputs: list[list[Any]], call: Call) -> list[tf.Tensor]:

@@ -22,7 +22,7 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
 
     Returns:
       A decorator for a function from a `Node`, whose inputs have at most one time axis, to its
-      `Part`. The function raises `node.unsupported(reason)` if the rule does not support the
+      `Part`. The function raises `node.unsupported_error(reason)` if the rule does not support the
       operation, for example because it looks ahead.
 
     Raises:

@@ -25,15 +25,15 @@ def running_total(node: Node) -> Part:
     """Return how a step runs a running sum, product or log-sum-exp."""
     stream = node.only()
     axis = int(node.static(1)) % node.op.inputs[0].shape.rank
-    kind = node.grown(0, stream)
+    kind = node.derive_kind(0, stream)
     if axis != stream.axis:
         return Part([kind], lambda inputs, call: [_run(node, inputs[0][0], axis)])
     if node.op.get_attr("reverse"):
-        raise node.refused(f"sums over later time steps ({node.type}, reversed)")
+        raise node.refusal_error(f"sums over later time steps ({node.type}, reversed)")
     if stream.is_merged:
-        raise node.unsupported("time was merged with another axis")
+        raise node.unsupported_error("time was merged with another axis")
     if stream.offset is None or stream.offset < 0:
-        raise node.unsupported("the first time steps were dropped before it")
+        raise node.unsupported_error("the first time steps were dropped before it")
     offset, key = stream.offset, f"{node.op.name}:total"
     _, reduce, combine = _TOTALS[node.type]
 

@@ -14,7 +14,7 @@ from onepass.step.streams import Call, Node, Part, Stream
 def pad_stream(node: Node, stream: Stream, front: int, after: int) -> Stream:
     """Return a stream after padding with constant rows at the front and the end."""
     if front and (stream.offset or 0) < 0:
-        raise node.unsupported("it pads a sequence whose first time steps were dropped")
+        raise node.unsupported_error("it pads a sequence whose first time steps were dropped")
     offset = (stream.offset or 0) + front
     ahead = stream.ahead
     if after > 0:
@@ -29,12 +29,12 @@ def pad(node: Node) -> Part:
     stream = node.only()
     short, long = (value[stream.axis] for value in node.bounds(1))
     if not np.array_equal(short, long):
-        raise node.refused("depends on the length of its input")
+        raise node.refusal_error("depends on the length of its input")
     front, after = (int(rows) for rows in short)
     if stream.is_merged and (front or after):
-        raise node.unsupported("it pads a merged axis")
+        raise node.unsupported_error("it pads a merged axis")
     moved = pad_stream(node, stream, front, after)
-    kind = node.grown(0, stream, offset=moved.offset, ahead=moved.ahead)
+    kind = node.derive_kind(0, stream, offset=moved.offset, ahead=moved.ahead)
     paddings = node.bounds(1)[0].copy()
     paddings[stream.axis] = 0
     value = node.static(2) if node.type == "PadV2" else 0
@@ -54,7 +54,7 @@ def mirror_pad(node: Node) -> Part:
     """Return how a step runs a mirror pad along axes other than time."""
     stream = node.only()
     if node.bounds(1)[0][stream.axis].any():
-        raise node.refused("mirrors the start of the sequence, which reads later time steps")
+        raise node.refusal_error("mirrors the start of the sequence, which reads later time steps")
     return rowwise(node)
 
 
@@ -68,11 +68,11 @@ def concatenation(node: Node) -> Part:
     node.refuse_kinds()
     live = [index for index, kind in enumerate(node.kinds) if isinstance(kind, Stream)]
     if len(live) != 1:
-        raise node.unsupported("it joins two sequences end to end")
+        raise node.unsupported_error("it joins two sequences end to end")
     stream = node.streams()[0]
     rows = [tensor.shape[axis] for tensor in node.op.inputs[:-1]]
     moved = pad_stream(node, stream, sum(rows[: live[0]]), sum(rows[live[0] + 1 :]))
-    kind = node.grown(0, stream, offset=moved.offset, ahead=moved.ahead)
+    kind = node.derive_kind(0, stream, offset=moved.offset, ahead=moved.ahead)
     return Part([kind], lambda inputs, call: [inputs[live[0]][0]])
 
 
@@ -102,9 +102,9 @@ def strided_slices(node: Node) -> Part:
     first = 0
     if entry is not None:
         if masks["shrink_axis_mask"] >> entry & 1:
-            return Part([node.grown(0, stream)], None)
+            return Part([node.derive_kind(0, stream)], None)
         if node.entry(3, entry) != 1:
-            raise node.refused("changes the rate of time (strided slice)")
+            raise node.refusal_error("changes the rate of time (strided slice)")
         if not masks["begin_mask"] >> entry & 1:
             first = node.entry(1, entry)
         masks["begin_mask"] |= 1 << entry
@@ -119,12 +119,12 @@ def _slice_stream(
     node: Node, stream: Stream, first: int, run: Callable[[tf.Tensor], tf.Tensor]
 ) -> Part:
     if first and stream.is_merged:
-        raise node.unsupported("it slices a merged axis")
+        raise node.unsupported_error("it slices a merged axis")
     ahead = stream.ahead
     offset = None if stream.offset is None else stream.offset - first
     if first > 0:
         ahead = (*ahead, f"{node.layer} drops the first {first} of its rows")
-    kind = node.grown(0, stream, offset=offset, ahead=ahead)
+    kind = node.derive_kind(0, stream, offset=offset, ahead=ahead)
     is_alias = isinstance(kind, Stream) and _others(node.op.inputs[0], stream.axis) == _others(
         node.op.outputs[0], kind.axis
     )

@@ -111,7 +111,7 @@ class Pairs:
     masks: tuple[Mask, ...] = ()  # the masks that were applied and still hide pairs
     is_softmax: bool = False
 
-    def moved(self, query: int, key: int) -> "Pairs":
+    def with_axes(self, query: int, key: int) -> "Pairs":
         """Return the same pairs with other axes."""
         return dataclasses.replace(self, query=query, key=key)
 
@@ -169,7 +169,7 @@ class Node:
         ):
             return stream
         self.refuse_kinds()
-        raise self.unsupported("the sequence is not the input that its rule expects")
+        raise self.unsupported_error("the sequence is not the input that its rule expects")
 
     def first(self, fault: str = "its input has no time axis") -> Stream:
         """Return the stream of the first input; if it is none, raise an error that says `fault`."""
@@ -177,7 +177,7 @@ class Node:
         if isinstance(stream, Stream):
             return stream
         self.refuse_kinds(but=[1])
-        raise self.unsupported(fault)
+        raise self.unsupported_error(fault)
 
     def refuse_kinds(self, but: Sequence[int] = ()) -> None:
         """Raise the error of the first refused input, except for the indices in `but`."""
@@ -189,28 +189,28 @@ class Node:
         """Return the value of an input for both lengths; raise an error if it is not known."""
         values = [static_value(op.inputs[index]) for op in (self.op, self.longer)]
         if values[0] is None or values[1] is None:
-            raise self.unsupported("an argument that must be constant is computed")
+            raise self.unsupported_error("an argument that must be constant is computed")
         return values[0], values[1]
 
     def static(self, index: int) -> np.ndarray:
         """Return the value of an input; raise an error unless it is the same at both lengths."""
         short, long = self.bounds(index)
         if not np.array_equal(short, long):
-            raise self.refused("depends on the length of its input")
+            raise self.refusal_error("depends on the length of its input")
         return short
 
     def entry(self, index: int, position: int) -> int:
         """Return one entry of an input; raise an error unless it is the same at both lengths."""
         short, long = (int(value[position]) for value in self.bounds(index))
         if short != long:
-            raise self.refused("depends on the length of its input")
+            raise self.refusal_error("depends on the length of its input")
         return short
 
     def moving(self, output: int) -> list[int]:
         """Return the axes of an output that grow with the length."""
         return moving_axes(self.op.outputs[output], self.longer.outputs[output])
 
-    def grown(self, output: int, like: Stream, **changes: Any) -> Kind:
+    def derive_kind(self, output: int, like: Stream, **changes: Any) -> Kind:
         """Return the kind of an output: a stream aligned with `like`; `Refused` if no axis grows.
 
         Raises:
@@ -223,7 +223,7 @@ class Node:
                 return Refused(f"{self.layer} reads fixed time steps")
             return Refused(f"{self.layer} reads all of the sequence at once ({self.type})")
         if len(axes) > 1:
-            raise self.unsupported("two axes of its output grow with time")
+            raise self.unsupported_error("two axes of its output grow with time")
         stream = dataclasses.replace(like, axis=axes[0], **changes)
         self._check_rate(output, stream)
         if stream.offset is None:
@@ -241,11 +241,11 @@ class Node:
                 f"{(sizes[1] - sizes[0]) // stream.rows_per_time} more rows"
             )
 
-    def refused(self, reason: str) -> UnsupportedNetworkError:
+    def refusal_error(self, reason: str) -> UnsupportedNetworkError:
         """Return the error for a layer whose rows a step cannot compute from the rows before."""
         return UnsupportedNetworkError(f"{self.layer} {reason}")
 
-    def unsupported(self, reason: str) -> UnsupportedNetworkError:
+    def unsupported_error(self, reason: str) -> UnsupportedNetworkError:
         """Return the error for a layer without a derived step."""
         return UnsupportedNetworkError(f"{self.layer}: no step for {self.type}: {reason}")
 

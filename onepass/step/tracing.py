@@ -235,7 +235,7 @@ def match_operations(
 
     Operations on constants may differ: TensorFlow folds some of them only for certain sizes.
     """
-    pair = dependent(first, arguments), dependent(second, arguments)
-    if first_difference(*pair) is not None:
+    ours, theirs = dependent(first, arguments), dependent(second, arguments)
+    if first_difference(ours, theirs) is not None:
         return None
-    return dict(zip(*pair, strict=True))
+    return dict(zip(ours, theirs, strict=True))

@@ -59,10 +59,10 @@ def negative_log_likelihood(
 
 def _of_real_elements(model: Autoregressive, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Return log-probabilities, scaled so that their mean is the mean over unpadded elements."""
-    given = batch["elements"], batch.get("condition")
+    elements, condition = batch["elements"], batch.get("condition")
     if "lengths" not in batch:
-        return model.log_prob(*given)
-    nats = model.log_prob(*given, lengths=batch["lengths"])
+        return model.log_prob(elements, condition)
+    nats = model.log_prob(elements, condition, lengths=batch["lengths"])
     axes = list(range(2, nats.shape.rank))
     rows = tf.reduce_sum(tf.reduce_mean(nats, axes) if axes else nats, 1)
     return rows / tf.cast(batch[MEAN], rows.dtype)

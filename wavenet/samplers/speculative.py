@@ -87,6 +87,9 @@ class SpeculativeSampler:
     def block(self, block: Block, states: Any) -> Settled:
         """Draw a complete block in as many passes as needed; a pure function."""
         batch = tf.nest.flatten(states)[0].shape[0]
-        none = tf.zeros([batch, self.block_samples], tf.int32), tf.zeros([batch], tf.int32)
+        symbols = tf.zeros([batch, self.block_samples], tf.int32)
+        known = tf.zeros([batch], tf.int32)
         rule, likelihood = RULES[self._acceptance], self._network.likelihood
-        return settle_block(self._passes, likelihood, rule, self._draft, block, states, none)
+        return settle_block(
+            self._passes, likelihood, rule, self._draft, block, states, symbols, known
+        )

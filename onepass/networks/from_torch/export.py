@@ -124,7 +124,7 @@ def _describe_program(
         with _quiet():
             program = program.run_decompositions({})  # as long as the export itself
     axes = Axes(program)
-    fixed = axes.fixed()
+    fixed = axes.find_fixed_size()
     if fixed and called is not None and arguments is not None:
         raise UserError(
             f"`module` must take any {fixed}, but export has fixed it: {_reason(called, arguments)}"

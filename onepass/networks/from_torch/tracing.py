@@ -31,7 +31,7 @@ class Axes:
         self._time = [_symbols(first[axis]) for axis in self.times]
         self._ranges = program.range_constraints
 
-    def fixed(self) -> str:
+    def find_fixed_size(self) -> str:
         """Return "batch size" or "length" if the elements have a fixed one, else ""."""
         return "batch size" if not self.batch else "" if self.times else "length"
 

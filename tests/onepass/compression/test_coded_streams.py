@@ -173,14 +173,14 @@ def test_odds_are_those_of_the_masses():
 def test_known_levels_move_the_weights_as_their_masses_say():
     mixture, levels = mixtures(200, 64)
     levels[:20], levels[20:40] = 0, 63
-    found, off = mixture.given(levels)
+    found, off = mixture.condition_on_levels(levels)
     z = lambda edge: (edge[:, None] - mixture.means) * np.exp(-mixture.log_scales)  # noqa: E731
     high = np.where(levels[:, None] == 63, 1.0, special.expit(z(levels + 0.5)))
     low = np.where(levels[:, None] == 0, 0.0, special.expit(z(levels - 0.5)))
     seen = high - low > 1e-9
     expected = mixture.log_weights + np.log(np.maximum(high - low, 1e-300))
     np.testing.assert_allclose(found[seen], expected[seen], atol=1e-5)
-    again, _ = moved(mixture, np.random.default_rng(3)).given(levels)
+    again, _ = moved(mixture, np.random.default_rng(3)).condition_on_levels(levels)
     assert np.all(np.abs(again - found) <= 1.01 * off + 1e-9)
 
 

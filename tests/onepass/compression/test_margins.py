@@ -158,13 +158,13 @@ def test_known_levels_move_weights_by_no_more_than_their_tolerance():
             offs = (0.0 * arrays[0], tolerance * arrays[1], tolerance * np.abs(arrays[2]))
             known = draws.integers(0, 256, 200)
             known[:20], known[20:40] = 0, 255
-            weights, off = Mixture(256, *arrays, offs).given(known)
+            weights, off = Mixture(256, *arrays, offs).condition_on_levels(known)
             for _ in range(10):
                 moved = [
                     array + draws.choice([-1.0, 1.0], shape) * by
                     for array, by in zip(arrays, offs, strict=True)
                 ]
-                again, _ = Mixture(256, *moved, None).given(known)
+                again, _ = Mixture(256, *moved, None).condition_on_levels(known)
                 assert np.all(np.abs(again - weights) <= off + 1e-12 * np.abs(weights))
 
 

@@ -41,7 +41,7 @@ def settled(network):
 
 def test_one_symbol_that_later_ones_change_by_rounding_is_final_like_all_others():
     drawn = settled(Counter({6}, lambda after: 1 - after % 2))  # which no symbol satisfies
-    symbols = drawn.checked().numpy()
+    symbols = drawn.check_symbols().numpy()
     assert drawn.passes <= LENGTH + 1
     steps = np.diff(symbols, prepend=0) % LEVELS
     assert (np.delete(steps, 6, 1) == 1).all()
@@ -51,7 +51,7 @@ def test_passes_that_do_not_converge_say_how_many_symbols_still_change():
     drawn = settled(Counter(set(range(LENGTH)), lambda after: after * after // 3))
     line = rf"after {drawn.passes} passes, {drawn.moved} of 40 elements still change.*\"naive\""
     with pytest.raises(onepass.UnsupportedNetworkError, match=line):
-        drawn.checked()
+        drawn.check_symbols()
 
 
 class Filter(layers.Layer):

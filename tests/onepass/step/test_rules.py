@@ -35,12 +35,12 @@ def largest_of_window(node):
     stream = node.only()
     taps = node.op.get_attr("ksize")[stream.axis]
     if set(node.op.get_attr("strides")) != {1}:
-        raise node.unsupported("it has strides")
+        raise node.unsupported_error("it has strides")
 
     def run(inputs, call):
         return [tf.reduce_max(tf.stack(inputs[0]), 0)]
 
-    kind = node.grown(0, stream, offset=stream.offset - (taps - 1))
+    kind = node.derive_kind(0, stream, offset=stream.offset - (taps - 1))
     return Part([kind], run, {0: tuple(range(taps))})
 
 
