@@ -61,6 +61,7 @@ def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
     """Derive a seed uint32 [2] from `seed` and a number, unrelated to those of other numbers.
 
     Args:
+      seed: the seed, an integer in [0, 2^64) or a key uint32 [2].
       number: an integer in [0, 2^32), or an int32 tensor [...], for which the result is [..., 2].
     """
     word = _as_word(number, "number")
