@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.noise import as_key
-from pixelcnn.model import ImageModel, load
+from onepass.trained import Trained
+from pixelcnn.model import load
 from pixelcnn.sampling.pixelcnn_sampler import image_words
 
 AT_ONCE = 32  # changed images per pass
@@ -58,18 +59,18 @@ def longest_chain(depends: np.ndarray) -> int:
     return int(lengths.max())
 
 
-def lines(model: ImageModel, num: int, seed: int) -> Iterator[str]:
+def lines(model: Trained, num: int, seed: int) -> Iterator[str]:
     """Yield the rows of the table, for images 0, 1, ... of a seed, all classes in turn."""
     classes = model.config.conditioning.classes
     for row in range(num):
         value = row % classes if classes else None
         draws = [_draw(model, value, seed, number) for number in (row, num + row)]
-        start = np.zeros([1, model.size, model.size, model.channels], np.int32)
+        start = np.zeros([1, model.front.size, model.front.size, model.front.channels], np.int32)
         image = model.sample(condition=[value] * (row + 1), seed=seed, num=row + 1)[row].astype(
             np.int32
         )
         changes = {
-            "by one level": one_level(image, model.levels),
+            "by one level": one_level(image, model.front.levels),
             "to another draw": draws[1](start + image)[0],
         }
         for name, other in changes.items():
@@ -78,12 +79,14 @@ def lines(model: ImageModel, num: int, seed: int) -> Iterator[str]:
             yield f"| {row} | {name} | {each:.1f} | {longest_chain(depends)} |"
 
 
-def _draw(model: ImageModel, value: Any, seed: int, row: int) -> Draw:
+def _draw(model: Trained, value: Any, seed: int, row: int) -> Draw:
     """Return the pass of an image of a seed and a condition."""
-    density: Any = model.density
+    density: Any = model.network
     network = density.pixelcnn
-    words = image_words(network, as_key(seed), tf.constant([row]), model.size, model.size)
-    condition = network.add_coordinates(density.conditioner(model.condition(value)), words)
+    words = image_words(
+        network, as_key(seed), tf.constant([row]), model.front.size, model.front.size
+    )
+    condition = network.add_coordinates(density.conditioner(model.front.condition(value)), words)
 
     @tf.function(autograph=False, reduce_retracing=True)
     def draw(levels):

@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from onepass.likelihoods.noise import as_key
 from onepass.samplers.windows import FixedPoint
+from onepass.trained import Trained
 from pixelcnn.autoregression import ACTIVE_ROWS, Forecast, linear_forecast
-from pixelcnn.model import ImageModel, load
+from pixelcnn.model import load
 from pixelcnn.sampling.generation import pixelcnn_program, sampler_of
 from pixelcnn.sampling.grids import enlarge_pixels
 
@@ -24,7 +25,7 @@ HEADER = "| first guess | next guess | passes | range | differ |\n|---|---|---|-
 
 
 def lines(
-    model: ImageModel, multiscale: ImageModel | None, num: int, seed: int, options: dict[str, Any]
+    model: Trained, multiscale: Trained | None, num: int, seed: int, options: dict[str, Any]
 ) -> Iterator[str]:
     """Yield the rows of the table as they are measured.
 
@@ -51,17 +52,17 @@ def lines(
             yield f"| {first} | {then} | {passes.mean():.1f} | {span} | {differ} of {num} |"
 
 
-def sampled(model: ImageModel, wanted: list, seed: int, **options) -> FixedPoint:
+def sampled(model: Trained, wanted: list, seed: int, **options) -> FixedPoint:
     """Return images 0, 1, ... of a seed by fixed point, one of each condition."""
-    density: Any = model.density
+    density: Any = model.network
     sampler = sampler_of("fixed-point", **options)
-    each = [model.condition(value) for value in wanted]
+    each = [model.front.condition(value) for value in wanted]
     batch = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
-    program = pixelcnn_program(density.conditioner, density.pixelcnn, model.size, sampler)
+    program = pixelcnn_program(density.conditioner, density.pixelcnn, model.front.size, sampler)
     return program(batch, as_key(seed), tf.range(len(wanted)), None, tf.constant(1.0))
 
 
-def _guesses(model: ImageModel, multiscale: ImageModel | None, wanted: list, seed: int):
+def _guesses(model: Trained, multiscale: Trained | None, wanted: list, seed: int):
     """Yield the name of each first guess, and the guess, int32 [num, side, side, channels]."""
     yield "grey", None
     if multiscale is None:
@@ -70,7 +71,9 @@ def _guesses(model: ImageModel, multiscale: ImageModel | None, wanted: list, see
     for name, place in (("the multiscale model's image", -1), ("its last scale but one", -2)):
         yield (
             name,
-            np.stack([enlarge_pixels(s[place][0], model.size) for s in scales]).astype(np.int32),
+            np.stack([enlarge_pixels(s[place][0], model.front.size) for s in scales]).astype(
+                np.int32
+            ),
         )
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from onepass.draw import Draw
 from onepass.likelihoods.noise import as_key
 from pixelcnn.density import ImageDensity
 from pixelcnn.presets import PRESETS
-from pixelcnn.sampling.generation import LARGEST_COMPILED, ImageSampler, Request, sampler_of
+from pixelcnn.sampling.generation import LARGEST_COMPILED, ImageSampler, sampler_of
 from pixelcnn.sampling.pixelcnn_sampler import image_words
 
 CLASSES, LABEL, SEED = 10, 3, 0
@@ -97,7 +98,7 @@ def multiscale(name: str, size: int, largest: int) -> Timed:
 def _painting(config, size: int) -> Call:
     """An image as users get it."""
     sampler = _sampler_of(config)
-    request = Request((0,), SEED, size, {"label": np.array([LABEL], np.int32)})
+    request = Draw(1, size, SEED, {"label": np.array([LABEL], np.int32)})
     return lambda: list(sampler.images(request))
 
 

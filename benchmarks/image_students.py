@@ -18,10 +18,11 @@ import numpy as np
 
 from onepass.foundation.intervals import format_measure
 from onepass.foundation.progress import Progress
+from onepass.trained import Trained
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.measures.classifier import Classifier
 from pixelcnn.measures.sample_quality import sample_quality
-from pixelcnn.model import ImageModel, load
+from pixelcnn.model import load
 from pixelcnn.sample_evaluation import classifier_for
 from pixelcnn.sampling.grids import grid, write_png
 
@@ -47,7 +48,7 @@ class Measured:
     seconds: float
 
 
-def sampled(model: ImageModel, labels: list[int], seed: int, guidance: float) -> Measured:
+def sampled(model: Trained, labels: list[int], seed: int, guidance: float) -> Measured:
     """Return images of classes, one at a time; the first, which compiles, is not timed."""
     images, times = [], []
     with Progress(len(labels), "drawing", "image") as progress:
@@ -59,24 +60,24 @@ def sampled(model: ImageModel, labels: list[int], seed: int, guidance: float) ->
     return Measured(np.stack(images), float(np.median(np.diff(times))))
 
 
-def passes(model: ImageModel) -> int:
+def passes(model: Trained) -> int:
     """Network passes, or cached steps of pixels, that an image takes."""
-    if model.multiscale is None:
-        return model.size**2
-    side = model.multiscale.config.base_size
-    base = 1 if model.multiscale.has_flow else side**2
-    return base + 3 * round(math.log2(model.size / side))
+    if model.network.multiscale is None:
+        return model.front.size**2
+    side = model.network.multiscale.config.base_size
+    base = 1 if model.network.multiscale.has_flow else side**2
+    return base + 3 * round(math.log2(model.front.size / side))
 
 
-def bits(model: ImageModel, images: np.ndarray, labels: list[int]) -> float:
+def bits(model: Trained, images: np.ndarray, labels: list[int]) -> float:
     """Mean bits per dimension of images under a model; a bound from above where it has a flow."""
-    return -float(np.mean(model.log_prob(images, labels))) / model.density.num_dims / math.log(2.0)
+    return -float(np.mean(model.log_prob(images, labels))) / model.network.num_dims / math.log(2.0)
 
 
 def line(
     name: str,
-    model: ImageModel,
-    teacher: ImageModel,
+    model: Trained,
+    teacher: Trained,
     dev: Any,
     classifier: Classifier,
     drawn: Measured,
@@ -121,11 +122,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for a grid of each model's images")
     given = parser.parse_args()
     teacher = load(given.models[0].partition("@")[0])
-    dataset = ImageDataset.for_evaluation(given.data, teacher.config, teacher.classes)
+    dataset = ImageDataset.for_evaluation(given.data, teacher.config, teacher.front.classes)
     classifier = classifier_for(teacher, given.models[0], [given.data])
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
-    labels = [row % len(teacher.classes) for row in range(given.num)]
+    labels = [row % len(teacher.front.classes) for row in range(given.num)]
     if classifier is None:
         parser.error("--data has no training images, which a classifier is trained on")
     print(row(COLUMNS), row(["---"] * len(COLUMNS)), sep="\n", flush=True)
@@ -136,7 +137,7 @@ def main() -> None:
         dev = dataset.source.splits["dev"]
         print(line(said, model, teacher, dev, classifier, drawn, labels), flush=True)
         if given.out:
-            sheet = grid(list(drawn.images[:SHOWN]), len(teacher.classes))
+            sheet = grid(list(drawn.images[:SHOWN]), len(teacher.front.classes))
             write_png(given.out / f"{Path(said).name}.png", sheet)
 
 

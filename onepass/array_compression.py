@@ -77,7 +77,8 @@ def kind_of(model: Any, name: str = "`model`") -> files.Kind:
         return Arrays(model)
     if not getattr(model, "compresses", False):
         raise UserError(
-            f"{name} must have exact conditionals to compress, got {type(model).__name__}."
+            f"{name} must have exact conditionals to compress, got"
+            f" {getattr(model, 'kind', type(model).__name__)}."
         )
     kind: files.Kind = model.compressed
     return kind

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onepass.bundles.bundle import Bundle
     from onepass.model import Autoregressive
     from onepass.remote_model import RemoteModel
-    from pixelcnn.model import ImageModel
+    from onepass.trained import Trained
     from wavenet.model import SpeechModel
 
     Model = (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         | FlowStudent
         | SpeechModel
         | StudentModel
-        | ImageModel
+        | Trained
         | Bundle
         | RemoteModel
     )

@@ -36,12 +36,14 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     for variable in model.network.trainable_variables:  # evaluate at the stored precision
         variable.assign(variable.numpy().astype(dtype).astype(np.float32))
     data = stored["data_folder"]
-    dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
+    dataset = ImageDataset.for_evaluation(
+        data, model.config, model.front.classes, model.front.statistics
+    )
     figures = evaluate(model, dataset)
     facts = {"quality": figures, "stored_dtype": np.dtype(dtype).name}
     facts |= {name: stored[name] for name in OF_THE_TEACHER if name in stored}
-    if model.multiscale is not None and model.multiscale.has_flow:
-        facts["base_flows"] = list(model.multiscale.config.base_flows)
+    if model.network.multiscale is not None and model.network.multiscale.has_flow:
+        facts["base_flows"] = list(model.network.multiscale.config.base_flows)
     if model.config.conditioning.kind == "text":
         facts["captions"] = list(dataset.captions)
     rounded = "; weights rounded to float16: images differ from the run's" if given.float16 else ""

@@ -16,7 +16,7 @@ from pixelcnn.config import KINDS, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
 
 if TYPE_CHECKING:
-    from pixelcnn.model import ImageModel
+    from onepass.trained import Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,19 +95,19 @@ class EvaluateArguments:
             raise UserError(f"`--samples` must be 0 or more, got {self.samples}.")
 
 
-def _evaluate_model(given: EvaluateArguments, model: "ImageModel", data: str) -> dict:
+def _evaluate_model(given: EvaluateArguments, model: "Trained", data: str) -> dict:
     from pixelcnn.data.dataset import ImageDataset
     from pixelcnn.evaluation import evaluate
 
     dataset = ImageDataset.for_evaluation(
-        data, model.config, model.classes, model.statistics, given.everything
+        data, model.config, model.front.classes, model.front.statistics, given.everything
     )
     return {**evaluate(model, dataset, given.seed), **_of_samples(given, model, dataset)}
 
 
-def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> dict:
+def _of_samples(given: EvaluateArguments, model: "Trained", dataset: Any) -> dict:
     """Return {"samples": measures of samples}; {} if samples are not wanted or cannot be judged."""
-    if not dataset.classes or not model.whole or not given.samples:
+    if not dataset.classes or not model.network.whole or not given.samples:
         return {}
     from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
 
@@ -207,7 +207,7 @@ def _parts() -> Parts:
         report=format_report,
         measure=card.measure,
         card=card.card,
-        export_sampler=lambda model, folder, frames: portable.export_sampler(folder, model.density),
+        export_sampler=lambda model, folder, frames: portable.export_sampler(folder, model.network),
         config_from=training.config_from,
         trainable=portable.trainable,
     )

@@ -187,7 +187,11 @@ class ImageConditionals:
 
 
 class Images(Kind):
-    """The format of an `ImageModel`'s compressed files: images and their conditions.
+    """The format of compressed files of images and their conditions.
+
+    Args:
+      density: the networks.
+      front: the `ImageFront` of the model.
 
     Raises:
       UserError: If the model has no exact conditional distributions.
@@ -195,9 +199,9 @@ class Images(Kind):
 
     name, version, dtype = "images", 1, "u1"
 
-    def __init__(self, model: Any) -> None:
-        multiscale, kind = model.multiscale, model.config.conditioning.kind
-        if not model.whole:
+    def __init__(self, density: ImageDensity, front: Any) -> None:
+        multiscale, kind = density.multiscale, density.config.conditioning.kind
+        if not density.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
         if multiscale is not None and multiscale.has_flow:
             raise UserError(
@@ -208,23 +212,24 @@ class Images(Kind):
             raise UserError(
                 "A video model's images cannot be compressed: they need the frames before."
             )
-        output = model.config.output
+        output = density.config.output
         if output.likelihood not in PIXELS and output.levels > MOST_TABLED:
             raise UserError(
                 f"A model of {output.likelihood} must have at most {MOST_TABLED} levels to "
                 f"compress, got {output.levels}."
             )
-        self._model, self.conditionals = model, ImageConditionals(model.density)
-        self._shape = (model.size, model.size, model.channels)
+        self._density, self._front = density, front
+        self.conditionals = ImageConditionals(density)
+        self._shape = (front.size, front.size, front.channels)
 
     def digests(self) -> tuple[bytes, bytes | None]:
         """Return the density's digest; and None, since it is the same in format version 1."""
-        return digest_of_network(self._model.density), None
+        return digest_of_network(self._density), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
         """Return the shape, description and levels to store, with `batch` images per stream."""
         batch = options.get("batch", 256)
-        images, model = np.asarray(elements), self._model
+        images = np.asarray(elements)
         if images.dtype != np.uint8 or images.shape[1:] != self._shape or not len(images):
             raise UserError(
                 f"Images must be uint8 [num, {', '.join(map(str, self._shape))}], got "
@@ -234,7 +239,7 @@ class Images(Kind):
         values = list(condition) if isinstance(condition, list | tuple) else [condition]
         if len(values) not in (1, len(images)):
             raise UserError(f"There must be 1 or {len(images)} conditions, got {len(values)}.")
-        stored = [_store_condition(model, value) for value in values]
+        stored = [_store_condition(self._front, value) for value in values]
         stored = stored[:1] if all(each == stored[0] for each in stored) else stored
         described = {"batch": batch} | ({} if stored == [None] else {"condition": stored})
         parts = (images[first : first + batch] for first in range(0, len(images), batch))
@@ -244,7 +249,7 @@ class Images(Kind):
         """Raise a UserError unless all fields, except the content of conditions, are in range."""
         num, *shape = found.shape
         if not num or tuple(shape) != self._shape:
-            size = self._model.size
+            size = self._front.size
             fields.raise_damaged("shape", f"one or more images of {size}x{size} pixels")
         batch = fields.whole("batch", found.description.get("batch"), 1, MOST_BATCH)
         if len(found.streams) != -(-num // batch):
@@ -252,7 +257,7 @@ class Images(Kind):
         stored = fields.check_list(
             "condition", found.description.get("condition", [None]), (1, num)
         )
-        wanted = STORED[self._model.config.conditioning.kind]
+        wanted = STORED[self._front.config.conditioning.kind]
         if not all(type(value) is wanted for value in stored):
             fields.raise_damaged("condition", f"a list of {wanted.__name__}")
 
@@ -275,7 +280,7 @@ class Images(Kind):
           UserError: If a stored condition does not fit the model.
         """
         values = stored * count if len(stored) == 1 else stored[first : first + count]
-        read, size = self._model.condition, self._model.size
+        read, size = self._front.condition, self._front.size
         try:
             rows = [read(np.array(v) if isinstance(v, list) else v) for v in values]
             found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
@@ -286,15 +291,15 @@ class Images(Kind):
         return found
 
 
-def _store_condition(model: Any, value: Any) -> Any:
+def _store_condition(front: Any, value: Any) -> Any:
     """Return a condition as stored: the number of a class, a caption, a map as a list, or None."""
-    model.condition(value)  # raises an error for an unknown condition
+    front.condition(value)  # raises an error for an unknown condition
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        if value.shape != (model.size, model.size):
+        if value.shape != (front.size, front.size):
             raise UserError(
-                f"`condition` must be maps [{model.size}, {model.size}], got {list(value.shape)}."
+                f"`condition` must be maps [{front.size}, {front.size}], got {list(value.shape)}."
             )
         return value.tolist()
-    return model.label(value) if model.config.conditioning.kind == "class" else str(value)
+    return front.label(value) if front.config.conditioning.kind == "class" else str(value)

@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
+from onepass.draw import Draw
 from onepass.foundation.heartbeat import during
 from onepass.foundation.intervals import share_of, weighted_mean
 from onepass.foundation.progress import Progress
+from onepass.trained import Trained
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.depth import dtype_of
 from pixelcnn.measures.codecs import codec_bits_by_scale, codec_bits_per_dim
-from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import GROUPS
 from pixelcnn.networks.multiscale import size_of
-from pixelcnn.sampling.generation import Request
 
 MOST_MIXED = 20  # maximum number of classes for which every image is evaluated under every class
 Parts = dict[str, np.ndarray]
 Nats = Callable[[Mapping[str, tf.Tensor]], Mapping[str, tf.Tensor]]
 
 
-def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
+def evaluate(model: Trained, dataset: ImageDataset, seed: int = 0) -> dict:
     """Evaluate a model on the dev images and return what `evaluate --json` prints.
 
     Returns:
@@ -39,22 +39,24 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
         more probable under their caption than under every other tried one; and, for at most
         `MOST_MIXED` classes, the bits saved by knowing the class (`_bits_for_the_class`).
     """
-    nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
+    nats = tf.function(model.network.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")
     images = list(_images(dataset))
-    numbers = np.array([model.density.drawn_numbers(image[np.newaxis]) for image in images])
+    numbers = np.array([model.network.drawn_numbers(image[np.newaxis]) for image in images])
     total = np.sum(list(parts.values()), axis=0) / numbers
     measured = {"bits_per_dim": total}
-    if model.multiscale is not None:
-        measured |= _by_scale(parts, np.array([image.size for image in images]) / model.size**2)
+    if model.network.multiscale is not None:
+        measured |= _by_scale(
+            parts, np.array([image.size for image in images]) / model.front.size**2
+        )
     if model.config.conditioning.kind != "none" and len(total) > 1:
         others = _bits_of_others(nats, dataset) / numbers
         measured["bits_per_dim_with_another_condition"] = others.mean(0)
         measured["bits_per_dim_gained_by_the_condition"] = others.mean(0) - total
         if model.config.conditioning.kind == "text":
             measured[f"caption_found_among_{len(others) + 1}"] = total < others.min(0)
-    if model.config.conditioning.kind == "class" and len(model.classes) <= MOST_MIXED:
-        gained = _bits_for_the_class(nats, dataset, len(model.classes), total * numbers)
+    if model.config.conditioning.kind == "class" and len(model.front.classes) <= MOST_MIXED:
+        gained = _bits_for_the_class(nats, dataset, len(model.front.classes), total * numbers)
         measured["bits_per_image_gained_over_the_mean_of_all_classes"] = gained
     measures = {
         name: dataclasses.asdict(share_of(v) if v.dtype == bool else weighted_mean(v))
@@ -62,12 +64,12 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
     }
     with during("compressing the images with lossless codecs"):
         if dataset.config.data.crop:
-            codecs = codec_bits_by_scale(images, model.size, _doublings(model))
+            codecs = codec_bits_by_scale(images, model.front.size, _doublings(model))
         else:
             codecs = {"codec": codec_bits_per_dim(images)}
     return {
         "bits_per_dim": measures["bits_per_dim"]["mean"],
-        "seconds_per_picture": _seconds(model, dataset, seed) if model.whole else None,
+        "seconds_per_picture": _seconds(model, dataset, seed) if model.network.whole else None,
         "measures": measures,
         **codecs,
         "dev": {"pictures": len(total), "of": dataset.found},
@@ -116,9 +118,13 @@ def _set_label(batch: dict, label: int) -> dict:
     return {"label": tf.fill(tf.shape(batch["label"]), label)}
 
 
-def _doublings(model: ImageModel) -> list[int]:
+def _doublings(model: Trained) -> list[int]:
     """Return the sizes for which all three factors exist."""
-    parts = [] if model.multiscale is None else [size_of(p) for p in model.multiscale.factors]
+    parts = (
+        []
+        if model.network.multiscale is None
+        else [size_of(p) for p in model.network.multiscale.factors]
+    )
     return sorted(size for size in set(parts) if parts.count(size) == len(GROUPS))
 
 
@@ -141,14 +147,14 @@ def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
     return each
 
 
-def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
+def _seconds(model: Trained, dataset: ImageDataset, seed: int) -> float:
     """Return the mean time per image in seconds, without the first image, which compiles."""
     batch = next(iter(dataset.dev(1)))
     condition = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
-    request = Request((0, 1, 2), seed, model.size, condition)
+    asked = Draw(3, model.front.size, seed, condition)
     times = [time.perf_counter()]
     with during("compiling and timing the sampler"):
-        for _ in model.sampler.images(request):
+        for _ in model.model.images(asked):
             times.append(time.perf_counter())
     return float(np.mean(np.diff(times)[1:]))
 

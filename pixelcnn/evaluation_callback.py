@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from onepass.draw import Draw
 from onepass.foundation.metrics import MetricsLog
 from onepass.replicator.training.state import TrainState
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.depth import EIGHT, rescale_levels
 from pixelcnn.density import ImageDensity
-from pixelcnn.sampling.generation import ImageSampler, Request
+from pixelcnn.sampling.generation import ImageSampler
 from pixelcnn.sampling.grids import grid, write_png
 
 SHOWN = 16  # images in a grid of samples
@@ -89,6 +90,6 @@ class EvaluationCallback:
         images = []
         for i in range(min(SHOWN, len(batch["levels"]))):
             condition = {name: value[i : i + 1] for name, value in given.items()}
-            request = Request((i,), 0, self.density.config.data.size, condition)
-            images.append(next(self.sampler.images(request))[-1])
+            asked = Draw(1, self.density.config.data.size, 0, condition, row=i)
+            images.append(next(self.sampler.images(asked))[-1])
         return images

@@ -16,7 +16,8 @@ from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import stored_model
 from onepass.foundation.stored_config import to_json
-from pixelcnn.model import ImageModel, folder_of, load, model_of, spec_of
+from onepass.trained import Trained
+from pixelcnn.model import folder_of, load, model_of, spec_of
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
 OF_THE_BASE = ("base", "base_flows")  # settings that may differ between runs
@@ -28,7 +29,7 @@ READS_VECTOR = {"vector_kernel": 0}
 READS_MAP = {"map_kernel": 0, "map_prediction": 0, "map_front": 2}
 
 
-class _Trained(NamedTuple):
+class _Run(NamedTuple):
     """A run or model folder: weights by name, parts to take, whether it has a text encoder."""
 
     path: Path
@@ -53,7 +54,7 @@ class _Channels(NamedTuple):
         return np.concatenate([np.pad(own, sizes), behind], axis)
 
 
-def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
+def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, Trained]:
     """Return the configuration and the model that combine the parts of several runs or folders.
 
     A part that was trained more than once is taken from the first run. A run that distilled a base
@@ -81,21 +82,21 @@ def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
     return whole, model_of(whole, weights, {**spec_of(whole, run), "step": None}, run)
 
 
-def _read(path: Path) -> _Trained:
+def _read(path: Path) -> _Run:
     """Read a run or folder with all its parts; missing settings get their defaults."""
     stored, weights, _ = stored_model(folder_of(path), spec_of)
     model = load(path)
-    if model.multiscale is None:
+    if model.network.multiscale is None:
         raise UserError(f"{path} holds a PixelCNN, which has no parts.")
     stored = {**stored, **to_json(model.config)}
     floats = {name: weight.astype(np.float32) for name, weight in weights.items()}
-    is_encoded = bool(model.density.conditioner.trainable_variables)
+    is_encoded = bool(model.network.conditioner.trainable_variables)
     if is_encoded and TABLE not in weights:
         raise UserError(f"{path} trained its own encoder; its parts cannot be joined.")
-    return _Trained(path, stored, floats, model.multiscale.parts, is_encoded)
+    return _Run(path, stored, floats, model.network.multiscale.parts, is_encoded)
 
 
-def _divide_parts(given: Sequence[_Trained]) -> list[_Trained]:
+def _divide_parts(given: Sequence[_Run]) -> list[_Run]:
     """Return the runs from which parts are taken, each with only those parts."""
     own = [(part, n) for n, each in enumerate(given) for part in _own_training(each)]
     kept = [(part, n) for n, each in enumerate(given) for part in each.parts]
@@ -106,13 +107,13 @@ def _divide_parts(given: Sequence[_Trained]) -> list[_Trained]:
     return [e._replace(parts=parts) for e, parts in zip(given, taken, strict=True) if parts]
 
 
-def _own_training(each: _Trained) -> tuple[str, ...]:
+def _own_training(each: _Run) -> tuple[str, ...]:
     """Return the parts that a run has trained rather than copied from a teacher."""
     is_flow = "teacher" in each.stored and each.stored["network"]["base_flows"]
     return each.parts[:1] if is_flow else each.parts
 
 
-def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) -> dict[str, Any]:
+def _settings(taken: Sequence[_Run], names: Sequence[str], is_base: bool) -> dict[str, Any]:
     """Return the named settings of the first run with a base, or with a factor; {} without one."""
     for each in taken:
         network = each.stored["network"]
@@ -121,7 +122,7 @@ def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) ->
     return {}
 
 
-def _check_alike(first: _Trained, other: _Trained) -> None:
+def _check_alike(first: _Run, other: _Run) -> None:
     """Raise a UserError if two runs differ in more than their bases and dropout rates."""
     known, network = first.stored["network"], other.stored["network"]
     factor = network["factor"] | {"dropout": known["factor"]["dropout"]}
@@ -134,7 +135,7 @@ def _check_alike(first: _Trained, other: _Trained) -> None:
         raise UserError(f"{other.path} and {first.path} differ in {', '.join(different)}.")
 
 
-def _own(each: _Trained) -> Arrays:
+def _own(each: _Run) -> Arrays:
     """Return the weights of a run's parts by name, without the conditioner's."""
     network = each.stored["network"]
     return {
@@ -144,7 +145,7 @@ def _own(each: _Trained) -> Arrays:
     }
 
 
-def _side_by_side(taken: list[_Trained]) -> tuple[dict[str, int], Arrays]:
+def _side_by_side(taken: list[_Run]) -> tuple[dict[str, int], Arrays]:
     """Return the settings of the joined text encoder, and all weights, padded to match it."""
     vectors = _channels([each.stored["conditioning"]["text_channels"] for each in taken])
     maps = _channels([each.stored["conditioning"]["text_map_channels"] for each in taken])

@@ -1,9 +1,11 @@
-"""Checks of the arguments of `ImageModel.sample`, before the first image is sampled."""
+"""Checks of a request for images, before the first image is sampled."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 
+from onepass.draw import Draw
 from onepass.foundation.arguments import check_unmasked, checked_seed, whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_state import check_compiler, check_eager
@@ -11,86 +13,86 @@ from onepass.samplers import SAMPLERS
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
 
-def checked_draw(seed: Any, num: Any, size: Any, batch: Any) -> tuple[int, int, int, int]:
-    """Return seed, number of images, their size and number per pass as Python integers.
-
-    Raises:
-      ValueError: one is not an integer, or is out of range.
-      UserError: TensorFlow cannot draw images here.
-    """
-    check_compiler()
-    counts = whole_number(num, "num"), whole_number(size, "length"), whole_number(batch, "batch")
-    return checked_seed(seed), *counts
-
-
-def with_prefix(density: ImageDensity, request: Request, prefix: Any) -> Request:
-    """Return a request with the elements that its images begin with.
+def checked_draw(density: ImageDensity, draw: Draw) -> Draw:
+    """Return a request with its defaults and Python integers; the condition is not checked.
 
     Args:
-      density: the networks; a multiscale model begins with a smaller image, a PixelCNN with pixels.
-      request: the request.
-      prefix: integers, a smaller image [side, side, channels] for a multiscale model, pixels
-        [n, channels] or rows of pixels [rows, width, channels] for a PixelCNN; None: no prefix.
+      density: the networks.
+      draw: the request. A multiscale model begins with a smaller image [side, side, channels] as
+        the prefix, a PixelCNN with pixels [n, channels] or rows of pixels [rows, width, channels].
 
     Raises:
-      UserError: the prefix does not fit the model.
+      UserError: an argument does not fit the model, or TensorFlow cannot draw images here.
+      ValueError: an integer or a level is out of range, or the prefix has a wrong shape.
     """
+    side = draw.length if draw.length is not None else density.config.data.size
+    if isinstance(side, tuple | list):
+        channels = density.config.data.channels
+        if len(side) != 3 or side[0] != side[1] or side[2] != channels:
+            shape = f"(side, side, {channels})"
+            raise UserError(f"`length` must be a side or {shape}, got {side!r}.")
+        side = side[0]
+    check_compiler()
+    heat = 1.0 if draw.temperature is None else draw.temperature
+    found = dataclasses.replace(
+        draw,
+        num=whole_number(draw.num, "num"),
+        length=whole_number(side, "length"),
+        batch=whole_number(draw.batch, "batch"),
+        seed=checked_seed(draw.seed),
+        temperature=heat if isinstance(heat, int | float) else tuple(heat),
+        prefix=_checked_prefix(density, draw.prefix, side),
+    )
+    _check(density, found)
+    return found
+
+
+def _checked_prefix(density: ImageDensity, prefix: Any, size: int) -> np.ndarray | None:
+    """Return the elements that images begin with, if their shape fits the model."""
     if prefix is None:
-        return request
+        return None
     check_unmasked(prefix, "prefix")
-    prefix, size, channels = np.asarray(prefix), request.size, density.config.data.channels
+    prefix, channels = np.asarray(prefix), density.config.data.channels
     if prefix.ndim not in (2, 3) or prefix.shape[-1] != channels:
         rule = f"[n, {channels}], or [rows, width, {channels}]"
         raise ValueError(f"`prefix` must be pixels {rule}, got {list(prefix.shape)}.")
     if density.multiscale is not None:
         if prefix.ndim == 2:
             raise UserError("Only a PixelCNN can continue from the first pixels of an image.")
-        return request._replace(start=prefix)
+        return prefix
     if prefix.ndim == 3 and prefix.shape[1] != size:
         raise UserError("A PixelCNN cannot enlarge an image; a multiscale model can.")
     pixels = prefix.reshape(-1, channels)
     if len(pixels) > size**2:
         raise ValueError(f"`prefix` must have at most {size**2} pixels, got {len(pixels)}.")
-    image = np.zeros([size**2, channels], prefix.dtype)
-    image[: len(pixels)] = pixels
-    return request._replace(given=(image.reshape(size, size, channels), len(pixels)))
+    return pixels
 
 
-def check_request(density: ImageDensity, request: Request) -> None:
-    """Raise an error for a request that the density cannot fulfil; the condition is not checked.
-
-    Raises:
-      UserError: an argument does not fit the model.
-      ValueError: an image has a wrong shape, or a level out of range.
-    """
-    given, start, size, config = request.given, request.start, request.size, density.config
+def _check(density: ImageDensity, draw: Draw) -> None:
+    """Raise an error unless temperature, size, levels, method and guidance fit the density."""
+    prefix, config = draw.prefix, density.config
     if density.multiscale is None:
-        _check_pixelcnn(density, size, request.temperature, start)
+        _check_pixelcnn(density, draw.length, draw.temperature)
     else:
-        temperatures_of(request.temperature, len(density.multiscale.sizes))
-        if given is not None:
-            raise UserError("Only a PixelCNN can continue from the first pixels of an image.")
-        _check_sizes(density.multiscale, size, None if start is None else start.shape)
-    channels, levels = config.data.channels, config.output.levels
-    if given is not None:
-        check_images("prefix", given[0], (size, size, channels), levels)
-    if start is not None:
-        check_images("prefix", start, (None, None, channels), levels)
-    _check_sampler(density, request.sampler, request.batch)
-    if not 0 <= request.guidance < float("inf"):
-        raise UserError(f"The guidance must be 0 or more and finite, got {request.guidance:g}.")
-    if request.guidance and not config.conditioning.has_null:
+        temperatures_of(draw.temperature, len(density.multiscale.sizes))
+        _check_sizes(density.multiscale, draw.length, None if prefix is None else prefix.shape)
+    if prefix is not None and prefix.size:
+        shape = (None, *prefix.shape[1:]) if prefix.ndim == 2 else (None, None, prefix.shape[2])
+        check_images("prefix", prefix, shape, config.output.levels)
+    _check_sampler(density, draw.method, draw.batch)
+    if not 0 <= draw.guidance < float("inf"):
+        raise UserError(f"The guidance must be 0 or more and finite, got {draw.guidance:g}.")
+    if draw.guidance and not config.conditioning.has_null:
         raise UserError("The model has no null condition to be guided by.")
 
 
 def _check_sampler(density: ImageDensity, sampler: str, batch: int) -> None:
-    if sampler not in SAMPLERS:
-        known = ", ".join(("auto", *SAMPLERS))
-        raise UserError(f"`method` must be one of {known}, got {sampler}.")
+    known = ("auto", *SAMPLERS)
+    if sampler not in known:
+        raise UserError(f"`method` must be one of {', '.join(known)}, got {sampler}.")
     if sampler == "naive" and density.multiscale is not None:
         raise UserError("Only a PixelCNN has a naive sampler.")
     if batch > 1 and sampler != "fixed-point":
@@ -120,9 +122,7 @@ def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) ->
         raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
 
 
-def _check_pixelcnn(density: ImageDensity, size: int, temperature: Any, start: Any) -> None:
-    if start is not None:
-        raise UserError("A PixelCNN cannot enlarge an image; a multiscale model can.")
+def _check_pixelcnn(density: ImageDensity, size: int, temperature: Any) -> None:
     if not isinstance(temperature, int | float):
         raise UserError("A PixelCNN has one scale and takes one temperature.")
     temperatures_of(temperature, 1)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onepass.foundation.progress import Progress
+from onepass.trained import Trained
 from pixelcnn import shipped
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
@@ -15,10 +16,9 @@ from pixelcnn.data.depth import EIGHT, rescale_levels
 from pixelcnn.data.image_file import DataError
 from pixelcnn.measures.classifier import Classifier, classifier_of, opened_classifier
 from pixelcnn.measures.sample_quality import sample_quality
-from pixelcnn.model import ImageModel
 
 
-def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
+def classifier_for(model: Trained, name: str, sources: Sequence[str]) -> Classifier | None:
     """Return a classifier for a model's classes, or None if there are no training images.
 
     Some shipped models have a shipped classifier. Otherwise it is trained on the first of the
@@ -31,16 +31,16 @@ def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Clas
         with contextlib.suppress(DataError):
             if not is_dev_file(source):
                 corpus = read_corpus(source, model.config.data)
-                if corpus.classes == model.classes:
+                if corpus.classes == model.front.classes:
                     train = corpus.splits["train"]
-                    shown = rescale_levels(train.images, model.bits, EIGHT)
+                    shown = rescale_levels(train.images, model.front.bits, EIGHT)
                     train = dataclasses.replace(train, images=shown)
                     return classifier_of(train, len(corpus.classes))
     return None
 
 
 def evaluate_samples(
-    model: ImageModel,
+    model: Trained,
     dataset: ImageDataset,
     classifier: Classifier,
     num: int,
@@ -63,10 +63,12 @@ def evaluate_samples(
     drawn = []
     with Progress(num, "drawing", "image") as progress:
         for (image,) in sampled:
-            drawn.append(rescale_levels(image, model.bits, EIGHT))
+            drawn.append(rescale_levels(image, model.front.bits, EIGHT))
             progress.advance()
     real = sample_quality(
-        classifier, list(rescale_levels(dev.images[chosen], model.bits, EIGHT)), dev.labels[chosen]
+        classifier,
+        list(rescale_levels(dev.images[chosen], model.front.bits, EIGHT)),
+        dev.labels[chosen],
     )
     made = sample_quality(classifier, drawn, labels)
     asked = {"num": num, "guidance": guidance, "temperature": list(temperature)}
@@ -74,11 +76,11 @@ def evaluate_samples(
 
 
 def _classes_and_conditions(
-    model: ImageModel, dev: Any, chosen: np.ndarray, num: int
+    model: Trained, dev: Any, chosen: np.ndarray, num: int
 ) -> tuple[np.ndarray, list]:
     """Return the classes of the samples to draw, [num], and the corresponding conditions."""
     if model.config.conditioning.kind == "text":
         rows = np.resize(chosen, num)
         return dev.labels[rows], [dev.captions[row] for row in rows]
-    labels = np.arange(num) % len(model.classes)
+    labels = np.arange(num) % len(model.front.classes)
     return labels, labels.tolist()

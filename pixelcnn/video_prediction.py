@@ -1,12 +1,13 @@
 """Video prediction: sampling of the next frames, one after another, given actions and states."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 
+from onepass.draw import Draw
 from onepass.foundation.errors import UserError
-from pixelcnn.model import ImageModel
-from pixelcnn.sampling.generation import Request
+from onepass.trained import Trained
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
 FRAME_ROWS = 65536  # number of noise rows that are reserved for a video, one per frame
@@ -15,7 +16,7 @@ Steps = tuple[np.ndarray, np.ndarray]
 
 
 def predict(
-    model: ImageModel,
+    model: Trained,
     frames: np.ndarray,
     actions: np.ndarray,
     states: np.ndarray,
@@ -41,7 +42,7 @@ def predict(
         fit it, or a temperature is invalid; raised at the call, before a frame is requested.
     """
     conditioning = model.config.conditioning
-    if conditioning.kind != "video" or model.statistics is None:
+    if conditioning.kind != "video" or model.front.statistics is None:
         raise UserError("The model draws images, not the next frame of a video.")
     widths = (conditioning.action_channels, conditioning.state_channels)
     if (actions.shape[-1], states.shape[-1]) != widths:
@@ -54,17 +55,18 @@ def predict(
         raise UserError(
             f"There must be at least {context} frames, and an action and a state for each."
         )
-    scales = 1 if model.multiscale is None else len(model.multiscale.sizes)
+    scales = 1 if model.network.multiscale is None else len(model.network.multiscale.sizes)
     temperatures_of(temperature, scales)
-    steps = (model.statistics.actions(actions), model.statistics.states(states))
-    return _following(model, frames, steps, (seed, FRAME_ROWS * row, temperature))
+    steps = (model.front.statistics.actions(actions), model.front.statistics.states(states))
+    asked = Draw(1, model.front.size, seed, row=FRAME_ROWS * row, temperature=temperature)
+    return _following(model, frames, steps, asked)
 
 
 def _following(
-    model: ImageModel, frames: np.ndarray, steps: Steps, draw: tuple[int, int, Temperature]
+    model: Trained, frames: np.ndarray, steps: Steps, asked: Draw
 ) -> Iterator[np.ndarray]:
-    """Yield the next frames; `draw` is (seed, row of frame 0, temperature)."""
-    (moves, places), (seed, first_row, temperature) = steps, draw
+    """Yield the next frames; `asked` has the seed, the row of frame 0 and the temperature."""
+    moves, places = steps
     context = model.config.conditioning.context_frames
     past = [np.asarray(frame) for frame in frames]
     for t in range(len(frames), len(moves) + 1):
@@ -74,6 +76,6 @@ def _following(
             "state": places[None, t - context : t],
         }
         # The frame's index is added to the row, so that no two frames share noise.
-        request = Request((first_row + t,), seed, model.size, condition, temperature)
-        past.append(next(model.sampler.images(request))[-1])
+        frame = dataclasses.replace(asked, row=asked.row + t, condition=condition)
+        past.append(next(model.model.images(frame))[-1])
         yield past[-1]

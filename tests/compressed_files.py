@@ -58,7 +58,7 @@ def images(architecture: str, gain: float = 1.0) -> Callable[[], Any]:
         import image_densities
 
         model = image_densities.model_of(architecture)
-        exact(model.density.trainable_variables, gain)
+        exact(model.network.trainable_variables, gain)
         return model
 
     return make

@@ -6,8 +6,9 @@ import numpy as np
 from image_networks import QuickInitial, perturbed
 from image_runs import CLASSES, config_of
 
+from onepass.trained import Trained
 from pixelcnn.density import ImageDensity
-from pixelcnn.model import ImageModel
+from pixelcnn.model import ImageFront
 from pixelcnn.sampling.generation import ImageSampler
 
 # Kind of `image_runs.config_of`, number of classes or labels, and fields of the output.
@@ -20,7 +21,7 @@ ARCHITECTURES = {
 }
 
 
-def model_of(architecture: str, seed: int = 0) -> ImageModel:
+def model_of(architecture: str, seed: int = 0) -> Trained:
     kind, classes, fields = ARCHITECTURES[architecture]
     config = config_of(kind)
     channels = fields.get("channels", 1)
@@ -31,21 +32,21 @@ def model_of(architecture: str, seed: int = 0) -> ImageModel:
         data=dataclasses.replace(config.data, channels=channels),
     )
     density = perturbed(ImageDensity(config, QuickInitial(seed)))
-    return ImageModel(density, config, CLASSES, None, {}, ImageSampler(density))
+    return Trained(ImageSampler(density), ImageFront(config, CLASSES), {"kind": config.kind})
 
 
-def images_for(model: ImageModel, count: int, seed: int = 3) -> np.ndarray:
+def images_for(model: Trained, count: int, seed: int = 3) -> np.ndarray:
     """Images with white, black and noise in them, uint8 [count, size, size, channels]."""
     draws = np.random.default_rng(seed)
-    shape = [count, model.size, model.size, model.channels]
+    shape = [count, model.front.size, model.front.size, model.front.channels]
     images = np.cumsum(draws.integers(-30, 31, shape), 2) + 128
     images[:, :2] = 255
     return np.clip(images, 0, 255).astype(np.uint8)
 
 
-def conditions_for(model: ImageModel, count: int) -> list:
+def conditions_for(model: Trained, count: int) -> list:
     kind = model.config.conditioning.kind
     if kind == "map":
-        return [np.full([model.size, model.size], i % 2) for i in range(count)]
+        return [np.full([model.front.size, model.front.size], i % 2) for i in range(count)]
     known = ("stripes", "a slope") if kind == "text" else (2, "cat", 1)
     return [known[i % len(known)] for i in range(count)]

@@ -14,6 +14,7 @@ from runs import eagerly
 from onepass.foundation.metrics import read_metrics
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.recipe import train
+from onepass.trained import Trained
 
 # `card` and `joining` take `pixelcnn.model.load` for themselves before tests replace it.
 from pixelcnn import card as card
@@ -22,7 +23,7 @@ from pixelcnn import joining as joining
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
-from pixelcnn.model import ImageModel, load
+from pixelcnn.model import load
 from pixelcnn.networks.config import (
     ConditioningConfig,
     FactorConfig,
@@ -141,7 +142,7 @@ def trained(config, data: Path, workdir: Path):
         return train(ImageRecipe("tiny", config, data), workdir, silent)
 
 
-def opened(path: Path) -> ImageModel:
+def opened(path: Path) -> Trained:
     with quickly():
         return load(path)
 
@@ -179,7 +180,9 @@ def model(kind: str):
 
 def dev_of(kind: str) -> ImageDataset:
     known = model(kind)
-    return ImageDataset.for_evaluation(data_of(kind), known.config, known.classes, known.statistics)
+    return ImageDataset.for_evaluation(
+        data_of(kind), known.config, known.front.classes, known.front.statistics
+    )
 
 
 @functools.cache

@@ -12,7 +12,16 @@ FLOORS = ("wavenet", "pixelcnn", "distill", "serving", "onepass", "benchmarks")
 # The files that look for what a stranger's network or distribution offers.
 REGISTRIES = {"onepass/networks/network.py", "onepass/likelihoods/capabilities.py"}
 # What a class of a network, a distribution, a model or its configuration has for a base or a name.
-BASES = {"Module", "Network", "Tabulated", "Protocol", "TrainedSpeechModel", "Bundle", "Output"}
+BASES = {
+    "Module",
+    "Network",
+    "Tabulated",
+    "Protocol",
+    "TrainedSpeechModel",
+    "Model",
+    "Bundle",
+    "Output",
+}
 ENDINGS = ("Model", "Network", "WaveNet", "PixelCNN", "Multiscale", "TrainConfig", "Bundle")
 LIKELIHOODS = {"Continuous", "HasEntropy", "LocationScale", "Normal", "Distribution"}
 DISTILLATIONS = {"FlowConfig", "GuidedConfig", "Autoregressive"}
@@ -86,7 +95,7 @@ def test_nothing_asks_which_network_likelihood_or_model_it_has():
 
 WATCHED = """
 WaveNet VocoderWaveNet PixelCNN Multiscale ParallelWaveNet MixtureOutput LogisticMixture Categorical
-Gaussian GaussianMixture PixelMixture Continuous LocationScale SpeechModel StudentModel ImageModel
+Gaussian GaussianMixture PixelMixture Continuous LocationScale SpeechModel StudentModel Trained
 Bundle Autoregressive PixelCNNTrainConfig MultiscaleTrainConfig Factor
 """
 

@@ -18,11 +18,11 @@ from onepass.likelihoods.initial import ZeroInitial
 from onepass.replicator.training.recipe import Recipe, Setup
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import TrainingRun
+from onepass.trained import Trained
 from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.evaluation_callback import EvaluationCallback
-from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
 from pixelcnn.training import facts_of, portable_batches
@@ -82,7 +82,7 @@ class ImageStudentRecipe(Recipe):
 
 
 def student_and_teacher(
-    config: AnyTrainConfig, teacher: ImageModel
+    config: AnyTrainConfig, teacher: Trained
 ) -> tuple[ImageDensity, ImageDensity]:
     """Return an untrained student and a frozen copy of its teacher."""
     make = functools.partial(ImageDensity, teacher.config, ZeroInitial())
@@ -100,7 +100,7 @@ def features_for(config: ImageDistillConfig, dataset: ImageDataset, path: Path) 
     return Features(classifier_for(dataset, dataset.config.network.base_size, path))
 
 
-def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
+def start(state: TrainState, student: ImageDensity, teacher: Trained) -> None:
     """Initialise the student's weights from the teacher's weights of the same names."""
     stored = _variables_by_name(teacher.network)
     state.start([stored.get(name, weight) for name, weight in _variables_by_name(student).items()])
@@ -110,7 +110,7 @@ def _variables_by_name(density: ImageDensity) -> dict:
     return dict(zip(variable_names(density), density.trainable_variables, strict=True))
 
 
-def dataset_for(config: ImageDistillConfig, teacher: ImageModel, data: Path | str) -> ImageDataset:
+def dataset_for(config: ImageDistillConfig, teacher: Trained, data: Path | str) -> ImageDataset:
     """Return the images as a dataset with the student's configuration.
 
     Raises:
@@ -120,8 +120,8 @@ def dataset_for(config: ImageDistillConfig, teacher: ImageModel, data: Path | st
     _check(config, teacher)
     dataset = ImageDataset.read(data, student_config(config, teacher.config))
     of_classes = teacher.config.conditioning.kind == "class"
-    if of_classes and dataset.classes != teacher.classes:
-        classes, known = ", ".join(dataset.classes), ", ".join(teacher.classes)
+    if of_classes and dataset.classes != teacher.front.classes:
+        classes, known = ", ".join(dataset.classes), ", ".join(teacher.front.classes)
         raise UserError(f"{data} has the classes {classes}; the teacher knows {known}.")
     return dataset
 
@@ -149,13 +149,13 @@ def student_config(config: Any, teacher: AnyTrainConfig) -> AnyTrainConfig:
     return MultiscaleTrainConfig(**given | {"network": network})
 
 
-def _check(config: ImageDistillConfig, teacher: ImageModel) -> None:
+def _check(config: ImageDistillConfig, teacher: Trained) -> None:
     """Raise UserError if the teacher cannot be distilled in this way."""
-    if not teacher.whole:
+    if not teacher.network.whole:
         raise UserError("The teacher has not trained all its parts.")
-    if teacher.bits > 8:
-        raise UserError(f"The teacher must be a model of 8-bit images, got {teacher.bits}.")
-    if teacher.multiscale is not None and teacher.multiscale.has_flow:
+    if teacher.front.bits > 8:
+        raise UserError(f"The teacher must be a model of 8-bit images, got {teacher.front.bits}.")
+    if teacher.network.multiscale is not None and teacher.network.multiscale.has_flow:
         raise UserError("The teacher's base is already a flow; it must be a PixelCNN.")
     if config.kind == "guided" and not teacher.config.conditioning.has_null:
         raise UserError(

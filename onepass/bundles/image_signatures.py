@@ -16,9 +16,9 @@ from onepass.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, sc
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.noise import as_key
 from onepass.replicator.portable.stablehlo import as_stablehlo
+from onepass.trained import Trained
 from pixelcnn.data.captions import NUM_CODES
 from pixelcnn.density import ImageDensity, condition_specs
-from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import part_names
 from pixelcnn.sampling.generation import (
     LARGEST_COMPILED,
@@ -40,7 +40,7 @@ Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
 
 
 def export_functions(
-    model: ImageModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
+    model: Trained, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
 ) -> Exported:
     """Return the signatures of an image model.
 
@@ -54,9 +54,11 @@ def export_functions(
     """
     if buckets:
         raise UserError("`--buckets` is for audio models; images have one size.")
-    if model.bits > 8:
-        raise UserError(f"A bundle draws 8-bit images, got {model.bits}; `--bare` leaves it out.")
-    density = model.density
+    if model.front.bits > 8:
+        raise UserError(
+            f"A bundle draws 8-bit images, got {model.front.bits}; `--bare` leaves it out."
+        )
+    density = model.network
     parts = (_of_pixelcnn if density.multiscale is None else _of_multiscale)(density)
     batches = sorted(set(allowed_batches)) or BATCHES
     serving = serving_spec(parts[0], batches)

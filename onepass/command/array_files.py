@@ -104,10 +104,10 @@ def _image(path: Path, model: Any) -> np.ndarray:
       UserError: the file cannot be read, has several frames, or does not fit the model.
     """
     pixels, mode, frames, others = _read_image(path)
-    wanted, (height, width) = "L" if model.channels == 1 else "RGB", pixels.shape[:2]
-    if mode != wanted or (height, width) != (model.size, model.size):
+    wanted, (height, width) = "L" if model.front.channels == 1 else "RGB", pixels.shape[:2]
+    if mode != wanted or (height, width) != (model.front.size, model.front.size):
         raise UserError(
-            f"{path} must be {model.size}x{model.size} pixels of mode {wanted}, got "
+            f"{path} must be {model.front.size}x{model.front.size} pixels of mode {wanted}, got "
             f"{width}x{height} of mode {mode}."
         )
     if frames > 1:

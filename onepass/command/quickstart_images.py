@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from onepass.foundation.progress import Progress
-from pixelcnn.model import ImageModel, load
+from onepass.trained import Trained
+from pixelcnn.model import load
 from pixelcnn.sampling.grids import enlarge_pixels, grid, strip, write_gif, write_png
 
 SETS = {
@@ -35,12 +36,12 @@ def draw_images(out: Path, seed: int) -> str:
         for model_name in models:
             model = load(model_name)
             scales, seconds = _time_images(model, model_name, seed)
-            slug = "pixel-by-pixel" if model.multiscale is None else "multiscale"
+            slug = "pixel-by-pixel" if model.network.multiscale is None else "multiscale"
             write_png(out / f"{name}-{slug}.png", grid([s[-1] for s in scales], 5))
-            if model.multiscale is not None:
+            if model.network.multiscale is not None:
                 _show_growth(out / name, scales)
-            passes = model.size**2 if model.multiscale is None else _passes(model)
-            rows.append(f"| {name}, {slug} | {model.size} | {passes} | {seconds:.3f} |")
+            passes = model.front.size**2 if model.network.multiscale is None else _passes(model)
+            rows.append(f"| {name}, {slug} | {model.front.size} | {passes} | {seconds:.3f} |")
     table = "\n".join(rows)
     return f"""## Images
 
@@ -52,9 +53,9 @@ Classes in turn. Compare `{out}/digits-multiscale.png` with `digits-pixel-by-pix
 `digits-growing.gif` and `digits-scales.png`, and the same for `digits-64`."""
 
 
-def _time_images(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
+def _time_images(model: Trained, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
     """Return the scales of each image, and the median seconds per image after the first."""
-    classes = [i % len(model.classes) for i in range(IMAGES)]
+    classes = [i % len(model.front.classes) for i in range(IMAGES)]
     scales, times = [], []
     with Progress(IMAGES, f"drawing with {name}", "image") as progress:
         for image in model.stream(IMAGES, seed=seed, condition=classes, scales=True):
@@ -74,6 +75,6 @@ def _show_growth(stem: Path, scales: Sequence[list[np.ndarray]]) -> None:
     write_gif(stem.with_name(f"{stem.name}-growing.gif"), sheets, 0.8)
 
 
-def _passes(model: ImageModel) -> int:
-    sizes = model.multiscale.sizes if model.multiscale else ()
+def _passes(model: Trained) -> int:
+    sizes = model.network.multiscale.sizes
     return sizes[0] ** 2 + 3 * (len(sizes) - 1)

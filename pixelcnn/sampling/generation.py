@@ -7,11 +7,14 @@ Image n of a seed does not depend on what else is sampled.
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
+from onepass.draw import Draw
+from onepass.foundation.errors import UserError
+from onepass.interface import collect_images, stream_images
 from onepass.likelihoods.noise import as_key
 from onepass.samplers import SAMPLERS
 from onepass.samplers.compiled import Compiled
@@ -21,14 +24,17 @@ from pixelcnn.autoregression import (
     Forecast,
     PixelDistribution,
     PixelSymbols,
+    autoregressive,
     linear_forecast,
 )
+from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.depth import dtype_of
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.request_checks import check_images, checked_draw
 from pixelcnn.sampling.enlargement import Enlarger
 from pixelcnn.sampling.guidance import drop_guidance_pair, pair_for_guidance
 from pixelcnn.sampling.multiscale_sampler import (
@@ -39,6 +45,10 @@ from pixelcnn.sampling.multiscale_sampler import (
     temperatures_of,
 )
 from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
+
+if TYPE_CHECKING:
+    from onepass.model import Autoregressive
+    from pixelcnn.compression import Images
 
 # XLA's convolutions are faster on small images, TensorFlow's on large ones.
 LARGEST_COMPILED = 64
@@ -81,44 +91,19 @@ def sampler_of(
     return draw
 
 
-class Request(NamedTuple):
-    """A request for images.
-
-    Attributes:
-      rows: index of each image in the seed's sequence of images.
-      seed: random seed, an integer in [0, 2^64).
-      size: side of the images in pixels.
-      condition: the conditioner's inputs, with one row for all images or one row per image.
-      temperature: one number, or one per scale.
-      given: an image, integers [height, width, channels], and the number of its pixels to keep, in
-        raster order (PixelCNN).
-      start: a small image to enlarge, integers [side, side, channels] (multiscale), of any height
-        and width if the factors have no coordinates.
-      sampler: name of the sampler of a PixelCNN, or of a multiscale model's base.
-      guidance: guidance weight; 0 samples the model.
-      batch: number of images per fixed-point pass; a finished image is replaced by the next one.
-    """
-
-    rows: tuple[int, ...]
-    seed: int
-    size: int
-    condition: dict[str, np.ndarray]
-    temperature: float | tuple[float, ...] = 1.0
-    given: tuple[np.ndarray, int] | None = None
-    start: np.ndarray | None = None
-    sampler: str = "cached"
-    guidance: float = 0.0
-    batch: int = 1
-
-
 class ImageSampler:
-    """A sampler of a density, under its current weights.
+    """A density of images and its samplers, under its current weights.
+
+    Conditions are dicts of the conditioner's inputs, with one row for all images or one per image.
 
     Attributes:
+      density: the networks with their weights.
       passes: number of fixed-point passes for the latest image (or its base, if multiscale); None
         for other samplers.
       batch_passes: number of fixed-point passes for the latest image's batch, or None.
     """
+
+    options = frozenset({"method", "temperature", "prefix", "guidance", "batch", "scales"})
 
     def __init__(self, density: ImageDensity) -> None:
         self.density = density
@@ -126,42 +111,132 @@ class ImageSampler:
         self.batch_passes: int | None = None
         self._programs = Compiled()
 
-    def images(self, request: Request) -> Iterator[list[np.ndarray]]:
+    @property
+    def network(self) -> ImageDensity:
+        """The module whose variables are the weights."""
+        return self.density
+
+    @property
+    def config(self) -> AnyTrainConfig:
+        """The training configuration."""
+        return self.density.config
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the samplers of a PixelCNN, or of a multiscale model's base.
+
+        "cached", also as "auto", computes one pixel per step; "fixed-point" draws the same images
+        in fewer, more expensive passes; "naive" runs the whole network for every pixel (PixelCNN);
+        others are registered in `onepass.samplers`.
+        """
+        return ("auto", *SAMPLERS)
+
+    def checked(self, draw: Draw) -> Draw:
+        """Return a request with its defaults; raise an error if the density cannot fulfil it."""
+        return checked_draw(self.density, draw)
+
+    def sample(self, draw: Draw) -> Any:
+        """Return the requested images, [num, side, side, channels], or all their scales."""
+        return collect_images(self.images(draw), draw.scales)
+
+    def stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
+        """Return an iterator over the images, or their scales, one after another."""
+        if chunk is not None:
+            raise UserError("`chunk` must be None: images come one after another.")
+        return stream_images(self.images(draw), draw.scales)
+
+    def images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
         """Yield the scales of each image, [side, side, channels], smallest first.
 
-        A PixelCNN has one scale. Levels are uint8, or uint16 for more than 8 bits.
+        A PixelCNN has one scale. A multiscale model draws its smaller sizes, too. If its factors
+        have no coordinates, the prefix may have any shape, `length` is the longer side of the
+        result, and the image is enlarged in tiles of bounded memory. Levels are uint8, or uint16
+        for more than 8 bits. With `batch`, all images come together at the end.
         """
-        number = len(request.rows) if request.sampler == "fixed-point" and request.batch > 1 else 1
-        for first in range(0, len(request.rows), number):
-            yield from self._sample(request, slice(first, first + number))
+        number = draw.num if draw.method == "fixed-point" and draw.batch > 1 else 1
+        for first in range(0, draw.num, number):
+            yield from self._sample(draw, range(first, first + number))
 
-    def _sample(self, request: Request, which: slice) -> Iterator[list[np.ndarray]]:
-        """Yield the scales of the images in a slice of a request, drawn by one program."""
-        rows = request.rows[which]
-        batch = {name: _of(value, which, request) for name, value in request.condition.items()}
-        noise = (as_key(request.seed), tf.constant(rows))
+    def _sample(self, draw: Draw, which: range) -> Iterator[list[np.ndarray]]:
+        """Yield the scales of some images of a request, drawn by one program."""
+        rows = [draw.row + number for number in which]
+        batch = {name: _of(value, which) for name, value in draw.condition.items()}
+        noise = (as_key(draw.seed), tf.constant(rows))
         model = self.density.multiscale
-        if model is not None and model.any_shape and request.start is not None:
+        if model is not None and model.any_shape and draw.prefix is not None:
             for row in rows:
-                yield list(self.enlarge_start(request, row))
+                yield list(self.enlarge_start(draw, row))
             return
-        program = self._program(request.sampler, request.size, min(request.batch, len(rows)))
-        guidance = tf.constant(request.guidance, tf.float32) if request.guidance else None
+        method = "cached" if draw.method == "auto" else draw.method
+        program = self._program(method, draw.length, min(draw.batch, len(rows)))
+        guidance = tf.constant(draw.guidance, tf.float32) if draw.guidance else None
+        heat = 1.0 if draw.temperature is None else draw.temperature
         if model is None:
-            given = _prefix_of(request, len(rows), self.density.config.data.channels)
-            temperature = temperatures_of(request.temperature, 1)[0]
+            given = _prefix_of(draw, len(rows), self.density.config.data.channels)
+            temperature = temperatures_of(heat, 1)[0]
             drawn = count_passes(program(batch, *noise, given, temperature, guidance))
             scales = [drawn.levels]
         else:
-            temperatures = temperatures_of(request.temperature, len(model.sizes))
-            start = None if request.start is None else _repeat_image(request.start, len(rows))
+            temperatures = temperatures_of(heat, len(model.sizes))
+            start = None if draw.prefix is None else _repeat_image(draw.prefix, len(rows))
             scales, drawn = program(batch, *noise, start, temperatures, guidance)
-        counts = request.sampler == "fixed-point"
+        counts = method == "fixed-point"
         kind = dtype_of(self.density.config.data.bits)
         for i in range(len(rows)):
             self.passes = int(drawn.passes[i]) if counts else None
             self.batch_passes = int(drawn.batch_passes) if counts else None
             yield [levels[i].numpy().astype(kind) for levels in scales]
+
+    def log_prob(self, elements: np.ndarray, condition: Any) -> np.ndarray:
+        """Return the log-probability of whole images, float32 [num], in nats.
+
+        If the base is a flow, it is a lower bound, or NaN where the flow cannot be inverted in
+        float32 (`ImageFlow.log_density`).
+
+        Args:
+          elements: integers [num, size, size, channels], with the size in training.
+          condition: the conditioner's inputs, by name.
+        """
+        parts = self._nats(self._batch(elements, condition))
+        return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+    def log_density(self, draw: Draw) -> np.ndarray:
+        """Return the log-density of the images that a request draws, float32 [num], nats.
+
+        It is their exact log-probability, unless the base is a flow: the base then contributes the
+        log-density of its values before rounding, plus the log of a level's width for each of them.
+        """
+        batch = self._batch(self.sample(draw), draw.condition)
+        rows = draw.row + tf.range(draw.num)
+        parts = self._drawn_nats(batch, as_key(draw.seed), rows)
+        return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+    def _batch(self, images: np.ndarray, condition: Any) -> dict[str, np.ndarray]:
+        """Return the density's inputs for images and conditions; errors are those of `log_prob`."""
+        if not self.density.whole:
+            raise UserError("The run has not trained all parts; it gives no probability.")
+        size, channels = self.config.data.size, self.config.data.channels
+        check_images("images", images, (None, size, size, channels), self.config.output.levels)
+        return {"levels": np.asarray(images, np.int32), **condition}
+
+    def files_of(self, front: Any) -> "Images":
+        """Return the format of compressed files; raise a UserError if the model cannot compress."""
+        from pixelcnn.compression import Images
+
+        return Images(self.density, front)
+
+    @cached_property
+    def autoregressive(self) -> "Autoregressive":
+        """The PixelCNN as an `Autoregressive`; raises a UserError for a multiscale model."""
+        return autoregressive(self.density)
+
+    @cached_property
+    def _nats(self) -> Any:
+        return tf.function(self.density.nats, autograph=False, reduce_retracing=True)
+
+    @cached_property
+    def _drawn_nats(self) -> Any:
+        return tf.function(self.density.drawn_nats, autograph=False, reduce_retracing=True)
 
     @cached_property
     def enlarger(self) -> Enlarger:
@@ -170,12 +245,13 @@ class ImageSampler:
         return Enlarger(model)
 
     def enlarge_start(
-        self, request: Request, row: int, advance: Callable[[], None] = lambda: None
+        self, draw: Draw, row: int, advance: Callable[[], None] = lambda: None
     ) -> Iterator[np.ndarray]:
-        """Yield `request.start` and its enlargements, smallest first, with the noise of `row`."""
-        heat = temperatures_of(request.temperature, len(self.enlarger.model.sizes)).numpy()
-        start: Any = request.start
-        drawn = self.enlarger.scales(start, request.size, as_key(request.seed), row, heat, advance)
+        """Yield the prefix and its enlargements, smallest first, with the noise of `row`."""
+        heat = 1.0 if draw.temperature is None else draw.temperature
+        heat = temperatures_of(heat, len(self.enlarger.model.sizes)).numpy()
+        key = as_key(draw.seed)
+        drawn = self.enlarger.scales(draw.prefix, draw.length, key, row, heat, advance)
         return (levels.astype(dtype_of(self.density.config.data.bits)) for levels in drawn)
 
     def _program(self, sampler: str, size: int, slots: int) -> Callable[..., Any]:
@@ -307,10 +383,11 @@ def multiscale_program(
     return program
 
 
-def _of(value: np.ndarray, which: slice, request: Request) -> tf.Tensor:
-    """Return an array of a request's condition for a slice of its rows."""
-    rows = request.rows[which]
-    return tf.constant(value[which] if len(value) > 1 else np.repeat(value, len(rows), 0))
+def _of(value: np.ndarray, which: range) -> tf.Tensor:
+    """Return an array of a request's condition for some of its images."""
+    return tf.constant(
+        value[which.start : which.stop] if len(value) > 1 else np.repeat(value, len(which), 0)
+    )
 
 
 def _repeat_image(image: np.ndarray, number: int) -> tf.Tensor:
@@ -318,7 +395,10 @@ def _repeat_image(image: np.ndarray, number: int) -> tf.Tensor:
     return tf.constant(np.repeat(image[None].astype(np.int32), number, 0))
 
 
-def _prefix_of(request: Request, number: int, channels: int) -> Prefix:
-    """Return the pixels to keep; without `given`, a blank image and a count of 0."""
-    image, count = request.given or (np.zeros([request.size, request.size, channels], np.int32), 0)
-    return Prefix(_repeat_image(image, number), tf.constant(count))
+def _prefix_of(draw: Draw, number: int, channels: int) -> Prefix:
+    """Return the pixels to keep; without a prefix, a blank image and a count of 0."""
+    pixels = np.zeros([0, channels]) if draw.prefix is None else draw.prefix.reshape(-1, channels)
+    image = np.zeros([draw.length**2, channels], np.int32)
+    image[: len(pixels)] = pixels
+    image = image.reshape(draw.length, draw.length, channels)
+    return Prefix(_repeat_image(image, number), tf.constant(len(pixels)))

@@ -17,7 +17,9 @@ from distill.protocol import Student
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import Gaussian, LogisticMixture, noise
 from onepass.model import Autoregressive
+from onepass.trained import Trained
 from pixelcnn.density import ImageDensity
+from pixelcnn.model import ImageFront
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.sampling.generation import ImageSampler
 from wavenet.presets import DataConfig
@@ -112,9 +114,7 @@ def of_images(flows):
     network = dataclasses.replace(teacher.config.network, base_flows=(1, 1))
     config = dataclasses.replace(teacher.config, network=network)
     density = perturbed(ImageDensity(config, QuickInitial(0)), 0.1)
-    return dataclasses.replace(
-        teacher, density=density, config=config, sampler=ImageSampler(density)
-    )
+    return Trained(ImageSampler(density), ImageFront(config, teacher.front.classes), teacher.spec)
 
 
 @untraced
@@ -136,7 +136,7 @@ def test_the_density_of_drawn_images_is_their_probability():
 
 
 def test_the_density_of_a_flow_is_that_of_the_noise_over_the_volume():
-    flow = of_images(True).multiscale.base
+    flow = of_images(True).network.multiscale.base
     words = noise.words(3, [0], 0, 4, flow.noise_words)
     words, given = tf.reshape(words, [1, 2, 2, -1]), Condition(tf.ones([1, 3]), None)
     z = noise.logistic_from_bits(words)

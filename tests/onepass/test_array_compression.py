@@ -177,7 +177,7 @@ def test_the_command_and_the_live_model_read_what_the_other_compressed(tmp_path,
         ("real", "must have 2 to 65536 levels to compress, got real numbers"),
         ("fine", "must have 2 to 65536 levels to compress, got 131072"),
         ("many", "a distribution with `cumulative` to compress 65536 levels of 20 parameters"),
-        ("student", "`model` must have exact conditionals to compress, got FlowStudent"),
+        ("student", "`model` must have exact conditionals to compress, got flow-student"),
     ],
 )
 def test_what_cannot_compress_is_refused(name, reason):

@@ -96,7 +96,7 @@ def test_a_photograph_is_enlarged_around_its_own_pixels_and_likelier_than_one_of
     noise = np.random.default_rng(0).integers(0, 256, photograph.shape, np.uint8)
     noise[::8, ::8] = small
     each = [{"levels": image[None].astype(np.int32)} for image in (photograph, enlarged, noise)]
-    real, drawn, random = (sum(model.density.nats(batch).values())[0] for batch in each)
+    real, drawn, random = (sum(model.network.nats(batch).values())[0] for batch in each)
     assert min(real, drawn) > random
 
 
@@ -168,8 +168,8 @@ def test_the_digits_by_flows_are_those_of_its_card_and_have_the_other_scales_of_
         images, labels = stored["images"], stored["labels"].tolist()
     bits_per_dim = -flow.log_prob(images, labels) / (math.log(2) * images[0].size)
     assert bits_per_dim.mean() == pytest.approx(flow.spec["quality"]["bits_per_dim"], abs=1e-3)
-    for part, factor in teacher.multiscale.factors.items():
-        own = flow.multiscale.factors[part].trainable_variables
+    for part, factor in teacher.network.multiscale.factors.items():
+        own = flow.network.multiscale.factors[part].trainable_variables
         for weight, theirs in zip(own, factor.trainable_variables, strict=True):
             np.testing.assert_allclose(weight, theirs, rtol=2e-3, atol=1e-6)
 

@@ -8,12 +8,13 @@ from image_runs import config_of
 from marks import some_slow
 
 import onepass
+from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from pixelcnn.autoregression import autoregressive
 from pixelcnn.config import DataConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import ConditioningConfig, OutputConfig, PixelCNNConfig
-from pixelcnn.sampling.generation import ImageSampler, Request
+from pixelcnn.sampling.generation import ImageSampler
 
 SIZE, SEED, LABELS = 5, 3, np.array([2, 0], np.int32)
 METHODS = ("auto", "fixed-point", "naive")
@@ -32,8 +33,7 @@ def density_of(likelihood, channels):
 def drawn_by(density, sampler):
     draw = ImageSampler(density)
     requests = [
-        Request((row,), SEED, SIZE, {"label": LABELS[row : row + 1]}, sampler=sampler)
-        for row in range(2)
+        Draw(1, SIZE, SEED, {"label": LABELS[row : row + 1]}, sampler, row=row) for row in range(2)
     ]
     return np.stack([next(draw.images(request))[-1] for request in requests])
 
@@ -89,5 +89,7 @@ def test_the_shipped_pixelcnn_draws_the_image_of_its_seed():
     model = onepass.load("shipped-digits-teacher")
     expected = model.sample(condition=7, seed=SEED)
     for method in ("auto", "fixed-point"):
-        image = model.autoregressive.sample(1, (32, 32, 3), SEED, model.condition(7), method=method)
+        image = model.autoregressive.sample(
+            1, (32, 32, 3), SEED, model.front.condition(7), method=method
+        )
         assert (image != expected).mean() < 0.01

@@ -11,11 +11,12 @@ from PIL import Image
 from runs import eagerly
 
 import onepass
+from onepass.draw import Draw
 from onepass.likelihoods import PixelMixture
 from pixelcnn import evaluation_callback
 from pixelcnn.density import ImageDensity
 from pixelcnn.model import load
-from pixelcnn.sampling.generation import ImageSampler, Request
+from pixelcnn.sampling.generation import ImageSampler
 
 OPTIONS = """--conditioning.kind none --data.size 8 --output.components 2 --network.layers 1
     --network.units 8 --network.output-units 8 --data.batch-size 4 --loop.num-steps 3
@@ -90,7 +91,7 @@ def test_a_bundle_of_deeper_images_is_refused_and_a_folder_is_not(folder, capsys
     assert onepass.main(["export", run, "--out", str(folder / "model" / "1")]) == 2
     assert "A bundle draws 8-bit images, got 12; `--bare`" in capsys.readouterr().err
     assert onepass.main(["export", run, "--bare", "--out", str(folder / "bare")]) == 0
-    assert load(folder / "bare").bits == 12
+    assert load(folder / "bare").front.bits == 12
     assert "16-bit PNG" in (folder / "bare" / "card.md").read_text()
 
 
@@ -104,7 +105,7 @@ def test_a_multiscale_model_draws_and_judges_the_same_levels():
     )
     density = ImageDensity(config)
     with eagerly():
-        scales = next(ImageSampler(density).images(Request((0,), 3, 8, {})))
+        scales = next(ImageSampler(density).images(Draw(1, 8, 3, {})))
     assert {scale.dtype for scale in scales} == {np.dtype(np.uint16)}
     assert 256 < scales[-1].max() < 4096
     nats = density.nats({"levels": scales[-1][None].astype(np.int32)})

@@ -162,7 +162,7 @@ def test_bits_of_every_scale_count_the_numbers_that_it_adds():
     # Of the 15 parts that are drawn, the first doubling draws 3 and the second 12.
     mean = (3 * bits["bits_per_dim_8x8"] + 12 * bits["bits_per_dim_16x16"]) / 15
     assert bits["bits_per_dim"] == pytest.approx(mean, rel=1e-6)
-    nats = [model().density.nats(batch) for batch in dataset.dev()]
+    nats = [model().network.nats(batch) for batch in dataset.dev()]
     of_16 = np.mean([-sum(each[f"16.{group}"].numpy()[0] for group in (2, 3, 4)) for each in nats])
     assert bits["bits_per_dim_16x16"] == pytest.approx(of_16 / np.log(2) / (96 * 3), rel=1e-6)
     assert figures["dev"]["pictures"] == 2 and set(figures["codec_by_scale"]) == {8, 16}

@@ -75,10 +75,10 @@ def test_weights_and_configuration_are_those_of_the_run(exported):
     with np.load(exported / "weights.npz") as stored:
         assert {array.dtype for array in stored.values()} == {np.dtype(np.float32)}
         assert sum(array.size for array in stored.values()) == spec_of(exported)["weights"]
-    pairs = zip(model.density.trainable_variables, of_run.density.trainable_variables, strict=True)
+    pairs = zip(model.network.trainable_variables, of_run.network.trainable_variables, strict=True)
     for found, expected in pairs:
         np.testing.assert_array_equal(found.numpy(), expected.numpy())
-    assert (model.config, model.classes) == (of_run.config, of_run.classes)
+    assert (model.config, model.front.classes) == (of_run.config, of_run.front.classes)
 
 
 @pytest.mark.usefixtures("eager")
@@ -93,8 +93,8 @@ def test_weights_are_rounded_where_it_is_asked_for_and_that_is_said(tmp_path, mo
     with np.load(folder / "weights.npz") as stored:
         assert {array.dtype for array in stored.values()} == {np.dtype(np.float16)}
     pairs = zip(
-        opened(folder).density.trainable_variables,
-        opened(run("pixelcnn")).density.trainable_variables,
+        opened(folder).network.trainable_variables,
+        opened(run("pixelcnn")).network.trainable_variables,
         strict=True,
     )
     for found, expected in pairs:
@@ -127,7 +127,9 @@ def test_a_time_is_unknown_where_that_of_one_part_is(of_parts, seconds, monkeypa
 def test_the_figures_are_those_of_the_folder(exported, monkeypatch):
     monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 1.0)
     model = opened(exported)
-    dataset = ImageDataset.for_evaluation(images() / "toy_dev.npz", model.config, model.classes)
+    dataset = ImageDataset.for_evaluation(
+        images() / "toy_dev.npz", model.config, model.front.classes
+    )
     found, expected = evaluate(model, dataset), spec_of(exported)["quality"]
     assert found["bits_per_dim"] == pytest.approx(expected["bits_per_dim"], abs=1e-6)
     for name, measure in found["measures"].items():
@@ -173,14 +175,14 @@ def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
     words = ["--parts-from", str(tmp_path / "factors"), "--out", str(tmp_path / "out"), "--bare"]
     assert onepass.main(["export", str(tmp_path / "base"), *words]) == 0
     model, text = opened(tmp_path / "out"), (tmp_path / "out" / "card.md").read_text()
-    assert model.whole and model.config.part_names == ("4", "8.2", "8.3", "8.4")
+    assert model.network.whole and model.config.part_names == ("4", "8.2", "8.3", "8.4")
     assert "A multiscale PixelCNN of 8x8" in text and "several runs" in text
     batch = next(iter(image_runs.dev_of("multiscale").dev(4)))
     for name, parts in {"base": {"4"}, "factors": {"8.2", "8.3", "8.4"}}.items():
-        nats = opened(tmp_path / name).density.nats(batch)
+        nats = opened(tmp_path / name).network.nats(batch)
         assert nats.keys() == parts
         for part in parts:  # all but for the rounding
-            np.testing.assert_allclose(model.density.nats(batch)[part], nats[part], rtol=1e-2)
+            np.testing.assert_allclose(model.network.nats(batch)[part], nats[part], rtol=1e-2)
     # The folder has the factors, and says how long both were trained.
     words = ["--parts-from", str(tmp_path / "out"), "--out", str(tmp_path / "again"), "--bare"]
     assert onepass.main(["export", str(tmp_path / "base"), *words]) == 0

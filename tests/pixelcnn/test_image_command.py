@@ -25,6 +25,7 @@ from pixelcnn import evaluation_callback
 from pixelcnn import model as models
 from pixelcnn.config import MultiscaleTrainConfig
 from pixelcnn.evaluation import evaluate
+from pixelcnn.model import ImageFront
 from pixelcnn.networks.config import part_names, sizes_between
 from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.grids import grid, label_image
@@ -90,7 +91,7 @@ def test_a_smaller_grid_leaves_nothing_of_a_larger_one_of_its_seed(tmp_path, cap
 
 @pytest.mark.parametrize("name", ["sample_0_1_dog.png", "grid.png", "progression.gif"])
 def test_an_image_is_not_written_over_unasked(tmp_path, mistake, monkeypatch, name):
-    monkeypatch.setattr(models.ImageModel, "stream", None)  # nothing is drawn before
+    monkeypatch.setattr(models.Trained, "stream", None)  # nothing is drawn before
     (tmp_path / name).write_bytes(b"mine")
     (tmp_path / "sample_0_3_cat.png").write_bytes(b"mine too")
     words = ("sample", run("pixelcnn"), "--out", tmp_path, "--num", 2)
@@ -228,7 +229,7 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
 
         return images()
 
-    monkeypatch.setattr(models.ImageModel, "stream", interrupted)
+    monkeypatch.setattr(models.Trained, "stream", interrupted)
     status, names = sampled("multiscale", tmp_path, "--num 5 --label cat")
     assert status == 130
     kept = ["grid.png", "progression.gif", "progression.png"]
@@ -498,6 +499,6 @@ def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_evaluated_and_drawn(
 def test_an_evaluation_of_one_image_says_nothing_of_other_conditions(tmp_path, monkeypatch):
     monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
     np.savez(tmp_path / "x_dev.npz", **image_runs.toys(1, 0))
-    known = dataclasses.replace(model("map"), classes=CLASSES)
+    known = dataclasses.replace(model("map"), front=ImageFront(model("map").config, CLASSES))
     dataset = image_runs.ImageDataset.for_evaluation(tmp_path / "x_dev.npz", known.config, CLASSES)
     assert evaluate(known, dataset)["measures"].keys() == {"bits_per_dim"}

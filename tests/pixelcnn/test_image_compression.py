@@ -78,7 +78,7 @@ def test_hidden_units_may_be_off_by_what_float32_leaves_open(architecture, monke
     model, draws = known(architecture), np.random.default_rng(5)
     images = images_for(model, 4)
     data = model.compress(images, conditions_for(model, 4), verify=False)
-    pixels, mapped = ImageConditionals.pixels, model.density.conditioner.map_channels > 0
+    pixels, mapped = ImageConditionals.pixels, model.network.conditioner.map_channels > 0
 
     def moved(conditionals, name, hidden, coding):
         units = off(np.asarray(hidden.units, np.float64), 3e-7, draws)
@@ -117,8 +117,8 @@ def test_another_model_refuses_the_file():
     data = model.compress(images_for(model, 2), 0)
     assert "requires the model" in refused(other.decompress, data)
     moved = model_of("PixelCNN")
-    moved.density.trainable_variables[0].assign_add(
-        1e-6 * tf.ones_like(moved.density.trainable_variables[0])
+    moved.network.trainable_variables[0].assign_add(
+        1e-6 * tf.ones_like(moved.network.trainable_variables[0])
     )
     assert "requires the model" in refused(moved.decompress, data)
 
@@ -145,8 +145,8 @@ def test_what_cannot_be_compressed_is_refused():
         model.compress, images, 0, batch=0
     )
     flow = model_of("multiscale A, colour")
-    flow.density.multiscale.config = dataclasses.replace(
-        flow.density.multiscale.config, base_flows=(1,)
+    flow.network.multiscale.config = dataclasses.replace(
+        flow.network.multiscale.config, base_flows=(1,)
     )
     assert "is a flow" in refused(flow.compress, images_for(flow, 1), 0)
 
@@ -196,7 +196,7 @@ def test_the_coefficients_of_channels_move_by_no_more_than_is_said(size):
 
 @pytest.mark.parametrize("tolerance", [1e-5, 1e-3, 1e-2])
 def test_no_corner_of_a_pixels_outputs_moves_odds_by_more_than_their_margin(tolerance, monkeypatch):
-    output = known("multiscale A, colour").density.multiscale.base.output
+    output = known("multiscale A, colour").network.multiscale.base.output
     draws, parameters = np.random.default_rng(0), output.likelihood.num_parameters
     outputs = draws.normal(size=[100, parameters]) * 3.0
     hidden = Hidden(np.zeros([100, output.hidden_units]), draws.normal(size=[100, 3]) * 0.2)

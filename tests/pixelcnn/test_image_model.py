@@ -24,6 +24,7 @@ from pixelcnn.data.image_file import DataError
 from pixelcnn.data.video import read_episodes
 from pixelcnn.measures import codecs
 from pixelcnn.measures.codecs import codec_bits_per_dim
+from pixelcnn.model import ImageFront
 from pixelcnn.networks.conditioning import Condition
 
 NUMBERS = 64  # in a toy
@@ -55,7 +56,7 @@ def test_bits_per_dim_is_the_log_probability_in_bits_over_the_numbers_of_an_imag
     data = toys(DEV, 2)
     levels = tf.constant(data["images"][..., None].astype(np.int32))
     condition = Condition(tf.constant(np.eye(3, dtype=np.float32)[data["labels"]]), None)
-    density = model(kind).density
+    density = model(kind).network
     if kind == "pixelcnn":
         nats = tf.reduce_sum(density.pixelcnn.log_prob(levels, condition), [1, 2]).numpy()
     else:
@@ -83,7 +84,7 @@ def test_what_a_condition_gains_is_what_the_wrong_one_costs():
     wrong = whole_dev("pixelcnn", shuffled=1)
     bits = []
     for each in (batch, wrong):
-        (nats,) = model("pixelcnn").density.nats(each).values()
+        (nats,) = model("pixelcnn").network.nats(each).values()
         bits.append(-np.mean(nats) / math.log(2) / NUMBERS)
     measures = {name: m["mean"] for name, m in figures("pixelcnn")["measures"].items()}
     assert measures["bits_per_dim_with_another_condition"] == pytest.approx(bits[1], abs=1e-5)
@@ -97,7 +98,7 @@ def test_what_a_condition_gains_is_what_the_wrong_one_costs():
 def test_what_a_known_class_gains_is_over_the_mean_of_the_densities_under_all_classes(kind):
     batch = whole_dev(kind)
     under = [batch | {"label": np.full_like(batch["label"], c)} for c in range(len(CLASSES))]
-    nats = [sum(model(kind).density.nats(each).values()).numpy() for each in (batch, *under)]
+    nats = [sum(model(kind).network.nats(each).values()).numpy() for each in (batch, *under)]
     mixture = special.logsumexp(np.float64(nats[1:]), 0) - math.log(len(CLASSES))
     name = "bits_per_image_gained_over_the_mean_of_all_classes"
     found = figures(kind)["measures"][name]
@@ -108,7 +109,7 @@ def test_what_a_known_class_gains_is_over_the_mean_of_the_densities_under_all_cl
 
 @pytest.mark.slow
 def test_a_caption_is_found_where_its_image_is_likelier_than_under_all_others():
-    dataset, density = dev_of("text"), model("text").density
+    dataset, density = dev_of("text"), model("text").network
     ways = [next(iter(dataset.dev(1000, i))) for i in range(1 + dataset.shuffles)]
     assert len({way["caption"].numpy().tobytes() for way in ways}) == len(ways)
     nats = np.array([sum(density.nats(way).values()) for way in ways])
@@ -120,7 +121,7 @@ def test_a_caption_is_found_where_its_image_is_likelier_than_under_all_others():
 
 @pytest.mark.slow
 def test_what_actions_gain_is_a_mean_over_several_exchanges():
-    dataset, density = dev_of("video"), model("video").density
+    dataset, density = dev_of("video"), model("video").network
     ways = [next(iter(dataset.dev(1000, i))) for i in range(1 + dataset.shuffles)]
     assert len({way["action"].numpy().tobytes() for way in ways}) > 3
     bits = [-np.mean(sum(density.nats(way).values())) / math.log(2) for way in ways]
@@ -151,8 +152,8 @@ def test_no_image_keeps_its_class_where_none_has_more_than_half(tmp_path, labels
 
 
 def test_batches_of_another_size_give_the_same_bits():
-    whole = model("multiscale").density.nats(whole_dev("multiscale"))
-    parts = [model("multiscale").density.nats(batch) for batch in dev_of("multiscale").dev(5)]
+    whole = model("multiscale").network.nats(whole_dev("multiscale"))
+    parts = [model("multiscale").network.nats(batch) for batch in dev_of("multiscale").dev(5)]
     assert [len(part["4"]) for part in parts] == [5, 5, 2]
     for name, nats in whole.items():
         np.testing.assert_allclose(np.concatenate([p[name] for p in parts]), nats, rtol=1e-5)
@@ -195,14 +196,14 @@ def test_actions_are_normalised_as_those_that_the_model_was_trained_on(tmp_path)
     arrays["actions"] = 7 * arrays["actions"] + 1
     for split in ("train", "dev"):
         np.savez(tmp_path / f"other_{split}.npz", **arrays)
-    dataset = ImageDataset.for_evaluation(tmp_path, known.config, (), known.statistics)
+    dataset = ImageDataset.for_evaluation(tmp_path, known.config, (), known.front.statistics)
     found = next(iter(dataset.dev(1)))["action"].numpy()[0]
     train = read_episodes(image_runs.videos()).statistics
     expected = (arrays["actions"][0, :2] - train.action_mean) / train.action_std
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     for split in ("train", "dev"):
         np.savez(tmp_path / f"other_{split}.npz", **image_runs.episodes(2, 2, actions=3))
-    line = refused(ImageDataset.for_evaluation, tmp_path, known.config, (), known.statistics)
+    line = refused(ImageDataset.for_evaluation, tmp_path, known.config, (), known.front.statistics)
     assert line.endswith("`actions` have 3 numbers, the model knows 2.")
 
 
@@ -241,12 +242,18 @@ def test_a_saved_model_says_the_same_bits(tmp_path, kind):
     stored = RunDirectory.open(image_runs.run(kind)).config()
     save(known.network, known.spec, stored, tmp_path)
     again = opened(tmp_path)
-    assert (again.classes, again.config, again.size) == (known.classes, known.config, known.size)
+    assert (again.front.classes, again.config, again.front.size) == (
+        known.front.classes,
+        known.config,
+        known.front.size,
+    )
     batch = whole_dev(kind)
-    for part, nats in known.density.nats(batch).items():
-        np.testing.assert_array_equal(again.density.nats(batch)[part], nats)
+    for part, nats in known.network.nats(batch).items():
+        np.testing.assert_array_equal(again.network.nats(batch)[part], nats)
     if kind == "video":
-        np.testing.assert_array_equal(again.statistics.state_std, known.statistics.state_std)
+        np.testing.assert_array_equal(
+            again.front.statistics.state_std, known.front.statistics.state_std
+        )
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path):
@@ -280,8 +287,8 @@ def shared(tmp_path):
 
 
 def test_weights_that_another_folder_has_are_read_from_there(shared):
-    known = model("multiscale").density.variables
-    for one, other in zip(opened(shared).density.variables, known, strict=True):
+    known = model("multiscale").network.variables
+    for one, other in zip(opened(shared).network.variables, known, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -331,14 +338,16 @@ def test_an_image_of_a_seed_is_the_same_however_many_are_drawn(kind):
 def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes(kind):
     known = model(kind)
     cached = known.sample(condition=1, seed=5, num=3, temperature=0.9)
-    assert known.sampler.passes is None
+    assert known.model.passes is None
     iterated = known.sample(condition=1, seed=5, num=3, temperature=0.9, method="fixed-point")
     np.testing.assert_array_equal(iterated, cached)
-    pixels = 8**2 if known.multiscale is None else known.multiscale.config.base_size**2
-    assert 1 < known.sampler.passes < pixels
+    pixels = (
+        8**2 if known.network.multiscale is None else known.network.multiscale.config.base_size**2
+    )
+    assert 1 < known.model.passes < pixels
     three = dict(seed=5, num=3, temperature=0.9)
     together = known.sample(condition=[1, 0, 1], method="fixed-point", batch=2, **three)
-    assert known.sampler.batch_passes > known.sampler.passes > 1
+    assert known.model.batch_passes > known.model.passes > 1
     np.testing.assert_array_equal(together, known.sample(condition=[1, 0, 1], **three))
     if kind == "pixelcnn":
         naive = known.sample(condition=1, seed=5, num=3, temperature=0.9, method="naive")
@@ -369,7 +378,7 @@ def test_a_class_goes_by_its_name_or_its_number():
 
 
 def test_a_name_that_is_a_number_is_taken_as_a_name():
-    known = dataclasses.replace(model("pixelcnn"), classes=("2", "1", "0"))
+    known = dataclasses.replace(model("pixelcnn").front, classes=("2", "1", "0"))
     assert [known.label(value) for value in ("2", 1, "0")] == [0, 1, 2]
 
 
@@ -439,7 +448,7 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is(kind, value, line):
 def test_a_condition_for_a_model_that_has_none_is_refused():
     free = dataclasses.replace(config_of("pixelcnn").conditioning, kind="none")
     config = dataclasses.replace(config_of("pixelcnn"), conditioning=free)
-    known = dataclasses.replace(model("pixelcnn"), config=config)
+    known = dataclasses.replace(model("pixelcnn"), front=ImageFront(config))
     assert refused(known.sample, condition=1) == "The model draws without a condition."
 
 

@@ -15,6 +15,7 @@ from image_runs import ADAM, SIDES, config_of, data_of
 from marks import some_slow
 
 import onepass
+from onepass.draw import Draw
 from onepass.foundation.atomic_files import read_npz, write_npz
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import training_step
@@ -25,7 +26,7 @@ from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
-from pixelcnn.sampling.generation import ImageSampler, Request
+from pixelcnn.sampling.generation import ImageSampler
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -177,7 +178,7 @@ def test_an_exported_model_of_videos_draws_the_same_scales(tmp_path):
     past = drawn.integers(0, 256, [1, 2, 16, 16, 3]).astype(np.int32)
     action, state = (drawn.normal(size=[1, 2, n]).astype(np.float32) for n in (2, 1))
     condition = {"past": past, "action": action, "state": state}
-    request = Request((1,), 7, 16, condition, (1.0, 0.8))
+    request = Draw(1, 16, 7, condition, temperature=(1.0, 0.8), row=1)
     draw, inputs = draw_in_jax(tmp_path, made, request, 1)
     found = draw(**inputs, temperatures=np.array([1.0, 0.8], np.float32))
     expected = next(ImageSampler(made).images(request))
@@ -190,7 +191,7 @@ def test_an_exported_model_of_videos_draws_the_same_scales(tmp_path):
 def test_an_exported_model_of_patches_enlarges_an_image_as_before(tmp_path):
     made, start = density_of("text"), image_runs.toys(1, 4, 4)["images"][0][..., None]
     condition = {"caption": encode_caption("stripes")[None]}
-    request = Request((0,), 1, 8, condition, 1.0, None, start)
+    request = Draw(1, 8, 1, condition, prefix=start)
     draw, inputs = draw_in_jax(tmp_path, made, request, 0, start_size=4)
     found = draw(**inputs, start=start[None].astype(np.int32), temperatures=np.ones(2, np.float32))
     expected = next(ImageSampler(made).images(request))
@@ -215,8 +216,9 @@ def test_an_exported_sampler_draws_the_same_image_and_counts_its_passes(
     made, single = density_of(kind), kind == "pixelcnn"
     heat = 0.9 if single else (1.0, 0.8)
     condition, kept = {"label": np.array([1], np.int32)}, image_runs.toys(1, 3)["images"][0]
-    given = (kept[..., None], 20) if single else None
-    request = Request((3,), 2**40 + 3, 8, condition, heat, given, guidance=guidance)
+    given = kept.reshape(-1, 1)[:20] if single else None
+    how = {"temperature": heat, "prefix": given, "guidance": guidance}
+    request = Draw(1, 8, 2**40 + 3, condition, row=3, **how)
     options = {"sampler": sampler, "guided": guidance > 0}
     draw, inputs = draw_in_jax(tmp_path, made, request, 3, **options)
     inputs |= {"guidance": np.float32(guidance)} if guidance else {}

@@ -34,7 +34,7 @@ def figures_of(run, name):
 def dev_bits(model, kind):
     """Bits per dimension on all of dev, from the log-probabilities of one large batch."""
     batch = next(iter(image_runs.dev_of(kind).dev(1000)))
-    nats = np.sum([n.numpy() for n in model.density.nats(batch).values()], axis=0)
+    nats = np.sum([n.numpy() for n in model.network.nats(batch).values()], axis=0)
     return -np.mean(nats) / np.log(2) / np.prod(batch["levels"].shape[1:])
 
 
@@ -132,7 +132,7 @@ def test_the_best_checkpoint_on_dev_is_the_model(tmp_path, monkeypatch):
     assert model.spec["step"] == 2
     with np.load(tmp_path / "run" / "checkpoints" / "step_00000002.npz") as best:
         expected = averages(dict(best))
-    weights = {v.ref(): v.numpy() for v in model.density.trainable_variables}
+    weights = {v.ref(): v.numpy() for v in model.network.trainable_variables}
     assert len(weights) == len(expected)
     found = sorted(w.tobytes() for w in weights.values())
     assert found == sorted(w.tobytes() for w in expected.values())
@@ -244,7 +244,7 @@ def configuration(path):
 def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_draws(halves, base):
     others = (halves / base, halves / "base")  # the base that comes first is taken
     stored, model = joining.join_runs(halves / "factors", others)
-    assert stored["parts"] == ["4", "8.2", "8.3", "8.4"] and model.whole
+    assert stored["parts"] == ["4", "8.2", "8.3", "8.4"] and model.network.whole
     for setting, of in {"base": base, "factor": "factors"}.items():
         assert stored["network"][setting] == configuration(halves / of)["network"][setting]
     again, _ = joining.join_runs(halves / base, [halves / "factors"])
@@ -252,8 +252,8 @@ def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_d
     batch = next(iter(image_runs.dev_of("multiscale").dev(1000)))
     parts = {}
     for name in (base, "factors"):
-        parts |= opened(halves / name).density.nats(batch)
-    together = model.density.nats(batch)
+        parts |= opened(halves / name).network.nats(batch)
+    together = model.network.nats(batch)
     assert together.keys() == parts.keys()
     for part, nats in parts.items():
         np.testing.assert_array_equal(together[part], nats)
@@ -270,7 +270,7 @@ def test_a_run_from_before_a_setting_is_joined_as_with_its_default(halves, tmp_p
     (old / "config.json").write_text(json.dumps(stored))
     for runs in ((old, halves / "factors"), (halves / "factors", old)):
         together, model = joining.join_runs(runs[0], runs[1:])
-        assert together["network"]["base_flows"] == [] and model.whole
+        assert together["network"]["base_flows"] == [] and model.network.whole
 
 
 def runs_of_captions(folder, **conditioning):
@@ -288,11 +288,11 @@ def runs_of_captions(folder, **conditioning):
 def test_parts_that_read_words_keep_their_encoders_side_by_side(tmp_path, map_channels):
     base, factors = runs_of_captions(tmp_path, text_map_channels=map_channels)
     stored, model = joining.join_runs(base, [factors])
-    assert stored["conditioning"]["text_channels"] == 8 and model.whole
+    assert stored["conditioning"]["text_channels"] == 8 and model.network.whole
     batch = next(iter(image_runs.dev_of("text").dev(1000)))
-    together = model.density.nats(batch)
+    together = model.network.nats(batch)
     for run, parts in ((base, 1), (factors, 3)):
-        alone = opened(run).density.nats(batch)
+        alone = opened(run).network.nats(batch)
         assert len(alone) == parts
         for part, nats in alone.items():
             np.testing.assert_allclose(together[part], nats, rtol=1e-5)
@@ -307,7 +307,7 @@ def test_parts_that_read_characters_are_not_joined(tmp_path):
 
 def test_a_part_alone_draws_nothing_and_says_what_is_missing(halves):
     model = opened(halves / "base")
-    assert not model.whole
+    assert not model.network.whole
     with pytest.raises(UserError) as caught:
         model.sample(condition=0)
     assert str(caught.value) == "The run has not trained 8.2, 8.3, 8.4; it cannot draw."

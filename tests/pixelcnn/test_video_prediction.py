@@ -75,18 +75,18 @@ def test_an_action_changes_no_frame_before_its_own(clip):
 def test_actions_are_normalised_as_in_training(clip, monkeypatch):
     asked = []
     known = model("video")
-    paint = known.sampler.images
+    paint = known.model.images
 
     def images(request):
         asked.append(request)
         return paint(request)
 
-    monkeypatch.setattr(known.sampler, "images", images)
+    monkeypatch.setattr(known.model, "images", images)
     drawn(*clip, row=2)
-    statistics = known.statistics
+    statistics = known.front.statistics
     expected = (clip[1][1:3] - statistics.action_mean) / statistics.action_std
     np.testing.assert_allclose(asked[1].condition["action"][0], expected, rtol=1e-5)
-    assert [request.rows for request in asked] == [(2 * 65536 + 2,), (2 * 65536 + 3,)]
+    assert [request.row for request in asked] == [2 * 65536 + 2, 2 * 65536 + 3]
 
 
 def test_what_does_not_fit_the_model_is_refused_before_a_frame_is_drawn(clip):

@@ -10,10 +10,9 @@ import numpy as np
 
 from onepass.command.sample.drawing import Drawing
 from onepass.command.sample.image_inputs import at_own_size
+from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import count_noun
-from pixelcnn.request_checks import check_request
-from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.grids import image_name, write_png
 
 UNUSED = ("method", "guidance", "batch", "prime", "prime_rows")
@@ -31,10 +30,10 @@ class Enlargement(Drawing):
                 flag = field.name.replace("_", "-")
                 raise UserError(f"`--{flag}` is not for a photograph to enlarge.")
         photograph = at_own_size(given.start, model)
-        size, heat = given.size or model.size, arguments.get("temperature", 1.0)
-        rows, enlarger = tuple(range(given.num or 1)), model.sampler.enlarger
-        self._request = Request(rows, given.seed, size, {}, heat, None, photograph)
-        check_request(model.density, self._request)
+        size, heat = given.size or model.front.size, arguments.get("temperature", 1.0)
+        asked = Draw(given.num or 1, size, given.seed, {}, temperature=heat, prefix=photograph)
+        self._asked, enlarger = model.model.checked(asked), model.model.enlarger
+        rows = range(self._asked.num)
         first = max(photograph.shape[:2])
         sides = [side for side in enlarger.model.sizes if first < side <= size]
         # The file of the largest scale is named like any image, without its side.
@@ -46,8 +45,8 @@ class Enlargement(Drawing):
 
     def start(self) -> Iterator[np.ndarray]:
         """Yield the scales larger than the photograph, row by row; count tiles as they finish."""
-        for row in self._request.rows:
-            scales = self.model.sampler.enlarge_start(self._request, row, lambda: self.advance(1))
+        for row in range(self._asked.num):
+            scales = self.model.model.enlarge_start(self._asked, row, lambda: self.advance(1))
             yield from itertools.islice(scales, 1, None)
 
     def write(self, part: np.ndarray) -> int:
@@ -65,7 +64,7 @@ class Enlargement(Drawing):
         if self.written < len(self.files):
             return
         (height, width), work = self._shape, self._work
-        seconds, count = time.perf_counter() - self._begun, len(self._request.rows)
+        seconds, count = time.perf_counter() - self._begun, self._asked.num
         steps = f", each with {work.steps} steps within patches" if work.steps else ""
         print(
             f"{self.given.out}: {count_noun(count, 'image')} of {width}x{height} pixels in "

@@ -26,7 +26,7 @@ def read_prefix_image(path: Path, rows: int | None, size: int, model: Any) -> np
     Raises:
       UserError: the image cannot be read, or `rows` is not between 0 and `size`.
     """
-    image = _levels(path, ImageRules(size, model.channels, bits=model.bits))
+    image = _levels(path, ImageRules(size, model.front.channels, bits=model.front.bits))
     rows = size // 2 if rows is None else rows
     if not 0 <= rows <= size:
         raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
@@ -41,7 +41,7 @@ def at_own_size(path: Path, model: Any) -> np.ndarray:
     """
     with _readable(path), Image.open(path) as opened:
         size = max(opened.size)
-    return _levels(path, ImageRules(size, model.channels, crop=1, bits=model.bits))
+    return _levels(path, ImageRules(size, model.front.channels, crop=1, bits=model.front.bits))
 
 
 def labels_of(path: Path, model: Any) -> np.ndarray:
@@ -63,9 +63,10 @@ def labels_of(path: Path, model: Any) -> np.ndarray:
     config = getattr(model, "config", None)
     if config is None:  # a served model: the server checks
         return labels
-    if labels.shape != (model.size, model.size):
+    size = model.front.size
+    if labels.shape != (size, size):
         got = "x".join(map(str, reversed(labels.shape)))
-        wanted = f"{model.size}x{model.size}"
+        wanted = f"{size}x{size}"
         raise UserError(f"{path}: the map must be {wanted} pixels, got {got}.")
     classes = config.conditioning.classes
     if labels.max() >= classes:

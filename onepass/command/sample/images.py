@@ -28,7 +28,7 @@ def image_drawing(given: Any, model: Any, arguments: dict[str, Any]) -> Drawing:
         from onepass.command.sample.videos import VideoDrawing
 
         return VideoDrawing(given, model, arguments)
-    multiscale = getattr(model, "multiscale", None)
+    multiscale = getattr(getattr(model, "network", None), "multiscale", None)
     if getattr(given, "start", None) is not None and multiscale and multiscale.any_shape:
         from onepass.command.sample.enlargement import Enlargement
 
@@ -75,7 +75,7 @@ class ImageDrawing(Drawing):
         """Write the largest scale of an image to its PNG file."""
         write_png(self.files[self.written], part[-1])
         self._images.append(part)
-        passes = getattr(getattr(self.model, "sampler", None), "passes", None)
+        passes = getattr(getattr(self.model, "model", None), "passes", None)
         self._passes += [] if passes is None else [passes]
         return 1
 
@@ -83,7 +83,7 @@ class ImageDrawing(Drawing):
         """Write the contact sheets and print a summary, if any image was drawn."""
         if not self._images:
             return
-        given, bits = self.given, getattr(self.model, "bits", 8)
+        given, bits = self.given, getattr(getattr(self.model, "front", None), "bits", 8)
         seconds, side = time.perf_counter() - self._begun, self._images[0][-1].shape[0]
         shown = [
             [rescale_levels(scale, bits, EIGHT) for scale in scales] for scales in self._images
@@ -134,7 +134,8 @@ def _class_name(model: Any, condition: Any) -> str | None:
     """Return the name of an image's class; None if the image has no class."""
     if kind_of_condition(model) != "class" or condition is None:
         return None
-    known = getattr(model, "classes", None) or model.spec.get("classes") or ()
+    front = getattr(model, "front", None)
+    known = front.classes if front else model.spec.get("classes") or ()
     names, word = [str(name) for name in known], str(condition)
     is_number = word.isdecimal() and word not in names and int(word) < len(names)
     return names[int(word)] if is_number else word
@@ -150,7 +151,9 @@ def _images_given(given: Any, model: Any) -> dict[str, Any]:
         found["prefix"] = at_own_size(given.start, model)
     prime, prime_rows = (getattr(given, name, None) for name in ("prime", "prime_rows"))
     if prime is not None:
-        found["prefix"] = read_prefix_image(prime, prime_rows, given.size or model.size, model)
+        found["prefix"] = read_prefix_image(
+            prime, prime_rows, given.size or model.front.size, model
+        )
     elif prime_rows is not None:
         raise UserError("`--prime-rows` needs `--prime`, the image they are of.")
     return found
@@ -158,9 +161,10 @@ def _images_given(given: Any, model: Any) -> dict[str, Any]:
 
 def _passes(passes: list[int], model: Any, size: int | None, batch: int) -> str:
     """Return a line that says how many network passes the fixed-point sampler took per image."""
-    side = model.multiscale.config.base_size if model.multiscale else size or model.size
-    what = "the base" if model.multiscale else "an image"
-    whole = f", {model.sampler.batch_passes} for all of them" if batch > 1 else ""
+    multiscale = model.network.multiscale
+    side = multiscale.config.base_size if multiscale else size or model.front.size
+    what = "the base" if multiscale else "an image"
+    whole = f", {model.model.batch_passes} for all of them" if batch > 1 else ""
     return (
         f"passes for {what} by fixed point: {np.mean(passes):.1f} "
         f"({min(passes)} to {max(passes)}) in place of {side**2:,}{whole}"

@@ -24,7 +24,7 @@ class VideoDrawing(Drawing):
         super().__init__(given, model, arguments)
         if given.video is None:
             raise UserError("A video model needs `--video`, a folder of episodes to continue.")
-        self._video = read_episodes(given.video, model.config.data, model.statistics)
+        self._video = read_episodes(given.video, model.config.data, model.front.statistics)
         self._clips = self._video.splits["dev"]
         self.total = min(given.num or MANY, len(self._clips.frames))
         self._context = model.config.conditioning.context_frames

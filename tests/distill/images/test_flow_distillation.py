@@ -291,8 +291,8 @@ def test_the_divergence_falls_and_the_other_parts_stay_the_teachers():
     kl = [line["kl"] for line in lines]
     assert len(kl) == STEPS and np.mean(kl[-4:]) < 0.5 * np.mean(kl[:2])
     model, teacher = opened(distilled()), image_runs.model("multiscale")
-    for part, factor in teacher.multiscale.factors.items():
-        own = model.multiscale.factors[part].trainable_variables
+    for part, factor in teacher.network.multiscale.factors.items():
+        own = model.network.multiscale.factors[part].trainable_variables
         for weight, given in zip(own, factor.trainable_variables, strict=True):
             np.testing.assert_allclose(weight, given, rtol=1e-5, atol=1e-7)
 
@@ -300,7 +300,7 @@ def test_the_divergence_falls_and_the_other_parts_stay_the_teachers():
 @pytest.mark.slow
 def test_the_run_is_an_ordinary_model_that_draws_its_base_in_one_pass():
     model = opened(distilled())
-    assert model.multiscale.has_flow and model.spec["kind"] == "multiscale"
+    assert model.network.multiscale.has_flow and model.spec["kind"] == "multiscale"
     with quickly():
         drawn = model.sample(condition="dog", num=2, seed=3)
         assert drawn.shape == (2, 8, 8, 1) and len(np.unique(drawn)) > 3
@@ -316,13 +316,13 @@ def test_a_flow_is_joined_with_newer_parts_in_place_of_its_teachers(tmp_path, is
     run = distilled(2)
     runs = [run, tmp_path] if is_first else [tmp_path, run]
     stored, model = join_runs(runs[0], runs[1:])
-    assert model.multiscale.has_flow and model.whole
+    assert model.network.multiscale.has_flow and model.network.whole
     assert ("teacher" in stored) == is_first
-    flow, factors = opened(run).multiscale, opened(tmp_path).multiscale.factors
-    same_weights(model.multiscale.base, flow.base)
-    assert model.multiscale.factors.keys() == factors.keys()
+    flow, factors = opened(run).network.multiscale, opened(tmp_path).network.multiscale.factors
+    same_weights(model.network.multiscale.base, flow.base)
+    assert model.network.multiscale.factors.keys() == factors.keys()
     for part, factor in factors.items():
-        same_weights(model.multiscale.factors[part], factor)
+        same_weights(model.network.multiscale.factors[part], factor)
 
 
 def same_weights(module, other):

@@ -170,8 +170,8 @@ def test_the_divergence_falls_from_that_of_the_teacher(distilled):
     targets = GuidedTargets(guidance=1.0, temperature=(0.5, 0.4))
     batch = next(iter(image_runs.dev_of("multiscale").dev(1000)))
     with quickly():
-        loss = GuidedLoss(opened(distilled).density, teacher.density, targets)
-        before = GuidedLoss(teacher.density, teacher.density, targets)
+        loss = GuidedLoss(opened(distilled).network, teacher.network, targets)
+        before = GuidedLoss(teacher.network, teacher.network, targets)
         bits = [np.mean(total(x.divergences(batch))) / 64 / np.log(2) for x in (before, loss)]
     logged = [
         line["dev_kl_bits_per_dim"]

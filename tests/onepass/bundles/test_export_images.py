@@ -347,7 +347,7 @@ def test_a_bundle_is_a_model_folder_still(tmp_path, monkeypatch):
     loaded = load(bundle_folder("pixelcnn"))
     assert loaded.config == model("pixelcnn").config
     for one, other in zip(
-        loaded.density.variables, model("pixelcnn").density.variables, strict=True
+        loaded.network.variables, model("pixelcnn").network.variables, strict=True
     ):
         np.testing.assert_array_equal(one, other)
     # The same model, whose programs are compiled already.

@@ -25,8 +25,9 @@ from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods import registry
 from onepass.likelihoods.mixture import Mixture
 from onepass.replicator.portable.export import export_function, named_weights
+from onepass.trained import Trained
 from pixelcnn.density import ImageDensity
-from pixelcnn.model import ImageModel
+from pixelcnn.model import ImageFront
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.sampling.generation import ImageSampler
 from wavenet.config import WaveNetConfig
@@ -90,7 +91,8 @@ def image_model(likelihood, kind="multiscale", channels=1):
         data=dataclasses.replace(config.data, channels=channels),
     )
     density = perturbed(ImageDensity(config, QuickInitial(0)))
-    return ImageModel(density, config, image_runs.CLASSES, None, {}, ImageSampler(density))
+    front = ImageFront(config, image_runs.CLASSES)
+    return Trained(ImageSampler(density), front, {"kind": kind})
 
 
 def falls(loss, variables, steps=3):
@@ -162,12 +164,12 @@ def test_an_image_model_trains(likelihood):
         "label": tf.constant([0, 1, 2, 0]),
         "seed": tf.zeros([4, 2], tf.int32),
     }
-    assert falls(lambda: model.density.loss(batch)[0], model.density.trainable_variables)
+    assert falls(lambda: model.network.loss(batch)[0], model.network.trainable_variables)
 
 
 @pytest.mark.parametrize("likelihood", IMAGES)
 def test_probabilities_of_a_channel_sum_to_one_given_those_before_it(likelihood):
-    output = image_model(likelihood, "pixelcnn", 3).density.pixelcnn.output.likelihood
+    output = image_model(likelihood, "pixelcnn", 3).network.pixelcnn.output.likelihood
     draws = np.random.default_rng(0).normal(size=[5, output.num_parameters])
     parameters = tf.constant(draws, tf.float32)
     before = [tf.constant([0, 3, 128, 255, 77])]
@@ -184,7 +186,7 @@ def test_probabilities_of_a_channel_sum_to_one_given_those_before_it(likelihood)
 def test_cached_images_are_those_of_whole_passes():
     model = image_model("laplace", "pixelcnn")
     drawn = model.sample(condition="cat", seed=2, num=2)
-    slow = model.sample(2, model.size, 2, "cat", method="naive")
+    slow = model.sample(2, model.front.size, 2, "cat", method="naive")
     np.testing.assert_array_equal(drawn, slow)
     assert np.all(np.isfinite(model.log_prob(drawn, "cat")))
 

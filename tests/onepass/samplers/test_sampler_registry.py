@@ -72,7 +72,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 
 
 def test_a_pixelcnn_of_classes_says_so_and_takes_the_method_that_auto_takes():
-    model = autoregressive(model_of("PixelCNN").density)
+    model = autoregressive(model_of("PixelCNN").network)
     assert model.conditions == {"label": tf.TensorSpec([None], tf.int32)}
     drawn = [model.sample(1, (4, 4, 1), 1, 2, method=name) for name in ("auto", "cached")]
     np.testing.assert_array_equal(*drawn)
