@@ -37,7 +37,7 @@ def benchmark(quick: bool = False, density: Path | None = None) -> Benchmark:
         _add_images(found, name, 8 if quick else None)
     recordings = sorted(shipped.recordings_folder().glob("dev/*.flac"))[: 1 if quick else None]
     model: Any = onepass.load(density) if density else None
-    rate_hz = model.sample_rate_hz if model else 24_000
+    rate_hz = model.front.sample_rate_hz if model else 24_000
     sounds = [audio.read(path, rate_hz) for path in recordings]
     size = f"{len(sounds)} recordings"
     found.add(Row(FLAC, size, len(sounds), PER_SAMPLE), functools.partial(_flac, sounds, rate_hz))
@@ -54,7 +54,7 @@ def _add_images(found: Benchmark, name: str, count: int | None) -> None:
     with np.load(dev_images(name)) as arrays:
         images = arrays["images"][:count]
         conditions = arrays["captions" if "captions" in arrays else "labels"][:count].tolist()
-    size = f"{len(images)}x{model.size}x{model.size}"
+    size = f"{len(images)}x{model.front.size}x{model.front.size}"
     corpus = name.removesuffix("-teacher").removeprefix("shipped-")
     own = Row(name, f"{corpus} {size}", len(images), PER_DIM, (WEBP, JPEG_XL))
     found.add(own, functools.partial(_image_bits, model, images, conditions))

@@ -58,7 +58,7 @@ def benchmark(quick: bool = False, paper: StudentConfig = PAPER) -> Benchmark:
         if bfloat16.IS_AVAILABLE:
             for name, model in (("student", student), ("small student", small)):
                 _add_whole(found, f"{name}, bfloat16", model.network, seconds, size, NARROW)
-        frames = _frames(teacher.network.config, round(seconds * teacher.sample_rate_hz))[0]
+        frames = _frames(teacher.network.config, round(seconds * teacher.front.sample_rate_hz))[0]
         found.add(
             Row(TEACHER, size, 1, SPEED),
             functools.partial(_teacher_speed, teacher, frames, seconds),
@@ -142,7 +142,7 @@ def _timed(call: Any) -> float:
 
 
 def _teacher_speed(teacher: Any, frames: np.ndarray, seconds: float) -> float:
-    samples = round(seconds * teacher.sample_rate_hz)
+    samples = round(seconds * teacher.front.sample_rate_hz)
     return seconds / _timed(lambda: teacher.sample(condition=frames, seed=0, length=samples))
 
 

@@ -21,7 +21,8 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     data, name = Path(stored["data_folder"]), _shipped_name(stored)
     chosen = {"temperature": given.temperature, "refine": given.refine}
     chosen = {option: value for option, value in chosen.items() if value is not None}
-    model = dataclasses.replace(model, spec={**model.spec, **chosen})
+    front = dataclasses.replace(model.front, **chosen)
+    model = dataclasses.replace(model, front=front, spec={**model.spec, **chosen})
     figures = evaluate(model, teacher, dev_corpus(teacher, data))
     facts = data_facts(model, data, teacher.config) | {"teacher": name, "quality": figures}
     distance = figures["measures"]["log_mel_distance_db"]["mean"]

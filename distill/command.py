@@ -16,8 +16,8 @@ from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet.command import EvaluateArguments, listening_page, training_data
 
 if TYPE_CHECKING:
-    from distill.model import StudentModel
     from distill.training import StudentRecipe
+    from onepass.trained import Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ def _recipe(preset: str, given: DistillArguments) -> "StudentRecipe":
     return StudentRecipe(preset, given.config, data, load_teacher(given.teacher), given.teacher)
 
 
-def _evaluate_student(given: EvaluateArguments, model: "StudentModel", data: Path) -> dict:
+def _evaluate_student(given: EvaluateArguments, model: "Trained", data: Path) -> dict:
     from distill.evaluation import evaluate
     from distill.model import load, teacher_of
     from distill.teacher import load_teacher
@@ -51,7 +51,7 @@ def _evaluate_student(given: EvaluateArguments, model: "StudentModel", data: Pat
     peers, others = {}, {}
     for path in given.peers:
         if has_sounds(path):
-            others[path.absolute().name] = stored_sounds(path, model.sample_rate_hz)
+            others[path.absolute().name] = stored_sounds(path, model.front.sample_rate_hz)
         else:
             peers[path.absolute().name] = load(path)
     options = {
@@ -62,7 +62,7 @@ def _evaluate_student(given: EvaluateArguments, model: "StudentModel", data: Pat
         "teacher_temperatures": given.teacher_temperatures,
         "speculative_samples": given.speculative_samples,
     }
-    with listening_page(given, model.sample_rate_hz) as page:
+    with listening_page(given, model.front.sample_rate_hz) as page:
         return evaluate(model, teacher, corpus, page, peers=peers, others=others, **options)
 
 

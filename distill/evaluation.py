@@ -12,13 +12,14 @@ import tensorflow as tf
 
 from distill.closeness import mean_run, measure_closeness
 from distill.cpu import recursion
-from distill.model import StudentModel, random_student
+from distill.model import random_student
 from distill.residual import LEVEL
 from distill.teacher import WaveNetDensity
 from onepass.foundation.errors import UserError
 from onepass.foundation.intervals import format_measure, weighted_mean
 from onepass.foundation.options import takes
 from onepass.likelihoods import noise as counter_noise
+from onepass.trained import Trained
 from wavenet.copy_synthesis import (
     SoundsCallback,
     System,
@@ -36,7 +37,6 @@ from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import dev_recordings
 from wavenet.evaluation import heading, measured_on
 from wavenet.features import MelConvention
-from wavenet.model import SpeechModel
 from wavenet.optional_packages import left_out_line
 
 
@@ -63,15 +63,15 @@ class EvaluateOptions:
     part: DevPart = "report"
     temperatures: Sequence[float] = ()
     teacher_temperatures: Sequence[float] = ()
-    peers: Mapping[str, SpeechModel | StudentModel] = dataclasses.field(default_factory=dict)
+    peers: Mapping[str, Trained] = dataclasses.field(default_factory=dict)
     speculative_samples: int = 0
     others: Mapping[str, System] = dataclasses.field(default_factory=dict)
 
 
 @takes(EvaluateOptions)
 def evaluate(
-    model: StudentModel,
-    teacher: SpeechModel,
+    model: Trained,
+    teacher: Trained,
     corpus: Corpus,
     on_sounds: SoundsCallback | None = None,
     **options: Any,
@@ -100,8 +100,8 @@ def evaluate(
     """
     asked = EvaluateOptions(**options)
     _check_peers(model, asked.peers)
-    features, rate_hz = teacher.config.data.features, model.sample_rate_hz
-    items = dev_recordings(teacher.network, corpus, features, model.known_speakers, asked.part)
+    features, rate_hz = teacher.config.data.features, model.front.sample_rate_hz
+    items = dev_recordings(teacher.network, corpus, features, model.front.speakers, asked.part)
     items = items[: asked.copies]
     convention = corpus.mel or MelConvention(rate_hz)
     for other, item in itertools.product(asked.others.values(), items):
@@ -129,7 +129,7 @@ def evaluate(
 
 
 def _systems_by_name(
-    model: StudentModel, teacher: SpeechModel, convention: MelConvention, asked: EvaluateOptions
+    model: Trained, teacher: Trained, convention: MelConvention, asked: EvaluateOptions
 ) -> dict[str, System]:
     """Return all systems that are compared, by name."""
     seed, temperatures = asked.seed, extra_temperatures(model, asked.temperatures)
@@ -140,16 +140,16 @@ def _systems_by_name(
     return found | _others(asked.peers, asked.others, found, seed, temperatures)
 
 
-def _system_without_refinement(model: StudentModel, seed: int) -> dict[str, System]:
+def _system_without_refinement(model: Trained, seed: int) -> dict[str, System]:
     """Return the student without its default refinement passes as a system; {} if it has none."""
-    if not model.spec.get("refine"):
+    if not model.front.refine:
         return {}
-    plain = dataclasses.replace(model, spec={**model.spec, "refine": 0})
-    return {"student_unrefined": model_system(plain, seed, plain.temperature)}
+    plain = dataclasses.replace(model, front=dataclasses.replace(model.front, refine=0))
+    return {"student_unrefined": model_system(plain, seed, plain.front.temperature)}
 
 
 def _others(
-    peers: Mapping[str, SpeechModel | StudentModel],
+    peers: Mapping[str, Trained],
     others: Mapping[str, System],
     known: Collection[str],
     seed: int,
@@ -165,7 +165,7 @@ def _others(
     return found
 
 
-def _check_peers(model: StudentModel, peers: Mapping[str, SpeechModel | StudentModel]) -> None:
+def _check_peers(model: Trained, peers: Mapping[str, Trained]) -> None:
     read = ("sample_rate_hz", "hop_samples", "features")
     for name, other in peers.items():
         if any(other.spec[each] != model.spec[each] for each in read):
@@ -173,7 +173,7 @@ def _check_peers(model: StudentModel, peers: Mapping[str, SpeechModel | StudentM
 
 
 def systems(
-    model: StudentModel, teacher: SpeechModel, convention: MelConvention, seed: int
+    model: Trained, teacher: Trained, convention: MelConvention, seed: int
 ) -> dict[str, System]:
     """Return the student, its teacher and the baselines as systems, by name.
 
@@ -195,9 +195,9 @@ def systems(
     return compared
 
 
-def reads_mel(model: StudentModel) -> bool:
+def reads_mel(model: Trained) -> bool:
     """Return whether the student reads mel frames; otherwise it is not compared with baselines."""
-    return "mel" in model.data.features
+    return "mel" in model.front.data.features
 
 
 def format_report(figures: dict) -> str:
@@ -227,7 +227,7 @@ def _speculative_lines(figures: dict) -> list[str]:
 
 
 def speed_of_speculation(
-    model: StudentModel, teacher: SpeechModel, item: dict, samples: int, seed: int
+    model: Trained, teacher: Trained, item: dict, samples: int, seed: int
 ) -> dict[str, float]:
     """Return how much the student's drafts speed up the teacher, at batch size 1.
 
@@ -244,32 +244,30 @@ def speed_of_speculation(
       A dict with acceptance (the share of drafts that are accepted), samples_per_pass,
         seconds_per_sample, and cached_seconds_per_sample of the teacher's cached sampler.
     """
-    speaking = teacher.drafted_by(model, "rejection")
-    seconds = []
-    for one in (speaking, teacher):
-        condition = item["frames"] if one.conditional else None
-        speaker = one.known_speakers[item["speaker"]] if one.known_speakers else None
-        ask = functools.partial(
-            one.sample,
-            length=samples,
-            seed=seed,
-            condition=condition,
-            speaker=speaker,
-            temperature=1.0,  # required by drafts
-        )
-        ask()
+    front, seconds = teacher.front, []
+    ask = functools.partial(
+        teacher.sample,
+        length=samples,
+        seed=seed,
+        condition=item["frames"] if front.conditional else None,
+        speaker=front.speakers[item["speaker"]] if front.speakers else None,
+        temperature=1.0,  # required by drafts
+    )
+    drafted: dict[str, Any] = {"method": "speculative", "draft": model, "acceptance": "rejection"}
+    for how in (dict[str, Any](), drafted):
+        ask(**how)
         start = time.perf_counter()
-        ask()
+        ask(**how)
         seconds.append((time.perf_counter() - start) / samples)
     return {
-        "acceptance": speaking.passes.acceptance,
-        "samples_per_pass": speaking.passes.samples_per_pass,
-        "seconds_per_sample": seconds[0],
-        "cached_seconds_per_sample": seconds[1],
+        "acceptance": teacher.model.passes.acceptance,
+        "samples_per_pass": teacher.model.passes.samples_per_pass,
+        "seconds_per_sample": seconds[1],
+        "cached_seconds_per_sample": seconds[0],
     }
 
 
-def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) -> np.ndarray:
+def _source_filtered(model: Trained, seed: int, item: dict, length: int) -> np.ndarray:
     """Return a classical vocoder's sound: the source, or noise where the source is 0, filtered.
 
     The filter is the student's linear prediction; the flows are not used.
@@ -292,18 +290,18 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
 
 
 def _frames_and_speaker(
-    model: StudentModel, item: dict, length: int
+    model: Trained, item: dict, length: int
 ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
     """Return a recording's frames and speaker, as a batch of one; None for unused inputs."""
     frames = speaker = None
-    if model.conditional:
-        frames = tf.constant(item["frames"][None, : -(-length // model.hop_samples)])
-    if model.known_speakers:
+    if model.front.conditional:
+        frames = tf.constant(item["frames"][None, : -(-length // model.front.hop_samples)])
+    if model.front.speakers:
         speaker = tf.constant([item["speaker"]])
     return frames, speaker
 
 
-def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int) -> dict:
+def closeness(model: Trained, teacher: Trained, items: list[dict], seed: int) -> dict:
     """Return KL(P_S || P_T) and acceptance, averaged over the student's sound of each recording.
 
     Args:
@@ -318,7 +316,7 @@ def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed
     density = WaveNetDensity(teacher.network)
     values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}
     for row, item in enumerate(items):
-        length = synthesised_samples(item, model.sample_rate_hz)
+        length = synthesised_samples(item, model.front.sample_rate_hz)
         frames, speaker = _frames_and_speaker(model, item, length)
         close = measure_closeness(model.network, density, frames, speaker, length, seed, row)
         values["kl"].append(close.kl)

@@ -15,12 +15,12 @@ from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from onepass.foundation.metrics import MetricsLog
 from onepass.replicator.training.state import TrainState
+from onepass.trained import Trained
 from wavenet.data import Corpus, audio
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
 from wavenet.features import MelConvention, PitchConvention, fundamental_frequency
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
-from wavenet.model import SpeechModel
 from wavenet.plots import spectrogram_png
 from wavenet.trained_speech import request_of
 
@@ -94,7 +94,7 @@ class EvaluationCallback:
         self,
         student: ParallelWaveNet,
         state: TrainState,
-        teacher: SpeechModel,
+        teacher: Trained,
         corpus: Corpus,
         folder: Path,
         log: Callable[[str], None],
@@ -106,7 +106,7 @@ class EvaluationCallback:
         self.rate_hz = corpus.sample_rate_hz
         self.mel = corpus.mel or MelConvention(self.rate_hz)
         recordings = dev_recordings(
-            teacher.network, corpus, teacher.config.data.features, teacher.known_speakers, "choose"
+            teacher.network, corpus, teacher.config.data.features, teacher.front.speakers, "choose"
         )
         self.recordings = up_to(recordings, DEV_SECONDS * self.rate_hz)
         self.teacher_entropy_nats = self._teacher_entropy()
@@ -189,7 +189,7 @@ class EvaluationCallback:
         if not path.exists():
             item = self.recordings[0]
             frames, speaker = condition_of(self.teacher.network, item)
-            names = self.teacher.known_speakers
+            names = self.teacher.front.speakers
             sound = self.teacher.sample(
                 length=length,
                 condition=frames,

@@ -52,8 +52,6 @@ class FlowStudent(Model):
     options = frozenset({"temperature"})
     kind = "flow-student"
     order = "time"
-    compresses = False  # it has no exact conditionals
-    drafts = True
     sample_rate_hz: int | None = None
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A trained student with everything needed to use it: weights, features, level, speakers."""
+"""Trained students of sound."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -23,7 +23,6 @@ from distill.presets import KIND, DistillConfig
 from distill.refinement import Refiner, refine_chunks
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
-from distill.teacher import load_teacher
 from onepass.draw import Draw
 from onepass.foundation.arguments import check_unmasked, whole_number
 from onepass.foundation.atomic_files import Arrays
@@ -31,43 +30,36 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.model_spec import kind_of
 from onepass.foundation.stored_config import checked_config, stored_config
+from onepass.trained import Trained
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
-from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
+from wavenet.features.conventions import MelConvention
 from wavenet.features.frames_in_pieces import FramesInPieces, MappedFrames
 from wavenet.features.mel import mel_of
-from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
-from wavenet.trained_speech import TrainedSpeechModel, spec_of_speech
+from wavenet.trained_speech import Request, batch_of, front_of, spec_of_speech
 
 Frames = np.ndarray | FramesInPieces
 OF_THE_TEACHER = ("teacher", "teacher_weights")  # entries of config.json about the teacher
 
 
 @dataclasses.dataclass(frozen=True)
-class StudentModel(TrainedSpeechModel):
-    """A student that is ready to synthesise.
+class StudentSampler:
+    """A student and its engines, which draw waveforms at the model's level.
 
     Attributes:
       network: the student's network, with its weights.
       config: the configuration of the distillation.
-      data: the data configuration of the teacher's training.
-      gain_db: gain in dB that is applied to recordings before anything else.
-      speakers: names of the speakers, in the order of their numbers.
-      spec: the content of model.json.
+      mel: the convention of the mel frames that it reads; None if it reads none.
     """
 
     network: ParallelWaveNet
     config: DistillConfig
-    data: DataConfig
-    gain_db: float
-    speakers: tuple[str, ...]
-    spec: dict[str, Any]
+    mel: MelConvention | None = None
 
     # No prefix: the noise of a recording is unknown.
-    options = frozenset({"method", "temperature", "refine", "speaker"})
-    takes_pieces: ClassVar = True
-    drafts: ClassVar = True
+    options: ClassVar = frozenset({"method", "temperature", "refine", "speaker"})
+    takes_pieces: ClassVar = True  # whether frames may be `FramesInPieces`
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -79,79 +71,60 @@ class StudentModel(TrainedSpeechModel):
         """
         return get_args(Backend)
 
-    def _sample(self, draw: Draw) -> np.ndarray:
+    def checked(self, draw: Draw) -> Draw:
+        """Return a request; raise a UserError if its method is unknown or does not run here."""
+        check_backend(draw.method)
+        return draw
+
+    def sample(self, draw: Draw) -> np.ndarray:
+        """Return the requested waveforms, float32 [num, length]."""
         return np.concatenate(list(self._chunks(draw, WHOLE_SAMPLES, WHOLE_SAMPLES)), axis=1)
 
-    def _stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
-        """See `Model.stream`; each refining pass delays the parts by one window of the mel."""
+    def stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
+        """Return an iterator over parts; each refining pass delays them by a window of the mel."""
         samples = whole_number(CHUNK_SAMPLES if chunk is None else chunk, "chunk")
         return self._chunks(draw, samples, None)
 
     def _chunks(self, draw: Draw, samples: int, first: int | None) -> Iterator[np.ndarray]:
         """Return the sounds in parts; None as the length of the first: short, with look-ahead."""
-        draw = self.read_recording(draw)
-        condition = draw.condition
-        frames = None if condition is None else self._check_frames(condition)
-        request = self._request(draw, frames)
-        refiner = self._refiner(frames, self._passes(condition, draw.refine))
-        check_backend(draw.method)
+        frames, request = self._request(draw)
+        passes = 0 if draw.refine is None else whole_number(draw.refine, "refine", least=0)
+        refiner = self._refiner(frames, passes)
         if first is None:
-            ahead = 0 if refiner is None else refiner.reach_frames * self.hop_samples
+            ahead = refiner.reach_frames * self.network.config.hop_samples if refiner else 0
             first = FIRST_SAMPLES + ahead
         chunks = stream(self.network, request, draw.method, samples, first)
-        chunks = self._refine_chunks(chunks, frames, refiner)
-        return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
+        return self._refine_chunks(chunks, frames, refiner)
 
-    def log_density(
-        self,
-        num: int,
-        length: int,
-        seed: int,
-        condition: Any = None,
-        *,
-        speaker: str | None = None,
-    ) -> np.ndarray:
-        """Return the log density of the sounds that `sample` draws at temperature 1.
-
-        It is float32 [num, length], in nats per unit, for unrefined sounds at the model's level.
-
-        Args:
-          num: number of sounds.
-          length: number of samples of each sound.
-          seed: seed of the noise, an integer in [0, 2^64).
-          condition: frames [frames, channels], or None for an unconditional model.
-          speaker: name of the speaker, for models with speakers.
-        """
-        frames, network = None if condition is None else self._check_frames(condition), self.network
-        draw = Draw(num, length, seed, speaker=speaker, temperature=1.0)
-        request = self._request(draw, frames)
+    def log_density(self, draw: Draw) -> np.ndarray:
+        """Return the log density of unrefined sounds, float32 [num, length], in nats per unit."""
+        (_, request), network = self._request(draw), self.network
         phase = tf.zeros([len(request.rows)], tf.float64)
         given, _ = condition_between(network, request, 0, request.num_samples, phase)
         noise = network.noise(request.seed, request.rows, 0, request.num_samples)
         drawn = network.draw(noise, given)
         return log_density(drawn, network.noise_kind).numpy()
 
-    def as_draft(self, model: Any) -> SoundDraft:
-        """Return the student as a draft for a WaveNet's `sample(method="speculative")`.
+    def as_draft(self, spec: dict[str, Any], model: Any) -> SoundDraft:
+        """Return the student, with its model.json, as a draft for a trained WaveNet.
 
         Raises:
           UserError: the model is not a WaveNet, has no density, or differs from the student in
             sample rate, frames, gain or speakers.
         """
-        return sound_draft(self, model)
+        return sound_draft(self.network, spec, model)
 
-    def _passes(self, condition: np.ndarray | FramesInPieces | None, refine: int | None) -> int:
-        if refine is not None:
-            return whole_number(refine, "refine", least=0)
-        return int(self.spec.get("refine", 0)) if is_recorded(condition) else 0
+    def _request(self, draw: Draw) -> tuple[Frames | None, Request]:
+        frames = None if draw.condition is None else self._check_frames(draw.condition)
+        draw = dataclasses.replace(draw, condition=frames)
+        return frames, batch_of(draw, self.network.config.hop_samples)
 
     def _refiner(self, frames: Frames | None, passes: int) -> Refiner | None:
-        convention = self.data.mel(self.hop_samples)
         if not passes:
             return None
-        if convention is None or frames is None:
+        if self.mel is None or frames is None:
             raise UserError("`refine` must be 0 for a student that reads no mel.")
-        return Refiner(convention, passes)
+        return Refiner(self.mel, passes)
 
     def _refine_chunks(
         self, chunks: Iterator[np.ndarray], frames: Frames | None, refiner: Refiner | None
@@ -175,7 +148,7 @@ class StudentModel(TrainedSpeechModel):
         """
         in_pieces, channels = (
             isinstance(condition, FramesInPieces),
-            self.config.student.feature_channels,
+            self.network.config.feature_channels,
         )
         check_unmasked(condition, "condition")
         frames = condition if in_pieces else np.asarray(condition)
@@ -194,7 +167,7 @@ class StudentModel(TrainedSpeechModel):
         return frames.astype(np.float32, copy=False)
 
 
-def load(path: Path) -> SpeechModel | StudentModel:
+def load(path: Path) -> Trained:
     """Load the model of a run directory or a model folder: a student or a WaveNet.
 
     The names in `shipped.FOLDERS` load the students that come with the package, unless there are
@@ -209,25 +182,19 @@ def load(path: Path) -> SpeechModel | StudentModel:
     return _model(*stored_model(path, spec_of), path)
 
 
-def load_student(path: Path) -> StudentModel:
+def load_student(path: Path) -> Trained:
     """Load the student of a run directory or a model folder.
 
     Raises:
       UserError: the folder has a model of a different kind.
     """
-    model: Any = load(path)
+    model = load(path)
     if model.kind != KIND:
         raise UserError(f"{path} holds a {model.kind}, not a {KIND}.")
-    found: StudentModel = model
-    return found
+    return model
 
 
-def load_speculative(path: Path, draft: Path) -> SpeechModel:
-    """Load the teacher at `path`, with the student at `draft` as its draft."""
-    return load_teacher(path).drafted_by(load_student(draft), "rejection")
-
-
-def teacher_of(model: StudentModel) -> Path:
+def teacher_of(model: Trained) -> Path:
     """Return the location of a student's teacher.
 
     Raises:
@@ -239,11 +206,10 @@ def teacher_of(model: StudentModel) -> Path:
     return path
 
 
-def random_student(model: StudentModel) -> StudentModel:
+def random_student(model: Trained) -> Trained:
     """Return a student of the same configuration with random weights."""
-    mel = model.data.mel(model.hop_samples)
-    network = ParallelWaveNet(model.config.student, model.config.seed, mel)
-    return dataclasses.replace(model, network=network)
+    network = ParallelWaveNet(model.config.student, model.config.seed, model.model.mel)
+    return dataclasses.replace(model, model=dataclasses.replace(model.model, network=network))
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
@@ -253,12 +219,12 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
     return {**spec, **{name: stored[name] for name in OF_THE_TEACHER}}
 
 
-def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> StudentModel:
+def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> Trained:
     config, data = _config(stored, path)
-    network = ParallelWaveNet(config.student, mel=data.mel(config.student.hop_samples))
+    mel = data.mel(config.student.hop_samples)
+    network = ParallelWaveNet(config.student, mel=mel)
     assign_weights(network, weights, path)
-    speakers = tuple(stored["speakers"])
-    return StudentModel(network, config, data, stored["gain_db"], speakers, spec)
+    return Trained(StudentSampler(network, config, mel), front_of(spec, data, network), spec)
 
 
 def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from distill.model import StudentModel
 from distill.student import ParallelWaveNet
 from onepass.replicator.portable.export import export_function, named_weights
+from onepass.trained import Trained
 from wavenet.portable import PORTABLE_FRAMES
 
 
@@ -56,6 +56,6 @@ def export_sampler(
     export_function(speak, inputs, folder, name, variables=weights, tensor_float_32=tensor_float_32)
 
 
-def export_sounds(model: StudentModel, folder: Path, frames: int) -> None:
+def export_sounds(model: Trained, folder: Path, frames: int) -> None:
     """Write a model's sampler for one sound of `frames` frames; 0 means `PORTABLE_FRAMES`."""
     export_sampler(folder, model.network, batch=1, num_frames=frames or PORTABLE_FRAMES)

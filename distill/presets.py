@@ -12,7 +12,7 @@ from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig
 
 if TYPE_CHECKING:  # configurations are read without TensorFlow
-    from wavenet.model import SpeechModel
+    from onepass.trained import Trained
 
 KIND = "parallel-wavenet"  # in config.json and model.json
 _DISCRIMINATORS = DiscriminatorConfig()
@@ -126,7 +126,7 @@ class DistillConfig:
     conditioner is copied."""
     discriminators: DiscriminatorConfig = _DISCRIMINATORS
 
-    def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":
+    def resolved(self, teacher: "Trained", path: Path) -> "DistillConfig":
         """Return the configuration with the student's inputs taken from its teacher.
 
         Args:

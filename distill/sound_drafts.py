@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -61,8 +61,13 @@ def _part(first: int, length: int, samples: int, values: tf.Tensor | None) -> An
     return None if values is None else pad_chunk(values[:, start : start + count], count)
 
 
-def sound_draft(student: Any, model: Any) -> SoundDraft:
-    """Return a `StudentModel` as a draft for a `SpeechModel`.
+def sound_draft(student: ParallelWaveNet, spec: Mapping[str, Any], model: Any) -> SoundDraft:
+    """Return a student of sound as a draft for a trained WaveNet.
+
+    Args:
+      student: the student's network.
+      spec: the student's model.json.
+      model: the WaveNet, as `onepass.load` returns it.
 
     Raises:
       UserError: the model is not a WaveNet, has no density, or makes sounds of a different kind
@@ -71,12 +76,12 @@ def sound_draft(student: Any, model: Any) -> SoundDraft:
     if getattr(model, "spec", {}).get("kind") != "wavenet":
         raise UserError(
             f"A student of sound drafts for a WaveNet as `load` returns it, not for a"
-            f" {type(model).__name__}."
+            f" {getattr(model, 'kind', type(model).__name__)}."
         )
     if with_density(model.network.likelihood) is None:
         raise UserError("A student drafts for a WaveNet with a density, this one has a softmax.")
     for name in SAME:
-        expected, found = model.spec[name], student.spec[name]
+        expected, found = model.spec[name], spec[name]
         if expected != found:
             raise UserError(f"A draft needs the model's `{name}`, {expected}; it has {found}.")
-    return SoundDraft(student.network, model.network.codec)
+    return SoundDraft(student, model.network.codec)

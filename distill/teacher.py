@@ -11,7 +11,8 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.capabilities import normal_parameters, with_density
 from onepass.likelihoods.distribution import Continuous
-from wavenet.model import SpeechModel, load
+from onepass.trained import Trained
+from wavenet.model import load
 from wavenet.sound_network import Network
 
 Module = TypeVar("Module", bound=tf.Module)
@@ -80,7 +81,7 @@ class WaveNetDensity:
         return TeacherConditionals(self.likelihood, self.network.of_rows(x, condition))
 
 
-def load_teacher(path: Path) -> SpeechModel:
+def load_teacher(path: Path) -> Trained:
     """Load the WaveNet of a run directory or model folder, with every variable frozen.
 
     Raises:

@@ -28,11 +28,11 @@ from onepass.replicator.training.recipe import Recipe, Setup
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.step import is_single_device
 from onepass.replicator.training.training_run import TrainingRun
+from onepass.trained import Trained
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
 from wavenet.data.clip_batches import ClipBatches
 from wavenet.data.pipeline import ClipContext
-from wavenet.model import SpeechModel
 from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
 
 CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
@@ -64,8 +64,8 @@ class StudentRecipe(Recipe):
             KIND,
             config,
             data=to_json(teacher.config.data),
-            gain_db=teacher.gain_db,
-            speakers=list(teacher.speakers),
+            gain_db=teacher.front.gain_db,
+            speakers=teacher.spec["speakers"],
             **{name: teacher.spec[name] for name in HEARD if name in teacher.spec},
             teacher_weights=digest(teacher.network),
         )
@@ -127,7 +127,7 @@ def discriminators(config: DistillConfig) -> Discriminators | None:
     return Discriminators(config.discriminators, config.seed)
 
 
-def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
+def new_student(config: DistillConfig, teacher: Trained) -> ParallelWaveNet:
     """Return a student before its first step.
 
     Its conditioner starts as a copy of the teacher's, which must not have more channels. With
@@ -160,15 +160,15 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     return student
 
 
-def _new_network(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
+def _new_network(config: DistillConfig, teacher: Trained) -> ParallelWaveNet:
     return ParallelWaveNet(
-        config.student, config.seed, teacher.data.mel(config.student.hop_samples)
+        config.student, config.seed, teacher.front.data.mel(config.student.hop_samples)
     )
 
 
 def corpus_for(
     config: DistillConfig,
-    teacher: SpeechModel,
+    teacher: Trained,
     data: Path,
     workdir: Path | None,
     log: Callable[[str], None],
@@ -189,8 +189,8 @@ def corpus_for(
     report = scan_folder(data, teacher.config, features)
     for line in report.lines():
         log(line)
-    corpus = prepare_corpus(report, teacher.config, workdir, gain_db=teacher.gain_db)
-    known = teacher.known_speakers
+    corpus = prepare_corpus(report, teacher.config, workdir, gain_db=teacher.front.gain_db)
+    known = teacher.front.speakers
     if known and corpus.speakers[: len(known)] != known:
         raise UserError(
             f"The recordings in {data} must be of the speakers that the teacher knows, "
@@ -199,7 +199,7 @@ def corpus_for(
     return corpus
 
 
-def batches(corpus: Corpus, config: DistillConfig, teacher: SpeechModel) -> ClipBatches:
+def batches(corpus: Corpus, config: DistillConfig, teacher: Trained) -> ClipBatches:
     """Return the training batches, each determined by the seed and the step.
 
     Args:

@@ -75,10 +75,10 @@ def kind_of(model: Any, name: str = "`model`") -> files.Kind:
     """Return the kind of elements that a model, which errors call `name`, compresses."""
     if getattr(model, "kind", None) == Autoregressive.kind:
         return Arrays(model)
-    if not getattr(model, "compresses", False):
+    kind: files.Kind | None = getattr(model, "compressed", None)
+    if kind is None:
         raise UserError(
             f"{name} must have exact conditionals to compress, got"
             f" {getattr(model, 'kind', type(model).__name__)}."
         )
-    kind: files.Kind = model.compressed
     return kind

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -78,7 +78,6 @@ class Autoregressive(Model):
     options = frozenset({*OPTIONS, "method", "draft", "return_log_prob"})
     kind = "autoregressive"
     sample_rate_hz: int | None = None
-    compresses: ClassVar[bool] = False  # True for models with `compress` and `decompress`
     _watch: Watch | None = None  # None: the network is no user's
 
     def __init__(

@@ -17,22 +17,12 @@ from serving.settings import is_url
 
 if TYPE_CHECKING:
     from distill.flow_student import FlowStudent
-    from distill.model import StudentModel
     from onepass.bundles.bundle import Bundle
     from onepass.model import Autoregressive
     from onepass.remote_model import RemoteModel
     from onepass.trained import Trained
-    from wavenet.model import SpeechModel
 
-    Model = (
-        Autoregressive
-        | FlowStudent
-        | SpeechModel
-        | StudentModel
-        | Trained
-        | Bundle
-        | RemoteModel
-    )
+    Model = Autoregressive | FlowStudent | Trained | Bundle | RemoteModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +37,6 @@ class RemoteModel(Sampling):
       url: http://HOST:PORT/NAME, or https:// or grpc://. The token is read from ONEPASS_TOKEN.
       options: further arguments of `serving.Client`, such as `timeout_seconds`.
     """
-
-    compresses: ClassVar[bool] = False
 
     def __init__(self, url: str, **options: Any):
         address, self.name = server_and_name(url)

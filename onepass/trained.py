@@ -62,16 +62,6 @@ class Trained(Model):
         found: tuple[str, ...] = self.model.methods
         return found
 
-    @property
-    def drafts(self) -> bool:
-        """Whether the model can propose symbols for another one (`as_draft`)."""
-        return hasattr(self.model, "as_draft")
-
-    @property
-    def compresses(self) -> bool:
-        """Whether `compress` and `decompress` are for models of this kind."""
-        return hasattr(self.model, "files_of")
-
     def _sample(self, draw: Draw) -> Any:
         draw = self._in_terms_of_the_model(draw)
         return self.front.finish(self.model.sample(draw), draw)
@@ -156,9 +146,9 @@ class Trained(Model):
           UserError: the model is no student of sound, or the other model is not a WaveNet, has no
             density, or differs from the student in sample rate, frames, gain or speakers.
         """
-        if not self.drafts:
+        if not hasattr(self.model, "as_draft"):
             raise UserError(f"`draft` must be a model that proposes symbols, got a {self.kind}.")
-        return self.model.as_draft(self, model)
+        return self.model.as_draft(self.spec, model)
 
     def compress(
         self,
@@ -191,13 +181,12 @@ class Trained(Model):
           UserError: the model has no exact conditional distributions or reads frames, the elements
             do not fit the model, or the verification fails.
         """
-        from onepass.array_compression import kind_of
         from onepass.compression.files import compress
 
         self.check_options(speaker=speaker)
         options: Any = {"tolerance": tolerance, "verify": verify, "batch": batch}
         given = condition if speaker is None else speaker
-        return compress(kind_of(self), elements, given, **options)
+        return compress(self._files(), elements, given, **options)
 
     def decompress(self, data: bytes, *, max_elements: int | None = None) -> Any:
         """Return the images or the list of recordings in a file from `compress`, bit for bit.
@@ -210,15 +199,19 @@ class Trained(Model):
           UserError: the file is damaged, truncated, from a different model, or holds more than
             `max_elements`.
         """
-        from onepass.array_compression import kind_of
         from onepass.compression.files import decompress
 
-        return decompress(kind_of(self), data, max_elements=max_elements)
+        return decompress(self._files(), data, max_elements=max_elements)
 
     @functools.cached_property
     def compressed(self) -> Any:
-        """The format of compressed files; raises a UserError if the model cannot compress."""
-        return self.model.files_of(self.front)
+        """The format of compressed files; None for a kind of model without exact conditionals.
+
+        Raises:
+          UserError: this model of its kind cannot compress.
+        """
+        make = getattr(self.model, "files_of", None)
+        return None if make is None else make(self.front)
 
     @property
     def autoregressive(self) -> "Autoregressive":
@@ -235,6 +228,11 @@ class Trained(Model):
             raise UserError(f"This {self._describe()} does not draw elements one by one.")
         found: Autoregressive = self.model.autoregressive
         return found
+
+    def _files(self) -> Any:
+        if self.compressed is None:
+            raise UserError(f"This {self._describe()} has no exact conditionals to compress with.")
+        return self.compressed
 
     def _ability(self, name: str, words: str) -> Any:
         """Return a method of the part that draws; `words` say what a model without it lacks."""

@@ -72,16 +72,20 @@ def pixels(model: Any, options: dict[str, Any]) -> np.ndarray:
 
 def sound(**fields: Any) -> Callable[[], Any]:
     def make():
+        from onepass.trained import Trained
         from wavenet.config import WaveNetConfig
-        from wavenet.model import SpeechModel
+        from wavenet.front import SoundFront
+        from wavenet.model import SoundSampler
         from wavenet.network import WaveNet
+        from wavenet.presets import DataConfig
 
         small = dict(layers=4, stacks=2, residual_channels=6, gate_channels=6, skip_channels=8)
         network = WaveNet(WaveNetConfig(**(small | fields)), 0)
         exact(network.trainable_variables)
         speakers = ("one", "two", "three")[: network.config.speakers]
         config: Any = None
-        return SpeechModel(network, config, 0.0, speakers, {"kind": "wavenet"})
+        front = SoundFront(DataConfig(), 1, 0.0, speakers)
+        return Trained(SoundSampler(network, config), front, {"kind": "wavenet"})
 
     return make
 
@@ -90,7 +94,9 @@ def samples(model: Any, options: dict[str, Any]) -> np.ndarray:
     from wavenet.samplers.generation import generate
     from wavenet.trained_speech import Request
 
-    speaker = np.array([model.speaker_number(options["speaker"])]) if "speaker" in options else None
+    speaker = (
+        np.array([model.front.speaker_number(options["speaker"])]) if "speaker" in options else None
+    )
     levels = generate(model.network, Request(SAMPLES, 1, speaker=speaker), "xla")[0]
     levels[20:25] = (top := model.network.config.levels) // 2
     return (levels - top // 2).astype(np.int16) if top == LEVELS else levels.astype(np.uint8)

@@ -17,7 +17,6 @@ BASES = {
     "Network",
     "Tabulated",
     "Protocol",
-    "TrainedSpeechModel",
     "Model",
     "Bundle",
     "Output",
@@ -95,7 +94,7 @@ def test_nothing_asks_which_network_likelihood_or_model_it_has():
 
 WATCHED = """
 WaveNet VocoderWaveNet PixelCNN Multiscale ParallelWaveNet MixtureOutput LogisticMixture Categorical
-Gaussian GaussianMixture PixelMixture Continuous LocationScale SpeechModel StudentModel Trained
+Gaussian GaussianMixture PixelMixture Continuous LocationScale Trained
 Bundle Autoregressive PixelCNNTrainConfig MultiscaleTrainConfig Factor
 """
 

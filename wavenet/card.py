@@ -13,10 +13,10 @@ from onepass.foundation.card import (
 )
 from onepass.foundation.intervals import EXPLAINED
 from onepass.foundation.stored_config import changed_flags
+from onepass.trained import Trained
 from wavenet.evaluation import dev_corpus, evaluate
-from wavenet.model import SpeechModel, load
+from wavenet.model import load
 from wavenet.presets import PRESETS, TrainConfig, config_from
-from wavenet.trained_speech import TrainedSpeechModel
 from wavenet.training import scan_folder
 
 COPIES = 20  # maximum number of dev recordings that are resynthesised for the card
@@ -29,7 +29,9 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     if stored.get("start_from"):
         stored["start_from"] = Path(stored["start_from"]).name
     if given.temperature is not None:
-        model = dataclasses.replace(model, spec={**model.spec, "temperature": given.temperature})
+        front = dataclasses.replace(model.front, temperature=given.temperature)
+        spec = {**model.spec, "temperature": given.temperature}
+        model = dataclasses.replace(model, front=front, spec=spec)
     figures = _measure_model(model, data)
     network = {**stored["network"], "compute_dtype": "float32"}
     facts = data_facts(model, data, model.config) | {"quality": figures}
@@ -37,12 +39,12 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     return Measured(given, model, stored | {"network": network}, facts, summary, _settings(stored))
 
 
-def _measure_model(model: SpeechModel, data: Path) -> dict:
+def _measure_model(model: Trained, data: Path) -> dict:
     """Return the result of `evaluate`; for several speakers, add "by_speaker" {name: measures}."""
     figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
-    if len(model.known_speakers) < 2:
+    if len(model.front.speakers) < 2:
         return figures
-    corpora = {name: dev_corpus(model, data, name) for name in model.known_speakers}
+    corpora = {name: dev_corpus(model, data, name) for name in model.front.speakers}
     each = {name: evaluate(model, corpora[name], copies=COPIES)["measures"] for name in corpora}
     return {**figures, "by_speaker": each}
 
@@ -54,9 +56,9 @@ def _settings(stored: dict) -> str:
     return changed_flags(preset.config.resolved(len(stored["speakers"])), config_from(stored))
 
 
-def data_facts(model: TrainedSpeechModel, data: Path, config: TrainConfig) -> dict:
+def data_facts(model: Trained, data: Path, config: TrainConfig) -> dict:
     """Return the entries of model.json about the data: "train_minutes" and, if known, "frames"."""
-    known = model.frame_statistics
+    known = model.front.statistics
     seconds = sum(r.measured.seconds for r in scan_folder(data, config).of("train"))
     frames = {} if known is None else {"frames": known.to_dict()}
     return frames | {"train_minutes": round(seconds / 60, 1)}

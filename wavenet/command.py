@@ -19,8 +19,8 @@ from wavenet.dev_parts import DevPart
 from wavenet.presets import KIND, PRESETS, TrainConfig, config_from
 
 if TYPE_CHECKING:
+    from onepass.trained import Trained
     from wavenet.listening_page import ListeningPage
-    from wavenet.model import SpeechModel
 
 COPIES = 4  # dev recordings that a WaveNet resynthesises by default; few, since it is slow
 
@@ -125,7 +125,7 @@ def training_data(path: Path) -> Path:
     return data
 
 
-def evaluate_model(given: EvaluateArguments, model: "SpeechModel", data: Path) -> dict:
+def evaluate_model(given: EvaluateArguments, model: "Trained", data: Path) -> dict:
     """Return the result of `wavenet.evaluation.evaluate` with the given options.
 
     Raises:
@@ -139,7 +139,7 @@ def evaluate_model(given: EvaluateArguments, model: "SpeechModel", data: Path) -
         )
     corpus = dev_corpus(model, data, given.speaker)
     copies = COPIES if given.copy_synthesis is None else given.copy_synthesis
-    with listening_page(given, model.sample_rate_hz) as page:
+    with listening_page(given, model.front.sample_rate_hz) as page:
         return evaluate(model, corpus, copies, given.seed, given.split, given.temperatures, page)
 
 

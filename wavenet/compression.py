@@ -63,7 +63,11 @@ class RingSymbols(SoundSymbols):
 
 
 class Recordings(Kind):
-    """The format of a `SpeechModel`'s compressed files: recordings and their speaker.
+    """The format of compressed files of recordings and their speaker.
+
+    Args:
+      network: the WaveNet.
+      front: the `SoundFront` of the model.
 
     Raises:
       UserError: If the network reads frames, has a context stack, or its output cannot be coded.
@@ -71,16 +75,16 @@ class Recordings(Kind):
 
     name = "sound"
 
-    def __init__(self, model: Any):
-        config, likelihood = model.network.config, model.network.likelihood
+    def __init__(self, network: Any, front: Any):
+        config, likelihood = network.config, network.likelihood
         if config.conditioner_units or config.feature_channels or config.context_layers:
             raise UserError(
                 "Only a WaveNet without frames and context stack compresses: frames are made of "
                 "the sound itself, and would have to be in the file."
             )
-        self._model, self._network, density = model, model.network, Density(model.network)
-        symbols = RingSymbols(model.network)
-        own = Autoregressive.of_symbols(symbols, likelihood, model.network.codec)
+        self._front, self._network, density = front, network, Density(network)
+        symbols = RingSymbols(network)
+        own = Autoregressive.of_symbols(symbols, likelihood, network.codec)
         self.conditionals = SymbolConditionals(own, density.window_samples, density.past_samples)
         if self._odds == "table":
             check_table(likelihood)
@@ -97,7 +101,7 @@ class Recordings(Kind):
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
         """Return shape, description and levels to store; `condition` is the speaker's name."""
         parts = [self._levels(np.asarray(recording))[None] for recording in elements]
-        speaker, lengths = self._model.speaker_number(condition), [part.size for part in parts]
+        speaker, lengths = self._front.speaker_number(condition), [part.size for part in parts]
         if not parts or not all(lengths):
             raise UserError("There must be a recording, and a sample in each.")
         described: dict[str, Any] = {"lengths": lengths, "narrowest": narrowest_of(tolerance)}

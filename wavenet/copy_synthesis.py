@@ -40,10 +40,10 @@ def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
     """Return a system in which a speech model gets each recording's frames and speaker."""
 
     def synthesise(item: dict, length: int) -> np.ndarray:
-        known = model.known_speakers
+        known = model.front.speakers
         frames = None
-        if model.conditional:
-            frames = recorded_frames(item["frames"][: -(-length // model.hop_samples)], 0.0)
+        if model.front.conditional:
+            frames = recorded_frames(item["frames"][: -(-length // model.front.hop_samples)], 0.0)
         speaker = known[item["speaker"]] if known else None
         sounds = model.sample(
             length=length,
@@ -89,7 +89,7 @@ def row_of(item: dict) -> int:
 
 def extra_temperatures(model: Any, temperatures: Sequence[float]) -> tuple[float, ...]:
     """Return the model's default temperature and the given ones, without 1 and duplicates."""
-    return tuple(t for t in dict.fromkeys((model.temperature, *temperatures)) if t != 1.0)
+    return tuple(t for t in dict.fromkeys((model.front.temperature, *temperatures)) if t != 1.0)
 
 
 def at_temperatures(

@@ -13,6 +13,7 @@ from onepass.foundation.folders import count_noun
 from onepass.foundation.intervals import format_measure, weighted_mean
 from onepass.foundation.progress import Progress
 from onepass.likelihoods import Codec
+from onepass.trained import Trained
 from wavenet.copy_synthesis import (
     SoundsCallback,
     at_temperatures,
@@ -29,7 +30,6 @@ from wavenet.density import Density
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import condition_of, dev_recordings
 from wavenet.features.mel import MelConvention
-from wavenet.model import SpeechModel
 from wavenet.optional_packages import left_out, left_out_line
 from wavenet.training import prepare_corpus, scan_folder
 from wavenet.untrained_predictor import ORDER, untrained_bits
@@ -38,7 +38,7 @@ SIXTEEN_BITS = 65536  # levels of the samples that FLAC and mel-LPC code
 
 
 def evaluate(
-    model: SpeechModel,
+    model: Trained,
     corpus: Corpus,
     copies: int = 4,
     seed: int = 0,
@@ -77,7 +77,7 @@ def evaluate(
     if copies < 1:
         raise UserError(f"`copies` must be at least 1, got {copies}.")
     features = model.config.data.features
-    items = dev_recordings(model.network, corpus, features, model.known_speakers, part)
+    items = dev_recordings(model.network, corpus, features, model.front.speakers, part)
     bits, samples = _bits(model, items)
     mean_bits = weighted_mean(bits, samples)
     spread = items[:: max(1, len(items) // copies)][:copies]
@@ -108,7 +108,7 @@ def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus
     }
 
 
-def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Corpus:
+def dev_corpus(model: Trained, data: Path, speaker: str | None = None) -> Corpus:
     """Return a folder's dev recordings, or only one speaker's, prepared as the model needs them.
 
     Raises:
@@ -117,16 +117,16 @@ def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Co
     report = scan_folder(data, model.config)
     recordings = report.of("dev")
     if speaker is not None:
-        model.speaker_number(speaker)
+        model.front.speaker_number(speaker)
         recordings = tuple(r for r in recordings if r.speaker == speaker)
         if not recordings:
             raise UserError(f"No dev recording in {data} is of {speaker}.")
     report = dataclasses.replace(report, recordings=recordings)
     config = dataclasses.replace(model.config, pitch_steps=0)  # no pitch reader is trained
-    return prepare_corpus(report, config, None, gain_db=model.gain_db)
+    return prepare_corpus(report, config, None, gain_db=model.front.gain_db)
 
 
-def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray]:
+def _bits(model: Trained, items: list[dict]) -> tuple[np.ndarray, np.ndarray]:
     density, bits = Density(model.network), []
     with Progress(len(items), "evaluating", "recording") as progress:
         for item in items:
@@ -138,7 +138,7 @@ def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray
 
 
 def _compare_systems(
-    model: SpeechModel,
+    model: Trained,
     items: list[dict],
     seed: int,
     temperatures: Sequence[float],
@@ -148,9 +148,9 @@ def _compare_systems(
 
     For an unconditional model, return only its real-time factor and empty "measures".
     """
-    rate_hz, hop = model.sample_rate_hz, model.config.network.hop_samples
+    rate_hz, hop = model.front.sample_rate_hz, model.config.network.hop_samples
     system = model_system(model, seed)
-    if not model.conditional:
+    if not model.front.conditional:
         return {"real_time_factor": real_time_factor(system, items, rate_hz), "measures": {}}
     mel = model.config.data.mel(hop) or MelConvention(rate_hz, hop)
     cooler = at_temperatures(model, seed, extra_temperatures(model, temperatures))
@@ -159,10 +159,10 @@ def _compare_systems(
     return {**against.pop("model"), "against": against}
 
 
-def _evaluate_predictor(model: SpeechModel, items: list[dict]) -> dict:
+def _evaluate_predictor(model: Trained, items: list[dict]) -> dict:
     network = model.config.network
     mel = model.config.data.mel(network.hop_samples)
-    if mel is None or not model.conditional:
+    if mel is None or not model.front.conditional:
         return {}
     order = network.prediction_order or ORDER
     bits = weighted_mean(*untrained_bits(items, mel, order))

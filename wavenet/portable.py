@@ -12,8 +12,8 @@ from onepass.planning.trainable import Trainable
 from onepass.replicator.portable.export import export_function, named_weights, storable
 from onepass.replicator.training.state import TrainState
 from onepass.samplers.chunks import ChunkSampler, FixedPointSampler
+from onepass.trained import Trained
 from wavenet.config import WaveNetConfig
-from wavenet.model import SpeechModel
 from wavenet.network_factory import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers import CHUNK_SAMPLES
@@ -93,7 +93,7 @@ def export_sampler(
     write_npz(Path(folder) / "sampler_state.npz", arrays)
 
 
-def export_chunks(model: SpeechModel, folder: Path, frames: int) -> None:
+def export_chunks(model: Trained, folder: Path, frames: int) -> None:
     """Export a model's sampler for one waveform of `frames` frames; 0: `PORTABLE_FRAMES`."""
     network = model.network
     blocks = network.config.context_layers > 0

@@ -1,18 +1,16 @@
-"""Code that all trained speech models share: requests, properties and model.json."""
+"""What all trained models of sound share: requests, counts of passes, and model.json."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from onepass.draw import Draw
 from onepass.foundation.arguments import checked_seed, whole_number
 from onepass.foundation.field_rules import at_least, require
-from onepass.foundation.tensorflow_state import check_eager
-from onepass.interface import Model
-from wavenet.feature_extractor import FeatureExtraction
 from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
 from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames
+from wavenet.front import SoundFront
 from wavenet.presets import DataConfig
 
 FULL_SCALE = 1.15  # upper bound of a frame's values, reached by a full-scale sine in a narrow band
@@ -98,93 +96,35 @@ def request_of(condition: tuple, num_samples: int) -> Request:
     )
 
 
-class TrainedSpeechModel(Model, FeatureExtraction):
-    """A mixin for trained speech models: properties, sampling and requests."""
+def batch_of(draw: Draw, hop_samples: int, prime: np.ndarray | None = None) -> Request:
+    """Return the `Request` of a draw whose condition is frames, and whose speaker is a number.
 
-    network: Any
-    speakers: tuple[str, ...]
-    spec: dict[str, Any]
+    Args:
+      draw: the draw; its length includes the prime.
+      hop_samples: hop length of the frames.
+      prime: int32 levels [samples] that every waveform continues, or None.
 
-    makes: ClassVar[str] = "sound"
-    compresses: ClassVar[bool] = False  # whether there are `compress` and `decompress`
-    takes_pieces: ClassVar[bool] = False  # whether `stream` accepts `FramesInPieces`
-
-    @property
-    def kind(self) -> str:
-        """The kind of model in model.json: "wavenet" or "parallel-wavenet"."""
-        return str(self.spec["kind"])
-
-    @property
-    def hop_samples(self) -> int:
-        """Hop length of the conditioning frames in samples."""
-        return self.network.config.hop_samples
-
-    @property
-    def level_db(self: Any) -> float | None:
-        """Median RMS of the training recordings after the gain, in dB of full scale.
-
-        It is the configured level if it was not measured, or None.
-        """
-        return self.spec.get("level_db", self.data.level_db)
-
-    @property
-    def conditional(self) -> bool:
-        """Return whether the model needs conditioning frames."""
-        return self.network.config.feature_channels > 0
-
-    @property
-    def frame_statistics(self) -> FrameStatistics | None:
-        """Statistics of the mel frames in training; None if unknown."""
-        return stored_statistics(self.spec) or _standardised_by(self.network)
-
-    @property
-    def known_speakers(self) -> tuple[str, ...]:
-        """Names of the speakers that the model can imitate; empty for a model without speakers."""
-        return self.speakers[: self.network.config.speakers]
-
-    @property
-    def temperature(self) -> float:
-        """The default temperature: from model.json, or 1 if it has none."""
-        return float(self.spec.get("temperature", 1.0))
-
-    def read_recording(self, draw: Draw) -> Draw:
-        """Return a request in which a recording [samples] as the condition is replaced by frames.
-
-        Without a length the sound is as long as the recording.
-        """
-        recording = draw.condition
-        is_recording = isinstance(recording, np.ndarray) and recording.ndim == 1
-        if not is_recording or not self.conditional:
-            return draw
-        length = len(recording) if draw.length is None else draw.length
-        return dataclasses.replace(draw, condition=self.frames(recording), length=length)
-
-    def _request(
-        self: Any,
-        draw: Draw,
-        frames: np.ndarray | FramesInPieces | None,
-        prefix: np.ndarray | None = None,
-    ) -> Request:
-        """Return a `Request` for frames of all rows; `prefix` is int32 levels [samples]."""
-        check_eager()
-        seed, num, length = checked_seed(draw.seed), whole_number(draw.num, "num"), draw.length
-        if length is None:
-            if frames is None:
-                raise ValueError("`length` must be given when there is no `condition`.")
-            length = len(frames) * self.hop_samples
-        length, begun = whole_number(length, "length"), 0 if prefix is None else len(prefix)
-        if begun >= length:
-            raise ValueError(f"`prefix` must be shorter than `length`, {length}, got {begun}.")
-        number = self.speaker_number(draw.speaker)
-        return Request(
-            num_samples=length - begun,
-            seed=seed,
-            rows=tuple(range(num)),
-            frames=None if frames is None else _repeat_frames(frames, num),
-            speaker=None if number is None else np.full([num], number, np.int32),
-            prime=None if prefix is None else np.repeat(prefix[None], num, 0),
-            temperature=self.temperature if draw.temperature is None else draw.temperature,
-        )
+    Raises:
+      ValueError: an integer is invalid, or the length is missing or does not exceed the prime's.
+    """
+    frames, number, length = draw.condition, draw.speaker, draw.length
+    seed, num = checked_seed(draw.seed), whole_number(draw.num, "num")
+    if length is None:
+        if frames is None:
+            raise ValueError("`length` must be given when there is no `condition`.")
+        length = len(frames) * hop_samples
+    length, begun = whole_number(length, "length"), 0 if prime is None else len(prime)
+    if begun >= length:
+        raise ValueError(f"`prefix` must be shorter than `length`, {length}, got {begun}.")
+    return Request(
+        num_samples=length - begun,
+        seed=seed,
+        rows=tuple(range(num)),
+        frames=None if frames is None else _repeat_frames(frames, num),
+        speaker=None if number is None else np.full([num], number, np.int32),
+        prime=None if prime is None else np.repeat(prime[None], num, 0),
+        temperature=1.0 if draw.temperature is None else draw.temperature,
+    )
 
 
 def _repeat_frames(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
@@ -221,3 +161,18 @@ def spec_of_speech(kind: str, stored: dict, data: DataConfig, network: Any) -> d
         "speakers": stored["speakers"],
         **{name: stored[name] for name in ("level_db", "frames") if name in stored},
     }
+
+
+def front_of(spec: dict[str, Any], data: DataConfig, network: Any) -> SoundFront:
+    """Return the front of a network that was trained on `data`, given its model.json."""
+    config = network.config
+    return SoundFront(
+        data,
+        config.hop_samples,
+        spec["gain_db"],
+        tuple(spec["speakers"])[: config.speakers],
+        spec.get("level_db", data.level_db),
+        stored_statistics(spec) or _standardised_by(network),
+        float(spec.get("temperature", 1.0)),
+        spec.get("refine", 0),
+    )

@@ -58,8 +58,10 @@ def export_functions(
         the largest is the length of the longest sound. Empty: default lengths, up to two minutes.
     """
     streaming = streaming_model(model.network)
-    lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
-    return streaming_functions(streaming, lengths, allowed_batches, model.temperature)
+    lengths = sorted(set(buckets)) or default_buckets(
+        model.front.sample_rate_hz, streaming.hop_samples
+    )
+    return streaming_functions(streaming, lengths, allowed_batches, model.front.temperature)
 
 
 def streaming_functions(

@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -167,7 +167,6 @@ class Bundle(SoundSampling, ImageSampling):
     """
 
     problem = InvalidInput
-    compresses: ClassVar[bool] = False
 
     def __init__(
         self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"

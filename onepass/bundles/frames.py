@@ -1,6 +1,5 @@
 """Frames of recordings, and checks of the frames that clients send."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,36 +8,17 @@ import numpy as np
 from onepass.bundles.errors import InvalidInput
 from onepass.foundation.stored_config import dataclass_from
 from wavenet.data.recorded_level import level_of
-from wavenet.feature_extractor import FeatureExtraction
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frame_statistics import stored_statistics, unlike
+from wavenet.front import SoundFront
 from wavenet.presets import DataConfig
 
 
-@dataclasses.dataclass(frozen=True)
-class FeatureExtractor(FeatureExtraction):
-    """The feature extractor of a speech model.
-
-    Attributes:
-      data: settings of the model's training data.
-      hop_samples: hop length, in samples.
-      gain_db: gain in dB that is applied to recordings.
-      known_speakers: names of the speakers by index.
-      level_db: RMS of the recordings that the model was trained on, in dB of full scale, or None.
-    """
-
-    data: DataConfig
-    hop_samples: int
-    gain_db: float
-    known_speakers: tuple[str, ...] = ()
-    level_db: float | None = None
-
-
-def feature_extractor(spec: Mapping[str, Any]) -> FeatureExtractor:
-    """Return the feature extractor that a bundle's model.json describes."""
+def front_of(spec: Mapping[str, Any]) -> SoundFront:
+    """Return the front of the model that a bundle's model.json describes."""
     data = dataclass_from(DataConfig, spec["config"]["data"])
     speakers, level_db = tuple(spec["speakers"]), level_of(spec)
-    return FeatureExtractor(data, spec["hop_samples"], spec["gain_db"], speakers, level_db)
+    return SoundFront(data, spec["hop_samples"], spec["gain_db"], speakers, level_db)
 
 
 def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:

@@ -36,7 +36,7 @@ class Engine:
         except ImportError as error:
             raise UserError(f"The engine `numba` needs the package {error.name}.") from error
         self._backend = backend
-        self._network, self._hop = loaded.network, loaded.hop_samples
+        self._network, self._hop = loaded.network, loaded.front.hop_samples
         self._draws_levels = not KINDS[kind].is_fast
         if self._draws_levels and not self._generation.is_known(self._network):
             raise UserError(f"The engine `numba` does not support the likelihood of {path}.")

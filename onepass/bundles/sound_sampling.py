@@ -103,7 +103,7 @@ class SoundSampling(Sampling):
             from onepass.bundles import frames
         except ImportError as error:
             raise UserError(f"Features of a recording need the package {error.name}.") from error
-        return frames.feature_extractor(self.spec).frames(waveform)
+        return frames.front_of(self.spec).frames(waveform)
 
     def _sounds(self, draw: Draw) -> np.ndarray:
         """Return whole sounds [num, samples]."""

@@ -126,9 +126,9 @@ def _recording(path: Path, model: Any) -> np.ndarray:
     """
     samples, found = audio.read_samples(path)
     said = found.subtype, found.sample_rate_hz, found.channels
-    if said != ("PCM_16", model.sample_rate_hz, 1):
+    if said != ("PCM_16", model.front.sample_rate_hz, 1):
         raise UserError(
-            f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {found.channels} "
+            f"{path} must be mono PCM_16 at {model.front.sample_rate_hz} Hz, got {found.channels} "
             f"channels of {found.subtype} at {found.sample_rate_hz} Hz."
         )
     if found.container not in CONTAINERS:
@@ -153,7 +153,7 @@ def _recording(path: Path, model: Any) -> np.ndarray:
 
 
 def _write_sound(path: Path, sound: np.ndarray, model: Any) -> None:
-    audio.write(path, sound, model.sample_rate_hz)
+    audio.write(path, sound, model.front.sample_rate_hz)
 
 
 # Keyed by `onepass.compression.files.Kind.name`.

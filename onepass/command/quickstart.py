@@ -8,7 +8,6 @@ import numpy as np
 
 from distill import model as students
 from distill.evaluation import evaluate as evaluate_student
-from distill.model import StudentModel
 from distill.shipped import STUDENT
 from distill.teacher import load_teacher
 from onepass.command.quickstart_arguments import QuickstartArguments
@@ -17,10 +16,11 @@ from onepass.foundation.atomic_files import write_text
 from onepass.foundation.folders import check_new, count_noun, make_folder
 from onepass.foundation.progress import duration
 from onepass.replicator.training.recipe import train
+from onepass.trained import Trained
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.evaluation import dev_corpus, evaluate
-from wavenet.model import SpeechModel, load
+from wavenet.model import load
 from wavenet.optional_packages import left_out
 from wavenet.plots import spectrogram_png
 from wavenet.presets import PRESETS
@@ -73,13 +73,11 @@ def run(given: QuickstartArguments) -> int:
     return 0
 
 
-def _speech(
-    teacher: SpeechModel, student: StudentModel, recording: Path, given: QuickstartArguments
-) -> str:
+def _speech(teacher: Trained, student: Trained, recording: Path, given: QuickstartArguments) -> str:
     """Generate speech with both models, write it, and return a section of the report."""
-    rate_hz = student.sample_rate_hz
+    rate_hz = student.front.sample_rate_hz
     waveform = audio.read(recording, rate_hz)
-    frames, short = student.frames(waveform), int(given.seconds * rate_hz)
+    frames, short = student.front.frames(waveform), int(given.seconds * rate_hz)
     spoken = {
         "teacher": _time_speech(teacher, frames, min(short, len(waveform)), given.seed),
         "student": _time_speech(student, frames, len(waveform), given.seed),
@@ -108,10 +106,8 @@ cached sampler; docs/benchmarks.md has teachers of the papers' width. Listen to
 `spectrograms.png`."""
 
 
-def _time_speech(
-    model: SpeechModel | StudentModel, frames: np.ndarray, length: int, seed: int
-) -> Spoken:
-    model.sample(1, min(length, model.sample_rate_hz // 10), seed, frames)
+def _time_speech(model: Trained, frames: np.ndarray, length: int, seed: int) -> Spoken:
+    model.sample(1, min(length, model.front.sample_rate_hz // 10), seed, frames)
     start = time.perf_counter()
     sound = model.sample(1, length, seed, frames)[0]
     return Spoken(sound, time.perf_counter() - start)

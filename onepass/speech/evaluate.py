@@ -35,13 +35,14 @@ class Arguments:
 def main(given: Arguments) -> int:
     """Measure a voice and print the measures; write the voice if `out` is given."""
     model = load_model(Path(given.model))
-    mel = model.data.mel(model.hop_samples)
+    mel = model.front.mel
     if mel is None:
         raise UserError(f"{given.model} reads no mel frames: it cannot speak texts.")
     voice = load_voice(given.voice) if given.voice else shipped_voice(model.spec)
     voice.check(model.spec)
     with TemporaryDirectory() as folder:
-        dev = examples(prepare_corpus(given.data, mel, model.gain_db, Path(folder)), mel)["dev"]
+        corpus = prepare_corpus(given.data, mel, model.front.gain_db, Path(folder))
+        dev = examples(corpus, mel)["dev"]
     figures, _ = measure_speech(voice, model, dev, mel, given.spoken)
     print(json.dumps(figures, indent=2))
     if given.out is not None:

@@ -1,10 +1,10 @@
 """Measures of a voice on recordings, and corrections of its variance and durations."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import numpy as np
 
+from onepass.interface import Model
 from onepass.speech.examples import Example
 from onepass.speech.training import Scale, with_silence
 from onepass.speech.voice import Voice
@@ -21,20 +21,6 @@ from wavenet.measures import DB_PER_NAT, f0_error_cents, opinions, voicing_error
 
 BEFORE, BEHIND = 4, 10  # frames of silence around a recording
 MOST_STRETCH = 1.5
-
-
-class Vocoder(Protocol):
-    """A model that turns mel frames into audio."""
-
-    @property
-    def sample_rate_hz(self) -> int:
-        """Sample rate of the generated audio, in Hz."""
-
-    def sample(self, *, condition: Any) -> np.ndarray:
-        """Return the waveform drawn from mel frames, float32 [1, samples]."""
-
-    def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the mel frames of a waveform that is already at the model's level."""
 
 
 def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -> float:
@@ -152,7 +138,7 @@ def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict
 
 
 def measure_speech(
-    voice: Voice, model: Vocoder, examples: Sequence[Example], mel: MelConvention, count: int
+    voice: Voice, model: Model, examples: Sequence[Example], mel: MelConvention, count: int
 ) -> tuple[dict[str, float], dict[str, dict[str, np.ndarray]]]:
     """Return measures of a model's speech for the first `count` recordings' texts, and the audio.
 

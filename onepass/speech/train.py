@@ -63,12 +63,12 @@ class Arguments:
 def main(given: Arguments) -> int:
     """Train, and write the voice if `out` is given; return the exit status."""
     model = load_model(Path(given.model))
-    mel = model.data.mel(model.hop_samples)
+    mel = model.front.mel
     if mel is None:
         raise UserError(f"{given.model} reads no mel frames: there is nothing to learn for text.")
     if given.spoken < 2:
         raise UserError(f"`spoken` must be at least 2, got {given.spoken}.")
-    corpus = prepare_corpus(given.data, mel, model.gain_db, given.workdir / "features")
+    corpus = prepare_corpus(given.data, mel, model.front.gain_db, given.workdir / "features")
     found = examples(corpus, mel)
     scale = scale_of(found["train"], mel)
     if given.start_from is None:
@@ -92,7 +92,7 @@ def main(given: Arguments) -> int:
         return 0
     voice = dataclasses.replace(voice, spec={**voice.spec, **origin})
     quality = _measure_voice(given, voice, model, found["dev"], scale, mel)
-    spec = {**voice.spec, "gain_db": model.gain_db, "quality": quality}
+    spec = {**voice.spec, "gain_db": model.front.gain_db, "quality": quality}
     write(given.out, dataclasses.replace(voice, spec=spec))
     print(json.dumps(quality, indent=2))
     return 0

@@ -397,7 +397,7 @@ def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(
     words = ["export", str(student_run), "--out", str(tmp_path / "model"), "--data-licence", "CC0."]
     assert onepass.main([*words, "--bare", "--temperature", "0.5"]) == 0
     run, folder = models.load(student_run), models.load(tmp_path / "model")
-    frames = run.frames(np.sin(np.arange(4096) / 9).astype(np.float32))
+    frames = run.front.frames(np.sin(np.arange(4096) / 9).astype(np.float32))
     for at, temperature in ((1.0, 1.0), (0.5, None)):  # the declared one is the default
         spoken = folder.sample(condition=frames, seed=3, temperature=temperature)
         np.testing.assert_array_equal(run.sample(condition=frames, seed=3, temperature=at), spoken)
@@ -457,13 +457,13 @@ def test_a_mel_that_is_none_is_said_and_leaves_nothing(
 
 
 def test_ctrl_c_keeps_what_was_spoken(student_run, tmp_path, monkeypatch):
-    real = models.StudentModel.stream
+    real = models.Trained.stream
 
     def interrupted(self, *arguments, **options):
         yield next(real(self, *arguments, **options))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(models.StudentModel, "stream", interrupted)
+    monkeypatch.setattr(models.Trained, "stream", interrupted)
     words = ["sample", str(student_run), "--out", str(tmp_path), "--seconds", "2"]
     assert onepass.main(words) == 130
     assert 0 < len(audio.read(tmp_path / "arctic_a0099_0_0.wav", 16_000)) < 16_000

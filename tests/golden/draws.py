@@ -75,11 +75,11 @@ def model(name: str) -> Any:
 @functools.cache
 def frames(name: str) -> np.ndarray | None:
     """Frames [frames, channels] of a shipped recording, as a model reads them, or None."""
-    if not model(name).conditional:
+    if not model(name).front.conditional:
         return None
     recording = sorted(recordings_folder().glob("dev/*.flac"))[0]
-    waveform = audio.read(recording, model(name).sample_rate_hz)
-    found = np.asarray(model(name).frames(waveform), np.float32)
+    waveform = audio.read(recording, model(name).front.sample_rate_hz)
+    found = np.asarray(model(name).front.frames(waveform), np.float32)
     return found[FIRST_FRAME : FIRST_FRAME + FRAMES]
 
 
@@ -88,10 +88,10 @@ def levels(sound: np.ndarray) -> np.ndarray:
     return np.rint(sound[0] * 32768).astype(np.int16)
 
 
-def spoken(name: str, seed: int, samples: int = SAMPLES, drawer: Any = None, **options: Any):
-    """The levels of a sound of a model, or of another one that reads its frames."""
-    speaker = {"speaker": model(name).speakers[-1]} if any(model(name).speakers) else {}
-    made = (drawer or model(name)).sample(
+def spoken(name: str, seed: int, samples: int = SAMPLES, **options: Any):
+    """The levels of a sound of a model."""
+    speaker = {"speaker": model(name).front.speakers[-1]} if any(model(name).front.speakers) else {}
+    made = model(name).sample(
         condition=frames(name), seed=seed, length=samples, **speaker, **options
     )
     return levels(made)
@@ -125,8 +125,8 @@ def bundle(name: str) -> Any:
 
 def drafted(name: str, seed: int) -> np.ndarray:
     """The levels of a sound of a teacher for which a student drafts."""
-    drafted = model(name).drafted_by(model(DRAFTED[name]), "rejection")
-    return spoken(name, seed, TEACHER_SAMPLES, drawer=drafted)
+    draft = {"draft": model(DRAFTED[name]), "acceptance": "rejection"}
+    return spoken(name, seed, TEACHER_SAMPLES, method="speculative", **draft)
 
 
 def packed() -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import onepass
-from distill.model import StudentModel
+from distill.model import StudentSampler
 from onepass.bundles.bundle import Bundle
 from onepass.draw import Draw
 from onepass.interface import Model
@@ -16,13 +16,11 @@ from onepass.likelihoods import Categorical
 from onepass.remote_model import RemoteModel
 from onepass.trained import Trained
 from pixelcnn.sampling.generation import ImageSampler
-from wavenet.model import SpeechModel
+from wavenet.model import SoundSampler
 
 MODELS = (
     onepass.Autoregressive,
     onepass.FlowStudent,
-    SpeechModel,
-    StudentModel,
     Trained,
     Bundle,
     RemoteModel,
@@ -61,7 +59,8 @@ def test_help_describes_every_argument_once():
 
 def test_every_option_is_one_of_some_model():
     named = {field.name for field in dataclasses.fields(Draw)}
-    known = set.union(*(set(each.options) for each in (*MODELS[:4], ImageSampler)), {"row"})
+    samplers = (SoundSampler, StudentSampler, ImageSampler)
+    known = set.union(*(set(each.options) for each in (*MODELS[:2], *samplers)), {"row"})
     assert known == named - {"num", "length", "seed", "condition"}
 
 

@@ -124,8 +124,8 @@ def test_the_wrong_number_of_conditions_is_refused(digits):
 def test_a_teacher_prefers_the_recording_to_noise():
     teacher = onepass.load("shipped-teacher")
     recording = sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
-    speech = audio.read(recording, teacher.sample_rate_hz)[:4000]
-    frames = teacher.frames(speech)
+    speech = audio.read(recording, teacher.front.sample_rate_hz)[:4000]
+    frames = teacher.front.frames(speech)
     nats = teacher.log_prob(speech, frames)
     assert nats.shape == (4000,) and nats.dtype == np.float32
     noise = np.random.default_rng(0).normal(0, speech.std(), 4000).astype(np.float32)

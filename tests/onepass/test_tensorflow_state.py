@@ -200,7 +200,7 @@ def test_a_fork_after_tensorflow_was_used_names_spawn_and_what_needs_none_goes_o
         audio.write(tmp_path / "a.wav", WAVE, 16000)
         with pytest.raises(ClientError, match="There is no server"):
             onepass.load("http://127.0.0.1:9/name")
-        frames = speech.frames(WAVE).shape
+        frames = speech.front.frames(WAVE).shape
         return [lines, len(onepass.list_models()), list(frames)]
 
     found = answer_of_fork(child)

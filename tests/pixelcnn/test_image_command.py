@@ -25,7 +25,7 @@ from pixelcnn import evaluation_callback
 from pixelcnn import model as models
 from pixelcnn.config import MultiscaleTrainConfig
 from pixelcnn.evaluation import evaluate
-from pixelcnn.model import ImageFront
+from pixelcnn.front import ImageFront
 from pixelcnn.networks.config import part_names, sizes_between
 from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.grids import grid, label_image

@@ -22,9 +22,9 @@ from pixelcnn import shipped
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.video import read_episodes
+from pixelcnn.front import ImageFront
 from pixelcnn.measures import codecs
 from pixelcnn.measures.codecs import codec_bits_per_dim
-from pixelcnn.model import ImageFront
 from pixelcnn.networks.conditioning import Condition
 
 NUMBERS = 64  # in a toy

@@ -21,7 +21,7 @@ from serve_load import until
 
 from distill import shipped as shipped_student
 from onepass.bundles.errors import InvalidInput, TooLarge
-from onepass.bundles.frames import feature_extractor
+from onepass.bundles.frames import front_of
 from onepass.foundation.errors import UserError
 from serving.http import draw
 from serving.http.audio_formats import big_endian, little_endian, wav_header
@@ -199,7 +199,7 @@ def test_a_recording_is_spoken_or_its_least_length_is_said(container, rate):
             assert words in str(refused) and not spoken
         else:
             spoken.append(count)
-            assert np.isfinite(feature_extractor(spec).frames(waveform)).all()
+            assert np.isfinite(front_of(spec).frames(waveform)).all()
     assert spoken[0] * to_hz < 3 * rate or spoken[0] == 1  # no more is refused than must be
 
 

@@ -33,9 +33,9 @@ def exported(tmp_path_factory):
 def test_exported_model_speaks_as_its_run_does(exported):
     run, folder = models.load(exported / "run"), models.load(exported / "model")
     speech = 0.1 * np.sin(np.arange(4096) / 9).astype(np.float32)
-    np.testing.assert_array_equal(run.frames(speech), folder.frames(speech))
-    one = run.sample(condition=run.frames(speech), seed=3, length=300)
-    other = folder.sample(condition=folder.frames(speech), seed=3, length=300)
+    np.testing.assert_array_equal(run.front.frames(speech), folder.front.frames(speech))
+    one = run.sample(condition=run.front.frames(speech), seed=3, length=300)
+    other = folder.sample(condition=folder.front.frames(speech), seed=3, length=300)
     np.testing.assert_array_equal(one, other)
     assert len(np.unique(one)) > 50
 
@@ -43,9 +43,9 @@ def test_exported_model_speaks_as_its_run_does(exported):
 def test_a_run_and_its_export_say_what_the_training_heard(exported):
     run, folder = models.load(exported / "run"), models.load(exported / "model")
     stored = json.loads((exported / "model" / "model.json").read_text())
-    assert folder.level_db == run.level_db == stored["level_db"] < 0
-    assert folder.frame_statistics == run.frame_statistics
-    assert stored["frames"] == run.frame_statistics.to_dict()
+    assert folder.front.level_db == run.front.level_db == stored["level_db"] < 0
+    assert folder.front.statistics == run.front.statistics
+    assert stored["frames"] == run.front.statistics.to_dict()
 
 
 def test_card_names_licence_command_and_measured_figures(exported):
@@ -63,7 +63,7 @@ def test_card_names_licence_command_and_measured_figures(exported):
 
 def test_streamed_sound_is_the_generated_sound(exported):
     model = models.load(exported / "model")
-    frames = model.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32))
+    frames = model.front.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32))
     whole = model.sample(condition=frames, seed=1, length=700)
     parts = list(model.stream(condition=frames, seed=1, length=700, chunk=256))
     assert [part.shape[1] for part in parts] == [256, 256, 188]
@@ -72,7 +72,7 @@ def test_streamed_sound_is_the_generated_sound(exported):
 
 def test_a_prefix_begins_the_sound_and_is_continued(exported):
     model = models.load(exported / "model")
-    frames = np.asarray(model.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32)))
+    frames = np.asarray(model.front.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32)))
     whole = model.sample(2, 600, 1, frames)
     again = model.sample(2, 600, 1, frames, prefix=whole[0, :300])
     np.testing.assert_array_equal(again[0], whole[0])
@@ -88,7 +88,7 @@ def test_a_prefix_begins_the_sound_and_is_continued(exported):
 def test_a_recording_stands_for_its_frames_and_its_length(exported):
     model = models.load(exported / "model")
     recording = 0.1 * np.sin(np.arange(700) / 9).astype(np.float32)
-    expected = model.sample(1, 700, 1, model.frames(recording))
+    expected = model.sample(1, 700, 1, model.front.frames(recording))
     np.testing.assert_array_equal(model.sample(seed=1, condition=recording), expected)
     assert model.sample(1, 300, 1, recording).shape == (1, 300)
 

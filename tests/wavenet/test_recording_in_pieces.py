@@ -93,8 +93,8 @@ def test_a_student_makes_the_same_sound_of_pieces(tmp_path, refine):
     model = sound_bundles.model(STUDENT)
     path = written(tmp_path, noise(30_000), 22_050)
     waveform, pieces = audio.read(path, RATE_HZ), RecordingInPieces(path, RATE_HZ)
-    assert model.level_gain_of(pieces) == model.level_gain_db(waveform)
-    whole, lazy = np.asarray(model.frames(waveform)), model.frames_in_pieces(pieces)
+    assert model.front.level_gain_of(pieces) == model.front.level_gain_db(waveform)
+    whole, lazy = np.asarray(model.front.frames(waveform)), model.front.frames_in_pieces(pieces)
     np.testing.assert_array_equal(np.asarray(lazy), whole)
     assert lazy.shape == whole.shape and len(lazy) == len(whole)
     given = {"seed": 3, "num": 2, "refine": refine, "chunk": 1000}
@@ -110,17 +110,21 @@ def test_a_constant_offset_changes_no_frame_and_no_level(tmp_path, offset, store
     model, clean = sound_bundles.model(STUDENT), noise(30_000)
     clean -= clean.mean()
     paths = [written(tmp_path, clean + d, stored_hz, f"{d}.wav") for d in (0.0, offset)]
-    wanted = model.frames(audio.read(paths[0], RATE_HZ))
+    wanted = model.front.frames(audio.read(paths[0], RATE_HZ))
     pieces = RecordingInPieces(paths[1], RATE_HZ)
-    lazy = np.asarray(model.frames_in_pieces(pieces))
+    lazy = np.asarray(model.front.frames_in_pieces(pieces))
     raw = soundfile.read(paths[1], dtype="float32")[0]
-    of_array = model.frames(audio.resample(raw, stored_hz, RATE_HZ))
+    of_array = model.front.frames(audio.resample(raw, stored_hz, RATE_HZ))
     sent = decode_recording(paths[1].read_bytes(), RATE_HZ, 10)
-    for frames in (model.frames(audio.read(paths[1], RATE_HZ)), of_array, model.frames(sent)):
+    for frames in (
+        model.front.frames(audio.read(paths[1], RATE_HZ)),
+        of_array,
+        model.front.frames(sent),
+    ):
         np.testing.assert_allclose(frames[2:-2], wanted[2:-2], atol=0.02)
         assert frames.gain_db == pytest.approx(wanted.gain_db, abs=0.1)
     np.testing.assert_allclose(lazy[2:-2], np.asarray(wanted)[2:-2], atol=0.02)
-    assert model.level_gain_of(pieces) == pytest.approx(wanted.gain_db, abs=0.01)
+    assert model.front.level_gain_of(pieces) == pytest.approx(wanted.gain_db, abs=0.01)
     level = f"{20 * np.log10(abs(offset)):.1f}"
     assert pieces.file.notes() == [f"has a constant offset of {level} dB, which is taken out"]
 
@@ -129,7 +133,7 @@ def peak_bytes(path):
     """The most memory that the analysis of a file holds at once."""
     tracemalloc.start()
     model, recording = sound_bundles.model(STUDENT), RecordingInPieces(path, RATE_HZ)
-    frames = model.frames_in_pieces(recording)
+    frames = model.front.frames_in_pieces(recording)
     for start in range(0, len(frames), 100):
         assert np.isfinite(frames[start : start + 100]).all()
     peak = tracemalloc.get_traced_memory()[1]
@@ -139,7 +143,7 @@ def peak_bytes(path):
 
 def test_the_memory_does_not_grow_with_the_recording(tmp_path):
     model = sound_bundles.model(STUDENT)
-    piece = FRAMES_AT_ONCE * model.hop_samples
+    piece = FRAMES_AT_ONCE * model.front.hop_samples
     lengths = [max(8 * piece, 1 << 20), 4 * max(8 * piece, 1 << 20)]
     paths = [written(tmp_path, noise(n), name=f"{n}.flac") for n in lengths]
     peak_bytes(paths[0])  # what is made once

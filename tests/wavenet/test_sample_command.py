@@ -57,8 +57,8 @@ def test_no_name_of_a_servers_example_leaves_the_folder(tmp_path, name, file):
 def test_a_sound_of_frames_of_a_recording_gets_its_level_back(kind, level_db):
     model = sound_bundles.model(kind)
     waveform = voice(level_db)
-    frames = model.frames(waveform)
-    assert frames.gain_db == model.level_gain_db(waveform)
+    frames = model.front.frames(waveform)
+    assert frames.gain_db == model.front.level_gain_db(waveform)
     assert abs(audio.rms_db(waveform) + frames.gain_db + 20.0) < 6.01  # near what is aimed at
     own = model.sample(condition=np.asarray(frames), seed=3)
     sound = model.sample(condition=frames, seed=3)
@@ -69,9 +69,9 @@ def test_a_sound_of_frames_of_a_recording_gets_its_level_back(kind, level_db):
 
 def test_a_recording_of_another_level_has_its_likelihood_at_the_models():
     model, quiet = sound_bundles.model(VOCODER), voice(-63.0)
-    frames = model.frames(quiet)
-    assert frames.gain_db > model.gain_db + 20
-    brought = audio.amplify(quiet, frames.gain_db - model.gain_db)
+    frames = model.front.frames(quiet)
+    assert frames.gain_db > model.front.gain_db + 20
+    brought = audio.amplify(quiet, frames.gain_db - model.front.gain_db)
     np.testing.assert_allclose(
         model.log_prob(quiet, frames), model.log_prob(brought, np.asarray(frames)), atol=0.05
     )
@@ -108,7 +108,7 @@ def test_the_command_writes_what_generate_gives_and_says_what_the_file_is(tmp_pa
     assert f"{tmp_path / 'a.wav'}: its 2 channels cancel each other, the loudest is taken\n" in said
     assert f"{tmp_path / 'a.wav'}: is resampled from 22,050 Hz to 4,000 Hz\n" in said
     model, known = sound_bundles.model(STUDENT), audio.read(tmp_path / "a.wav", RATE_HZ)
-    expected = model.sample(condition=model.frames(known), length=len(known))[0]
+    expected = model.sample(condition=model.front.frames(known), length=len(known))[0]
     written, _ = soundfile.read(tmp_path / "out" / "a_0_0.wav", dtype="int16")
     np.testing.assert_allclose(written, audio.to_int16(expected), atol=1)
 

@@ -28,19 +28,21 @@ def teacher():
 def speech(teacher):
     """A shipped dev recording at the teacher's rate, from where the voice begins."""
     path = sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
-    return audio.read(path, teacher.sample_rate_hz)[: teacher.sample_rate_hz]
+    return audio.read(path, teacher.front.sample_rate_hz)[: teacher.front.sample_rate_hz]
 
 
 @pytest.fixture(scope="module")
 def levels(teacher, speech):
-    amplified = tf.constant(audio.amplify(speech, teacher.gain_db))
+    amplified = tf.constant(audio.amplify(speech, teacher.front.gain_db))
     return teacher.network.codec.encode(amplified).numpy()[None]
 
 
 def test_cached_conditionals_equal_teacher_forced_ones_on_speech(teacher, speech, levels):
     start = 4000
     network = teacher.network
-    condition = network.condition(tf.constant(teacher.frames(speech)[None]))[:, : start + SAMPLES]
+    condition = network.condition(tf.constant(teacher.front.frames(speech)[None]))[
+        :, : start + SAMPLES
+    ]
     whole = network(network.inputs(tf.constant(levels[:, : start + SAMPLES])), condition)
     sampler = NumbaVocoderSampler(network)
     before, after = condition[:, :start], condition[:, start:]
@@ -55,7 +57,7 @@ def test_all_samplers_speak_the_same_waveform_on_from_speech(teacher, speech, le
     # In float32, its own, the naive sampler's prediction is rounded otherwise than the others'.
     monkeypatch.setattr(teacher.network.conditioner.prediction, "_exact", True)
     start = 4000
-    frames = teacher.frames(speech)[None]
+    frames = teacher.front.frames(speech)[None]
     request = Request(SAMPLES, 5, (0,), frames, prime=levels[:, :start])
     reference = generate(teacher.network, request, "naive")
     for backend in ("xla", "numba"):
@@ -70,8 +72,8 @@ def test_it_speaks_at_the_level_and_with_the_spectrum_of_recordings(teacher):
     mel = teacher.config.data.mel(teacher.config.network.hop_samples)
     generator, levels_db, distances = np.random.default_rng(0), [], []
     for path in sorted(shipped.recordings_folder().glob("dev/*.flac"))[:4]:
-        speech = audio.read(path, teacher.sample_rate_hz)
-        sound = teacher.sample(condition=teacher.frames(speech), length=len(speech))[0]
+        speech = audio.read(path, teacher.front.sample_rate_hz)
+        sound = teacher.sample(condition=teacher.front.frames(speech), length=len(speech))[0]
         noise = generator.normal(0, np.std(speech), len(speech)).astype(np.float32)
         distances.append([log_mel_distance_db(x, speech, mel) for x in (sound, noise)])
         levels_db.append(audio.rms_db(sound) - audio.rms_db(speech))
@@ -82,7 +84,7 @@ def test_it_speaks_at_the_level_and_with_the_spectrum_of_recordings(teacher):
 
 
 def test_the_fine_structure_of_the_mel_is_worth_bits(teacher, speech, levels):
-    frames = teacher.frames(speech)
+    frames = teacher.front.frames(speech)
     smooth = scipy.ndimage.uniform_filter1d(frames, 9, axis=1, mode="nearest")
     density = Density(teacher.network)
     fine, rough = (density.log_prob(levels[0], each).mean() for each in (frames, smooth))
@@ -102,7 +104,7 @@ def test_most_units_of_its_conditioner_follow_the_frames(teacher):
     side = conditioner.side_frames - 1 - conditioner.kernel1.shape[0] // 2
     units = []
     for path in sorted(shipped.recordings_folder().glob("dev/*.flac"))[:4]:
-        frames = teacher.frames(audio.read(path, teacher.sample_rate_hz))
+        frames = teacher.front.frames(audio.read(path, teacher.front.sample_rate_hz))
         mel = tf.constant(np.pad(frames, ((side, side), (0, 0)))[None])
         octaves, logit = conditioner.reader(conditioner.standardise_mel(mel))
         pitch = tf.stack([octaves, tf.sigmoid(logit)], -1)
@@ -128,12 +130,12 @@ def test_the_universal_teacher_reads_the_mel_of_hifigan():
 
 def test_of_two_voices_each_is_likelier_under_its_own_name():
     model = load("shipped-two-voices")
-    assert model.known_speakers == ("kathleen", "nathalie")
+    assert model.front.speakers == ("kathleen", "nathalie")
     path = sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
-    speech = audio.read(path, model.sample_rate_hz)[: model.sample_rate_hz]
-    frames = model.frames(speech)
+    speech = audio.read(path, model.front.sample_rate_hz)[: model.front.sample_rate_hz]
+    frames = model.front.frames(speech)
     own, other = (
-        np.mean(model.log_prob(speech, frames, speaker=name)) for name in model.known_speakers
+        np.mean(model.log_prob(speech, frames, speaker=name)) for name in model.front.speakers
     )
     assert own > other
     card = (shipped.folder("shipped-two-voices") / "card.md").read_text()

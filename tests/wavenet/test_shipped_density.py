@@ -32,7 +32,7 @@ def clip():
 
 
 def test_a_voice_that_it_never_heard_takes_less_than_flac(model, clip):
-    assert model.sample_rate_hz == 16_000
+    assert model.front.sample_rate_hz == 16_000
     bits = 8 * len(model.compress([clip], verify=False)) / len(clip)
     assert bits < 0.9 * audio.flac_bits_per_sample(clip, 16_000)
 

@@ -14,7 +14,10 @@ from onepass.compression import files
 from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import read
 from onepass.compression.symbols import SymbolConditionals
-from wavenet.model import SpeechModel
+from onepass.trained import Trained
+from wavenet.front import SoundFront
+from wavenet.model import SoundSampler
+from wavenet.presets import DataConfig
 from wavenet.samplers.generation import generate
 from wavenet.trained_speech import Request
 
@@ -25,7 +28,8 @@ SPEAKERS = {"softmax, speakers": "two"}
 def model_of(kind, seed=0):
     network = network_of(kind, seed)
     speakers = ("one", "two", "three")[: network.config.speakers]
-    return SpeechModel(network, None, 0.0, speakers, {"kind": "wavenet"})
+    front = SoundFront(DataConfig(), 1, 0.0, speakers)
+    return Trained(SoundSampler(network, None), front, {"kind": "wavenet"})
 
 
 def recordings_for(model, lengths=(90, 40)):

@@ -84,9 +84,9 @@ def _model_here(makes: str, given: Any) -> Any:
     if makes == "arrays":
         return load(given.model, trust=given.trust)
     if getattr(given, "draft", None) is not None:
-        from distill.model import load_speculative
+        from distill.teacher import load_teacher
 
-        return load_speculative(Path(given.model), draft=given.draft)
+        return load_teacher(Path(given.model))
     return load_trained(Path(given.model))
 
 

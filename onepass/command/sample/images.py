@@ -38,8 +38,7 @@ def image_drawing(given: Any, model: Any, arguments: dict[str, Any]) -> Drawing:
 
 def kind_of_condition(model: Any) -> str:
     """Return the kind of a model's condition: "class", "text", "map", "video" or "none"."""
-    config = getattr(model, "config", None)
-    kind = config.conditioning.kind if config else model.spec.get("condition")
+    kind = model.spec.get("condition")
     return NAMES_OF_KINDS.get(kind, str(kind))
 
 
@@ -134,9 +133,7 @@ def _class_name(model: Any, condition: Any) -> str | None:
     """Return the name of an image's class; None if the image has no class."""
     if kind_of_condition(model) != "class" or condition is None:
         return None
-    front = getattr(model, "front", None)
-    known = front.classes if front else model.spec.get("classes") or ()
-    names, word = [str(name) for name in known], str(condition)
+    names, word = [str(name) for name in model.spec.get("classes") or ()], str(condition)
     is_number = word.isdecimal() and word not in names and int(word) < len(names)
     return names[int(word)] if is_number else word
 

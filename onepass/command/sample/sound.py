@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from distill.model import load_student
 from onepass.command.sample.sound_files import Chunk, SoundDrawing, say_markup
 from onepass.command.sample.sound_source import Source, source_of
 from onepass.foundation.atomic_files import read_npy
@@ -30,7 +31,7 @@ class SoundHere(SoundDrawing):
         self._file = _recording_file(given, model)
         name = _words_of(given.text) if given.text else None
         name = name or (given.mel or self._file or Path("sample")).stem
-        super().__init__(given, model, arguments, name, model.sample_rate_hz)
+        super().__init__(given, model, arguments, name, model.front.sample_rate_hz)
 
     def start(self) -> Iterator[Chunk]:
         """Return the chunks: the beginning of a recording to continue, if any, then new samples."""
@@ -45,6 +46,9 @@ class SoundHere(SoundDrawing):
             arguments["prefix"] = audio.amplify(prime, source.gain_db)
         if "refine" in model.options:
             arguments["refine"] = given.refine
+        if given.draft is not None:
+            draft = load_student(given.draft)
+            arguments |= {"method": "speculative", "draft": draft, "acceptance": "rejection"}
         drawn = model.stream(len(self.paths), whole, given.seed, source.frames, **arguments)
         begun = 0 if prime is None else len(prime)
         return self._chunks(without_beginning(drawn, begun), prime, source.gain_db)
@@ -65,7 +69,7 @@ class SoundHere(SoundDrawing):
     def finish(self) -> None:
         """Finish the files; if the sampler counts its network passes, print their number."""
         super().finish()
-        passes = getattr(self.model, "passes", None)
+        passes = getattr(self.model.model, "passes", None)
         if passes is not None and passes.passes:
             print(passes.format_report())
 
@@ -119,17 +123,23 @@ def _check_ability(given: Any, model: Any) -> None:
     if given.method not in model.methods:
         names = ", ".join(model.methods)
         raise UserError(f"`--method` must be one of {names} for a {kind}, got {given.method}.")
+    if given.draft and given.method != "auto":
+        raise UserError(f"`method` must be auto for a model with a draft, got {given.method}.")
     if given.prime_seconds and ("prefix" not in model.options or given.draft):
         raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot continue a recording.")
     if given.refine and "refine" not in model.options:
         raise UserError(f"`--refine` must be 0: only students can be refined, not a {kind}.")
-    if given.mel and model.data.features != ("mel",):
+    if given.mel and model.front.data.features != ("mel",):
         rule = "must not be given for a model that reads other frames than mel"
         raise UserError(f"`--mel` {rule}, got {given.model}.")
 
 
 def _recording_file(given: Any, model: Any) -> Path | None:
-    if given.mel or given.text or not (given.recording or model.conditional or given.prime_seconds):
+    if (
+        given.mel
+        or given.text
+        or not (given.recording or model.front.conditional or given.prime_seconds)
+    ):
         return None
     return given.recording or sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
 
@@ -143,10 +153,10 @@ def _words_of(text: str) -> str:
 def _length(given: Any, model: Any, source: Source) -> int:
     """Return the number of samples of a sound, including the prime."""
     seconds = 3.0 if given.seconds is None else given.seconds
-    wanted = max(1, round(seconds * model.sample_rate_hz))
+    wanted = max(1, round(seconds * model.front.sample_rate_hz))
     if source.frames is None:
         return wanted
-    covered = len(source.frames) * model.hop_samples
+    covered = len(source.frames) * model.front.hop_samples
     there = covered if source.samples is None else source.samples
     return there if given.seconds is None else min(wanted, there)
 
@@ -158,11 +168,11 @@ def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> 
     """
     if recording is None or not given.prime_seconds:
         return None
-    wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))
+    wanted = min(round(given.prime_seconds * model.front.sample_rate_hz), len(recording))
     if wanted >= total:
         raise UserError(
             f"`--prime-seconds` must be less than the length of the sound, "
-            f"{total / model.sample_rate_hz:.2f}, got {given.prime_seconds:g}."
+            f"{total / model.front.sample_rate_hz:.2f}, got {given.prime_seconds:g}."
         )
     network = model.config.network
     block = network.context_block_samples if network.context_layers else 1

@@ -57,19 +57,27 @@ def source_of(given: Any, model: Any, path: Path | None) -> Source:
 
 def _of_recording(given: Any, model: Any, path: Path) -> Source:
     """Read a recording as a `Source`, in pieces if the model supports that."""
-    rate_hz = model.sample_rate_hz
-    if model.takes_pieces and model.conditional and model.data.features == ("mel",):
+    rate_hz = model.front.sample_rate_hz
+    if (
+        model.model.takes_pieces
+        and model.front.conditional
+        and model.front.data.features == ("mel",)
+    ):
         pieces = RecordingInPieces(path, rate_hz)
         _say_notes(given, path, pieces.file, rate_hz)
-        frames = model.frames_in_pieces(pieces)
+        frames = model.front.frames_in_pieces(pieces)
         beginning = pieces.beginning(int(PLOTTED_SECONDS * rate_hz))
-        return Source(beginning, model.level_gain_of(pieces), frames, pieces.samples)
+        return Source(beginning, model.front.level_gain_of(pieces), frames, pieces.samples)
     sound = audio.read_sound(path)
     _say_notes(given, path, sound, rate_hz)
     recording = audio.resample(sound.waveform, sound.sample_rate_hz, rate_hz)
     check_length(path, len(recording))
-    whole = recorded_frames(np.asarray(model.frames(recording)), 0.0) if model.conditional else None
-    return Source(recording, model.level_gain_db(recording), whole, len(recording))
+    whole = (
+        recorded_frames(np.asarray(model.front.frames(recording)), 0.0)
+        if model.front.conditional
+        else None
+    )
+    return Source(recording, model.front.level_gain_db(recording), whole, len(recording))
 
 
 def _say_notes(given: Any, path: Path, file: SoundProperties, rate_hz: int) -> None:
@@ -83,8 +91,8 @@ def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
 
     Raise UserError if they are unlike the model's training data, unless `force`.
     """
-    mel = _stored_mel(path, model.data.mel_bands)
-    convention, trained = model.data.mel(model.hop_samples), model.frame_statistics
+    mel = _stored_mel(path, model.front.data.mel_bands)
+    convention, trained = model.front.mel, model.front.statistics
     frames = above_silence(mel, convention)
     if trained is not None and not force:
         why = unlike(frames, trained, convention)

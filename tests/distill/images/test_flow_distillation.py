@@ -38,7 +38,7 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from pixelcnn.sampling.generation import count_passes, sample_pixelcnn, sampler_of
+from pixelcnn.sampling.generation import ImageSampler, count_passes, sample_pixelcnn, sampler_of
 
 SIDE, ROWS, LEVELS = 4, 3, 256
 NUMBERS = 3 * SIDE**2
@@ -354,7 +354,8 @@ def test_only_what_has_a_pixelcnn_with_a_density_is_distilled(tmp_path):
     softmax = known.config.__class__(
         **{**vars(known.config), "output": output_of("softmax", 1, 256)}
     )
-    other = known.__class__(**{**vars(known), "config": softmax})
+    sampler = ImageSampler(ImageDensity(softmax, QuickInitial(0)))
+    other = dataclasses.replace(known, model=sampler)
     with pytest.raises(UserError, match=r"^A softmax over levels has no gradient"):
         recipe = training.ImageStudentRecipe("flow-smoke", config, images(), other, run)
         train(recipe, tmp_path / "run", silent)

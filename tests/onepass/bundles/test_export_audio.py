@@ -54,7 +54,7 @@ def sound_of(kind, frames=None):
         drawn = 0.6 + 0.2 * drawn if kind == RESIDUAL else drawn  # as flat as speech
         given["condition"] = drawn.astype(np.float32)
     if "speakers" in kind:
-        given["speaker"] = model(kind).known_speakers[-1]
+        given["speaker"] = model(kind).front.speakers[-1]
     return given
 
 

@@ -221,7 +221,7 @@ def test_files_that_are_no_images_are_named(here, capsys):
 class _Sounds(Kind):
     """Stands in for a WaveNet and its files: keeps the recordings as they are."""
 
-    name, sample_rate_hz, compresses = "sound", 8000, True
+    name, front = "sound", types.SimpleNamespace(sample_rate_hz=8000)
     conditionals = types.SimpleNamespace(
         levels=65536, ways=("closed",), is_cheap=lambda shape: False
     )
@@ -360,7 +360,7 @@ def test_what_a_kind_does_not_take_is_refused(tmp_path, monkeypatch, capsys, wor
 
 
 def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):
-    silent = types.SimpleNamespace(compresses=False)
+    silent = types.SimpleNamespace()
     monkeypatch.setattr(compression_command, "load", lambda path, trust: silent)
     line = mistake(capsys, "compress", "shipped", "a.wav", "--out", tmp_path / "x.onepass")
     assert "shipped must have exact conditionals to compress, got SimpleNamespace" in line

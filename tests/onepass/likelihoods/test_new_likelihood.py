@@ -27,12 +27,14 @@ from onepass.likelihoods.mixture import Mixture
 from onepass.replicator.portable.export import export_function, named_weights
 from onepass.trained import Trained
 from pixelcnn.density import ImageDensity
-from pixelcnn.model import ImageFront
+from pixelcnn.front import ImageFront
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.sampling.generation import ImageSampler
 from wavenet.config import WaveNetConfig
-from wavenet.model import SpeechModel
+from wavenet.front import SoundFront
+from wavenet.model import SoundSampler
 from wavenet.network import WaveNet
+from wavenet.presets import DataConfig as SoundConfig
 from wavenet.samplers.generation import generate
 from wavenet.trained_speech import Request
 from wavenet.training import ClipLoss
@@ -146,7 +148,8 @@ def test_numba_refuses_it_by_name(network):
 
 
 def test_recordings_compress(network):
-    model = SpeechModel(network, None, 0.0, (), {"kind": "wavenet"})
+    front = SoundFront(SoundConfig(), 1, 0.0)
+    model = Trained(SoundSampler(network, None), front, {"kind": "wavenet"})
     recordings = [row.astype(np.uint8) for row in levels_of(network, 2, 30)]
     data = model.compress(recordings, verify=True)
     for found, given in zip(model.decompress(data), recordings, strict=True):
@@ -208,7 +211,8 @@ def test_images_of_many_levels_are_refused_by_name():
     data = dataclasses.replace(model.config.data, bits=10)
     output = dataclasses.replace(model.config.output, levels=1024)
     config = dataclasses.replace(model.config, data=data, output=output)
-    model = dataclasses.replace(model, config=config)
+    sampler = ImageSampler(ImageDensity(config, QuickInitial(0)))
+    model = dataclasses.replace(model, model=sampler)
     with pytest.raises(UserError, match="laplace must have at most 256 levels"):
         model.compress(images_for(model, 1))
 

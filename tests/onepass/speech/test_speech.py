@@ -539,7 +539,7 @@ def test_the_commands_make_a_voice_that_a_model_speaks_with_and_measure_it(tmp_p
     assert own.config.density_channels == 8 and own.temperature == density.temperature
     model = distill.model.load("shipped")
     frames = speech.text_frames(model, "Yes.", voice=own)
-    assert model.sample(condition=frames).shape == (1, len(frames) * model.hop_samples)
+    assert model.sample(condition=frames).shape == (1, len(frames) * model.front.hop_samples)
     assert len(list((tmp_path / "run" / "spoken").glob("*.wav"))) == 2
     assert "| text spoken |" in (tmp_path / "voice" / "card.md").read_text()
     capsys.readouterr()

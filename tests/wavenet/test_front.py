@@ -20,14 +20,18 @@ WRONG = {
 def test_what_is_no_waveform_has_no_frames(kind, method):
     waveform, why = WRONG[kind]
     with pytest.raises(ValueError) as caught:
-        getattr(sound_bundles.model("plain"), method)(waveform)
+        getattr(sound_bundles.model("plain").front, method)(waveform)
     line = str(caught.value)
     assert line.startswith("`waveform` must ") and why in line and "\n" not in line
 
 
 def test_frames_of_other_floats_and_of_one_sample_are_finite():
     model = sound_bundles.model("plain")
-    expected = model.frames(WAVE)
-    np.testing.assert_array_equal(model.frames(list(WAVE)), model.frames(WAVE.astype(np.float64)))
-    np.testing.assert_allclose(model.frames(WAVE.astype(np.float64)), expected, atol=1e-4)
-    assert np.isfinite(model.frames(WAVE[:1])).all() and len(model.frames(WAVE[:1])) == 1
+    expected = model.front.frames(WAVE)
+    np.testing.assert_array_equal(
+        model.front.frames(list(WAVE)), model.front.frames(WAVE.astype(np.float64))
+    )
+    np.testing.assert_allclose(model.front.frames(WAVE.astype(np.float64)), expected, atol=1e-4)
+    assert (
+        np.isfinite(model.front.frames(WAVE[:1])).all() and len(model.front.frames(WAVE[:1])) == 1
+    )

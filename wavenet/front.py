@@ -1,0 +1,185 @@
+"""The front of models of sound: recordings and names become conditions, and sounds get a level."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onepass.draw import Draw
+from onepass.foundation.errors import UserError
+from onepass.foundation.tensorflow_state import check_eager
+from wavenet.data import audio
+from wavenet.data.recorded_level import (
+    RecordedFrames,
+    at_recorded_level,
+    gain_of,
+    gain_of_levels_db,
+    is_recorded,
+    level_gain_db,
+    recorded_frames,
+)
+from wavenet.data.recording_in_pieces import RecordingInPieces
+from wavenet.data.sound_properties import without_offset
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frame_statistics import FrameStatistics
+from wavenet.features.frames_in_pieces import FramesInPieces
+from wavenet.features.mel import above_silence, mel_pieces, mel_spectrogram, num_frames
+from wavenet.features.pitch import fundamental_frequency, log_f0_features
+from wavenet.presets import DataConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class SoundFront:
+    """What makes a recording and a speaker's name a condition, and says what the sounds are.
+
+    Attributes:
+      data: settings of the model's training data.
+      hop_samples: hop length of the conditioning frames in samples.
+      gain_db: gain that is applied to recordings before anything else, in dB.
+      speakers: names of the speakers that the model can imitate, in the order of their numbers.
+      level_db: median RMS of the training recordings after the gain, in dB of full scale, or the
+        configured level if it was not measured, or None.
+      statistics: statistics of the mel frames in training; None if unknown.
+      temperature: the default temperature.
+      refine: the default number of refining passes for frames of recordings.
+    """
+
+    data: DataConfig
+    hop_samples: int
+    gain_db: float
+    speakers: tuple[str, ...] = ()
+    level_db: float | None = None
+    statistics: FrameStatistics | None = None
+    temperature: float = 1.0
+    refine: int = 0
+
+    makes: ClassVar[str] = "sound"
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Sample rate of the sounds in Hz."""
+        return self.data.sample_rate_hz
+
+    @property
+    def mel(self) -> MelConvention | None:
+        """The convention of the mel frames; None without mel frames."""
+        return self.data.mel(self.hop_samples)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the model needs conditioning frames."""
+        return bool(self.data.features)
+
+    def read(self, draw: Draw) -> Draw:
+        """Return a request in which the condition is frames, and the speaker a number.
+
+        A recording [samples] as the condition is replaced by its frames; without a length, the
+        sound is as long. The prefix is brought to the level of the condition's recording.
+        """
+        check_eager()
+        condition, length, prefix = draw.condition, draw.length, draw.prefix
+        is_recording = isinstance(condition, np.ndarray) and condition.ndim == 1
+        if is_recording and self.conditional:
+            length = len(condition) if length is None else length
+            condition = self.frames(condition)
+        if prefix is not None:
+            waveform = audio.checked_waveform(prefix, "prefix")
+            prefix = audio.amplify(waveform, gain_of(condition))
+        default = self.refine if is_recorded(condition) else 0
+        found: dict[str, Any] = {
+            "length": length,
+            "condition": condition,
+            "prefix": prefix,
+            "speaker": self.speaker_number(draw.speaker),
+            "temperature": self.temperature if draw.temperature is None else draw.temperature,
+            "refine": default if draw.refine is None else draw.refine,
+        }
+        return dataclasses.replace(draw, **found)
+
+    def read_elements(
+        self, elements: np.ndarray, condition: Any, speaker: str | None
+    ) -> tuple[np.ndarray, Any, int | None]:
+        """Return a waveform at the model's level, its frames, and the number of its speaker."""
+        waveform = audio.checked_waveform(elements)
+        gain_db = condition.gain_db if isinstance(condition, RecordedFrames) else self.gain_db
+        return audio.amplify(waveform, gain_db), condition, self.speaker_number(speaker)
+
+    def finish(self, sound: np.ndarray, draw: Draw) -> np.ndarray:
+        """Return a sound at the level of the condition's recording."""
+        return at_recorded_level(sound, gain_of(draw.condition))
+
+    def frames(self, waveform: np.ndarray) -> RecordedFrames:
+        """Return the conditioning frames of a recording, after bringing it to the model's level.
+
+        A constant offset is taken out first.
+
+        The frames keep the applied gain (`frames.gain_db`, in dB), so `sample(condition=frames)`
+        returns a sound at the recording's level; its peaks are compressed to stay below full scale
+        if the recording was attenuated. With `np.asarray(frames)` it has the model's level.
+
+        Args:
+          waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
+
+        Returns:
+          float32 [frames, channels].
+
+        Raises:
+          ValueError: the waveform is empty, or is not one-dimensional, floating and finite.
+        """
+        waveform = without_offset(audio.checked_waveform(waveform))
+        gain_db = self.level_gain_db(waveform)
+        frames = self.frames_at_level(audio.amplify(waveform, gain_db))
+        return recorded_frames(frames, gain_db)
+
+    def level_gain_db(self, waveform: np.ndarray) -> float:
+        """Return the gain, in dB, that brings a recording to the model's level."""
+        return level_gain_db(waveform, self.gain_db, self.level_db)
+
+    def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
+        """Return the frames of a waveform that is already at the model's level."""
+        waveform = audio.checked_waveform(waveform)
+        mel, pitch = self.mel, self.data.pitch(self.hop_samples)
+        columns = []
+        if mel is not None:
+            columns.append(above_silence(mel_spectrogram(waveform, mel), mel))
+        if pitch is not None:
+            f0_hz, voiced = fundamental_frequency(waveform, pitch)
+            columns.append(log_f0_features(f0_hz, voiced, pitch.reference_hz))
+        return np.concatenate(columns, axis=1)
+
+    def frames_in_pieces(self, recording: RecordingInPieces) -> FramesInPieces:
+        """Return the frames of a long recording, with only a few in memory at a time.
+
+        They equal the result of `frames_at_level` for the recording at the model's level; waveforms
+        generated from them have the model's level, too. The model must read only mel frames.
+        """
+        mel: Any = self.mel
+        gain_db = self.level_gain_of(recording)
+
+        def pieces() -> Iterator[np.ndarray]:
+            blocks = (audio.amplify(block, gain_db) for block in recording.blocks())
+            for piece in mel_pieces(blocks, recording.samples, mel):
+                yield above_silence(piece, mel)
+
+        shape = (num_frames(recording.samples, mel.hop_samples), mel.bands)
+        return FramesInPieces(shape, pieces, 0.0)
+
+    def level_gain_of(self, recording: RecordingInPieces) -> float:
+        """Return the gain, in dB, that brings a recording in pieces to the model's level."""
+        return gain_of_levels_db(recording.rms_db, recording.peak_db, self.gain_db, self.level_db)
+
+    def speaker_number(self, name: str | None) -> int | None:
+        """Return the number of the speaker `name`, by default 0; None if the model has no speakers.
+
+        Raises:
+          UserError: the model has no speaker of this name.
+        """
+        known = self.speakers
+        if not known:
+            if name is not None:
+                raise UserError(f"This model knows no speakers, got {name!r}.")
+            return None
+        if name is not None and name not in known:
+            raise UserError(f"There is no speaker {name!r}; there are {', '.join(known)}.")
+        return 0 if name is None else known.index(name)
