@@ -1,12 +1,12 @@
 """Students as drafts for speculative sampling: one pass of the flows proposes a block."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from distill.protocol import Flows
 from onepass.likelihoods import Distribution, Gaussian, LogisticMixture, levels
 from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.codec import Codec
 from onepass.samplers.acceptance import Address, Block, SymbolDistributions
 
@@ -14,6 +14,20 @@ FARTHEST = 20.0  # limit of the noise inferred for a corrected symbol; real nois
 LOWEST_LOG_SCALE = -40.0  # so low that it never limits the scale of a draft's likelihood
 # Standard noise of each kind, float32 [rows, length, 2].
 NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
+
+
+class Flows(Protocol):
+    """Flows over noise that run block by block."""
+
+    @property
+    def noise_kind(self) -> str:
+        """The distribution of the noise that the flows transform: "logistic" or "normal"."""
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the state before the first element."""
+
+    def advance(self, noise: tf.Tensor, state: Any, condition: Any) -> tuple[FlowOutput, Any]:
+        """Return the output for the next noise [batch, n], and the state after it."""
 
 
 class Flowed(NamedTuple):

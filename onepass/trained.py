@@ -72,15 +72,16 @@ class Trained(Model):
         return (self.front.finish(part, draw) for part in parts)
 
     def _in_terms_of_the_model(self, draw: Draw) -> Draw:
-        draw, given = self.front.read(self.model.checked(draw)), draw.draft
-        if given is None:
+        draw = self.front.read(self.model.checked(draw))
+        if draw.draft is None:
             return draw
-        # The reference to the given draft prevents reuse of its id.
-        _, draft = self._drafts.setdefault(id(given), (given, given.as_draft(self)))
-        return dataclasses.replace(draw, draft=draft)
+        if id(draw.draft) not in self._drafts:  # the reference to it prevents reuse of its id
+            self._drafts[id(draw.draft)] = draw.draft, draw.draft.as_draft(self)
+        return dataclasses.replace(draw, draft=self._drafts[id(draw.draft)][1])
 
     @functools.cached_property
     def _drafts(self) -> dict[int, tuple[Any, Any]]:
+        """The drafts, each with what it proposes symbols by for this model."""
         return {}
 
     def log_prob(

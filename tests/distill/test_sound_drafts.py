@@ -177,11 +177,11 @@ def test_what_cannot_be_drafted_is_refused(pair, teacher):
     student, vocoder = pair
     softmax = WaveNet(dataclasses.replace(teacher.config, likelihood="categorical"))
     with pytest.raises(UserError, match="WaveNet with a density, this one has a softmax"):
-        sound_draft(Sounds(student), Sounds(softmax))
+        sound_draft(student, Sounds(student).spec, Sounds(softmax))
     with pytest.raises(UserError, match="`sample_rate_hz`, 4000; it has 8000"):
-        sound_draft(Sounds(student, sample_rate_hz=8000), Sounds(vocoder))
+        sound_draft(student, Sounds(student, sample_rate_hz=8000).spec, Sounds(vocoder))
     with pytest.raises(UserError, match="as `load` returns it, not for a VocoderWaveNet"):
-        sound_draft(Sounds(student), vocoder)
+        sound_draft(student, Sounds(student).spec, vocoder)
     frames = np.zeros([1, 2, 7], np.float32)
     for line, given in {
         "temperature must be 1 for drafts": dict(temperature=0.5),

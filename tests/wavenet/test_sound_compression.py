@@ -15,6 +15,7 @@ from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import read
 from onepass.compression.symbols import SymbolConditionals
 from onepass.trained import Trained
+from wavenet.density import Density
 from wavenet.front import SoundFront
 from wavenet.model import SoundSampler
 from wavenet.presets import DataConfig
@@ -78,7 +79,7 @@ def test_predictions_that_follow_the_sound_give_every_sample_back():
 
 def test_a_stream_takes_the_bits_of_the_model():
     model, levels = model_of("mixture"), drawn()
-    bits = -model._density.log_prob(levels[0]).astype(np.float64).sum() / math.log(2)
+    bits = -Density(model.network).log_prob(levels[0]).astype(np.float64).sum() / math.log(2)
     coding = Coding(narrowest=8e-5, tolerance=1e-5)
     stream = encode(model.compressed.conditionals, levels, None, coding)
     assert 0.999 < 8 * len(stream) / bits < 1.005

@@ -221,7 +221,8 @@ def test_files_that_are_no_images_are_named(here, capsys):
 class _Sounds(Kind):
     """Stands in for a WaveNet and its files: keeps the recordings as they are."""
 
-    name, front = "sound", types.SimpleNamespace(sample_rate_hz=8000)
+    name, sample_rate_hz = "sound", 8000
+    front = types.SimpleNamespace(sample_rate_hz=8000)
     conditionals = types.SimpleNamespace(
         levels=65536, ways=("closed",), is_cheap=lambda shape: False
     )
