@@ -190,14 +190,9 @@ def systems(
     }
     if model.network.residual is not None:
         compared["source_filter"] = functools.partial(_source_filtered, model, seed)
-    if reads_mel(model):
+    if model.front.mel is not None:
         compared |= baselines(convention, seed)
     return compared
-
-
-def reads_mel(model: Trained) -> bool:
-    """Return whether the student reads mel frames; otherwise it is not compared with baselines."""
-    return "mel" in model.front.data.features
 
 
 def format_report(figures: dict) -> str:

@@ -38,7 +38,7 @@ class Trained(Model):
     @property
     def makes(self) -> str:
         """What the model makes: "sound" or "images"."""
-        return str(self.front.makes)
+        return self.front.makes
 
     @property
     def network(self) -> Any:
@@ -53,14 +53,12 @@ class Trained(Model):
     @property
     def options(self) -> frozenset[str]:
         """Names of the options of `Draw` that the model has."""
-        found: frozenset[str] = self.model.options
-        return found
+        return self.model.options
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Names of the methods of `sample`."""
-        found: tuple[str, ...] = self.model.methods
-        return found
+        return self.model.methods
 
     def _sample(self, draw: Draw) -> Any:
         draw = self._in_terms_of_the_model(draw)
@@ -227,8 +225,7 @@ class Trained(Model):
         """
         if not hasattr(type(self.model), "autoregressive"):
             raise UserError(f"This {self._describe()} does not draw elements one by one.")
-        found: Autoregressive = self.model.autoregressive
-        return found
+        return self.model.autoregressive
 
     def _files(self) -> Any:
         if self.compressed is None:

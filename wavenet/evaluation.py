@@ -148,11 +148,11 @@ def _compare_systems(
 
     For an unconditional model, return only its real-time factor and empty "measures".
     """
-    rate_hz, hop = model.front.sample_rate_hz, model.config.network.hop_samples
+    rate_hz, hop = model.front.sample_rate_hz, model.front.hop_samples
     system = model_system(model, seed)
     if not model.front.conditional:
         return {"real_time_factor": real_time_factor(system, items, rate_hz), "measures": {}}
-    mel = model.config.data.mel(hop) or MelConvention(rate_hz, hop)
+    mel = model.front.mel or MelConvention(rate_hz, hop)
     cooler = at_temperatures(model, seed, extra_temperatures(model, temperatures))
     systems = {"model": system, **cooler, **baselines(mel, seed)}
     against = compare(systems, items, mel, on_sounds)
@@ -160,11 +160,10 @@ def _compare_systems(
 
 
 def _evaluate_predictor(model: Trained, items: list[dict]) -> dict:
-    network = model.config.network
-    mel = model.config.data.mel(network.hop_samples)
-    if mel is None or not model.front.conditional:
+    mel = model.front.mel
+    if mel is None:
         return {}
-    order = network.prediction_order or ORDER
+    order = model.config.network.prediction_order or ORDER
     bits = weighted_mean(*untrained_bits(items, mel, order))
     return {"untrained_predictor": {"order": order, "bits_per_sample": dataclasses.asdict(bits)}}
 

@@ -139,7 +139,7 @@ def _student(job: plan.Job, sizes: plan.Sizes) -> Program:
 
 def _images(job: plan.Job, sizes: plan.Sizes) -> Program:
     name = plan.MULTISCALE if job.what == "multiscale" else plan.PIXELCNN
-    density: ImageDensity = _model(name).density
+    density: ImageDensity = _model(name).network
     size, rows = density.config.data.size, list(range(job.batch))
 
     def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
