@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL
+from distill.losses.kl_divergence import TeacherConditionals
 from distill.losses.terms import Draw, Listed, Term, name_of, sum_terms
-from distill.teacher import TeacherConditionals
 from onepass.foundation.arguments import checked_seed
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.likelihoods import noise as counter_noise

@@ -1,41 +1,16 @@
 """A trained WaveNet as the density that a student is distilled from, with frozen weights."""
 
-import dataclasses
-import hashlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from distill.frozen import freeze
+from distill.losses.kl_divergence import TeacherConditionals
 from onepass.foundation.errors import UserError
-from onepass.likelihoods.capabilities import normal_parameters, with_density
-from onepass.likelihoods.distribution import Continuous
+from onepass.likelihoods.capabilities import with_density
 from onepass.trained import Trained
 from wavenet.model import load
 from wavenet.sound_network import Network
-
-Module = TypeVar("Module", bound=tf.Module)
-
-
-@dataclasses.dataclass(frozen=True)
-class TeacherConditionals:
-    """Conditional distributions given by a likelihood and its parameters.
-
-    The parameters are [batch, time, parameters].
-    """
-
-    likelihood: Continuous
-    parameters: tf.Tensor
-
-    def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the log density of values [..., batch, time], float32, in nats per unit."""
-        return self.likelihood.log_density(self.parameters, values)
-
-    @property
-    def normal(self) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Mean and log scale, each [batch, time], if the conditionals are normal; else None."""
-        return normal_parameters(self.likelihood, self.parameters)
 
 
 class WaveNetDensity:
@@ -95,34 +70,3 @@ def load_teacher(path: Path) -> Trained:
         )
     freeze(model.network)
     return model
-
-
-def freeze(network: tf.Module) -> None:
-    """Make every variable of a network untrainable, so that no gradient tape watches it."""
-    for variable in network.variables:
-        variable._trainable = False  # there is no public way after creation
-
-
-def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
-    """Return a copy of a network with its own variables, which no gradient tape watches.
-
-    `make` returns an untrained network of the same kind. The variables are created at the call; in
-    the scope of a Replicator, every device gets them.
-    """
-
-    def make_frozen(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
-        return make(**{**options, "trainable": False})
-
-    with tf.variable_creator_scope(make_frozen):
-        copy = make()
-    for variable, original in zip(copy.variables, network.variables, strict=True):
-        variable.assign(tf.convert_to_tensor(original))
-    return copy
-
-
-def digest(network: tf.Module) -> str:
-    """Return a digest of the weights as 16 hexadecimal digits."""
-    code = hashlib.blake2b(digest_size=8)
-    for variable in network.variables:
-        code.update(variable.numpy().tobytes())
-    return code.hexdigest()

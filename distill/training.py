@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from distill import shipped
 from distill.evaluation_callback import EvaluationCallback
+from distill.frozen import digest, frozen_copy
 from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import (
@@ -20,7 +21,7 @@ from distill.losses.unit_classifier import (
 from distill.pipeline import planned_stages
 from distill.presets import KIND, DistillConfig
 from distill.student import ParallelWaveNet
-from distill.teacher import WaveNetDensity, digest, frozen_copy
+from distill.teacher import WaveNetDensity
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_weights
 from onepass.foundation.stored_config import defaults, to_json

@@ -11,9 +11,9 @@ from distill.model_store import STORES
 from onepass.bundles.folder_kind import folder_kind, versions_of
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import SPEC_FILE, kind_of
+from onepass.foundation.server_address import is_url
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.shipped import SHIPPED, folder
-from serving.settings import is_url
 
 if TYPE_CHECKING:
     from distill.flow_student import FlowStudent

@@ -17,10 +17,10 @@ from onepass.bundles.sound_sampling import restore_level
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
+from onepass.foundation.server_address import TOKEN_VARIABLE
 from onepass.interface import collect_images, stream_images
 from serving.client.client import Client, server_and_name
 from serving.client.streams import whole_images
-from serving.settings import TOKEN_VARIABLE
 
 ROWS = 8  # images per request
 CAPTIONS = ("caption", "text")  # what servers call the condition

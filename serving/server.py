@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.foundation.errors import UserError
+from onepass.foundation.server_address import TOKEN_VARIABLE
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.version_scanner import scan
@@ -23,7 +24,7 @@ from serving.http.server import HttpServer
 from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
 from serving.sandbox.confinement import check_available
-from serving.settings import TOKEN_VARIABLE, Settings
+from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
 ACCELERATOR = Path("/dev/nvidiactl")

@@ -1,26 +1,19 @@
 """The settings of `onepass serve`: addresses and limits."""
 
 import dataclasses
-import ipaddress
 from pathlib import Path
 from typing import Literal
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.field_rules import at_least, require
+from onepass.foundation.server_address import is_loopback
 
 # The packages that the extra `serve` installs and that serving requires.
 NEEDED = (
     *("starlette", "grpc", "grpc_health", "grpc_reflection", "h11", "msgspec"),
     *("orjson", "prometheus_client", "uvicorn"),
 )
-TOKEN_VARIABLE = "ONEPASS_TOKEN"
-SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # prefixes of server addresses
 MIB = 2**20
-
-
-def is_url(word: object) -> bool:
-    """Return whether a value is the URL of a served model; schemes ignore case (RFC 3986, 3.1)."""
-    return str(word).lower().startswith(SCHEMES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,13 +108,3 @@ class Settings:
     def is_loopback(self) -> bool:
         """True if `host` can be reached only from this machine."""
         return is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or an address can be reached only from this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from distill.frozen import digest, frozen_copy
 from distill.images.config import ImageDistillConfig
 from distill.images.features import FILE, Features, classifier_for
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
-from distill.teacher import digest, frozen_copy
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
 from onepass.foundation.stored_config import defaults, to_json

@@ -12,6 +12,7 @@ into the teacher, whose weights are frozen. This applies to any teacher with `El
 any student that returns `FlowOutput`; elements may be audio samples, pixels or anything ordered.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -20,6 +21,8 @@ import tensorflow as tf
 
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
+from onepass.likelihoods.capabilities import normal_parameters
+from onepass.likelihoods.distribution import Continuous
 
 # Entropy of the noise that a student transforms, in nats per element.
 ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
@@ -30,6 +33,26 @@ class ElementDensities(Protocol):
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
         """Return the log density of values [..., batch, elements...], in nats per unit, float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherConditionals:
+    """Conditional distributions given by a likelihood and its parameters.
+
+    The parameters are [batch, time, parameters].
+    """
+
+    likelihood: Continuous
+    parameters: tf.Tensor
+
+    def log_density(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the log density of values [..., batch, time], float32, in nats per unit."""
+        return self.likelihood.log_density(self.parameters, values)
+
+    @property
+    def normal(self) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """Mean and log scale, each [batch, time], if the conditionals are normal; else None."""
+        return normal_parameters(self.likelihood, self.parameters)
 
 
 class Divergence(NamedTuple):

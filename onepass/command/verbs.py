@@ -17,7 +17,7 @@ from onepass.command.standard_streams import say_error, watched_output
 from onepass.foundation.errors import FAILURE, UserError, exit_status
 from onepass.foundation.heartbeat import heartbeat
 from onepass.foundation.interrupt import Interrupted, signals_interrupt
-from serving.settings import is_url
+from onepass.foundation.server_address import is_url
 
 VERBS = {
     "quickstart": "speech, images and training with shipped models, in a few minutes",

@@ -5,7 +5,6 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -15,9 +14,9 @@ from onepass.bundles.requests import seed_number
 from onepass.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
+from onepass.foundation.server_address import checked_address, is_loopback
 from serving.client.retrying import ClientError, Deadline, Retrying
 from serving.client.streams import ImageScale, Speech, Stream, check_numbers
-from serving.settings import SCHEMES, is_loopback
 
 if TYPE_CHECKING:
     from serving.client.grpc_transport import GrpcTransport
@@ -244,23 +243,6 @@ def _user_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def checked_address(address: str) -> tuple[str, str]:
-    """Return the scheme and HOST:PORT of an address; raise UserError if it is invalid."""
-    rule = "must be http://HOST:PORT or grpc://HOST:PORT, with TLS https:// or grpcs://"
-    try:
-        parts = urlsplit(address)
-        port = parts.port
-    except ValueError:
-        raise UserError(f"The address {rule}, got {address}.") from None
-    plain = not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
-    if f"{parts.scheme}://" not in SCHEMES or not parts.hostname or not plain:
-        raise UserError(f"The address {rule}, got {address}.")
-    if parts.scheme.startswith("grpc") and port is None:
-        raise UserError(f"The address {rule}, got {address} without a port.")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return parts.scheme, host if port is None else f"{host}:{port}"
 
 
 def server_and_name(url: str) -> tuple[str, str]:

@@ -15,13 +15,14 @@ from ray.serve import Application
 from onepass.bundles.bundle import Servable
 from onepass.bundles.errors import InvalidInput
 from onepass.foundation.errors import UserError
+from onepass.foundation.server_address import TOKEN_VARIABLE
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.http.fields import as_model
 from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
-from serving.settings import TOKEN_VARIABLE, Settings
+from serving.settings import Settings
 
 NAME = "onepass"  # the deployment's name
 ALL_INTERFACES = "0.0.0.0"

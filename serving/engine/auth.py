@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from onepass.bundles.errors import Unauthorized
 from onepass.foundation.errors import UserError
-from serving.settings import TOKEN_VARIABLE, Settings
+from onepass.foundation.server_address import TOKEN_VARIABLE
+from serving.settings import Settings
 
 MIN_CHARACTERS = 16
 OPEN_PATHS = ("/healthz", "/")

@@ -2,10 +2,14 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
+import own_models
 import pytest
 from PIL import Image
+from processes import ROOT
 
 import onepass
 from onepass.bundles.bundle import Bundle
@@ -185,3 +189,24 @@ def test_a_folder_of_versions_makes_what_its_bundles_make(kind, makes, tmp_path)
         (tmp_path / version / "model.json").write_text(json.dumps({"kind": kind}))
     assert makes_of(tmp_path) == makes
     assert makes_of(tmp_path / "2") == makes
+
+
+# What a fresh process runs, and the packages of which it may import no module.
+CLOSURES = {
+    "import distill.any_teacher": ("wavenet", "pixelcnn", "serving"),
+    "onepass.load({saved!r})": ("serving",),
+    "onepass.load('shipped-digits')": ("serving",),
+    "onepass.load('shipped-kathleen')": ("serving",),
+    "onepass.load('shipped-teacher')": ("serving",),
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("statement", CLOSURES)
+def test_a_model_imports_nothing_of_other_kinds_of_models_or_of_serving(statement):
+    saved = str(own_models.saved_folder("tokens")) if "{saved" in statement else ""
+    program = f"import sys, onepass\n{statement.format(saved=saved)}\nprint(*sys.modules)"
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    packages = {name.split(".")[0] for name in done.stdout.split()}
+    assert "tensorflow" in packages and packages.isdisjoint(CLOSURES[statement])

@@ -9,9 +9,11 @@ from densities import DECAY, SCALE, Autoregression, Filter, Located
 from networks import condition_of, network_of
 
 from distill.config import StudentConfig
+from distill.frozen import freeze
 from distill.losses import kl_divergence
+from distill.losses.kl_divergence import TeacherConditionals
 from distill.student import ParallelWaveNet
-from distill.teacher import TeacherConditionals, WaveNetDensity, freeze
+from distill.teacher import WaveNetDensity
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.replicator.training.config import OptimizerConfig
