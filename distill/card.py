@@ -7,10 +7,10 @@ from distill.evaluation import evaluate
 from distill.frozen import digest
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
+from onepass import shipped
 from onepass.foundation.card import ExportArguments, Measured, measure_table, training_lines
 from onepass.foundation.intervals import EXPLAINED, format_measure
 from wavenet import model as wavenet_model
-from wavenet import shipped as teachers
 from wavenet.card import data_facts, data_lines
 from wavenet.evaluation import dev_corpus
 
@@ -33,7 +33,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 def _shipped_name(stored: dict) -> str:
     """Return the public name of a shipped teacher, or else the name of the teacher's folder."""
-    for name in teachers.FOLDERS:
+    for name in shipped.names_in("wavenet"):
         if digest(wavenet_model.load(Path(name)).network) == stored["teacher_weights"]:
             return name
     return Path(stored["teacher"]).name

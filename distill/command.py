@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from distill import shipped
 from distill.presets import KIND, PRESETS, DistillConfig
 from onepass.replicator.training.command import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
@@ -90,5 +89,4 @@ STUDENT = ModelFamily(
     evaluation=EvaluateArguments,
     training_data=training_data,
     load_parts=_parts,
-    shipped=shipped.FOLDERS,
 )

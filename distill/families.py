@@ -7,6 +7,7 @@ from distill.command import STUDENT
 from distill.images.command import IMAGE_STUDENT
 from onepass.foundation.model_spec import kind_of
 from onepass.replicator.training.family import ModelFamily, Parts
+from onepass.shipped import model_folder
 from pixelcnn.command import IMAGES
 from wavenet.command import WAVENET
 
@@ -51,6 +52,4 @@ def parts_of(kind: Any) -> Parts:
 
 def of_model(path: Path) -> ModelFamily | None:
     """Return the family of a run, a model folder or a shipped model; None if unknown."""
-    if Path(path).exists():
-        return of_kind(kind_of(path))
-    return next((family for family in FAMILIES if str(path) in family.shipped), None)
+    return of_kind(kind_of(model_folder(path)))

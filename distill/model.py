@@ -8,7 +8,6 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import tensorflow as tf
 
-from distill import shipped
 from distill.generation import (
     CHUNK_SAMPLES,
     FIRST_SAMPLES,
@@ -23,6 +22,7 @@ from distill.presets import KIND, DistillConfig
 from distill.refinement import Refiner, refine_chunks
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
+from onepass import shipped
 from onepass.draw import Draw
 from onepass.foundation.arguments import check_unmasked, whole_number
 from onepass.foundation.atomic_files import Arrays
@@ -32,7 +32,6 @@ from onepass.foundation.model_spec import kind_of
 from onepass.foundation.stored_config import checked_config, stored_config
 from onepass.trained import Trained
 from wavenet import model as wavenet_model
-from wavenet import shipped as teachers
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frames_in_pieces import FramesInPieces, MappedFrames
 from wavenet.features.mel import mel_of
@@ -201,7 +200,7 @@ def teacher_of(model: Trained) -> Path:
       UserError: the teacher no longer exists there.
     """
     path = Path(str(model.spec.get("teacher")))
-    if str(path) not in teachers.FOLDERS and not path.exists():
+    if str(path) not in shipped.FOLDERS and not path.exists():
         raise UserError(f"This student was distilled from {path}, which is gone; name --teacher.")
     return path
 

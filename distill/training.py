@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from distill import shipped
 from distill.evaluation_callback import EvaluationCallback
 from distill.frozen import digest, frozen_copy
 from distill.losses.discriminators import Discriminators
@@ -22,6 +21,7 @@ from distill.pipeline import planned_stages
 from distill.presets import KIND, DistillConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
+from onepass import shipped
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import assign_weights, stored_weights
 from onepass.foundation.stored_config import defaults, to_json

@@ -1,7 +1,6 @@
 """Load any model with one call: a shipped model, run, model folder, bundle or served model."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from distill.families import of_kind, of_model
 from distill.model_store import STORES
 from onepass.bundles.folder_kind import folder_kind, versions_of
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_spec import SPEC_FILE, kind_of
+from onepass.foundation.model_spec import kind_of
 from onepass.foundation.server_address import is_url
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.shipped import SHIPPED, folder
@@ -49,9 +48,9 @@ def list_models() -> list[ModelInfo]:
       One `ModelInfo` per model: sound models first, then image models.
     """
     found = []
-    for name, makes in SHIPPED.items():
-        kind = json.loads((folder(name) / SPEC_FILE).read_text(encoding="utf-8"))["kind"]
-        found.append(ModelInfo(name, makes, kind, folder(name) / "card.md"))
+    for name in SHIPPED:
+        kind = str(kind_of(folder(name)))
+        found.append(ModelInfo(name, str(makes_of(name)), kind, folder(name) / "card.md"))
     return found
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from onepass import shipped
 from onepass.foundation.card import (
     ExportArguments,
     Measured,
@@ -17,7 +18,7 @@ from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.joining import join_runs
 from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
-from pixelcnn.model import folder_of, load
+from pixelcnn.model import load
 
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # entries of config.json about a teacher
 FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # loss terms in "targets"
@@ -27,7 +28,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     """Evaluate a run's model on the dev split; `stored` is the content of its config.json."""
     model = load(given.run)
     if given.parts_from:
-        others = tuple(folder_of(path) for path in given.parts_from)
+        others = tuple(shipped.model_folder(path) for path in given.parts_from)
         given = dataclasses.replace(given, parts_from=others)
         stored, model = join_runs(given.run, others)
     if "teacher" in stored:

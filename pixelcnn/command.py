@@ -11,6 +11,7 @@ import tyro
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.command import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
+from onepass.shipped import FOLDERS
 from pixelcnn import shipped
 from pixelcnn.config import KINDS, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
@@ -131,7 +132,7 @@ def training_data(path: Path) -> str:
     Raises:
       UserError: If the images are unknown or no longer exist.
     """
-    if str(path) in shipped.FOLDERS and not path.exists():
+    if str(path) in FOLDERS and not path.exists():
         return str(shipped.dev_images(str(path)))
     if not (path / "config.json").exists():
         raise UserError(f"{path} does not say where its images are; name them with --data.")
@@ -223,6 +224,5 @@ IMAGES = ModelFamily(
     evaluation=EvaluateArguments,
     training_data=training_data,
     load_parts=_parts,
-    shipped=shipped.FOLDERS,
     detected=_detect_options,
 )

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onepass import shipped
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import stored_model
 from onepass.foundation.stored_config import to_json
 from onepass.trained import Trained
-from pixelcnn.model import folder_of, load, model_of, spec_of
+from pixelcnn.model import load, model_of, spec_of
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
 OF_THE_BASE = ("base", "base_flows")  # settings that may differ between runs
@@ -84,7 +85,7 @@ def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, Trained]:
 
 def _read(path: Path) -> _Run:
     """Read a run or folder with all its parts; missing settings get their defaults."""
-    stored, weights, _ = stored_model(folder_of(path), spec_of)
+    stored, weights, _ = stored_model(shipped.model_folder(path), spec_of)
     model = load(path)
     if model.network.multiscale is None:
         raise UserError(f"{path} holds a PixelCNN, which has no parts.")

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from onepass import shipped
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.model_folder import assign_weights, stored_model
 from onepass.foundation.stored_config import checked_config
 from onepass.likelihoods.initial import ZeroInitial
 from onepass.trained import Trained
-from pixelcnn import shipped
 from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
@@ -27,16 +27,8 @@ def load(path: Path | str) -> Trained:
     Raises:
       UserError: If there is no image model, or it cannot be read.
     """
-    path = folder_of(path)
+    path = shipped.model_folder(path)
     return model_of(*stored_model(path, spec_of), path)
-
-
-def folder_of(path: Path | str) -> Path:
-    """Return a shipped model's folder if `path` is its name and does not exist, else `path`."""
-    path = Path(path)
-    if str(path) in shipped.FOLDERS and not path.exists():
-        return shipped.folder(str(path))
-    return path
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:

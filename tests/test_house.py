@@ -19,7 +19,6 @@ SHORT = {
     "benchmarks/matrix_peak.py": "two benchmarks are held against it",
     "onepass/foundation/model_spec.py": "the command imports it without NumPy",
     "onepass/foundation/tensorflow_paths.py": "bundles import it without the packages of training",
-    "onepass/shipped.py": "the command imports its names without TensorFlow",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",
 }
 

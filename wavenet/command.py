@@ -169,5 +169,4 @@ WAVENET = ModelFamily(
     evaluation=EvaluateArguments,
     training_data=training_data,
     load_parts=_parts,
-    shipped=shipped.FOLDERS,
 )

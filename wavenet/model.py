@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from onepass import shipped
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
@@ -18,7 +19,6 @@ from onepass.foundation.stored_config import checked_config
 from onepass.samplers import methods_of
 from onepass.samplers.compiled import Compiled
 from onepass.trained import Trained
-from wavenet import shipped
 from wavenet.config import ComputeDtype
 from wavenet.density import Density
 from wavenet.front import SoundFront
@@ -33,8 +33,6 @@ from wavenet.trained_speech import PassCount, batch_of, front_of, spec_of_speech
 if TYPE_CHECKING:
     from onepass.model import Autoregressive
     from wavenet.compression import Recordings
-
-SHIPPED = shipped.TEACHER
 
 
 @dataclasses.dataclass(frozen=True)

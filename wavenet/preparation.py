@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from onepass import shipped
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.model_folder import assign_weights, stored_model, variable_names
 from onepass.foundation.stored_config import stored_config
-from wavenet import shipped
 from wavenet.conditioner import Conditioner
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
 from wavenet.data.pipeline import source_of

@@ -8,9 +8,9 @@ import tyro
 
 from distill.images.config import FlowConfig, GuidedConfig, ImageDistillConfig
 from distill.images.presets import PRESETS
+from onepass import shipped
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.command import TrainingOptions
-from pixelcnn import shipped
 from pixelcnn.command import IMAGES, training_data
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Any
 
 from distill import families
 from distill import model as speech_models
-from distill import shipped as students
 from onepass.bundles import own_export, stored_models
 from onepass.bundles.condition_words import entries_of
 from onepass.bundles.export_arguments import ExportArguments
@@ -28,8 +27,7 @@ from onepass.foundation.card import write_folder
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import SHARED, read_folder
 from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
-from pixelcnn import shipped as image_shipped
-from wavenet import shipped as teacher_shipped
+from onepass.shipped import model_folder
 
 CARD = "card.md"
 PORTABLE = "portable"
@@ -57,7 +55,7 @@ def export(given: ExportArguments) -> list[str]:
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
     lines, out = [], _check_options(given)
     key = private_key(given.sign) if given.sign else None
-    _check_disk(out, _shipped_folder(given.run))
+    _check_disk(out, model_folder(given.run))
     with replacing_folder(out) as folder:
         measured = _write_model(given, folder)
         if measured:
@@ -115,7 +113,7 @@ def _check_disk(out: Path, source: Path) -> None:
 
 def _write_model(given: ExportArguments, folder: Path) -> str:
     """Write the model folder; return a summary of a run's measurements, "" for a copied folder."""
-    source = _shipped_folder(given.run)
+    source = model_folder(given.run)
     if not (source / SPEC_FILE).exists():
         return _measure_run(given, folder)
     _refuse(given, RUN_OPTIONS, f"is for runs; {given.run} has its card.")
@@ -129,14 +127,6 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
     if (source / CARD).exists():
         shutil.copyfile(source / CARD, folder / CARD)
     return ""
-
-
-def _shipped_folder(path: Path) -> Path:
-    """Return `path` or, if it does not exist, the folder of the shipped model of that name."""
-    if path.exists():
-        return path
-    known: Any = (image_shipped, teacher_shipped, students)
-    return next((m.folder(str(path)) for m in known if str(path) in m.FOLDERS), path)
 
 
 def _measure_run(given: ExportArguments, folder: Path) -> str:

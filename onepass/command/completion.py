@@ -13,6 +13,7 @@ from distill.families import FAMILIES, of_presets
 from onepass.command.compress_arguments import CompressArguments, DecompressArguments
 from onepass.command.quickstart_arguments import QuickstartArguments
 from onepass.command.sample.command import KINDS
+from onepass.models import list_models
 
 
 def run(arguments: list[str]) -> None:
@@ -57,9 +58,7 @@ def _of_presets(verb: str) -> Any:
 
 def _of_models(arguments_of: Callable[[str], Any]) -> Any:
     """Return the union of a verb's options, one member for each shipped model."""
-    from onepass.shipped import SHIPPED
-
-    return _union({model: arguments_of(makes) for model, makes in SHIPPED.items()})
+    return _union({model.name: arguments_of(model.makes) for model in list_models()})
 
 
 def _evaluations() -> dict[str, type]:

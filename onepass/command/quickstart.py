@@ -8,7 +8,6 @@ import numpy as np
 
 from distill import model as students
 from distill.evaluation import evaluate as evaluate_student
-from distill.shipped import STUDENT
 from distill.teacher import load_teacher
 from onepass.command.quickstart_arguments import QuickstartArguments
 from onepass.command.quickstart_images import draw_images, image_files
@@ -54,7 +53,7 @@ def run(given: QuickstartArguments) -> int:
     make_folder(given.out)
     data = shipped.recordings_folder()
     recording = sorted(data.glob("dev/*.flac"))[0]
-    student = students.load_student(Path(STUDENT))
+    student = students.load_student(Path("shipped"))
     teacher = load_teacher(students.teacher_of(student))
     print(f"1. Speaking {recording.name}, a held-out recording, from its mel")
     report = [_speech(teacher, student, recording, given)]

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 import onepass
-from distill import shipped as shipped_students
 from distill.evaluation import systems
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
+from onepass import shipped as shipped_students
 from onepass.command import quickstart, quickstart_images
 from onepass.foundation.errors import UserError
 from wavenet import shipped
@@ -137,7 +137,7 @@ def test_dev_recordings_need_no_package_that_estimates_f0(student, monkeypatch):
     assert len(dev_corpus(teacher, shipped.recordings_folder()).splits["dev"]) > 1
 
 
-@pytest.mark.parametrize("name", shipped_students.FOLDERS)
+@pytest.mark.parametrize("name", shipped_students.names_in("distill"))
 def test_its_card_says_where_it_comes_from(name):
     folder = shipped_students.folder(name)
     spec = json.loads((folder / "model.json").read_text())

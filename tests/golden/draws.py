@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 import onepass
-from onepass.shipped import SHIPPED
 from wavenet.data import audio
 from wavenet.shipped import recordings_folder
 
@@ -136,7 +135,7 @@ def packed() -> np.ndarray:
 
 def cases() -> Iterator[Case]:
     """Yield every case."""
-    for name, makes in SHIPPED.items():
+    for name, makes in ((each.name, each.makes) for each in onepass.list_models()):
         for number, seed in enumerate(SEEDS):
             key, given = f"{name}/{number}", (name, seed)
             if name == ENLARGER:

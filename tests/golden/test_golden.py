@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from draws import cases, differing, stored
 
+from onepass.shipped import SHIPPED
+
 CASES = [
     pytest.param(case, id=case.name, marks=[] if case.quick else [pytest.mark.slow])
     for case in cases()
@@ -20,7 +22,7 @@ def test_a_seed_draws_what_it_drew(case):
 def test_every_shipped_model_and_every_stored_sample_has_a_case():
     keys = {case.key for case in cases()}
     assert keys == stored().keys()
-    assert {key.split("/")[0] for key in keys} == set(draws.SHIPPED)
+    assert {key.split("/")[0] for key in keys} == set(SHIPPED)
     assert draws.VALUES.stat().st_size < 300_000
 
 

@@ -19,7 +19,7 @@ from http_running import Running, ask, speak_text_with
 from PIL import Image
 from serve_load import until
 
-from distill import shipped as shipped_student
+from onepass import shipped as shipped_student
 from onepass.bundles.errors import InvalidInput, TooLarge
 from onepass.bundles.frames import front_of
 from onepass.foundation.errors import UserError

@@ -7,6 +7,7 @@ import pytest
 import scipy.ndimage
 import tensorflow as tf
 
+from onepass import shipped as shipped_models
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.density import Density
@@ -92,7 +93,7 @@ def test_the_fine_structure_of_the_mel_is_worth_bits(teacher, speech, levels):
 
 
 def test_it_knows_more_than_the_linear_prediction_of_its_order(teacher):
-    spec = json.loads((shipped.folder("shipped-teacher") / "model.json").read_text())
+    spec = json.loads((shipped_models.folder("shipped-teacher") / "model.json").read_text())
     untrained = spec["quality"]["untrained_predictor"]
     assert untrained["order"] == teacher.config.network.prediction_order
     measured = teacher.spec["quality"]["bits_per_sample"]
@@ -114,7 +115,7 @@ def test_most_units_of_its_conditioner_follow_the_frames(teacher):
 
 
 def test_its_card_says_where_it_comes_from(teacher):
-    folder = shipped.folder("shipped-teacher")
+    folder = shipped_models.folder("shipped-teacher")
     spec = json.loads((folder / "model.json").read_text())
     card = (folder / "card.md").read_text()
     for fact in ("CC0", spec["command"], f"{spec['step']:,} steps", spec["git_revision"]):
@@ -138,5 +139,5 @@ def test_of_two_voices_each_is_likelier_under_its_own_name():
         np.mean(model.log_prob(speech, frames, speaker=name)) for name in model.front.speakers
     )
     assert own > other
-    card = (shipped.folder("shipped-two-voices") / "card.md").read_text()
+    card = (shipped_models.folder("shipped-two-voices") / "card.md").read_text()
     assert "| | kathleen | nathalie |" in card

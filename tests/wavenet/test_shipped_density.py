@@ -10,8 +10,8 @@ import pytest
 import soundfile
 
 import onepass
+from onepass import shipped as shipped_models
 from onepass.compression.container import read
-from wavenet import shipped
 from wavenet.data import audio
 
 NAME = "shipped-speech-16k"
@@ -47,7 +47,7 @@ def test_a_clip_comes_back_exactly(model, clip):
 
 
 def test_its_folder_is_small_and_its_card_has_the_sources():
-    folder = shipped.folder(NAME)
+    folder = shipped_models.folder(NAME)
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
     card = (folder / "card.md").read_text(encoding="utf-8")
     for fact in ("CC BY 4.0", "CC0 1.0", "LibriSpeech", "onepass train wavenet-lossless-16k"):

@@ -62,7 +62,6 @@ class ModelFamily:
       verb: the verb that trains the family, "train" or "distill".
       makes: what the models make, "sound" or "images".
       kinds: names of the models' kinds in config.json and model.json.
-      shipped: folders of the family's shipped models, by name.
       presets: the configurations, by name.
       options: function from a preset's name to the class of its training options, a
         `TrainingOptions` whose first two fields are the data (or teacher) and the config.
@@ -85,7 +84,6 @@ class ModelFamily:
     evaluation: type
     training_data: Callable[[Path], Path | str]
     load_parts: Callable[[], Parts]
-    shipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
     detected: Callable[[Any, list[str]], list[str]] = lambda config, words: []
 
     @functools.cached_property

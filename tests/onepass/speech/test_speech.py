@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import distill.model
-from distill import shipped as shipped_student
+from onepass import shipped as shipped_student
 from onepass import speech
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
