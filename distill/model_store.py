@@ -1,9 +1,9 @@
 """Store and load users' own models, each an `Autoregressive` or a `FlowStudent`."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from onepass.families import of_kind
 from onepass.foundation.errors import UserError
 from onepass.foundation.saved_folder import read_spec
 from onepass.foundation.tensorflow_state import check_compiler, check_eager
@@ -11,23 +11,6 @@ from onepass.foundation.tensorflow_state import check_compiler, check_eager
 if TYPE_CHECKING:
     from distill.flow_student import FlowStudent
     from onepass.model import Autoregressive
-
-
-def _autoregressive() -> ModuleType:
-    from onepass import storage
-
-    return storage
-
-
-def _flow_student() -> ModuleType:
-    from distill import flow_storage
-
-    return flow_storage
-
-
-# For each kind, a function that imports the module with its `save` and `load`, which needs
-# TensorFlow.
-STORES = {"autoregressive": _autoregressive, "flow-student": _flow_student}
 
 
 def save(
@@ -58,9 +41,12 @@ def save(
         for a model of images.
     """
     check_eager()
-    return _store(getattr(model, "kind", None), type(model).__name__).save(
-        model, folder, sample_rate_hz=sample_rate_hz, trust=trust
-    )
+    store = _store(getattr(model, "kind", None))
+    if store is None:
+        name = type(model).__name__
+        raise ValueError(f"`model` must be an Autoregressive or a FlowStudent, got {name}.")
+    written: Path = store.save(model, folder, sample_rate_hz=sample_rate_hz, trust=trust)
+    return written
 
 
 def load_stored(folder: Path) -> Any:
@@ -73,12 +59,13 @@ def load_stored(folder: Path) -> Any:
     """
     check_compiler()
     kind = read_spec(folder).get("kind")
-    if not isinstance(kind, str) or kind not in STORES:
+    store = _store(kind)
+    if store is None:
         raise UserError(f"{folder} holds a model of the kind {kind!r}, which is unknown.")
-    return _store(kind, "").load(folder)
+    return store.load(folder)
 
 
-def _store(kind: Any, name: str) -> Any:
-    if kind not in STORES:
-        raise ValueError(f"`model` must be an Autoregressive or a FlowStudent, got {name}.")
-    return STORES[kind]()
+def _store(kind: Any) -> Any:
+    """Return the module with `save` and `load` for a kind of models; None: they are not stored."""
+    family = of_kind(kind)
+    return None if family is None else family.parts.store

@@ -4,15 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distill.command import STUDENT
-from distill.families import of_kind, of_model
-from distill.model_store import STORES
+from onepass import families
 from onepass.bundles.folder_kind import folder_kind, versions_of
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import kind_of
 from onepass.foundation.server_address import is_url
 from onepass.foundation.tensorflow_state import check_eager
-from onepass.shipped import SHIPPED, folder
+from onepass.replicator.training.family import ModelFamily
+from onepass.shipped import FOLDERS, SHIPPED, folder
 
 if TYPE_CHECKING:
     from distill.flow_student import FlowStudent
@@ -50,7 +49,8 @@ def list_models() -> list[ModelInfo]:
     found = []
     for name in SHIPPED:
         kind = str(kind_of(folder(name)))
-        found.append(ModelInfo(name, str(makes_of(name)), kind, folder(name) / "card.md"))
+        makes = families.registered(kind).makes
+        found.append(ModelInfo(name, makes, kind, folder(name) / "card.md"))
     return found
 
 
@@ -83,7 +83,7 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
 
         return RemoteModel(str(location))
     path = Path(location)
-    if not path.exists() and of_model(path) is None:
+    if not path.exists() and str(path) not in FOLDERS:
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
     if kind == "saved":
@@ -100,30 +100,26 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
 def load_trained(path: Path) -> Any:
     """Load a model of this library by shipped name, or from a run, model folder or bundle."""
     check_eager()
-    family = of_model(path) or STUDENT  # the student's loader says what is wrong
-    return family.parts.load(path)
+    return (families.of_model(path) or families.registered(families.STUDENT)).parts.load(path)
 
 
-def makes_of(location: str | Path) -> str | None:
-    """Return what a model makes: "sound", "images", or "arrays" for a user's model.
+def family_of(location: str | Path) -> ModelFamily | None:
+    """Return the family of a model.
 
     Args:
       location: a shipped name, a run, a model folder, a folder written by `save`, or a bundle.
 
     Returns:
       None if there is no model. A model of an unknown kind, or an unknown name that begins with
-      "shipped", counts as "sound"; loading it then says what is wrong.
+      "shipped", counts as a student of sound; loading it then says what is wrong.
 
     Raises:
       UserError: the folder has files of two kinds of models.
     """
-    path = Path(location)
+    path, student = Path(location), families.of_kind(families.STUDENT)
     if not path.exists():
-        family = of_model(path)
-        unknown = "sound" if str(location).startswith("shipped") else None
-        return unknown if family is None else family.makes
+        return families.of_model(path) or (student if str(path).startswith("shipped") else None)
     kinds = [kind for folder in (path, *versions_of(path)) if (kind := kind_of(folder))]
-    if folder_kind(path) == "saved" or not STORES.keys().isdisjoint(kinds):
-        return "arrays"
-    known = (family.makes for family in map(of_kind, kinds) if family is not None)
-    return next(known, "sound" if kinds else None)
+    saved = folder_kind(path) == "saved"
+    unknown = families.registered("autoregressive") if saved else student if kinds else None
+    return next(filter(None, map(families.of_kind, kinds)), unknown)

@@ -24,6 +24,7 @@ SHORT = {
 
 # Modules that import what a string names, and why they cannot name it in an import statement.
 BY_STRING = {
+    "onepass/families.py": "a model of one family loads nothing of the others",
     "onepass/foundation/lazy_exports.py": "public names of a package, imported on first access",
     "onepass/replicator/portable/run.py": (
         "a copy of it stands beside its packages in an exported folder"
@@ -37,6 +38,7 @@ BY_STRING = {
     "benchmarks/gpu/timed_training.py": "it stands beside run.py in an exported folder",
 }
 
+IMPORTERS = ("import_module", "pkgutil.resolve_name")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -86,8 +88,8 @@ def imports_by_string(text):
     """Returns every import of a module by a string, unless it names a package of others."""
     tree, found = parsed(text)[0], []
     known = {ast.unparse(node.targets[0]): node.value for node in tree.body if is_constant(node)}
-    for node in parsed(text) if "import_module" in text else ():
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+    for node in parsed(text) if any(name in text for name in IMPORTERS) else ():
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(IMPORTERS):
             name = known.get(ast.unparse(node.args[0]), node.args[0])
             first = name.value.split(".")[0] if isinstance(name, ast.Constant) else ""
             if first in (*PLACES, ""):
@@ -105,6 +107,7 @@ def is_constant(node):
 def test_an_import_of_our_own_by_a_string_is_caught(name):
     assert imports_by_string(f"import importlib\nx = importlib.import_module({name})\n")
     assert imports_by_string(f"y = import_module({name}).load\n")
+    assert imports_by_string(f"z = pkgutil.resolve_name({name})\n")
 
 
 @pytest.mark.parametrize("text", ['import_module("wave")', 'X = "jax.export"\nimport_module(X)'])

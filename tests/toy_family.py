@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated
 
 import numpy as np
@@ -13,6 +12,8 @@ import tyro
 
 from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.run_directory import RunDirectory
+from onepass.likelihoods import Categorical, Integers
+from onepass.model import Autoregressive
 from onepass.replicator.portable.export import export_function, named_weights
 from onepass.replicator.training.batches import as_dataset
 from onepass.replicator.training.command import TrainingOptions
@@ -62,6 +63,9 @@ class Table(tf.Module):
     def __init__(self, levels):
         super().__init__(name="toy")
         self.logits = tf.Variable(tf.zeros([levels]), name="logits")
+
+    def __call__(self, symbols):
+        return tf.zeros_like(symbols, tf.float32)[..., tf.newaxis] + self.logits
 
     def nats(self, batch):
         levels = tf.cast(batch["levels"], tf.int32)
@@ -114,25 +118,33 @@ class ToyRecipe(Recipe):
 
 def load(path):
     run = RunDirectory.open(path)
-    table, arrays = Table(run.config()["levels"]), run.checkpoints().newest()[0]
+    levels, arrays = run.config()["levels"], run.checkpoints().newest()[0]
+    table = Table(levels)
     table.logits.assign(next(v for name, v in arrays.items() if name.startswith("average/")))
-    return SimpleNamespace(table=table, spec={"step": int(arrays["step"])})
+    model = Autoregressive(
+        table,
+        Categorical(levels),
+        codec=Integers(levels),
+        inputs=tf.TensorSpec([None, None], tf.int32),
+    )
+    model.spec = {"step": int(arrays["step"])}
+    return model
 
 
 def evaluate(given, model, data):
-    return {"bits": float(model.table.nats(images_of(data))) / math.log(2.0)}
+    return {"bits": float(model.network.nats(images_of(data))) / math.log(2.0)}
 
 
 def export_sampler(model, folder, frames):
-    weights = named_weights(model.table)
-    shares = lambda inputs: {"shares": tf.nn.softmax(inputs["heat"] * model.table.logits)}  # noqa: E731
+    table = model.network
+    weights = named_weights(table)
+    shares = lambda inputs: {"shares": tf.nn.softmax(inputs["heat"] * table.logits)}  # noqa: E731
     export_function(shares, {"heat": tf.TensorSpec([])}, folder, "shares", variables=weights)
 
 
 TOY = ModelFamily(
     verb="train",
-    makes="numbers",
-    kinds=("toy",),
+    makes="arrays",
     presets={"toy-smoke": Preset("Shares of levels.", ToyConfig())},
     options=lambda preset: ToyArguments,
     score=lambda config: "best dev {:.3f} nats",

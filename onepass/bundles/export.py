@@ -6,13 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from distill import families
 from distill import model as speech_models
-from onepass.bundles import own_export, stored_models
+from onepass import families
+from onepass.bundles import own_export
 from onepass.bundles.condition_words import entries_of
 from onepass.bundles.export_arguments import ExportArguments
 from onepass.bundles.folder_kind import folder_kind
-from onepass.bundles.kinds import KINDS, Kind
 from onepass.bundles.manifest import private_key
 from onepass.bundles.names import check_folder
 from onepass.bundles.writing import (
@@ -27,6 +26,7 @@ from onepass.foundation.card import write_folder
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import SHARED, read_folder
 from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
+from onepass.replicator.training.family import ModelFamily
 from onepass.shipped import model_folder
 
 CARD = "card.md"
@@ -50,8 +50,9 @@ def export(given: ExportArguments) -> list[str]:
     Raises:
       UserError: the options do not fit the model, or the bundle cannot be written.
     """
-    if folder_kind(given.run) == "saved":
-        return _of_user(given)
+    is_saved, family = folder_kind(given.run) == "saved", families.of_model(given.run)
+    if is_saved or (family is not None and family.makes == "arrays"):
+        return _of_user(given, family or families.registered("autoregressive"))
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
     lines, out = [], _check_options(given)
     key = private_key(given.sign) if given.sign else None
@@ -65,10 +66,11 @@ def export(given: ExportArguments) -> list[str]:
     return lines or [f"{given.out}: the model folder"]
 
 
-def _of_user(given: ExportArguments) -> list[str]:
-    _refuse(given, NOT_OWN, f"is not for {given.run}, which `onepass.save` wrote.")
+def _of_user(given: ExportArguments, family: ModelFamily) -> list[str]:
+    who = "a model of arrays" if family.presets else "which `onepass.save` wrote"
+    _refuse(given, NOT_OWN, f"is not for {given.run}, {who}.")
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
-    model: Any = stored_models.load_saved(given.run, given.trust)
+    model: Any = family.load(given.run, given)
     options: dict[str, Any] = {
         "sample_rate_hz": given.sample_rate_hz,
         "sign_with": given.sign,
@@ -132,21 +134,21 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
 def _measure_run(given: ExportArguments, folder: Path) -> str:
     """Measure a run on dev and write its model folder; return a summary of the measurements."""
     kind = kind_of(given.run)
-    if not KINDS.get(str(kind), Kind()).makes:
+    if families.of_kind(kind) is None:
         speech_models.load(given.run)  # raises an error that gives the reason
-    makes_images = not KINDS[str(kind)].network
+    family = families.registered(kind)
+    makes_images = family.makes == "images"
     if makes_images and given.temperature is not None:
         raise UserError("`--temperature` is for models of sound.")
-    if given.refine is not None and not (kind == "parallel-wavenet" and given.refine >= 0):
+    if given.refine is not None and not (family.is_fast and given.refine >= 0):
         raise UserError(f"`--refine` must be at least 0, of a student, got {given.refine}.")
     if given.parts_from and not makes_images:
         raise UserError("`--parts-from` is for multiscale models of images.")
     if given.float16 and not makes_images:
         raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
     licence = given.data_licence or "unknown"
-    parts = families.parts_of(kind)
     written: Any = dataclasses.replace(given, out=folder, data_licence=licence)
-    return write_folder(written, parts.measure, parts.card)
+    return write_folder(written, family.parts.measure, family.parts.card)
 
 
 def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
@@ -154,20 +156,19 @@ def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) ->
     from onepass.bundles import audio_signatures, image_signatures
 
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-    kind = KINDS[spec["kind"]]
+    family = families.registered(spec["kind"])
     if given.bfloat16:
-        if not kind.network:
+        if not family.network:
             raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
-        spec["config"][kind.network]["compute_dtype"] = "bfloat16"
+        spec["config"][family.network]["compute_dtype"] = "bfloat16"
     write_spec(folder, spec)
-    parts = families.parts_of(spec["kind"])
-    model = parts.load(folder)
+    model = family.parts.load(folder)
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    signatures = audio_signatures if kind.makes == "sound" else image_signatures
+    signatures = audio_signatures if family.makes == "sound" else image_signatures
     exported = signatures.export_functions(model, allowed_batches=batches, buckets=buckets)
     lines = [f"{given.out}: {', '.join(write_program(folder, spec, exported))}"]
     if given.portable:
-        parts.export_sampler(model, folder / PORTABLE, min(buckets, default=0))
+        family.parts.export_sampler(model, folder / PORTABLE, min(buckets, default=0))
     if not seal(folder, out, given.warm, key, exported.serving):
         lines.append("without warm-up requests: these need the package tensorflow-serving-api")
     return lines

@@ -6,9 +6,9 @@ from typing import Literal
 
 from onepass.bundles.names import is_version
 from onepass.foundation.errors import UserError
+from onepass.foundation.model_spec import SAVED_FILE
 
 FolderKind = Literal["saved", "bundle", "trained"]
-SAVED = "autoregressive.json"  # written by `onepass.save`
 PROGRAMS = ("saved_model.pb", "lowered.pb")  # in bundles
 RUN = "config.json"
 NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # bundles, model folders, runs
@@ -28,8 +28,8 @@ def folder_kind(path: Path) -> FolderKind:
       UserError: the folder has files of two kinds, which would run two different models.
     """
     program = _first(path, PROGRAMS) or _of_version(path)
-    if _first(path, (SAVED,)):
-        _refuse(path, SAVED, program or _first(path, NOT_SAVED))
+    if _first(path, (SAVED_FILE,)):
+        _refuse(path, SAVED_FILE, program or _first(path, NOT_SAVED))
         return "saved"
     if program:
         _refuse(path, program, _first(path, (RUN,)))

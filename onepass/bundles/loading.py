@@ -9,11 +9,11 @@ from onepass.bundles.bundle import FORMAT, SPEC_FILE, Backend, Bundle, Program, 
 from onepass.bundles.declared_program import check_program, without
 from onepass.bundles.errors import shorten_text
 from onepass.bundles.folder_kind import folder_kind, versions_of
-from onepass.bundles.kinds import KINDS
 from onepass.bundles.manifest import verify
 from onepass.bundles.names import check_folder
 from onepass.bundles.own_spec import ROWS, check_own_spec
 from onepass.bundles.signature import COMPILED, PLAIN
+from onepass.families import known_kinds, registered
 from onepass.foundation.errors import UserError
 from onepass.foundation.plain_files import read_plain
 
@@ -53,7 +53,7 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
 def make_bundle(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> Bundle:
     """Return the bundle of a program; raise UserError if model.json does not describe its model."""
     try:
-        if not KINDS[spec["kind"]].makes:
+        if registered(spec["kind"]).makes == "arrays":
             check_own_spec(folder, spec, signatures_of(spec))
         return Bundle(folder, spec, program, backend)
     except UserError:
@@ -91,8 +91,8 @@ def read_spec(folder: Path) -> dict[str, Any]:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(spec, dict) or spec.get("kind") not in KINDS:
-        raise UserError(f"{path} must have a `kind` among {', '.join(KINDS)}.")
+    if not isinstance(spec, dict) or spec.get("kind") not in known_kinds():
+        raise UserError(f"{path} must have a `kind` among {', '.join(known_kinds())}.")
     serving = spec.get("serving")
     if not isinstance(serving, dict):
         quoted = shlex.quote(str(folder))

@@ -5,17 +5,18 @@ program; for a student, within one 16-bit step.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onepass import families
 from onepass.bundles.condition_inputs import FRAMES
-from onepass.bundles.kinds import KINDS
 from onepass.bundles.requests import Request
 from onepass.bundles.signature import SOUND, SPEAKER, Arrays
 from onepass.foundation.errors import UserError
+from onepass.replicator.training.family import ModelFamily
 
 
 class Engine:
@@ -25,11 +26,11 @@ class Engine:
       UserError: a package is missing, or the backend or the model's likelihood is not supported.
     """
 
-    def __init__(self, path: Path, kind: str, sampler: Callable[[], Any], backend: str) -> None:
+    def __init__(self, path: Path, family: ModelFamily, backend: str) -> None:
         try:
             from distill.model import load
 
-            self._generation: Any = sampler()
+            self._generation: Any = family.sampler and family.sampler()
             loaded = load(path)
             if backend != "numba":
                 self._generation.check_backend(backend)
@@ -37,7 +38,7 @@ class Engine:
             raise UserError(f"The engine `numba` needs the package {error.name}.") from error
         self._backend = backend
         self._network, self._hop = loaded.network, loaded.front.hop_samples
-        self._draws_levels = not KINDS[kind].is_fast
+        self._draws_levels = not family.is_fast
         if self._draws_levels and not self._generation.is_known(self._network):
             raise UserError(f"The engine `numba` does not support the likelihood of {path}.")
 
@@ -113,9 +114,9 @@ def prepare() -> None:
         import distill.model  # noqa: F401 - for `Engine`
         from distill.cpu.engine import compile_kernels
 
-        for kind in KINDS.values():
-            if kind.sampler:
-                kind.sampler()
+        for family in families.every_family():
+            if family.sampler:
+                family.sampler()
         compile_kernels()
 
 
@@ -127,22 +128,22 @@ def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | No
     Raises:
       UserError: the engine is requested but not available.
     """
-    kind = KINDS[spec["kind"]]
+    family = families.registered(spec["kind"])
     compiled = backend.startswith("numba")
-    if compiled and not (kind.sampler and (kind.is_fast or backend == "numba")):
+    if compiled and not (family.sampler and (family.is_fast or backend == "numba")):
         makers = "WaveNets and their students" if backend == "numba" else "students"
         raise UserError(f"{path}: the engine `{backend}` is for {makers}.")
-    if not kind.sampler or backend == "tensorflow" or (backend == "auto" and not kind.is_fast):
+    if not family.sampler or backend == "tensorflow" or (backend == "auto" and not family.is_fast):
         return None
-    is_float32 = spec["config"][kind.network]["compute_dtype"] == "float32"
+    is_float32 = spec["config"][family.network]["compute_dtype"] == "float32"
     if compiled:
         if not is_float32:
             raise UserError(f"The engine `{backend}` needs float32, {path} has another type.")
-        return Engine(path, spec["kind"], kind.sampler, backend)
+        return Engine(path, family, backend)
     import tensorflow as tf
 
     if not is_float32 or tf.config.list_physical_devices("GPU"):
         return None
     with contextlib.suppress(UserError):
-        return Engine(path, spec["kind"], kind.sampler, "numba")
+        return Engine(path, family, "numba")
     return None

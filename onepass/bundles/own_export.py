@@ -17,11 +17,8 @@ from onepass.bundles.functions import Exported
 from onepass.bundles.manifest import private_key
 from onepass.bundles.names import check_folder
 from onepass.bundles.own_conditions import Conditions, Entries
-from onepass.bundles.own_draws import drawn_again, drawn_from_noise
 from onepass.bundles.own_prompts import offer_prompts, offer_prompts_of_shape
 from onepass.bundles.own_signatures import (
-    StreamingAutoregressive,
-    StreamingFlows,
     element_type,
     elements_of,
     of_shape,
@@ -34,6 +31,7 @@ from onepass.bundles.writing import (
     seal,
     write_program,
 )
+from onepass.families import of_kind, parts_of
 from onepass.foundation.allowed_operations import PROGRAM
 from onepass.foundation.arguments import checked_length
 from onepass.foundation.atomic_folders import replacing_folder
@@ -46,13 +44,6 @@ from onepass.storage.save import named_reasons, rate_of, save
 
 LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # sequences with a condition are padded to one of these
 Length = int | Sequence[int] | None
-# For each kind of model, the class that generates its elements one after another.
-STREAMING: dict[str, Any] = {
-    "autoregressive": StreamingAutoregressive,
-    "flow-student": StreamingFlows,
-}
-# For each kind of model, the function that draws again what a bundle has drawn.
-DRAWN: dict[str, Any] = {"autoregressive": drawn_again, "flow-student": drawn_from_noise}
 
 
 def export(
@@ -93,7 +84,8 @@ def export(
       ValueError: the model is of a different kind, or does not fit `length`, `sample_rate_hz` or
         `entries`.
     """
-    if getattr(model, "kind", None) not in STREAMING:
+    family = of_kind(getattr(model, "kind", None))
+    if family is None or family.parts.store is None:
         raise ValueError(
             f"`model` must be an Autoregressive or a FlowStudent, got {type(model).__name__}."
         )
@@ -125,7 +117,7 @@ def _write(
     with replacing_folder(out) as folder, named_reasons("exported"):
         spec, exported = _export_model(assigning_nothing(model), shape, conditions)
         try:
-            live = functools.partial(DRAWN[model.kind], model, conditions)
+            live = functools.partial(parts_of(model.kind).bundled()[1], model, conditions)
             write_program(folder, spec, exported, live)
         except UserError as error:
             start, reason = f"{folder / PROGRAM} ", str(error)
@@ -183,7 +175,7 @@ def _exported_sequences(
     for each in lengths if model.kind == Autoregressive.kind else ():
         model.check_length((each,))  # the shortest first, as it is the cheapest to check
     try:
-        streaming = STREAMING[model.kind](model, lengths[-1], conditions)
+        streaming = parts_of(model.kind).bundled()[0](model, lengths[-1], conditions)
     except (NotCausalError, UnsupportedNetworkError) as error:
         if model.kind != "autoregressive" or model.sample_rate_hz is not None:
             raise UserError(f"The model cannot be exported: it has no step: {error}") from error

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from distill.families import FAMILIES, of_presets
 from onepass.command.compress_arguments import CompressArguments, DecompressArguments
 from onepass.command.quickstart_arguments import QuickstartArguments
 from onepass.command.sample.command import KINDS
+from onepass.families import every_family, of_presets
 from onepass.models import list_models
 
 
@@ -63,4 +63,4 @@ def _of_models(arguments_of: Callable[[str], Any]) -> Any:
 
 def _evaluations() -> dict[str, type]:
     """Return the option class of `evaluate` for models of "sound" and of "images"."""
-    return {family.makes: family.evaluation for family in FAMILIES}
+    return {family.makes: family.evaluation for family in every_family()}

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distill.families import of_kind, of_presets
 from onepass.command.arguments import choose_argument
+from onepass.families import of_kind, of_presets
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import kind_of
 from onepass.planning.arguments import PlanArguments, check

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onepass.command.arguments import choose_argument, parse
 from onepass.command.standard_streams import say_error, watched_output
@@ -18,6 +18,9 @@ from onepass.foundation.errors import FAILURE, UserError, exit_status
 from onepass.foundation.heartbeat import heartbeat
 from onepass.foundation.interrupt import Interrupted, signals_interrupt
 from onepass.foundation.server_address import is_url
+
+if TYPE_CHECKING:
+    from onepass.replicator.training.family import ModelFamily
 
 VERBS = {
     "quickstart": "speech, images and training with shipped models, in a few minutes",
@@ -147,7 +150,7 @@ def _distill(rest: list[str]) -> int:
 
 def _of_preset(verb: str, needed: str, rest: list[str]) -> int:
     """Run the training verb for the preset named in `rest`, and return the exit status."""
-    from distill.families import of_presets
+    from onepass.families import of_presets
     from onepass.replicator.training.family import run_training
 
     families = of_presets(verb)
@@ -180,16 +183,10 @@ def _pipeline(rest: list[str]) -> int:
 def _evaluate(rest: list[str]) -> int:
     if rest and rest[0] in HELP:
         return _help_of_models("evaluate", "[--data DIR] [--json]")
-    kind = _kind_of_model(rest)
-    if kind == "arrays":
-        from onepass.command.array_evaluation import run_evaluate as run_on_arrays
-
-        return run_on_arrays(rest, parse_for_tensorflow)
-    from distill.families import FAMILIES, of_model
+    from onepass.models import family_of
     from onepass.replicator.training.family import run_evaluate
 
-    likely = next(family for family in FAMILIES if family.makes == kind)
-    return run_evaluate(of_model, likely, rest, parse_for_tensorflow)
+    return run_evaluate(family_of, _family_of_model(rest), rest, parse_for_tensorflow)
 
 
 def _sample(rest: list[str]) -> int:
@@ -199,7 +196,7 @@ def _sample(rest: list[str]) -> int:
         return run_served(rest, parse)
     if rest and rest[0] in HELP:
         return _help_of_models("sample", "--out DIR [--num N] [--seed S]", REMOTE_HELP)
-    return run_sample(_kind_of_model(rest), rest, parse, _import_tensorflow_quietly)
+    return run_sample(_family_of_model(rest).makes, rest, parse, _import_tensorflow_quietly)
 
 
 def _compress(rest: list[str]) -> int:
@@ -244,12 +241,13 @@ def _help_of_models(verb: str, needed: str, more: str = "") -> int:
     return 0
 
 
-def _kind_of_model(words: list[str]) -> str:
-    """Return what the first model named in `words` makes; "sound" if none of them is a model."""
-    from onepass.models import makes_of
+def _family_of_model(words: list[str]) -> "ModelFamily":
+    """Return the family of the first model named in `words`; students if none of them is one."""
+    from onepass import families
+    from onepass.models import family_of
 
-    kinds = map(makes_of, [*_positional(words), *words])
-    return next(filter(None, kinds), "sound")
+    found = filter(None, map(family_of, [*_positional(words), *words]))
+    return next(found, None) or families.registered(families.STUDENT)
 
 
 def _positional(words: list[str]) -> list[str]:

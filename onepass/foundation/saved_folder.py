@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from onepass.foundation.errors import UserError
+from onepass.foundation.model_spec import SAVED_FILE as SPEC_FILE
 from onepass.foundation.plain_files import read_plain
 
-SPEC_FILE = "autoregressive.json"
 # A model that replaces another one is written to the name that the other one does not have.
 PROGRAM_FOLDERS = ("program", "program.new")
 MOST_SPEC_BYTES = 2**24

@@ -11,6 +11,7 @@ from doc_pages import PAGES, blocks, lines
 from processes import ROOT
 
 import onepass
+from onepass import families
 from onepass.command import verbs as command
 from onepass.command.arguments import UsageError, parse
 from onepass.command.sample.command import KINDS
@@ -61,8 +62,9 @@ def understood(monkeypatch):
 
 def of_any_kind(words, understood, monkeypatch):
     """True if a model of sound, of images or of a user's would understand the words."""
-    for makes in ("sound", "images", "arrays"):
-        monkeypatch.setattr("onepass.models.makes_of", lambda word, makes=makes: makes)
+    for kind in ("parallel-wavenet", "pixelcnn", "autoregressive"):
+        family = families.of_kind(kind)
+        monkeypatch.setattr("onepass.models.family_of", lambda word, family=family: family)
         if understood(words):
             return True
     return False
@@ -141,7 +143,7 @@ def test_the_readme_has_a_short_row_for_every_shipped_model_with_its_card():
 
 def test_models_of_the_source_alone_are_in_no_list_but_loaded_by_name():
     pages = ("README.md", "docs/index.md", "onepass/command/quickstart_images.py")
-    helps = ("pixelcnn/command.py", "onepass/command/sample/options.py")
+    helps = ("pixelcnn/family.py", "onepass/command/sample/options.py")
     for shown in (*((ROOT / page).read_text(encoding="utf-8") for page in pages + helps), *SHIPPED):
         assert not any(name in shown for name in SOURCE_ONLY)
     for name in SOURCE_ONLY:

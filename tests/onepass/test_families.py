@@ -8,7 +8,7 @@ import pytest
 from toy_family import TOY
 
 import onepass
-from distill import families
+from onepass import families
 from onepass.foundation.metrics import read_metrics
 from onepass.replicator.portable import run as portable_run
 
@@ -17,7 +17,7 @@ from onepass.replicator.portable import run as portable_run
 def registered(monkeypatch):
     """The toy family, registered while the test runs."""
     monkeypatch.setattr(families, "FAMILIES", list(families.FAMILIES))
-    families.register(TOY)
+    families.register(TOY, "toy")
 
 
 @pytest.fixture
@@ -38,6 +38,22 @@ def test_a_family_of_ones_own_trains_resumes_and_is_evaluated(registered, words,
     assert figures["data"] == words[-1] and 5.0 < figures["bits"] < 8.0
     assert onepass.main(["evaluate", run]) == 0
     assert capsys.readouterr().out == f"{figures['bits']:.3f} bits\n"
+
+
+def test_its_run_is_loaded_sampled_and_exported_by_the_command(registered, words, tmp_path, capsys):
+    run, out, bundle = str(tmp_path / "run"), tmp_path / "out", tmp_path / "models/toy/1"
+    assert onepass.main([*words, "--workdir", run]) == 0
+    drawn = onepass.load(run).sample(2, 5, seed=3)
+    asked = ["sample", run, "--num", "2", "--length", "5", "--seed", "3", "--out", str(out)]
+    assert onepass.main(asked) == 0
+    assert len({*drawn.ravel()}) > 1
+    np.testing.assert_array_equal(np.load(out / "sample_3.npy"), drawn)
+    assert onepass.main(["export", run, "--length", "5", "--out", str(bundle)]) == 0
+    np.testing.assert_array_equal(onepass.load(bundle).sample(2, 5, seed=3), drawn)
+    capsys.readouterr()
+    assert onepass.main(["export", run, "--bfloat16", "--out", str(bundle)]) == 2
+    refused = f"`--bfloat16` is not for {run}, a model of arrays.\n"
+    assert capsys.readouterr().err.endswith(refused)
 
 
 def test_its_step_and_its_sampler_are_exported(registered, words, tmp_path):
@@ -64,14 +80,18 @@ def test_its_help_lists_it_beside_the_others(registered, capsys):
 
 def test_two_families_have_no_name_in_common(registered):
     with pytest.raises(ValueError, match="names of its own, got toy"):
-        families.register(TOY)
+        families.register(TOY, "toy")
+    with pytest.raises(ValueError, match="names of its own, got toy-smoke"):
+        families.register(TOY, "toys")
     with pytest.raises(ValueError, match="of a registered family, got 'toys'"):
         families.parts_of("toys")
 
 
 def test_every_kind_of_the_library_has_one_family_that_loads_it():
-    kinds = [kind for kind in ("wavenet", "parallel-wavenet", "pixelcnn", "multiscale")]
-    assert [families.of_kind(kind).makes for kind in kinds] == ["sound"] * 2 + ["images"] * 2
+    kinds = ["wavenet", "pixelcnn", "multiscale", "parallel-wavenet", "autoregressive"]
+    assert families.known_kinds() == [*kinds, "flow-student"]
+    makes = ["sound", "images", "images", "sound", "arrays", "arrays"]
+    assert [families.of_kind(kind).makes for kind in families.known_kinds()] == makes
     assert [families.of_kind(kind) for kind in ("toy", None, ["pixelcnn"])] == [None] * 3
     assert families.of_model("shipped-digits") is families.of_kind("multiscale")
     assert families.of_model("shipped-teacher") is families.of_kind("wavenet")

@@ -14,7 +14,7 @@ from processes import ROOT
 import onepass
 from onepass.bundles.bundle import Bundle
 from onepass.foundation.errors import UserError
-from onepass.models import makes_of
+from onepass.models import family_of
 from onepass.remote_model import RemoteModel
 from pixelcnn.shipped import dev_images
 from wavenet import shipped
@@ -183,21 +183,21 @@ def test_the_digits_by_flows_are_those_of_its_card_and_have_the_other_scales_of_
     [("multiscale", "images"), ("wavenet", "sound"), ("flow-student", "arrays"), ("new", "sound")],
 )
 def test_a_folder_of_versions_makes_what_its_bundles_make(kind, makes, tmp_path):
-    assert makes_of(tmp_path) is None
+    assert family_of(tmp_path) is None
     for version in ("1", "2"):
         (tmp_path / version).mkdir()
         (tmp_path / version / "model.json").write_text(json.dumps({"kind": kind}))
-    assert makes_of(tmp_path) == makes
-    assert makes_of(tmp_path / "2") == makes
+    assert family_of(tmp_path).makes == makes
+    assert family_of(tmp_path / "2").makes == makes
 
 
 # What a fresh process runs, and the packages of which it may import no module.
 CLOSURES = {
     "import distill.any_teacher": ("wavenet", "pixelcnn", "serving"),
-    "onepass.load({saved!r})": ("serving",),
-    "onepass.load('shipped-digits')": ("serving",),
-    "onepass.load('shipped-kathleen')": ("serving",),
-    "onepass.load('shipped-teacher')": ("serving",),
+    "onepass.load({saved!r})": ("wavenet", "pixelcnn", "serving"),
+    "onepass.load('shipped-digits')": ("wavenet", "distill", "serving"),
+    "onepass.load('shipped-kathleen')": ("pixelcnn", "serving"),
+    "onepass.load('shipped-teacher')": ("pixelcnn", "distill", "serving"),
 }
 
 

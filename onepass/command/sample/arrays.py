@@ -64,8 +64,7 @@ def _levels(model: Any) -> int:
     """Return the number of values that an integer element can take; 0 if elements are real."""
     from onepass.bundles.own_signatures import elements_of
 
-    spec = getattr(model, "spec", None)
-    elements = elements_of(model) if spec is None else spec["elements"]
+    elements = getattr(model, "spec", {}).get("elements") or elements_of(model)
     return elements["levels"] if elements["dtype"] == "int32" else 0
 
 

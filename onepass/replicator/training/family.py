@@ -1,7 +1,7 @@
 """Descriptions of model families, and the command-line verbs that work with any family.
 
-Families are registered in `distill.families`. Their functions import TensorFlow only when called,
-so help texts appear without a delay.
+`onepass.families` has the table of all families. Their functions import TensorFlow only when
+called, so help texts appear without a delay.
 """
 
 import dataclasses
@@ -26,6 +26,10 @@ def _refuse_planning(_: Any) -> Any:
     raise UserError("The step cannot be planned without its teacher or data.")
 
 
+def _refuse(*_: Any) -> Any:
+    raise UserError("No command trains models of this kind.")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
     """The functions of a family of models, whose modules need TensorFlow.
@@ -39,17 +43,22 @@ class Parts:
       card: function from the contents of model.json to the text of the model card.
       export_sampler: function that writes a model's sampler to a folder as functions for JAX; its
         third argument is the shortest length in frames, 0 for any.
+      store: module with `save` and `load` of the folders of `onepass.save`.
+      bundled: function that returns the class that generates a user's model in a bundle, element by
+        element, and the function that draws again what the bundle has drawn.
       config_from: function from the contents of config.json to the configuration.
       trainable: function from a configuration to its training step, a `Trainable`, for planning.
     """
 
-    recipe: "Callable[[str, Any], Recipe]"
-    load: Callable[[Path], Any]
+    load: Callable[..., Any]
     evaluate: Callable[[Any, Any, Any], dict]
     report: Callable[[dict], str]
-    measure: "Callable[[ExportArguments, dict], Measured]"
-    card: Callable[[dict], str]
-    export_sampler: Callable[[Any, Path, int], None]
+    recipe: "Callable[[str, Any], Recipe]" = _refuse
+    measure: "Callable[[ExportArguments, dict], Measured]" = _refuse
+    card: Callable[[dict], str] = _refuse
+    export_sampler: Callable[[Any, Path, int], None] = _refuse
+    store: Any = None
+    bundled: Callable[[], tuple[Any, Any]] = _refuse
     config_from: Callable[[dict], Any] = _refuse_planning
     trainable: Callable[[Any], Any] = _refuse_planning
 
@@ -59,9 +68,8 @@ class ModelFamily:
     """A description of a family of models for the commands.
 
     Attributes:
-      verb: the verb that trains the family, "train" or "distill".
-      makes: what the models make, "sound" or "images".
-      kinds: names of the models' kinds in config.json and model.json.
+      makes: what the models make, "sound", "images" or "arrays".
+      verb: the verb that trains the family, "train" or "distill"; "": none does.
       presets: the configurations, by name.
       options: function from a preset's name to the class of its training options, a
         `TrainingOptions` whose first two fields are the data (or teacher) and the config.
@@ -73,23 +81,35 @@ class ModelFamily:
       load_parts: function that imports TensorFlow and returns the functions that need it.
       detected: function from a configuration and the command-line arguments to further arguments
         that the data require.
+      network: section of the configuration with the `compute_dtype` of the network; "": the models
+        draw in float32.
+      sampler: function that returns the module with the sampler that Numba compiles; None: there is
+        none.
+      is_fast: whether that sampler is faster than a bundle's program if there is no accelerator.
     """
 
-    verb: str
     makes: str
-    kinds: tuple[str, ...]
-    presets: Mapping[str, Preset]
-    options: Callable[[str], Any]
-    score: Callable[[Any], str]
     evaluation: type
-    training_data: Callable[[Path], Path | str]
     load_parts: Callable[[], Parts]
+    verb: str = ""
+    presets: Mapping[str, Preset] = dataclasses.field(default_factory=dict)
+    options: Callable[[str], Any] = _refuse
+    score: Callable[[Any], str] = _refuse
+    training_data: Callable[[Path], Path | str] = _refuse
     detected: Callable[[Any, list[str]], list[str]] = lambda config, words: []
+    network: str = ""
+    sampler: Callable[[], Any] | None = None
+    is_fast: bool = False
 
     @functools.cached_property
     def parts(self) -> Parts:
         """The functions that need TensorFlow."""
         return self.load_parts()
+
+    def load(self, path: Path, given: Any) -> Any:
+        """Load a model, with the trust that the options of a command put into its program."""
+        trust = {"trust": True} if getattr(given, "trust", False) else {}
+        return self.parts.load(path, **trust)
 
 
 def run_training(
@@ -158,9 +178,10 @@ def run_evaluate(
     given.check()
     found = family_of(given.model)
     family = found if found is not None and found.evaluation is likely.evaluation else likely
-    model = family.parts.load(given.model)
+    model = family.load(given.model, given)
     data = given.data or family.training_data(given.model)
-    named = {"model": str(given.model), "step": model.spec.get("step"), "data": str(data)}
+    step = {"step": model.spec.get("step")} if family.presets else {}
+    named = {"model": str(given.model), **step, "data": str(data)}
     figures = named | family.parts.evaluate(given, model, data)
     print(json.dumps(figures, indent=2) if given.as_json else family.parts.report(figures))
     return 0

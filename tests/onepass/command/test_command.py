@@ -20,8 +20,8 @@ from runs import NEVER, TINY, eagerly, looped, newest, options, recordings, unev
 import distill.presets
 import onepass
 import onepass.command.verbs
-from distill.command import DistillArguments
 from distill.config import StudentConfig
+from distill.family import DistillArguments
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from onepass.command.quickstart_arguments import QuickstartArguments
 from onepass.command.sample import options as samples
@@ -29,11 +29,11 @@ from onepass.command.sample.sound import SoundHere
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from pixelcnn import card
-from pixelcnn import command as image_command
 from pixelcnn import config as image_config
+from pixelcnn import family as image_family
 from pixelcnn.networks.config import FactorConfig
 from pixelcnn.presets import PRESETS as IMAGE_PRESETS
-from wavenet import command, evaluation_callback, training
+from wavenet import evaluation_callback, family, training
 from wavenet.config import WaveNetConfig
 from wavenet.data import audio
 from wavenet.network import WaveNet
@@ -189,15 +189,15 @@ def test_help_says_the_default_of_every_option(capsys, words):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(command.TrainArguments, command.EvaluateArguments),
+        *(family.TrainArguments, family.EvaluateArguments),
         *(TrainConfig, DataConfig, WaveNetConfig, OptimizerConfig, LoopConfig),
         *(DistillArguments, DistillConfig, StudentConfig, LossConfig, ClipConfig),
         QuickstartArguments,
         *(samples.Options, samples.Served, samples.Sounds, samples.SoundOptions),
         *(samples.ServedSoundOptions, samples.Images, samples.ImageOptions, samples.Arrays),
         *(samples.ArrayOptions, samples.ServedArrayOptions),
-        *(image_command.PixelCNNArguments, image_command.MultiscaleArguments),
-        *(image_command.EvaluateArguments, card.ExportArguments),
+        *(image_family.PixelCNNArguments, image_family.MultiscaleArguments),
+        *(image_family.EvaluateArguments, card.ExportArguments),
         *(image_config.ImageRules, image_config.DataConfig, image_config.PixelCNNTrainConfig),
         image_config.MultiscaleTrainConfig,
         *(image_config.OutputConfig, image_config.ConditioningConfig, image_config.PixelCNNConfig),

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, get_type_hints
 
 import pytest
@@ -60,7 +61,7 @@ def with_toy(request, monkeypatch, tmp_path):
     )
     monkeypatch.setattr(command, "_model_here", lambda makes, given: Model())
     monkeypatch.setattr(remote_model, "RemoteModel", Model)
-    monkeypatch.setattr("onepass.models.makes_of", lambda word: makes)
+    monkeypatch.setattr("onepass.models.family_of", lambda word: SimpleNamespace(makes=makes))
     place = URL if makes.startswith("served") else "here"
     return ["sample", place, "--out", str(tmp_path / "out"), *NEEDED.get(makes, ())], seen
 

@@ -1,18 +1,18 @@
-"""Options of `onepass distill` for audio students, and their model family.
+"""The family of students of sound: the options of `onepass distill`, and their `ModelFamily`.
 
 TensorFlow is imported only where it is used, so that help texts appear at once.
 """
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from distill.presets import KIND, PRESETS, DistillConfig
+from distill.presets import PRESETS, DistillConfig
 from onepass.replicator.training.command import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
-from wavenet.command import EvaluateArguments, listening_page, training_data
+from wavenet.family import EvaluateArguments, listening_page, training_data
 
 if TYPE_CHECKING:
     from distill.training import StudentRecipe
@@ -65,6 +65,12 @@ def _evaluate_student(given: EvaluateArguments, model: "Trained", data: Path) ->
         return evaluate(model, teacher, corpus, page, peers=peers, others=others, **options)
 
 
+def _sampler() -> Any:
+    from distill import generation
+
+    return generation
+
+
 def _parts() -> Parts:
     from distill import card, evaluation, model, portable
 
@@ -82,11 +88,13 @@ def _parts() -> Parts:
 STUDENT = ModelFamily(
     verb="distill",
     makes="sound",
-    kinds=(KIND,),
     presets=PRESETS,
     options=lambda preset: DistillArguments,
     score=lambda config: "best STFT distance + KL {:.3f}",
     evaluation=EvaluateArguments,
     training_data=training_data,
     load_parts=_parts,
+    network="student",
+    sampler=_sampler,
+    is_fast=True,
 )

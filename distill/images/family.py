@@ -1,4 +1,4 @@
-"""Options of `onepass distill` for image models, and the model family of the students."""
+"""The family of students of images: the options of `onepass distill`, and their `ModelFamily`."""
 
 import dataclasses
 from pathlib import Path
@@ -11,7 +11,7 @@ from distill.images.presets import PRESETS
 from onepass import shipped
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.command import TrainingOptions
-from pixelcnn.command import IMAGES, training_data
+from pixelcnn.family import IMAGES, training_data
 
 if TYPE_CHECKING:
     from distill.images.training import ImageStudentRecipe

@@ -1,4 +1,4 @@
-"""Command-line options for WaveNet models, and their `ModelFamily`.
+"""The family of WaveNets: the options of their commands, and their `ModelFamily`.
 
 TensorFlow is imported only where it is used, so that `--help` is fast.
 """
@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -16,7 +16,7 @@ from onepass.replicator.training.command import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet import shipped
 from wavenet.dev_parts import DevPart
-from wavenet.presets import KIND, PRESETS, TrainConfig, config_from
+from wavenet.presets import PRESETS, TrainConfig, config_from
 
 if TYPE_CHECKING:
     from onepass.trained import Trained
@@ -143,6 +143,12 @@ def evaluate_model(given: EvaluateArguments, model: "Trained", data: Path) -> di
         return evaluate(model, corpus, copies, given.seed, given.split, given.temperatures, page)
 
 
+def _sampler() -> Any:
+    from wavenet.samplers import generation
+
+    return generation
+
+
 def _parts() -> Parts:
     from wavenet import card, evaluation, model, portable, training
 
@@ -162,11 +168,12 @@ def _parts() -> Parts:
 WAVENET = ModelFamily(
     verb="train",
     makes="sound",
-    kinds=(KIND,),
     presets=PRESETS,
     options=lambda preset: TrainArguments,
     score=lambda config: "best dev {:.3f} bits/sample",
     evaluation=EvaluateArguments,
     training_data=training_data,
     load_parts=_parts,
+    network="network",
+    sampler=_sampler,
 )

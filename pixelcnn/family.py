@@ -1,4 +1,4 @@
-"""Command-line options for image models, and their `ModelFamily`."""
+"""The family of image models: the options of their commands, and their `ModelFamily`."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,7 @@ from onepass.replicator.training.command import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from onepass.shipped import FOLDERS
 from pixelcnn import shipped
-from pixelcnn.config import KINDS, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -217,7 +217,6 @@ def _parts() -> Parts:
 IMAGES = ModelFamily(
     verb="train",
     makes="images",
-    kinds=tuple(KINDS),
     presets=PRESETS,
     options=arguments_of,
     score=lambda config: "best dev {:.3f} bits/dim",
