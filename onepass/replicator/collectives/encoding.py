@@ -40,11 +40,7 @@ def is_ordered(dtype: tf.DType) -> bool:
 def sum_as_numbers(
     tensors: list[tf.Tensor], sum_over_replicas: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
 ) -> list[tf.Tensor]:
-    """Return the sums of tensors of any numeric dtype.
-
-    Half precision is summed in float32 and rounded once; integers wrap around. `sum_over_replicas`
-    returns the sums of a list of float32, float64 or int64 tensors.
-    """
+    """Return sums of numeric tensors: half precision in float32, rounded once; integers wrap."""
     sums = sum_over_replicas([_to_numbers(tensor) for tensor in tensors])
     return [_from_numbers(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
 
@@ -64,10 +60,7 @@ def _from_numbers(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def to_bits(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the bits of the tensor as int64, which a sum with zeros leaves unchanged.
-
-    A dtype without such an encoding raises ValueError; for strings, call `to_bytes` first.
-    """
+    """Return the bits of a tensor (not of strings) as int64, which a sum with zeros keeps."""
     if tensor.dtype in _SAME_BITS:
         tensor = tf.bitcast(tensor, _SAME_BITS[tensor.dtype])
     if tensor.dtype != tf.int64 and tensor.dtype not in _INTEGERS:

@@ -131,10 +131,7 @@ def broadcast_from(source: int) -> Primitive:
 def _bits_summed(
     replicator: Replicas, tensors: Tensors, prepare: Callable[[tf.Tensor], tf.Tensor]
 ) -> Tensors:
-    """Return the sums over replicas of `prepare(bits)`; exact for every dtype, even -0.0 and NaN.
-
-    `prepare` makes every element zero on all replicas but one.
-    """
+    """Return exact sums over replicas of `prepare(bits)`, zero on all replicas but one."""
     strings = [tensor.dtype == tf.string for tensor in tensors]
     if any(strings):
         width = _longest(replicator, [t for t in tensors if t.dtype == tf.string])
@@ -156,8 +153,6 @@ def _own_row(tensor: tf.Tensor, replica_id: tf.Tensor, num_replicas: int) -> tf.
 
 
 def _with_gradient(tensors: Tensors, forward: Map, backward: Map) -> Tensors:
-    """Return `forward` of the tensors, with `backward` as its gradient."""
-
     @tf.custom_gradient
     def exchange_tensors(*some: tf.Tensor) -> tuple[Tensors, Callable[..., Tensors]]:
         return forward(list(some)), lambda *upstream: backward(list(upstream))

@@ -25,16 +25,7 @@ the exit status. Ctrl-C, SIGTERM and SIGHUP are forwarded, so training saves and
 def run(
     arguments: list[str], parse: Callable[..., LaunchArguments], own_program: Sequence[str]
 ) -> int:
-    """Run `onepass launch ARGUMENTS` and return the exit status.
-
-    Args:
-      arguments: command-line arguments after `launch`.
-      parse: function that parses arguments into a dataclass.
-      own_program: the command that runs this installation of onepass, as a list of strings.
-
-    Raises:
-      UserError: an argument is invalid, there is no command, or it cannot be run.
-    """
+    """Run `onepass launch ARGUMENTS`; `own_program` is the command of this installation."""
     own, command = _split(arguments)
     given = parse(LaunchArguments, own, "onepass launch", description=DESCRIPTION)
     if not command:
@@ -82,7 +73,6 @@ def _shape(given: LaunchArguments) -> Shape:
 
 
 def _commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> str:
-    """Return the command lines for the machines at these addresses, HOST:PORT."""
     lines = []
     for task in shape.tasks(addresses):
         lines += [f"# on {task.address}: {task.name}"]
@@ -91,10 +81,6 @@ def _commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) ->
 
 
 def _runnable(command: Sequence[str], own_program: Sequence[str]) -> list[str]:
-    """Return the command, with the program `onepass` replaced by this installation.
-
-    Raise UserError if there is no such program, or the system is not Linux.
-    """
     if not sys.platform.startswith("linux"):
         raise UserError("`onepass launch` runs processes on Linux only; --hosts works everywhere.")
     if command[0] in OWN_PROGRAMS[:1]:

@@ -74,7 +74,6 @@ class Reaper:
             self._terminate()
 
     def _terminate(self) -> None:
-        """Send SIGTERM unless a signal was forwarded, and set the time for SIGKILL."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._grace_seconds
         if not self._was_signalled:
@@ -116,7 +115,6 @@ def descendants() -> list[int]:
 
 
 def _start_process(command: list[str], restored: list[signal.Signals]) -> int:
-    """Start the command in its own process group with default signal handlers; return its id."""
     reaper, process = os.getpid(), os.fork()
     if process:
         with contextlib.suppress(OSError):  # the child may have done so already
@@ -144,7 +142,6 @@ def _send(process: int, number: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Call prctl(2); do nothing on systems without it."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

@@ -14,11 +14,10 @@ MAX_LINE_BYTES = 1 << 20  # longer lines are split
 
 
 class SupervisedProcess:
-    """The process that runs a task's command.
+    """The process that runs a task's command, with TF_CONFIG and `environment` around it.
 
-    The command's environment contains TF_CONFIG and the variables in `environment`. When the
-    launcher ends, the command has `grace_seconds` between SIGTERM and SIGKILL. If `log_folder` is
-    given, output is also appended to a file in it.
+    When the launcher ends, the command has `grace_seconds` between SIGTERM and SIGKILL. Output is
+    also appended to a file in `log_folder`, if given.
     """
 
     def __init__(
@@ -80,10 +79,7 @@ class SupervisedProcess:
             os.write(self._reaper.stdin.fileno(), b"k")  # type: ignore[union-attr]
 
     def lines(self, is_last: bool = False) -> list[bytes]:
-        """Return the lines written since the last call, prefixed with the task's name.
-
-        If `is_last`, read to the end, and include an unfinished line.
-        """
+        """Return new lines, prefixed with the task's name, and if `is_last` an unfinished one."""
         data = self._unfinished
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(self.fileno(), 1 << 16):

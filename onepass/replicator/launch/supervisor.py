@@ -23,13 +23,7 @@ SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
 class _ClusterRun:
     """The state of one run of the cluster, with a process per task.
 
-    Attributes:
-      processes: the processes of all tasks.
-      failed: the first task that ended unexpectedly.
-      killed: the tasks that were killed because they did not end in time.
-      signal_name: name of the signal that was forwarded.
-      term_at, kill_at: times on the monotonic clock at which running tasks get SIGTERM and SIGKILL.
-      is_ending_servers: whether SIGTERM has been sent to the servers because no task needs them.
+    `term_at` and `kill_at`, monotonic times, are when running tasks get SIGTERM and SIGKILL.
     """
 
     processes: list[SupervisedProcess]
@@ -42,7 +36,6 @@ class _ClusterRun:
 
     @property
     def is_done(self) -> bool:
-        """True if all tasks that end on their own have succeeded."""
         return all(p.status == 0 for p in self.processes if not p.task.serves)
 
     @property
@@ -57,10 +50,7 @@ class _ClusterRun:
 
 
 class Supervisor:
-    """Runs a cluster until it has finished, with restarts.
-
-    `make_tasks` returns the tasks of the cluster, the chief first; it is called for every start.
-    """
+    """Runs the cluster of `make_tasks()`, chief first, until it has finished, with restarts."""
 
     def __init__(
         self, make_tasks: Callable[[], list[Task]], command: Sequence[str], given: LaunchArguments
@@ -97,7 +87,6 @@ class Supervisor:
             )
 
     def _poll(self, run: _ClusterRun, stop: StopRequest) -> None:
-        """Print new output, and react to tasks that have ended and signals that have arrived."""
         ready, _, _ = select.select(
             [p for p in run.processes if p.is_running], [], [], POLL_SECONDS
         )
@@ -173,10 +162,6 @@ class Supervisor:
         return run.signal_name is None and self._restarts < self._given.restarts
 
     def _shall_restart(self, run: _ClusterRun) -> bool:
-        """Return whether to restart all tasks, and count the restart.
-
-        This is the case if a signal ended a task or it was killed, and a restart is left.
-        """
         by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
         if not (by_signal or run.killed) or not self._may_restart(run):
             return False
@@ -202,10 +187,7 @@ class Supervisor:
 
 
 def signal_of(status: int) -> signal.Signals | None:
-    """Return the signal that ended a process with this exit status, or None.
-
-    A shell reports signal N as status 128 + N.
-    """
+    """Return the signal that ended a process, for a shell status 128 + N, or None."""
     number = -status if status < 0 else status - SHELL_SIGNAL
     return signal.Signals(number) if number in {s.value for s in signal.Signals} else None
 

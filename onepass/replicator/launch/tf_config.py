@@ -21,13 +21,7 @@ KINDS = ("chief", "worker", "ps")
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One process of a cluster.
-
-    Attributes:
-      kind: chief, worker or ps.
-      index: index of the task among the tasks of its kind.
-      cluster: the addresses, HOST:PORT, of all tasks of each kind.
-    """
+    """One process of a cluster: a chief, worker or ps; `cluster` has all addresses, HOST:PORT."""
 
     kind: str
     index: int
@@ -91,10 +85,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def read_tf_config() -> Task | None:
-    """Return this process's task from TF_CONFIG; None if that is not set.
-
-    Raise UserError if it is invalid.
-    """
+    """Return this process's task from TF_CONFIG, or None without one."""
     text = os.environ.get("TF_CONFIG", "")
     if not text.strip():
         return None
@@ -203,11 +194,7 @@ def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
 
 
 def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
-    """Return, for each task, the environment variables that assign it some of this machine's GPUs.
-
-    Workers get equal numbers of GPUs; if there are fewer GPUs than workers, no worker gets any. The
-    dicts are empty on a machine without GPUs.
-    """
+    """Return each task's variables that share this machine's GPUs equally, or give it none."""
     gpus = visible_gpus()
     if not gpus:
         return [{} for _ in tasks]

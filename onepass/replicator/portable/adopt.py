@@ -18,10 +18,6 @@ def adopt(folder: Path, workdir: Path, keeps: Iterable[str] = ()) -> int:
 
     A missing run directory is created with the exported configuration. Newer metrics are copied,
     too, as are the files in `keeps` that the run lacks.
-
-    Raises:
-      UserError: there is no checkpoint, or it is damaged or does not fit; or the run has a
-        different configuration, is at the same step or a later one, or is in use.
     """
     manifest = read_manifest(folder)
     if "training" not in manifest:
@@ -76,6 +72,5 @@ def _check_arrays(arrays: Arrays, slots: list[dict]) -> None:
 
 
 def _metrics(folder: Path, after: int, until: int) -> str:
-    """Return the lines of a folder's metrics.jsonl with after < step <= until."""
     records = [r for r in read_metrics(folder) if after < r["step"] <= until]
     return "".join(f"{json.dumps(record)}\n" for record in records)

@@ -49,16 +49,9 @@ def export_function(
       fn: a function from tensors by name to tensors by name, which may read variables but must not
         assign any.
       inputs: static shape and dtype of each input, in call order.
-      folder: folder to write to, created if missing; other functions in its manifest are kept.
-      name: name of the function in the manifest and of its files.
-      variables: variables that `fn` may read, by name in the weights file.
       state: variables that `fn` may read and that are not stored; callers pass their values.
       tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
         full float32 precision.
-
-    Raises:
-      ValueError: an input has no static shape or is not used; or `fn` has 64-bit inputs or outputs,
-        contains operations without a portable form, or reads a variable that was not given.
     """
     _check_specs(inputs)
     folder = make_folder(folder)
@@ -96,22 +89,12 @@ def export_training(
     """Write a training step, run.py, batches.py and a checkpoint to a folder, and return it.
 
     Args:
-      folder: folder to write to, created if missing; it must hold no checkpoints.
       state: the variables that a step updates; run.py trains for its `num_steps`.
-      loss_fn: function from a batch to the loss [] and metrics.
-      batch_spec: static shape and dtype of every entry of a batch.
       batch_module: the module that is copied to batches.py. It imports only NumPy, and its
         `open_batches(folder, settings)` returns a function from a step to its batch; if that has
         arguments `shard_index` and `num_shards`, each of several processes draws only its rows.
       batches: the argument `settings` of `open_batches`, as JSON values.
-      config: configuration of the run; `adopt` compares it with the run directory's.
-      changeable: top-level keys of `config` that may differ between the two.
-      frozen: variables that the loss reads but training does not update, by name.
-      tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32.
-
-    Raises:
-      UserError: the folder has checkpoints.
-      ValueError: the step cannot be exported by `export_function`.
+      changeable: top-level keys of `config` that may differ from the run directory's.
     """
     folder = new_folder(folder)
     slots = state.slots()
@@ -183,8 +166,7 @@ def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
 def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
     """Return a pure function from a batch to metrics and new values of all slots.
 
-    The new value of each slot is the output `slot/NAME`. If the loss or the gradient is not finite,
-    the new values are the current ones.
+    New values are the outputs `slot/NAME`, the current ones if loss or gradient is not finite.
     """
 
     def step(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -197,10 +179,7 @@ def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
 
 
 def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variable]) -> dict:
-    """Return the captured variables and constants by name, in order.
-
-    Raise ValueError if a captured variable is not one of `variables`.
-    """
+    """Return the captured variables and constants by name, in order."""
     names = {id(variable.handle): name for name, variable in variables.items()}
     found: dict[str, Any] = {}
     for capture in captures:

@@ -13,13 +13,7 @@ from onepass.replicator.training.training_run import TrainingRun
 
 
 class ExportedRun(TrainingRun):
-    """A run whose step is exported; its run directory, if any, is only read.
-
-    Args:
-      folder: the folder to write, to which the run's files are copied.
-      workdir: the run directory; None, or a directory without a run, means a new run.
-      log: function that receives progress messages.
-    """
+    """A run whose step is exported; its run directory, if any, is only read."""
 
     def __init__(self, folder: Path, workdir: Path | None, log: Callable[[str], None]) -> None:
         known = workdir is not None and (Path(workdir) / "config.json").exists()
@@ -66,17 +60,10 @@ def export_portable(
     Frozen models that the loss reads are stored as variables that never change.
 
     Args:
-      recipe: everything that determines the result of training.
-      folder: the folder to write, which must not contain checkpoints.
       workdir: run directory whose newest checkpoint provides the weights; if it is None or has no
         checkpoints, the weights are initial ones.
-      log: function that receives progress messages.
       tensor_float_32: whether an accelerator may multiply in TensorFloat32; None: the family's
         default. With linear prediction, the loss was not finite after 20 steps on an H100.
-
-    Raises:
-      UserError, DataError, AudioError: the run cannot be exported; the one-line message says what
-        to do.
     """
     run = ExportedRun(folder, workdir, log)
     setup = recipe.set_up(run, recipe.prepare(run))

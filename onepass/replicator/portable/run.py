@@ -43,10 +43,7 @@ Options = argparse.Namespace
 
 
 def load(folder: Path | str, name: str, weights: dict | None = None) -> Callable[..., dict]:
-    """Return the exported function NAME, which takes inputs by keyword and returns a dict.
-
-    Arrays in `weights`, for example the result of `averages`, replace exported variables.
-    """
+    """Return the exported function NAME of inputs by keyword; `weights` replace its variables."""
     described = read_manifest(folder)["functions"][name]
     weights = read_weights(folder, described) | (weights or {})
     captured_values = on_device([weights[variable["name"]] for variable in described["captured"]])
@@ -186,10 +183,7 @@ class Training:
         self.state, self.alive, self._frozen = self.devices.put(start, frozen)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
-        """Dispatch a step, and return its metrics, which stay on the device.
-
-        After a loss or gradient that is not finite, no step changes the state.
-        """
+        """Dispatch a step, unless one was nonfinite; return its metrics, still on the device."""
         self.state, self.alive, metrics = self._advance(
             self.state, self.alive, self._frozen, self.devices.shard(batch)
         )
@@ -273,11 +267,7 @@ def _step_of(line: str) -> float:
 
 
 def train(folder: Path, options: Options, stop_signals: Sequence[str] = ()) -> str:
-    """Train and save, and return why training ended: done, time or a stop signal.
-
-    Raises:
-      UserError: a loss or gradient was not finite; the state before it is saved.
-    """
+    """Train and save, and return why training ended: done, time or a stop signal."""
     training = Training(folder, options)
     first = int(training.state["step"])
     total = training.settings["num_steps"] if options.steps is None else options.steps
@@ -318,7 +308,6 @@ def _steps(
 
 
 def _report_oldest(pending: deque, report: Report) -> bool:
-    """Wait for the oldest step, report it, and return whether it updated the state."""
     step, metrics = pending.popleft()
     if metrics["alive"]:
         report.step(step, metrics)

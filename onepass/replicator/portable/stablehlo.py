@@ -36,13 +36,7 @@ _DTYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """A function lowered to StableHLO.
-
-    Attributes:
-      artifact: portable bytes of a module whose `main` takes the inputs, then the captures.
-      captures: resources and constants that the function reads, in order.
-      outputs: shape and dtype of each output by name, in order.
-    """
+    """A function lowered to StableHLO: a portable module of inputs, then captures, in order."""
 
     artifact: bytes
     captures: list[tf.Tensor]
@@ -52,11 +46,7 @@ class Lowered:
 def lower(
     fn: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]], inputs: dict[str, tf.TensorSpec]
 ) -> Lowered:
-    """Lower a function that assigns no variables to StableHLO; `inputs` are in call order.
-
-    Raises:
-      ValueError: an input or output has no portable dtype, or an operation has no portable form.
-    """
+    """Lower a function to portable StableHLO, or raise ValueError; `inputs` are in call order."""
     names: list[str] = []
 
     @tf.function(jit_compile=True, autograph=False, input_signature=list(inputs.values()))
@@ -139,10 +129,7 @@ def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Varia
 
 
 def portable_text(text: str) -> str:
-    """Return the StableHLO text without source locations (which contain paths) and compiler hints.
-
-    Raise ValueError, which names them, for operations that only one compiler supports.
-    """
+    """Return StableHLO text without locations and hints; raise ValueError if it is not portable."""
     text = "\n".join(line for line in text.splitlines() if not line.startswith("#loc"))
     text = _LOCATION.sub("", text)
     text = _MODULE.sub("module @exported", text)
@@ -161,10 +148,7 @@ def portable_text(text: str) -> str:
 
 
 def signature(text: str) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-    """Return the shapes and dtypes of the inputs and of the outputs of `main`, in order.
-
-    Raise ValueError if there is no function `main` or a dtype is not supported.
-    """
+    """Return the shapes and dtypes of the inputs and of the outputs of `main`, in order."""
     main = _MAIN.search(text)
     if main is None:
         raise ValueError("`text` must hold a function @main.")

@@ -50,11 +50,7 @@ _POLL_SECONDS = 1.0
 
 
 class ParameterServerReplicator(Replicator):
-    """The replicator of `parameter_server`; a step has one replica, the worker that runs it.
-
-    Attributes:
-      num_updates_at_once: number of updates that may be pending; one per worker.
-    """
+    """The replicator of `parameter_server`; a step has one replica, the worker that runs it."""
 
     def __init__(self) -> None:
         super().__init__("parameter_server", is_async=True)
@@ -76,10 +72,7 @@ class ParameterServerReplicator(Replicator):
 
     @contextlib.contextmanager
     def explaining_server_errors(self) -> Iterator[None]:
-        """Convert TensorFlow's errors about a lost parameter server to UserError.
-
-        Compiled steps do this themselves; other code that reads or sets variables needs it.
-        """
+        """Convert errors about a lost server to UserError; compiled steps do this themselves."""
         try:
             yield
         except tf.errors.OpError as error:
@@ -111,10 +104,7 @@ class ParameterServerReplicator(Replicator):
         return outputs
 
     def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:
-        """Add to each variable, atomically, the difference between its new value and the one read.
-
-        Variables that are neither floating-point nor integer are set instead.
-        """
+        """Add, atomically, each number's change since it was read; set other types of variables."""
         for variable, value in zip(variables, values, strict=True):
             value = tf.convert_to_tensor(value, variable.dtype)
             if variable.dtype.is_floating or variable.dtype.is_integer:
@@ -127,11 +117,7 @@ class ParameterServerReplicator(Replicator):
 
 
 class AsynchronousStep:
-    """A compiled step: a call returns the outputs of one update, while others are pending.
-
-    Attributes:
-      num_pending: number of scheduled updates whose outputs have not been returned yet.
-    """
+    """A compiled step: a call returns the outputs of one update, while others are pending."""
 
     def __init__(self, replicator: ParameterServerReplicator, step_fn: StepFn, steps_per_call: int):
         self._replicator, self._step_fn = replicator, step_fn
@@ -153,7 +139,6 @@ class AsynchronousStep:
 
         Raises:
           tf.errors.OutOfRangeError: no batch is left and no update is pending.
-          UserError: a parameter server has ended, or processes have not answered for too long.
         """
         for made in range(self._steps_per_call):
             left = None if max_pending is None else max_pending - made
@@ -248,11 +233,9 @@ class _Answers:
         self.begin()
 
     def begin(self) -> None:
-        """Start a wait: measure the silence of every process from this moment."""
         self._last = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
 
     def check(self) -> None:
-        """Raise UserError if a server has ended or a process has been silent for too long."""
         for index, address in enumerate(self._servers):
             if not accepts_connections(address):
                 raise UserError(_server_gone(index, address))
@@ -331,10 +314,6 @@ def _check_task(task: Task | None) -> Task:
 
 
 def _without_absent_workers(task: Task) -> Task:
-    """Wait for all workers to start, and return the task without the workers that have not.
-
-    Raise UserError if a parameter server, or every worker, has not started.
-    """
     workers, available = task.cluster["worker"], available_workers(task)
     absent = [address for index, address in enumerate(workers) if index not in available]
     if absent:

@@ -269,7 +269,6 @@ class Replicator(abc.ABC):
         return replica
 
     def _collective(self, primitive: str, function: primitives.Primitive, value: Any) -> Any:
-        """Apply `function` to the tensors of a nest except None, and record the call."""
         self._current_replica(primitive)
         leaves = tf.nest.flatten(value)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
@@ -310,7 +309,6 @@ def check_num_steps(num_steps: int, steps_per_call: int) -> None:
 
 
 def _graph() -> tf.Graph | None:
-    """Return the graph that is being traced, or None outside of one."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 

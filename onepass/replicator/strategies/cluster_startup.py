@@ -26,8 +26,7 @@ SAY_SECONDS = 3.0  # after this time a task prints what it waits for
 def wait_for_all(task: Task, join_seconds: float) -> None:
     """Wait until every other task has accepted a connection at its address.
 
-    Meanwhile this process listens at its address, where TensorFlow's server will listen next. If
-    that port is in use, or a task has not started within `join_seconds`, raise UserError.
+    Meanwhile this process listens at its own, where TensorFlow's server will listen next.
     """
     own = task.cluster[task.kind][task.index]
     missing = {

@@ -67,7 +67,6 @@ def is_about_peers(error: tf.errors.OpError) -> bool:
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """Return the start of TensorFlow's message without the location in the graph."""
     kind = type(error).__name__.removesuffix("Error")
     text = str(error.message)
     cause = re.search(r"aborted by: (.*)", text)
@@ -107,10 +106,7 @@ def barrier(replicator: Replicator) -> None:
 
 @contextlib.contextmanager
 def chief_first(replicator: Replicator) -> Iterator[None]:
-    """Run the block in the chief first, then in the other processes; all leave it together.
-
-    If the processes share a disk, the others find the files that the chief wrote.
-    """
+    """Run the block in the chief first, then in the other processes; all leave it together."""
     if not replicator.is_chief:
         barrier(replicator)
     yield
@@ -134,11 +130,7 @@ def chief_only(replicator: Replicator, log: Callable[[str], None]) -> Callable[[
 def broadcast_initial_state(
     replicator: Replicator, variables: Mapping[str, tf.Variable], identity: dict
 ) -> None:
-    """Set the variables of every process to their values in the chief.
-
-    `identity` contains JSON values, such as the configuration, that must be equal in all processes;
-    raise UserError if they differ, and PeerLostError if a process has ended.
-    """
+    """Set the variables of every process to the chief's; the JSON `identity` must be equal."""
     barrier(replicator)
     if not runs_in_lockstep(replicator):
         return
@@ -223,7 +215,6 @@ def _wait(name: str, errors: list[BaseException]) -> None:
 
 
 def _check_peers() -> None:
-    """Raise one of PEER_ERRORS if a peer does not answer."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, own = resolver.cluster_spec(), (resolver.task_type, resolver.task_id)
     for job in cluster.jobs:

@@ -63,10 +63,7 @@ class ShardedReplicator(Replicator):
             yield
 
     def gathered_variables(self) -> contextlib.AbstractContextManager:
-        """Return a context, outside of steps, with plain variables on the first device.
-
-        Values assigned inside it are sharded at its end.
-        """
+        """Return a context of plain variables on the first device; values set in it are sharded."""
         return self.store.gathered_variables()
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
@@ -86,11 +83,7 @@ class ShardedReplicator(Replicator):
         return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
 
     def wrap_optimizer(self, optimizer: Any) -> WrappedOptimizer:
-        """Return an optimiser that applies the mean of the gradients over replicas.
-
-        Raises:
-          UserError: the optimiser is one of `tf_keras.optimizers.legacy`.
-        """
+        """Return an optimiser that applies the mean of the gradients over replicas."""
         if hasattr(optimizer, "_resource_apply_dense"):
             raise UserError(
                 f"The strategy sharded cannot run `{type(optimizer).__name__}`: its fused "
@@ -201,7 +194,6 @@ class _CompiledTraining:
         return _replicate_values(self._replicator.store.rules, self._read)
 
     def _local_results(self, values: Any, batch: Any) -> Any:
-        """Return each device's metrics and gradients as per-replica values."""
         record = CollectiveRecord()
 
         def on_device(values: list[tf.Tensor], batch: Any) -> Any:
@@ -253,8 +245,6 @@ def _unpack_values(values: Any) -> Any:
 
 
 def _replicate_values(rules: LayoutRules, values: Any) -> Any:
-    """Return the tensors of a nest, replicated on every device; None stays None."""
-
     def gathered_variables(value: Any) -> tf.Tensor | None:
         if value is None:
             return None
@@ -272,7 +262,6 @@ def _next(iterator: Iterator[Any]) -> Any:
 
 
 def _rows(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Split a tensor [rows, ...] into `count` tensors; raise UserError if that is impossible."""
     if tensor.shape.rank == 0:
         raise UserError("A batch must have rows; a tensor of it is a scalar.")
     if tensor.shape[0] % count:

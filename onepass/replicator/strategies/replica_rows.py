@@ -11,10 +11,7 @@ _UNEVEN = "number of rows is not a multiple of the number of replicas"
 
 
 def check_divisible(element_spec: Any, num_replicas: int) -> None:
-    """Raise UserError if a tensor is a scalar, or `num_replicas` does not divide its rows.
-
-    A number of rows that is not static is not checked.
-    """
+    """Raise UserError unless `num_replicas` divides the rows of each tensor, as far as known."""
     for spec in tf.nest.flatten(element_spec):
         if spec.shape.rank == 0:
             raise UserError("A global batch must have rows; a tensor of `dataset` is a scalar.")

@@ -68,10 +68,7 @@ def wait_until(
     say: Callable[[], None] = lambda: None,
     lasting_seconds: float = 0.0,
 ) -> bool:
-    """Wait until a condition is met, and return whether it was met in time.
-
-    It must stay met for `lasting_seconds`; `say` is called while it is not met.
-    """
+    """Wait until a condition holds for `lasting_seconds`; return whether it did in time."""
     start, since = time.monotonic(), None
     while time.monotonic() - start < seconds:
         now = time.monotonic()
@@ -85,10 +82,7 @@ def wait_until(
 
 
 def available_workers(task: Task) -> list[int]:
-    """Wait up to START_SECONDS for all workers; return the indices of those that have started.
-
-    If a parameter server, or every worker, has not started by then, raise UserError.
-    """
+    """Wait up to START_SECONDS for all workers; return the indices of those that have started."""
     servers, workers = task.cluster["ps"], task.cluster["worker"]
     with reporting_wait(task) as say:
         wait_until(

@@ -162,10 +162,7 @@ class ShardedVariableStore:
             self._assigned[id(variable)] = tf.compat.v1.get_default_graph(), value
 
     def assigned_value(self, variable: "ShardedVariable") -> tf.Tensor | None:
-        """Return the value that the step being traced has assigned, or None.
-
-        Raise UserError if it was assigned in another graph, which might not be executed.
-        """
+        """Return the value that the step being traced has assigned, or None."""
         assigned = self._assigned or {}
         if self.mode is not ReadMode.STEP or id(variable) not in assigned:
             return None

@@ -60,10 +60,7 @@ class SynchronousReplicator(Replicator):
         return self._strategy.distribute_datasets_from_function(input_fn)
 
     def batches(self, dataset: tf.data.Dataset | ShardFn) -> Iterable[Any]:
-        """Return the replicas' rows of global batches.
-
-        If `dataset` is not a function, every worker computes all rows.
-        """
+        """See `Replicator.batches`; every worker computes all rows of a plain dataset."""
         made = whole(dataset)
         check_divisible(made.element_spec, self.num_replicas)
         if self.num_replicas == 1:
@@ -128,10 +125,7 @@ class SynchronousReplicator(Replicator):
 
 
 class _CompiledStep:
-    """One or more steps of a step function as one tf.function.
-
-    If `outputs_are_equal` on all replicas, no collective is needed to combine them.
-    """
+    """One or more steps as one tf.function; equal outputs need no collective to combine them."""
 
     def __init__(
         self,
@@ -148,7 +142,6 @@ class _CompiledStep:
         self._is_compared = False
 
     def __call__(self, iterator: Iterator[Any]) -> Any:
-        """Return the last step's outputs; raise PeerLostError if another process has ended."""
         if not self._is_compared:
             self._records.clear()
             self._trace(iterator)
@@ -273,10 +266,7 @@ def local(
 
 
 def local_devices(count: int | None) -> list[str]:
-    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs.
-
-    Raise UserError if there are fewer.
-    """
+    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     if kind == "CPU" and count and count > 1:
         _make_logical_cpus(count)
@@ -292,7 +282,6 @@ def local_devices(count: int | None) -> list[str]:
 
 
 def _make_logical_cpus(count: int) -> None:
-    """Create `count` logical CPUs unless there are enough or TensorFlow has started."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or []) >= count:
         return

@@ -52,18 +52,7 @@ class GlobalBatchLoss(Protocol):
 def split_microbatches(
     loss_fn: Callable, batch: Batch, num_microbatches: int, replicator: Collectives | None = None
 ) -> Batch:
-    """Return a replica's batch, split into microbatches, with the global values of the loss.
-
-    Args:
-      loss_fn: the loss; a `GlobalBatchLoss` provides global values.
-      batch: the replica's batch, tensors [rows, ...] by name.
-      num_microbatches: number of microbatches. If it is above 1, every tensor becomes
-        [num_microbatches, rows / num_microbatches, ...].
-      replicator: the replicas; None: a single one.
-
-    Raises:
-      ValueError: `num_microbatches` does not divide the rows.
-    """
+    """Return a batch with the loss's global values, as [num_microbatches, ...] if more than one."""
     replicator = _SingleReplica() if replicator is None else replicator
     microbatches = [batch] if num_microbatches == 1 else _split_rows(batch, num_microbatches)
     if replicator.num_replicas * num_microbatches > 1 and isinstance(loss_fn, GlobalBatchLoss):
@@ -83,13 +72,7 @@ def split_microbatches(
 def accumulate_gradients(
     gradients: Callable[[Batch], Any], batch: Batch, num_microbatches: int
 ) -> Any:
-    """Compute `gradients` for two or more microbatches one after another; return the mean.
-
-    Args:
-      gradients: function from a microbatch, tensors [rows, ...] by name, to floating tensors.
-      batch: the microbatches, tensors [num_microbatches, rows, ...] by name.
-      num_microbatches: number of microbatches, at least 2.
-    """
+    """Return the mean of `gradients` over microbatches, [num_microbatches, rows, ...] each."""
 
     def gradients_of(number: int | tf.Tensor) -> Any:
         return gradients({name: value[number] for name, value in batch.items()})
@@ -145,11 +128,9 @@ class _MicrobatchCollectives:
 
     @property
     def replica_id(self) -> int | tf.Tensor:
-        """Index of the current microbatch among the microbatches of all replicas."""
         return self._replicator.replica_id * self._num_microbatches + self._index
 
     def global_inputs(self, loss_fn: GlobalBatchLoss, microbatches: list[Batch]) -> list[Batch]:
-        """Return the result of `loss_fn.global_inputs` for every microbatch of this replica."""
         if self._num_microbatches == 1:
             return [loss_fn.global_inputs(microbatches[0], self._replicator)]
         while True:
@@ -168,13 +149,11 @@ class _MicrobatchCollectives:
         return inputs
 
     def all_reduce(self, value: Any, reducer: str) -> Any:
-        """Return the mean over all microbatches; raise ValueError for a different reducer."""
         if reducer != "mean":
             raise ValueError(f"`reducer` must be mean over microbatches, got {reducer!r}.")
         return self._exchange_value(value, self._mean_of_all, lambda tensor: tensor)
 
     def all_gather(self, value: Any) -> Any:
-        """Return [num_replicas, ...], a row for each microbatch of all replicas."""
         return self._exchange_value(
             value, self._gather_all, lambda tensor: tf.stack([tensor] * self.num_replicas)
         )

@@ -22,17 +22,8 @@ def as_dataset(
 ) -> tf.data.Dataset:
     """Return make(first), ..., make(stop - 1) as a dataset of dicts of tensors.
 
-    Args:
-      make: function from a step to its batch. All batches have equal keys, dtypes and shapes,
-        except for the number of rows.
-      first: first step, at least 0.
-      stop: step after the last one.
-      rows: number of rows of every batch; None if it varies.
-      then: a TensorFlow function to apply to every batch, or None.
-      free: keys of arrays whose second axis varies from batch to batch.
-
-    Raises:
-      ValueError: `first` is negative.
+    All batches have equal keys, dtypes and shapes, except for the number of rows and the second
+    axis of the `free` arrays.
     """
     if first < 0:
         raise ValueError(f"`start_step` must be at least 0, got {first}.")

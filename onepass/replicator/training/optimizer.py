@@ -29,10 +29,7 @@ def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> t
 
 
 def clip_by_global_norm(gradients: Tensors, limit: float) -> tuple[Tensors, tf.Tensor]:
-    """Return the gradients, scaled down to the global norm `limit`, and their norm before that.
-
-    If `limit` is 0, the gradients are unchanged.
-    """
+    """Return the gradients scaled down to the global norm `limit` (0: no limit), and their norm."""
     squares = [tf.cast(tf.reduce_sum(tf.square(g)), tf.float32) for g in gradients]
     norm = tf.sqrt(tf.add_n(squares))
     if not limit:
@@ -50,17 +47,7 @@ def adam(
     first: Tensors,
     second: Tensors,
 ) -> tuple[Tensors, Tensors, Tensors]:
-    """Return the weights, first and second moments after one Adam update.
-
-    Args:
-      config: the decay rates and epsilon.
-      rate: float32 [], the learning rate.
-      step: int32 [], number of updates before this one.
-      weights: the weights, a tensor per variable.
-      gradients: gradients of the weights.
-      first: first moments of the weights.
-      second: second moments of the weights.
-    """
+    """Return weights, first and second moments after the Adam update that follows `step`."""
     count = tf.cast(step + 1, tf.float32)
     first = [
         config.beta1 * m + (1 - config.beta1) * g for m, g in zip(first, gradients, strict=True)

@@ -15,11 +15,9 @@ class Outcome:
     """The state of a training run at its end.
 
     Attributes:
-      step: number of updates.
       reason: DONE, FINISHED_BEFORE (no step was left), OUT_OF_TIME, NOTHING_TO_TRAIN (all weights
         are frozen), NO_IMPROVEMENT (for `patience` scores), CALLBACK (a callback asked to stop), or
         the name of the signal that stopped training.
-      seconds: duration of the training in seconds.
       best_score, best_step: score and step of the best checkpoint on the dev set; None before the
         first evaluation.
       scores: step and score of every evaluation, including those before the run was resumed.
@@ -39,13 +37,7 @@ class Outcome:
         return 128 + signal.Signals[self.reason] if named else 0
 
     def summary(self, workdir: Path, score: str, following: str) -> str:
-        """Return a line that says why training ended, with the best score and advice.
-
-        Args:
-          workdir: the run directory.
-          score: format of the best score, such as "best dev {:.3f} bits/dim".
-          following: the advice if training is finished; otherwise the advice is to resume.
-        """
+        """Return a line: why training ended, the best score by the format `score`, and advice."""
         best = "" if self.best_score is None else f", {score.format(self.best_score)}"
         if self.best_step not in (None, self.step):
             best += f" at step {self.best_step}, used by evaluate, sample and export"

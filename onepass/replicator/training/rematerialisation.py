@@ -25,12 +25,9 @@ def rematerialising(wanted: bool) -> Iterator[None]:
 
 
 def call_rematerialised(layer: Callable[..., Any], *inputs: Any) -> Any:
-    """Call a layer; within `rematerialising(True)` its intermediate results are not stored.
+    """Call a pure layer, storing none of its intermediate results in `rematerialising(True)`.
 
-    Args:
-      layer: a pure function that returns a nest of floating tensors. Apart from its inputs, only
-        the variables that it reads get gradients.
-      *inputs: the layer's inputs, nests of floating tensors and None.
+    Apart from its inputs, only the variables that it reads get gradients.
     """
     if not _wanted.get():
         return layer(*inputs)

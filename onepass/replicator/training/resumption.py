@@ -12,11 +12,7 @@ from onepass.replicator.strategies.coordination import broadcast_initial_state
 
 
 def assign_arrays(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
-    """Assign each variable the array with its name.
-
-    Raises:
-      UserError: an array is missing, or its shape or type differs; then nothing is assigned.
-    """
+    """Assign each variable the array with its name; raise before any if one does not fit."""
     for name, variable in variables.items():
         shape, dtype = tuple(variable.shape), variable.dtype.as_numpy_dtype
         array = arrays.get(name)
@@ -41,10 +37,6 @@ def resume_variables(
     Other processes need not share the chief's disk. Without a checkpoint, all get the values of the
     chief's variables. `identity` contains JSON values, such as the configuration, that must be
     equal in all processes.
-
-    Raises:
-      UserError: all checkpoints are damaged, the newest does not fit, or the identities differ.
-      PeerLostError: a process has ended.
     """
     arrays = checkpoints.newest()[0] if replicator.is_chief else None
     if arrays is not None:

@@ -23,12 +23,9 @@ class TrainState(tf.Module):
     Attributes:
       weights: the trainable variables of the network, then those of the opponent.
       first, second, average: Adam's moments and the Polyak average of each weight.
-      step: int32 [], number of updates.
       size: number of elements of the network's weights, without the opponent's.
 
     Args:
-      network: the network whose `trainable_variables` are trained.
-      optimizer: settings of Adam and its learning rate.
       num_steps: total number of updates, where a cosine decay ends.
       schedule: function from the step, int32 [], to the learning rate, float32 []; None: the
         schedule in `optimizer`.
@@ -73,10 +70,7 @@ class TrainState(tf.Module):
         return slots
 
     def update(self, loss_fn: LossFn, batch: Batch) -> tuple[list[tf.Tensor], Batch]:
-        """Return the values of all slots after one update, in the order of `slots()`, and metrics.
-
-        This is a pure function that reads variables but does not assign them.
-        """
+        """Return new values of all slots, in their order, and metrics; assign no variable."""
         batch = split_microbatches(loss_fn, batch, self.optimizer.accumulate)
         loss, metrics, gradients = self.gradients(loss_fn, batch)
         values, figures = self.compute_update(gradients)
@@ -85,10 +79,7 @@ class TrainState(tf.Module):
     def gradients(
         self, loss_fn: LossFn, batch: Batch
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Return the loss [], metrics and gradients of a batch that `split_microbatches` returned.
-
-        Raise ValueError if the loss does not depend on a weight.
-        """
+        """Return loss [], metrics and gradients of a batch that `split_microbatches` returned."""
         num_microbatches = self.optimizer.accumulate
         if num_microbatches == 1:
             return self._gradients(loss_fn, batch)
@@ -113,11 +104,7 @@ class TrainState(tf.Module):
     def compute_update(
         self, gradients: list[tf.Tensor]
     ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """Return the values of all slots after an update, in the order of `slots()`, and metrics.
-
-        This is a pure function of element-wise operations and sums, which DTensor can run on
-        shards.
-        """
+        """Return all slots' new values and metrics, by operations that DTensor runs on shards."""
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         rate = self.rate(self.step, self.num_steps)
         before = [
@@ -132,12 +119,7 @@ class TrainState(tf.Module):
         return values, {"gradient_norm": norm, "learning_rate": rate}
 
     def rate(self, step: tf.Tensor, num_steps: int) -> tf.Tensor:
-        """Return the learning rate, float32 [], of the update after a step in a run of a length.
-
-        Args:
-          step: int32 [], number of updates so far.
-          num_steps: total number of updates.
-        """
+        """Return the learning rate, float32 [], of the update after `step` (int32 []) updates."""
         if self._schedule is None:
             return learning_rate(self.optimizer, step, num_steps)
         return tf.cast(self._schedule(step), tf.float32)

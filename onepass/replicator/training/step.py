@@ -16,10 +16,7 @@ Metrics = Mapping[str, tf.Tensor]
 def compile_step(
     state: TrainState, loss_fn: LossFn, jit_compile: bool
 ) -> Callable[[Batch], Metrics]:
-    """Return a function that makes one update with a batch and returns its metrics.
-
-    An update whose loss or gradient is not finite is skipped.
-    """
+    """Return a function that makes one update, if it is finite, and returns its metrics."""
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def step(batch: Batch) -> Metrics:

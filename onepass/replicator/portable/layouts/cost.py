@@ -47,10 +47,7 @@ class Cost:
     collectives: tuple[str, ...]
 
     def key(self, machine: Machine) -> tuple[float, ...]:
-        """Return a sort key, smaller being better.
-
-        The order is memory in excess of the machine's, time to three digits, bytes sent, memory.
-        """
+        """Return a sort key: excess memory, time to three digits, bytes sent, memory."""
         limit = self.memory_bytes if machine.memory_bytes is None else machine.memory_bytes
         excess = max(self.memory_bytes - limit, 0.0)
         return excess, float(f"{self.seconds:.3g}"), self.sent_bytes, self.memory_bytes

@@ -58,10 +58,7 @@ class Devices:
         return functools.partial(make, shard_index=index, num_shards=count)
 
     def _shard(self) -> tuple[int, int]:
-        """Return which of several equal parts of a batch this process needs: (index, number).
-
-        It is (0, 1), the whole batch, if the rows that it needs are not one such part.
-        """
+        """Return (index, number) of the part of a batch needed here; (0, 1) if not one part."""
         spans = set()
         for shape in (each for each in self._batch.values() if each.shape):
             slices = shape.sharding.addressable_devices_indices_map(shape.shape).values()
@@ -177,11 +174,7 @@ def choose_layout(
 
 
 def by_rows(step: Step, wanted: int | None = None) -> Layout:
-    """Return a layout that divides the rows of every batch over devices.
-
-    `wanted` is the number of devices; None: the largest number that divides the rows. Raise
-    LayoutError if the rows cannot be divided.
-    """
+    """Return a layout that divides a batch's rows over `wanted` devices, or all possible ones."""
     rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
     found, processes = len(jax.devices()), jax.process_count()
     counts = range(processes, found + 1, processes)  # as many devices in every process
@@ -202,10 +195,7 @@ def by_rows(step: Step, wanted: int | None = None) -> Layout:
 
 
 def mesh_of(step: Step, text: str | None) -> dict[str, int]:
-    """Parse a mesh such as `4x2` or `4,2` (rows x model); raise LayoutError if it does not fit.
-
-    None means that the rows are divided among as many devices as possible.
-    """
+    """Parse a mesh `4x2` or `4,2` (rows x model); None: as many devices as divide the rows."""
     if text is None:
         return by_rows(step).mesh | {MODEL: 1}
     found = re.fullmatch(r"([1-9]\d*)[x,]([1-9]\d*)", text)

@@ -45,9 +45,6 @@ class Estimate:
     The name of a collective is the axes along which it joins devices.
 
     Attributes:
-      program: operations in order.
-      flops: number of floating-point operations in each operation.
-      arguments_bytes: size of the step's arguments on one device.
       temporaries_bytes: peak size of temporaries on one device if nothing is fused or reused in
         place.
     """
@@ -98,10 +95,9 @@ class Partitioner:
             return _uses(argument, depth, self._seen)
 
     def _run_passes(self, cuts: tuple[Cut, ...], closed: bool, passes: str) -> Any:
-        """Return a copy of the module with these cuts, after `passes`.
+        """Return a copy of the module, which must outlive what is read from it, after `passes`.
 
-        It must outlive what is read from it. With `closed`, the passes cut no further dimensions of
-        arguments and results.
+        With `closed`, they cut no further dimensions of arguments and results.
         """
         module = self._module.operation.clone()
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in self._mesh.items()]
@@ -166,7 +162,6 @@ class _Reader:
         self._made.update(dict.fromkeys(operation.results, len(self._program) - 1))
 
     def _axes(self, operation: Any) -> str:
-        """Return the axes along which a collective joins devices, as text; "" if it names none."""
         given = operation.attributes
         return " ".join(str(given[name]) for name in given if name != "out_sharding")
 
@@ -187,7 +182,6 @@ class _Reader:
         return _elements(value) * _width(value) // self._size(self._cuts.get(value, ""))
 
     def _work(self, operation: Any) -> float:
-        """Return the number of floating-point operations on one device."""
         if operation.name not in ("stablehlo.dot_general", "stablehlo.convolution"):
             return 0.0
         left, right = operation.operands

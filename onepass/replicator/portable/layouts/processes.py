@@ -35,10 +35,7 @@ LOST_PEER = re.compile("gloo|nccl|coordination|peer|socket", re.IGNORECASE)
 
 @contextlib.contextmanager
 def together(options: argparse.Namespace) -> Iterator[None]:
-    """Connect this process to the others named in run.py's options for the duration of the block.
-
-    If there are other processes, an error in the block ends the process through `Ending`.
-    """
+    """Join the other processes in run.py's options; an error in the block ends this one."""
     given = (options.coordinator, options.processes, options.process)
     if given == (None, None, None):
         yield
@@ -61,7 +58,6 @@ def together(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _join(coordinator: str | None, count: int | None, index: int | None, seconds: int) -> None:
-    """Connect the processes, or raise LayoutError."""
     address = None if coordinator == AUTO else coordinator
     if address and not re.fullmatch(r".+:\d+", address):
         raise LayoutError(f"--coordinator must be HOST:PORT or {AUTO}, got {address}.")
@@ -84,9 +80,6 @@ class Ending:
 
     The output of native code is written to a temporary file, and copied to stderr only if the code
     aborts for a different reason. A regular exit of JAX would wait for the missing processes.
-
-    Args:
-      line: the message to print if native code finds that a process is missing.
     """
 
     def __init__(self, line: str):
@@ -131,10 +124,7 @@ def is_first() -> bool:
 
 
 def of_first(arrays: Callable[[], dict[str, np.ndarray]], slots: Sequence[dict]) -> dict:
-    """Return the first process's arrays in all processes; only the first one calls `arrays`.
-
-    `slots` are the names, shapes and dtypes of the arrays, as in a manifest.
-    """
+    """Return the arrays of the first process, which alone calls `arrays`, in all processes."""
     if jax.process_count() == 1:
         return arrays()
     if is_first():
@@ -168,12 +158,8 @@ def check_equal(*things: Any) -> None:
 class Agreement:
     """An agreement of all processes on the next action, which each requests after every step.
 
-    With several processes, the answer belongs to the previous step, so no process has to wait for
-    its devices.
-
-    Args:
-      requests: possible requests, from lowest to highest priority; the first means to continue. All
-        processes follow the highest request that any of them made.
+    All follow the highest of the `requests` made; the first means to continue. With several
+    processes, the answer belongs to the previous step, so no process has to wait for its devices.
     """
 
     def __init__(self, requests: Sequence[str]):

@@ -40,8 +40,6 @@ class Operation:
       size_bytes: number of bytes read and written; for a collective, the size of one device's
         input.
       inputs: indices of earlier operations that it waits for.
-      devices: number of devices that take part in a collective.
-      resource: the resource that it occupies.
       seconds: duration; for a collective, it is computed from the network instead.
     """
 
@@ -124,7 +122,6 @@ def combine_collectives(program: list[Operation], most_bytes: float = math.inf) 
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield the name of each computation (ENTRY for the entry) and its parsed lines."""
     lines: list[tuple[str, ...]] = []
     for line in text.splitlines():
         header = _HEADER.match(line)
@@ -136,7 +133,6 @@ def _computations(text: str) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
 
 
 def _bytes(shape: str) -> int:
-    """Return the bytes of a shape, or of all shapes in a tuple."""
     total = 0
     for letters, bits, sizes in _SHAPE.findall(shape):
         width = 8 if letters in ("pred", "s", "u", "f", "bf", "c") and not bits else int(bits or 0)

@@ -164,10 +164,6 @@ class Search:
         )
 
     def _choose_layout(self) -> Cuts:
-        """Return the compiled layout that sends the least among the fastest that fit.
-
-        Raise LayoutError if none fits.
-        """
         fitting = {cuts: cost for cuts, cost in self._costs.items() if self._fits(cost)}
         if not fitting:
             raise LayoutError(self._too_large())
@@ -294,7 +290,6 @@ class Search:
         return all(is_possible(shape, cuts[i], self._mesh) for i, shape in shapes.items())
 
     def _place_axes(self, cut: Cut, dimension: int | None, axes: tuple[str, ...]) -> Cut:
-        """Return a cut with `axes` along one dimension and no other, in the mesh's order."""
         kept = [{*each} - {*axes} for each in cut]
         if dimension is not None:
             kept[dimension] |= {*axes}

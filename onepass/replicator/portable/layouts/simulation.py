@@ -66,12 +66,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """A simulated step of one device; all devices behave the same.
-
-    Attributes:
-      events: start and duration of every operation, in the order of the program.
-      sent_bytes: number of bytes that the device sends over its link.
-    """
+    """The simulated step of each device: start and duration of every operation, in order."""
 
     events: list[Event]
     sent_bytes: float
@@ -87,11 +82,7 @@ class Timeline:
 
 
 def simulate(program: list[Operation], network: Network, compute_scale: float = 1.0) -> Timeline:
-    """Return the timeline of a program.
-
-    A computation takes its seconds times `compute_scale` (a result of `sharing_scale`); the time of
-    a collective follows from its bytes and devices.
-    """
+    """Return the timeline of a program, with computations slower by `compute_scale`."""
     free: dict[str, float] = {}
     ends: list[float] = []
     events: list[Event] = []
@@ -115,7 +106,6 @@ def sharing_scale(
     """Return the factor by which replicas that share cores are slower than a single one.
 
     Args:
-      replicas: number of replicas that run at once.
       busy_share: share of the cores, from 0 to 1, that a single replica keeps busy.
       paired_scale: measured slowdown of a replica next to another; None: not measured. The part
         that busy shares do not explain (caches, bandwidth) is assumed to be the same for more
@@ -127,10 +117,7 @@ def sharing_scale(
 
 
 def synchronous(seconds: float, reduced_bytes: list[float], devices: int) -> list[Operation]:
-    """Return a replica's step that computes, then reduces without overlap, as TensorFlow does.
-
-    Each collective reduces one of `reduced_bytes`.
-    """
+    """Return a replica's step: compute, then reduce each of `reduced_bytes` without overlap."""
     step = Operation("step", "step", 0.0, seconds=seconds)
     return [
         step,
