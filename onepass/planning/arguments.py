@@ -72,11 +72,7 @@ class PlanArguments:
 
     @property
     def meshes(self) -> list[tuple[int, int]]:
-        """Sizes (rows, model) of the meshes to simulate.
-
-        If `mesh` is given, one device and this mesh; otherwise 1, 2, 4, ... up to `devices`
-        devices, among which the rows of a batch are split.
-        """
+        """Sizes (rows, model) to simulate: one device and `mesh`, else 1, 2, 4 ... of rows."""
         if self.mesh is not None:
             rows, model = map(int, self.mesh.split("x"))
             return [(1, 1), (rows, model)] if self.devices > 1 else [(1, 1)]

@@ -33,12 +33,6 @@ class Compiled:
     the last of its axes whose size is divisible by `model`. On a CPU, a step that will not run is
     compiled with less optimisation, because neither its operations nor its memory depend on the
     quality of the machine code.
-
-    Args:
-      folder: the exported folder.
-      rows: number of devices among which the rows of a batch are divided.
-      model: number of devices among which the state is divided.
-      runs: whether the step will run.
     """
 
     def __init__(self, folder: str, rows: int, model: int, runs: bool):
@@ -123,10 +117,6 @@ class Running:
         }
 
     def _needed_bytes(self) -> float | None:
-        """Return the memory of the step in bytes; None if it cannot be measured.
-
-        It is the accelerator's peak or, without an accelerator, the use of this process.
-        """
         counted = jax.devices()[0].memory_stats()
         if counted and "peak_bytes_in_use" in counted:
             return counted["peak_bytes_in_use"]
@@ -135,7 +125,6 @@ class Running:
 
 
 def _trace_seconds(advance: Callable[[], None], steps: int) -> dict[str, float]:
-    """Return the seconds per step that each operation takes, by name, from the profiler."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     seconds: dict[str, float] = collections.defaultdict(float)

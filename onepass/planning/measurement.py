@@ -37,7 +37,6 @@ class Run:
       memory_bytes: memory that the step uses on one device; None if it cannot be measured.
       operations: seconds of each operation by name; the sum may exceed the step's time, because
         operations can overlap.
-      device: kind of device that ran the step.
       free_share: share of the processor time that other processes left free.
       paired_seconds: step time while an identical step runs on the same cores; None: not measured.
     """
@@ -88,12 +87,7 @@ class Measurement:
 class Store:
     """A folder of measurements, one file each.
 
-    Args:
-      folder: the folder, created if missing.
-      fresh: whether to repeat measurements that an earlier process stored.
-      rounds: number of rounds in which a step is timed.
-      seconds: minimum length of a round.
-      log: function that receives progress messages, since a measurement may take minutes.
+    A step is timed in `rounds` of at least `seconds` each; if `fresh`, stored ones are repeated.
     """
 
     def __init__(
@@ -119,11 +113,7 @@ class Store:
         return self._of(folder, 1, 1, self.rounds)
 
     def load_or_measure(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the measurement stored under a key; if there is none, call `measure` and store it.
-
-        If the store is `fresh`, a measurement from an earlier process counts as missing. Raise
-        UserError if the stored one is from a different machine or cannot be read.
-        """
+        """Return the stored measurement of a key, unless `fresh`; else `measure` and store it."""
         path, machine = self.folder / f"{key}.json", this_machine()
         if path.exists() and (not self._fresh or key in self._made):
             stored = _read(path)
@@ -151,7 +141,6 @@ class Store:
 
 @contextlib.contextmanager
 def _naming_the_option() -> Iterator[None]:
-    """Add a hint about `--profiles` to a UserError raised inside the block."""
     try:
         yield
     except UserError as error:
@@ -159,10 +148,7 @@ def _naming_the_option() -> Iterator[None]:
 
 
 def step_of(folder: Path) -> dict[str, Any]:
-    """Return the description of the training step in an exported folder's manifest.
-
-    Raise UserError if the folder has no manifest or no training step.
-    """
+    """Return the description of the training step in an exported folder's manifest."""
     manifest = read_manifest(folder)
     if "training" not in manifest:
         raise UserError(f"{folder} has no training step.")
@@ -176,11 +162,7 @@ def program_digest(folder: Path) -> str:
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """Run device_program.py in a new process, and return its answer.
-
-    Raises:
-      UserError: the process fails (with the last line of its stderr) or exceeds LIMIT_SECONDS.
-    """
+    """Run device_program.py in a new process, and return its answer."""
     devices = request["rows"] * request["model"]
     source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     with tempfile.TemporaryDirectory() as folder:
@@ -210,10 +192,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def device_environment(devices: int) -> dict[str, str]:
-    """Return environment variables for a JAX process with this number of devices.
-
-    Several devices are simulated on the CPU.
-    """
+    """Return environment variables for a JAX process of `devices`, simulated on CPU if several."""
     flags = os.environ.get("XLA_FLAGS", "")
     found = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
     if devices > 1:  # only CPUs can be simulated
@@ -280,7 +259,6 @@ class _Times:
 
 
 def _name(kind: str) -> str:
-    """Return the kind of an operation without its digest: `fusion` for `fusion-61f33963`."""
     return kind.partition("-")[0]
 
 

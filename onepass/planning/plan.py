@@ -27,14 +27,12 @@ class Prediction:
     """The predicted step of a configuration.
 
     Attributes:
-      rows, model: sizes of the mesh.
       microbatches: number of microbatches into which a device's rows are divided.
       step_seconds: duration of a step; for asynchronous workers, seconds per update of any worker.
       batch_rows: number of rows per step on all devices.
       memory_bytes, sent_bytes: numbers of bytes that each device stores, and sends per step.
       efficiency: rows per second and device, relative to a single device.
       timeline: simulated step of one device; for a pipeline, of all devices.
-      schedule: name of the schedule if the devices form a pipeline of stages; otherwise "".
       bubble: share of a pipeline's device time spent waiting.
     """
 
@@ -75,12 +73,7 @@ class Prediction:
 
 
 class Planner:
-    """Makes predictions for a model from measurements, which are taken on first use.
-
-    Attributes:
-      free_share: smallest share of the processor time that other processes left free during any
-        profile.
-    """
+    """Makes predictions for a model from measurements, which are taken on first use."""
 
     def __init__(self, given: PlanArguments, programs: ModelPrograms, store: Store):
         self._given, self._programs, self._store = given, programs, store
@@ -91,9 +84,6 @@ class Planner:
         """Return predictions for all meshes and pipelines; call `advance` after every mesh.
 
         If no configuration fits in memory, try more microbatches, then cuts of the state.
-
-        Raises:
-          UserError: a mesh does not divide the batch, or no configuration fits in memory.
         """
         for rows, _ in self._given.meshes:
             self._check_rows(rows)
@@ -151,7 +141,6 @@ class Planner:
         )  # fmt: skip
 
     def _pipelines(self) -> Iterator[Prediction]:
-        """Yield the best prediction for every pipeline schedule and number of devices."""
         given, programs = self._given, self._programs
         if programs.stages is None or given.strategy != PORTABLE or given.mesh is not None:
             return
@@ -216,10 +205,7 @@ class Planner:
         return float("inf") if _is_processor(run) else ACCELERATOR_BUCKET_MIB * MIB
 
     def _smaller(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (rows, model, microbatches) that need less memory on all devices.
-
-        More microbatches come first, then cuts of the state.
-        """
+        """Yield smaller (rows, model, microbatches): more microbatches, then cuts of state."""
         given, programs = self._given, self._programs
         if given.strategy != PORTABLE:
             return
@@ -232,7 +218,6 @@ class Planner:
             yield from ((given.devices // n, n, programs.microbatches) for n in cuts)
 
     def _check_rows(self, rows: int) -> None:
-        """Raise UserError if a batch cannot be divided among `rows` devices."""
         each = rows * self._programs.microbatches
         if self._given.strategy != SERVERS and self._programs.batch % each:
             raise UserError(

@@ -80,10 +80,7 @@ def _median(step: Callable[[], object], least_seconds: float) -> float:
 
 
 def paired_seconds(calls: Sequence[Callable[[], object]], least_seconds: float) -> float:
-    """Return the step time when several steps run at the same time: the mean of their medians.
-
-    Each of `calls` runs one step and is repeated in its own thread; all threads start together.
-    """
+    """Return the mean of the median step times of `calls` that run at once, a thread each."""
     together = threading.Barrier(len(calls))
 
     def repeat_step(step: Callable[[], object]) -> float:

@@ -20,12 +20,6 @@ class ModelPrograms:
       batch, microbatches: numbers of rows and microbatches in the model's configuration.
       is_fixed: whether the batch size cannot be changed.
       stages: stages for a pipeline; None: the network cannot be cut.
-
-    Args:
-      model: the model, which accepts batches of any number of rows.
-      batch: number of rows of a batch in the model's configuration.
-      microbatches: number of microbatches in the model's configuration.
-      scratch: folder for exported steps.
     """
 
     is_fixed = False
@@ -43,10 +37,7 @@ class ModelPrograms:
         return folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Return the timings of the step for `rows` rows in TensorFlow, measured or from `store`.
-
-        The step runs on one device, with XLA if that is configured and `compiles` is true.
-        """
+        """Return the step's timings for `rows` on one device, with XLA if set and `compiles`."""
         digest = program_digest(self.folder(rows, self.microbatches))
         model = self._model.resize_batches(rows, self.microbatches)
         model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)

@@ -17,10 +17,7 @@ HEADER = (
 
 
 def lines(predictions: list[Prediction], fitting: list[Prediction]) -> list[str]:
-    """Return the lines of the table, and of the cheapest and the fastest fitting configuration.
-
-    In the table, a star marks configurations that do not fit in memory.
-    """
+    """Return the table's lines, starred where memory is short, and the cheapest and fastest."""
     table = [f"{_line(each)}{'' if each in fitting else ' *'}" for each in predictions]
     starred = [] if len(fitting) == len(predictions) else ["* does not fit in --memory"]
     best, quickest = cheapest(fitting), fastest(fitting)

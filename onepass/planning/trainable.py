@@ -26,8 +26,6 @@ class Trainable:
     """A model with its optimiser and a fixed batch size.
 
     Attributes:
-      state: variables that a step updates.
-      loss: the loss that a step minimises.
       batch_spec: static shape and dtype of every entry of a batch.
       jit_compile: whether XLA compiles the step in TensorFlow.
       make: function that returns an identical `Trainable` with a separate state, for timing two
@@ -99,7 +97,6 @@ class Trainable:
         return found
 
     def _make_step(self) -> Callable[[], float]:
-        """Return a function that runs the compiled step, which has run once."""
         compiled, batch = compile_step(self.state, self.loss, self.jit_compile), self.batch()
 
         def step() -> float:

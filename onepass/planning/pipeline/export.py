@@ -80,7 +80,6 @@ def split(
 
 
 def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
-    """Return the function of a traced graph from the tensors `takes` to the tensors `gives`."""
     # Shapes are static; as constants, they avoid keeping a tensor only for its shape.
     reading = [operation for operation in graph.get_operations() if operation.type in OF_SHAPES]
     shapes = {
@@ -113,7 +112,6 @@ def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
 
 
 def _graph_def(graph: tf.Graph, operations: set[tf.Operation]) -> tf.compat.v1.GraphDef:
-    """Return the given operations of a graph, without control dependencies."""
     whole, names = graph.as_graph_def(), {operation.name for operation in operations}
     part = tf.compat.v1.GraphDef(library=whole.library, versions=whole.versions)
     for node in whole.node:
@@ -127,7 +125,6 @@ def _graph_def(graph: tf.Graph, operations: set[tf.Operation]) -> tf.compat.v1.G
 def _trace_stage(
     run: PureFn, inputs: Mapping[str, tf.TensorSpec], variables: Mapping[str, tf.Variable]
 ) -> tuple[tf.Graph, dict[str, Tensors]]:
-    """Return the graph of a stage and its gradient, and the input and output tensors of both."""
     known: dict[str, Tensors] = {}
 
     @tf.function(autograph=False, input_signature=list(inputs.values()))
@@ -166,7 +163,6 @@ def _ancestors(tensors: Iterable[tf.Tensor], known: Collection = ()) -> set[tf.O
 
 
 def _reached_from(tensors: Iterable[tf.Tensor]) -> set:
-    """Return references to all tensors that depend on any of the given tensors."""
     found, waiting = set(), list(tensors)
     while waiting:
         tensor = waiting.pop()

@@ -150,12 +150,7 @@ def _earlier(
 ) -> dict[Pass, int]:
     """Return the slots after moving each pass to the first idle slot after those it needs.
 
-    Args:
-      schedule: the schedule, which provides the devices.
-      slots: the current slot of each pass.
-      needs: the passes that must run before each pass.
-      ends: the kinds of passes that start and end the lifetime of activations.
-      limit: largest number of live activations on a device.
+    The `ends` kinds of passes start and end activations, of which at most `limit` live.
     """
     begin, end = ends
     live = _live(schedule, slots, begin, end)

@@ -23,12 +23,7 @@ LIVING = "temporaries"  # the compiler's term for memory that is live only withi
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """The smallest stages into which a network can be cut, as in a manifest's "pipeline".
-
-    Attributes:
-      work: amount of work of each stage, in any unit.
-      passed_bytes: number of bytes that a stage passes to the next one for each row.
-    """
+    """The smallest stages of a network, with work in any unit, and bytes passed on per row."""
 
     work: tuple[float, ...]
     passed_bytes: float
@@ -36,8 +31,7 @@ class Stages:
     def join_stages(self, count: int) -> list[float]:
         """Return the work of each of `count` groups of consecutive stages.
 
-        The groups are chosen to make the largest as small as possible and, among equally good
-        choices, the earlier ones short. Raise ValueError unless 1 <= `count` <= number of stages.
+        The largest is as small as possible and, if several are, earlier groups are short.
         """
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
         if not 1 <= count <= total:
@@ -84,13 +78,8 @@ def pipeline_steps(
 ) -> Iterator[PipelineStep]:
     """Yield a step for every schedule that the stages allow and every number of microbatches.
 
-    Args:
-      stages: the stages into which the network can be cut.
-      devices: number of devices.
-      rows: number of rows of a batch; the number of microbatches divides it and is at least 2.
-      seconds: time of a step on one device.
-      memory: number of bytes of a step on one device, by use.
-      network: the network between devices.
+    That number divides `rows` and is at least 2; `seconds` and `memory`, bytes by use, are those of
+    a step on one device.
     """
     counts = [count for count in range(2, rows + 1) if rows % count == 0]
     for name, count in itertools.product(BLOCKS, counts):
@@ -115,7 +104,6 @@ def pipeline_steps(
 
 
 def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
-    """Return a timeline of the passes, with one resource per device."""
     events = [
         Event(f"{each.kind}{each.stage}.{each.microbatch}", each.kind, f"{COMPUTE} {device}",
               found.spans[each][0], found.spans[each][1] - found.spans[each][0])
@@ -125,7 +113,6 @@ def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
 
 
 def _messages(schedule: Schedule) -> int:
-    """Return the largest number of messages that any device sends per step."""
     sent = [0] * schedule.num_devices
     for here, there in itertools.pairwise(schedule.devices):
         if here != there:
