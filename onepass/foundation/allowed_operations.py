@@ -127,11 +127,7 @@ RESTORING = f"AssignVariableOp {RESTORE}"
 
 
 def scanned_program(folder: Path) -> bytes:
-    """Return the content of FOLDER/saved_model.pb, which `tf.saved_model.load` reads.
-
-    Raises:
-      UserError: the program may do more than compute, so it must not be loaded.
-    """
+    """Return the bytes of FOLDER/saved_model.pb; raise UserError if it may do more than compute."""
     path = Path(folder) / PROGRAM
     content = _content(path)
     _scan_graph(path, content)
@@ -139,11 +135,7 @@ def scanned_program(folder: Path) -> bytes:
 
 
 def scanned_graph(path: Path) -> Any:
-    """Return the program of a file, a MetaGraphDef, of which each part is allowed.
-
-    Raises:
-      UserError: the program may do more than compute, so it must not be loaded.
-    """
+    """Return a file's program, a MetaGraphDef; raise UserError if it may do more than compute."""
     return _scan_graph(path, _content(path))
 
 
@@ -179,7 +171,6 @@ def _graph(path: Path, content: bytes) -> Any:
 
 
 def _check_objects(path: Path, graph: Any) -> None:
-    """Raise UserError for a saved object of a type that bundles may not contain."""
     if not graph.object_graph_def.nodes:
         raise UserError(f"{path} must be a program of TensorFlow 2.")
     for saved in graph.object_graph_def.nodes:
@@ -218,7 +209,6 @@ def _check_operations(path: Path, graph: Any) -> None:
 
 
 def _of_saver(found: Reach, name: str) -> frozenset[str]:
-    """Return the additional operations allowed in a function that only the saver's nodes reach."""
     if not name or name in found.called:
         return frozenset()
     return frozenset((RESTORING if name in found.restoring else SAVING).split())
@@ -250,7 +240,6 @@ def _check_restoring(path: Path, graph: Any, functions: Mapping[str, Any]) -> No
 
 
 def _functions(path: Path, graph: Any) -> dict[str, Any]:
-    """Return the functions of the library by name; raise UserError if a name is not unique."""
     from tensorflow.python.framework import op_def_registry
 
     found: dict[str, Any] = {}
@@ -265,7 +254,6 @@ def _functions(path: Path, graph: Any) -> dict[str, Any]:
 
 
 def _check_module(path: Path, attributes: Any) -> None:
-    """Raise UserError unless a call's module is a portable artifact of only allowed operations."""
     from tensorflow.compiler.mlir.stablehlo import stablehlo
     from tensorflow.python import pywrap_mlir
 

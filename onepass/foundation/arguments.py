@@ -32,17 +32,7 @@ def integer(value: Any) -> int | None:
 
 
 def whole_number(value: Any, name: str, least: int = 1, most: int | None = MOST) -> int:
-    """Check an argument and return it as a Python integer.
-
-    Args:
-      value: an integer by the rule of `integer`.
-      name: name of the argument, for the error message.
-      least: smallest allowed value.
-      most: largest allowed value; None: any.
-
-    Raises:
-      UserError: `value` is not an integer, or is out of its range.
-    """
+    """Check an argument by the rule of `integer`, and return it as a Python integer."""
     number = integer(value)
     if number is None or number < least:
         raise UserError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
@@ -52,11 +42,7 @@ def whole_number(value: Any, name: str, least: int = 1, most: int | None = MOST)
 
 
 def checked_seed(seed: Any) -> int:
-    """Check a seed and return it as a Python integer.
-
-    Raises:
-      UserError: `seed` is not an integer in [0, 2^64), by the rule of `integer`.
-    """
+    """Check a seed, an integer in [0, 2^64), and return it as a Python integer."""
     number = integer(seed)
     if number is None or not 0 <= number < 2**64:
         raise UserError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.")
@@ -66,18 +52,7 @@ def checked_seed(seed: Any) -> int:
 def real_number(
     value: Any, name: str, low: float = -math.inf, high: float = math.inf, is_above: bool = False
 ) -> float:
-    """Check an argument and return it as a Python float.
-
-    Args:
-      value: a scalar.
-      name: name of the argument, for the error message.
-      low: smallest allowed number; infinite: any.
-      high: largest allowed number; infinite: any.
-      is_above: whether `low` itself is outside the range.
-
-    Raises:
-      UserError: `value` is not a finite number, or is out of its range.
-    """
+    """Return a finite number in [low, high], or above `low` if `is_above`, as a Python float."""
     try:
         is_other = isinstance(value, str | bool) or np.ndim(value) > 0
         number = math.nan if is_other else float(value)
@@ -98,16 +73,7 @@ def _range(low: float, high: float, is_above: bool) -> str:
 
 
 def checked_temperature(temperature: Any, tempers: bool = True) -> float:
-    """Check a temperature and return it as a Python float.
-
-    Args:
-      temperature: a scalar.
-      tempers: whether the distribution can be sampled at temperatures other than 1.
-
-    Raises:
-      UserError: `temperature` is not a finite number of at least 0, or is not 1 although the
-        distribution supports only 1.
-    """
+    """Return a temperature, at least 0, or 1 unless the distribution `tempers`, as a float."""
     number = real_number(temperature, "temperature", 0.0)
     if number != 1.0 and not tempers:
         raise UserError(f"`temperature` must be 1 without a quantile, got {temperature}.")
@@ -126,11 +92,7 @@ def number_of(word: str) -> int | float | None:
 
 
 def number_in(word: str, option: str, others: str = "") -> int | float:
-    """Convert a word of a command's option to a number.
-
-    Raises:
-      UserError: the word is not a number; the message includes `others`, a phrase for alternatives.
-    """
+    """Convert a word of a command's option to a number; the error says `others` as well."""
     number = number_of(word)
     if number is None:
         raise UserError(f"{option} must be numbers{others}, got {word}.")
@@ -138,23 +100,14 @@ def number_in(word: str, option: str, others: str = "") -> int | float:
 
 
 def checked_flag(value: Any, name: str) -> bool:
-    """Check a switch and return it as a Python boolean.
-
-    Raises:
-      UserError: `value` is neither True nor False.
-    """
+    """Check a switch, True or False, and return it as a Python boolean."""
     if not isinstance(value, bool | np.bool_):
         raise UserError(f"`{name}` must be True or False, got {value!r}.")
     return bool(value)
 
 
 def check_unmasked(values: Any, name: str) -> None:
-    """Raise UserError for a masked array with a mask, or a list of them: no mask is read.
-
-    Args:
-      values: any argument that may be an array.
-      name: name of the argument, for the error message.
-    """
+    """Raise UserError for a masked array with a mask, or a list of them: no mask is read."""
     parts = values if isinstance(values, list | tuple) else (values,)
     if any(np.ma.is_masked(part) for part in parts):
         raise UserError(
@@ -164,15 +117,7 @@ def check_unmasked(values: Any, name: str) -> None:
 
 
 def checked_length(length: Any, order: str) -> tuple[int, ...]:
-    """Check a length and return the shape of a row: (length,), or (height, width, channels).
-
-    Args:
-      length: an integer in time order, three integers in raster order.
-      order: "time" or "raster".
-
-    Raises:
-      UserError: `length` is not the number of integers that `order` needs, or one is out of range.
-    """
+    """Check a length, an integer in time, three in raster order, and return it as a tuple."""
     axes = 1 if order == "time" else 3
     given = [length]
     is_shape = isinstance(length, Sequence | np.ndarray) and not isinstance(length, str | bytes)
@@ -193,16 +138,8 @@ def checked_prefix(
 ) -> list[np.ndarray]:
     """Check a prefix and return it as a list with an array [n, *event] for each row.
 
-    Args:
-      prefix: the first elements of each sequence: [num, n, *event], [n, *event] for all rows, or a
-        list of `num` arrays [n, *event] whose lengths n may differ.
-      num: number of rows.
-      length: number of elements of a whole row, including its prefix.
-      event: sizes of the axes after the time axis.
-
-    Raises:
-      UserError: `prefix` is not numeric, has the wrong number of rows or axes, or has a row that
-        is longer than `length`.
+    It is [num, n, *event], [n, *event] for all rows, or `num` arrays [n, *event] of lengths n up to
+    `length`, that of a whole row.
     """
     rows = _prefix_rows(prefix, num, event)
     if len(rows) != num:
@@ -217,7 +154,6 @@ def checked_prefix(
 
 
 def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray]:
-    """Return a prefix as a list of rows; a prefix shared by all rows is repeated `num` times."""
     check_unmasked(prefix, "prefix")
     given, axes = prefix.to_list() if hasattr(prefix, "to_list") else prefix, 1 + len(event)
     try:
@@ -238,16 +174,7 @@ def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray
 
 
 def checked_elements(value: Any, name: str, most: int | None = None) -> np.ndarray:
-    """Check a set of elements and return the different ones as an array [n], in order.
-
-    Args:
-      value: one number or, unless `most` is 1, a list, set or array [n] of them.
-      name: name of the argument, for the error message.
-      most: largest number of elements; None: any.
-
-    Raises:
-      UserError: the elements are not numbers, or too many or none.
-    """
+    """Check one number, or up to `most`; return the different ones as an array [n], in order."""
     check_unmasked(value, name)
     try:
         elements = np.asarray(list(value) if isinstance(value, set | frozenset) else value)

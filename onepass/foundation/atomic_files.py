@@ -52,11 +52,7 @@ def read_npz(path: Path) -> Arrays:
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Return the array of an npy file.
-
-    Raises:
-      UserError: the file is missing, is not a valid npy file, or contains an array without axes.
-    """
+    """Return the array of an npy file."""
     try:
         with open(path, "rb") as file:
             if file.read(len(MAGIC)) == MAGIC:

@@ -23,9 +23,6 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Files and folders of an existing folder that the block did not write are kept. If the block
     raises an exception, `path` is unchanged, and parents that were created are removed.
-
-    Raises:
-      UserError: the folder cannot be written.
     """
     target = Path(os.path.realpath(path))
     made = not target.parent.exists()
@@ -46,7 +43,6 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _link_others(old: Path, new: Path) -> None:
-    """Add what a folder has and the one that replaces it lacks, without copying any bytes."""
     for entry in old.iterdir():
         copy = new / entry.name
         if os.path.lexists(copy):
@@ -58,7 +54,6 @@ def _link_others(old: Path, new: Path) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Exchange two folders, at once."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     names = os.fsencode(new), os.fsencode(old)
     if rename is not None and not rename(HERE, names[0], HERE, names[1], EXCHANGE):

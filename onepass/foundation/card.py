@@ -47,14 +47,7 @@ class ExportArguments:
 
 
 def origin(given: ExportArguments, data: Path | str, network: tf.Module, command: str) -> dict:
-    """Return the provenance of a network's weights for model.json.
-
-    Args:
-      given: the options of the export.
-      data: location of the training data, of which only the name is stored.
-      network: the network, for the number of weights.
-      command: the command that created the run.
-    """
+    """Return the provenance of a network's weights for model.json; of `data`, only the name."""
     seconds = [_seconds(run) for run in (given.run, *given.parts_from)]
     return {
         "data": Path(data).name,
@@ -78,11 +71,7 @@ class Measured(NamedTuple):
     """A run and its measurements on the dev set.
 
     Attributes:
-      given: the options of the export.
-      model: the model, with a `network` and a `spec`.
-      stored: the contents of the run's config.json.
       facts: additional entries of model.json, such as "quality".
-      summary: a text that states the main result.
       flags: the settings that differ from the preset's, as command-line options.
       dtype: NumPy dtype of the stored weights.
     """
@@ -103,11 +92,7 @@ def write_folder(
 ) -> str:
     """Measure a run on the dev set, write its model folder and card, and return the summary.
 
-    Args:
-      given: the options of the export.
-      measure: function from the options and the contents of the run's config.json to the model and
-        its measurements.
-      card: function from the contents of model.json to the text of the card.
+    `measure` reads the options and the run's config.json, `card` the contents of model.json.
     """
     given, model, stored, facts, summary, flags, dtype = measure(
         given, RunDirectory.open(given.run).config()

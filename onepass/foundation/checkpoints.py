@@ -16,10 +16,7 @@ LEFTOVER = re.compile(
 
 
 class Checkpoints:
-    """A folder of `step_00001000.npz` files: the newest `keep` and the best one on the dev set.
-
-    The first `save` creates the folder. The constructor raises UserError if `keep` is below 1.
-    """
+    """A folder of `step_00001000.npz` files: the newest `keep` and the best one on the dev set."""
 
     def __init__(self, folder: Path, keep: int = 3):
         if keep < 1:
@@ -36,20 +33,14 @@ class Checkpoints:
         return self.folder / f"step_{step:08d}.npz"
 
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
-        """Write the arrays of a step, then delete files beyond the newest `keep` and the best.
-
-        If the file cannot be written, raise UserError and leave existing files unchanged.
-        """
+        """Write the arrays of a step, then delete files beyond the newest `keep` and the best."""
         make_folder(self.folder)
         write_npz(self.path(step), arrays)
         if not keep_all:
             self._prune()
 
     def mark_scored(self, step: int, score: float) -> bool:
-        """Record the score of a step (lower is better); return whether it is the best so far.
-
-        Later calls of `save` keep the file of the best step.
-        """
+        """Record a score, lower is better; return whether it is the best, which `save` keeps."""
         best = self._best()
         better = math.isfinite(score) and (best is None or score < best["score"])
         if better:
@@ -66,19 +57,13 @@ class Checkpoints:
         return [(step, math.nan if score is None else score) for step, score in pairs]
 
     def scores_without_improvement(self, step: int) -> int:
-        """Return the number of evaluations, up to a step, since the one with the lowest score.
-
-        If no score is finite, all of them count.
-        """
+        """Return the evaluations up to `step` since the lowest score; all if no score is finite."""
         values = [value for scored, value in self.scores() if scored <= step]
         lowest = min((value for value in values if math.isfinite(value)), default=None)
         return len(values) if lowest is None else len(values) - 1 - values.index(lowest)
 
     def best(self) -> Arrays | None:
-        """Return the arrays of the best step, or None if no step with a file has a finite score.
-
-        Raise UserError if the file is damaged.
-        """
+        """Return the arrays of the best step, or None if no step with a file has a finite score."""
         step = self.best_step()
         return None if step is None else read_npz(self.path(step))
 
@@ -101,10 +86,7 @@ class Checkpoints:
         return self._scores().get("scored")
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
-        """Return the arrays of the newest readable checkpoint, and the damaged files after it.
-
-        The arrays are None if there are no files. Raise UserError if all files are damaged.
-        """
+        """Return the newest readable arrays, None without files, and the damaged files after."""
         damaged: list[Path] = []
         for step in reversed(self.steps()):
             try:
@@ -148,7 +130,6 @@ class Checkpoints:
                 self.path(old).unlink(missing_ok=True)
 
     def _best(self) -> dict | None:
-        """Return the step and score of the best checkpoint if its file exists, else None."""
         scores = self._scores()
         if not {"step", "score"} <= scores.keys() or not self.path(scores["step"]).exists():
             return None
@@ -166,7 +147,6 @@ class Checkpoints:
 
 
 def _is_whole(stored: dict) -> bool:
-    """Return whether the values in best.json are numbers, and "scores" contains pairs of them."""
     pairs = stored.get("scores", [])
     numbers = [value for name, value in stored.items() if name != "scores"]
     if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):

@@ -16,9 +16,6 @@ def compute_dtype(name: str) -> tf.DType:
     If it is bfloat16 and this machine has neither an accelerator nor, as far as is known, bfloat16
     instructions, the first call prints a warning on standard error: TensorFlow then converts every
     number to float32 and back, and a training step takes several times as long as in float32.
-
-    Args:
-      name: "float32", "bfloat16" or "float64".
     """
     if name == "bfloat16":
         _warn_where_slow()

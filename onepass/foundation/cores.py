@@ -16,16 +16,11 @@ _HAS_AFFINITY = hasattr(os, "sched_setaffinity")
 
 @functools.cache
 def _core_of_thread() -> Callable[[], int]:
-    """Return the C library's `sched_getcpu`, which returns the calling thread's core."""
     return ctypes.CDLL(None).sched_getcpu
 
 
 def cores(threads: int | None = None) -> int:
-    """Return the number of cores to use, by default all that this process may run on.
-
-    Raises:
-      UserError: `threads` is below 1.
-    """
+    """Return the number of cores to use, by default all that this process may run on."""
     if threads is not None:
         require(threads >= 1, "threads", "at least 1", threads)
         return threads
@@ -46,10 +41,7 @@ class Apart:
         self._taken: set[int] = set()
 
     def run(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Return `function(*arguments)`, computed in this thread, on a free core if there is one.
-
-        A core is free if no other thread of the group has started on it.
-        """
+        """Return `function(*arguments)`, computed here, on a core where no other thread began."""
         if _HAS_AFFINITY:
             self._move()
         return function(*arguments)

@@ -13,15 +13,7 @@ Part = TypeVar("Part")
 
 
 def ends(data: Any, name: str) -> bool:
-    """Return whether data is known to end; False for a generator, which may do so.
-
-    Args:
-      data: arrays, an iterable or a `tf.data.Dataset`.
-      name: name of the argument, for the error message.
-
-    Raises:
-      UserError: the data is known to have no end.
-    """
+    """Return whether data is known to end; False for a generator, which may do so."""
     cardinality = getattr(data, "cardinality", None)
     if cardinality is None:
         return isinstance(data, Sized) or hasattr(data, "shape")
@@ -41,15 +33,7 @@ def limit_rows(
     say: Callable[[str], object],
     most: int | None = None,
 ) -> Iterator[Part]:
-    """Yield parts until they have enough rows; if there are more, say so and stop.
-
-    Args:
-      parts: batches or rows of data that may have no end.
-      rows: function that returns the number of rows of a part.
-      name: name of the argument, for the message.
-      say: function that receives the message.
-      most: number of rows after which nothing is read; None: `MOST_ROWS`.
-    """
+    """Yield parts until they have enough rows; if there are more, say so and stop."""
     count, most = 0, MOST_ROWS if most is None else most
     for part in parts:
         if count >= most:

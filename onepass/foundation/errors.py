@@ -20,10 +20,7 @@ class UserError(ValueError):
 
 
 def exit_status(error: BaseException) -> int:
-    """Return 2 for a user's mistake, 1 for a failure of the program or of the machine.
-
-    A UserError caused by a full disk or by a lost process, for example, is a failure.
-    """
+    """Return 2 for a user's mistake, 1 for a failure, such as a UserError from a full disk."""
     if not isinstance(error, UserError):
         return FAILURE
     cause: BaseException | None = error

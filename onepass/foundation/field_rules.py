@@ -7,25 +7,13 @@ from onepass.foundation.errors import UserError
 
 
 def require(holds: bool, field: str, rule: str, value: Any) -> None:
-    """Raise UserError with field, rule and value unless the rule holds.
-
-    Args:
-      holds: whether the rule holds.
-      field: the field's name.
-      rule: what the value must be, in words.
-      value: the value that was given.
-    """
+    """Raise UserError with field, rule and value unless the rule holds."""
     if not holds:
         raise UserError(f"`{field}` must be {rule}, got {value}.")
 
 
 def choices(names: Callable[[], Iterable[str]]) -> Any:
-    """Return what `Annotated[str, ...]` needs to be one of several names on a command line.
-
-    Args:
-      names: returns them. It is called whenever a command line is read, so that names that were
-        registered in the meantime are among the choices.
-    """
+    """Return what `Annotated[str, ...]` needs for one of `names()`, read at every command line."""
     import tyro  # not for every command
 
     def kind() -> Any:

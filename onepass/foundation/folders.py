@@ -19,12 +19,7 @@ RESERVED = PORTS | {"aux", "con", "nul", "prn"}  # names of devices on Windows, 
 
 
 def make_folder(folder: Path) -> Path:
-    """Return the folder, created with its parents if missing.
-
-    Raises:
-      UserError: the folder cannot be created, or does not exist and has the suffix of an audio,
-        image or array file.
-    """
+    """Return the folder, made with its parents if missing, unless it is named like a data file."""
     folder = Path(folder)
     if folder.suffix.lower() in _FILE_SUFFIXES and not folder.exists():
         raise UserError(f"{folder} must name a folder, not a {folder.suffix} file.")
@@ -137,12 +132,7 @@ def endings(names: Iterable[str]) -> str:
 
 
 def unread(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return a list with one note about the files of unknown kinds; empty if there are none.
-
-    Args:
-      names: file names.
-      known: suffixes of known kinds, in lower case; those in TEXTS are known, too.
-    """
+    """Return one note on files whose suffixes are neither `known` nor TEXTS, or an empty list."""
     others = [n for n in names if Path(n).suffix.lower() not in (*known, *TEXTS)]
     return [f"skipped, of an unknown kind: {endings(others)}"] if others else []
 

@@ -23,11 +23,7 @@ def spoke() -> None:
 
 @contextlib.contextmanager
 def telling(line: Callable[[], str | None]) -> Iterator[None]:
-    """Make `line` the source of status lines inside the block.
-
-    Args:
-      line: function that returns a status line, or None to print nothing.
-    """
+    """Make `line`, which may return None, the source of status lines inside the block."""
     with _lock:
         _telling.append(line)
     try:
@@ -49,14 +45,7 @@ def during(what: str) -> Iterator[None]:
 def heartbeat(
     what: str, seconds: float | None = None, stream: TextIO | None = None
 ) -> Iterator[None]:
-    """Print a status line inside the block whenever nothing has been printed for `seconds`.
-
-    Args:
-      what: name of the job. The line shows it with the elapsed time, unless a step inside the block
-        provides its own line by `telling`.
-      seconds: silence before a status line; None: `SECONDS`.
-      stream: text stream to write to; None: standard error.
-    """
+    """Print a line about the job `what`, or from `telling`, after `seconds` without any output."""
     ended, seconds = threading.Event(), SECONDS if seconds is None else seconds
 
     def beat() -> None:

@@ -9,12 +9,7 @@ from onepass.foundation.run_directory import NO_DEFAULTS, Keys
 
 
 class InMemoryRun:
-    """A substitute for `RunDirectory` that writes nothing and cannot be resumed.
-
-    Attributes:
-      identity: the configuration passed to `claim`, without the keys that may change.
-      notes: always empty.
-    """
+    """A substitute for `RunDirectory` that writes nothing and cannot be resumed."""
 
     def __init__(self) -> None:
         self.identity: dict = {}
@@ -25,10 +20,7 @@ class InMemoryRun:
         self.identity = {k: v for k, v in config.items() if k not in changeable}
 
     def checkpoints(self, keep: int = 3, best: bool = False) -> "ScoresInMemory":
-        """Return a substitute for the run's checkpoints, which stores scores.
-
-        If `best`, it also stores the arrays with the best score. `keep` is ignored.
-        """
+        """Return a substitute for the checkpoints: scores and, if `best`, the best arrays."""
         return ScoresInMemory(best)
 
     def metrics_log(self, first_step: int = 0) -> "NoMetricsLog":
@@ -37,11 +29,7 @@ class InMemoryRun:
 
 
 class ScoresInMemory(Checkpoints):
-    """Checkpoints that store only scores, since the state is in the model's variables.
-
-    Args:
-      best: whether to store the arrays of the best score, too.
-    """
+    """Checkpoints that store only scores, since the state is in the model's variables."""
 
     def __init__(self, best: bool = False) -> None:
         super().__init__(Path())

@@ -16,11 +16,7 @@ ENDING = (
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when a signal such as SIGTERM asks the process to stop, as Ctrl-C does.
-
-    Attributes:
-      number: number of the signal.
-    """
+    """Raised when a signal such as SIGTERM asks the process to stop, as Ctrl-C does."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -68,9 +64,6 @@ class StopRequest:
     """A context in which the first signal of SIGNALS sets `signal_name`, and the process goes on.
 
     A second signal has its usual effect. Under nohup, SIGHUP stays ignored.
-
-    Attributes:
-      signal_name: name of the signal, such as "SIGTERM"; None if none has arrived.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,6 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> Meas
     Args:
       values: independent values, float [n]. A value that is not finite makes the mean non-finite
         and leaves the interval undetermined.
-      weights: non-negative weights of the values, float [n]; None: equal.
 
     Source: Kish 1965, "Survey Sampling", section 8.2, for the effective number of values.
     """
@@ -70,10 +69,7 @@ def finite_mean(values: Sequence[float]) -> Measure:
 
 
 def share_of(found: np.ndarray) -> Measure:
-    """Return the share of true values with Wilson's score interval.
-
-    Args:
-      found: the values, bool [n], or numbers 0 and 1.
+    """Return the share of true values, bool [n] or 0 and 1, with Wilson's score interval.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
@@ -88,13 +84,7 @@ def share_of(found: np.ndarray) -> Measure:
 
 
 def format_interval(measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
-    """Return the interval of a stored measure and its count, as "0.1 to 0.3, n 12".
-
-    Args:
-      measured: a `Measure` as a dict.
-      scale: factor for the ends of the interval.
-      digits: number of digits after the decimal point.
-    """
+    """Return the scaled interval of a stored `Measure` and its count: "0.1 to 0.3, n 12"."""
     low, high, n = measured["low"], measured["high"], measured.get("n")
     if n is not None and n < 1:
         parts = ["no value"]
@@ -112,14 +102,7 @@ def format_interval(measured: Mapping[str, Any], scale: float = 1.0, digits: int
 def format_measure(
     measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3, unit: str = ""
 ) -> str:
-    """Return a stored measure as "0.2 (95%: 0.1 to 0.3, n 12)".
-
-    Args:
-      measured: a `Measure` as a dict.
-      scale: factor for the numbers.
-      digits: number of digits after the decimal point.
-      unit: text after the mean.
-    """
+    """Return a stored `Measure` as "0.2 (95%: 0.1 to 0.3, n 12)"; `unit` follows the mean."""
     before = "" if measured["low"] is None else "95%: "
     mean = f"{scale * measured['mean']:.{digits}f}{unit}"
     return f"{mean} ({before}{format_interval(measured, scale, digits)})"

@@ -15,11 +15,7 @@ def lazy_exports(
 ) -> Callable[[str], Any]:
     """Return a `__getattr__` for a package that imports names on first access; set its `__dir__`.
 
-    Args:
-      package: name of the package, `__name__` in its `__init__.py`.
-      modules: for each public name, the name of the module that defines it, or of the module that
-        is exported under this name.
-      prefix: start of the modules' full names; None: the package's name and a dot.
+    `modules` maps a name to the module, after `prefix`, that defines it or is exported under it.
     """
     module, prefix = sys.modules[package], f"{package}." if prefix is None else prefix
 

@@ -27,13 +27,7 @@ def loss_curves(run: Path) -> dict[str, Curve]:
 
 
 def loss_figure(run: Path, is_same: bool) -> Figure:
-    """Return a plot of the training loss and the score on held-out data.
-
-    Args:
-      run: the run directory.
-      is_same: whether the score is the loss on held-out data: then both share one panel;
-        otherwise they have separate panels.
-    """
+    """Return a plot of training loss and held-out score, in one panel if the score `is_same`."""
     curves = loss_curves(run)
     figure = Figure(figsize=(8.0, 4.0 if is_same else 6.0), layout="constrained")
     panels = figure.subplots(1 if is_same else 2, 1, squeeze=False, sharex=True)[:, 0]
@@ -51,11 +45,7 @@ def loss_figure(run: Path, is_same: bool) -> Figure:
 
 
 def write_loss_plot(run: Path, is_same: bool) -> None:
-    """Write `loss_figure` to RUN/loss.png, atomically.
-
-    Raises:
-      UserError: the file cannot be written.
-    """
+    """Write `loss_figure` to RUN/loss.png, atomically."""
     path, figure = Path(run) / PLOT_FILE, loss_figure(run, is_same)
     try:
         with replacing(path) as temporary:

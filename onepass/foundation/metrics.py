@@ -21,8 +21,7 @@ LONGEST_STEP_SECONDS = 600.0  # a longer gap between reports means that the run 
 class MetricsLog:
     """Writes RUN/metrics.jsonl and RUN/events; the constructor drops records after `first_step`.
 
-    If a file cannot be written, every method raises a UserError that names it. However, TensorFlow
-    drops events without an error if the disk is full.
+    TensorFlow drops events without an error if the disk is full.
     """
 
     def __init__(self, folder: Path, first_step: int = 0):
@@ -48,14 +47,7 @@ class MetricsLog:
                 tf.summary.scalar(name, value)
 
     def audio(self, step: int, name: str, waveform: np.ndarray, sample_rate_hz: int) -> None:
-        """Write a waveform to TensorBoard.
-
-        Args:
-          step: the training step.
-          name: the waveform's name in TensorBoard.
-          waveform: float [samples] in [-1, 1].
-          sample_rate_hz: sample rate of the waveform.
-        """
+        """Write a waveform, float [samples] in [-1, 1], to TensorBoard."""
         with self._event(step):
             tf.summary.audio(name, waveform[None, :, None].astype(np.float32), sample_rate_hz)
 
@@ -87,10 +79,7 @@ def read_metrics(folder: Path) -> list[dict]:
 
 
 def training_seconds(run: Path) -> float:
-    """Return the training time of a run in seconds, from its metrics, excluding pauses.
-
-    It is 0 if there are fewer than two records.
-    """
+    """Return the training seconds of a run without pauses; 0 if it has fewer than two records."""
     times = np.array([record["time"] for record in read_metrics(run)])
     steps = np.diff(times)
     return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
@@ -111,7 +100,6 @@ def _plain(value: SupportsFloat) -> float | None:
 
 
 def _drop_after(path: Path, last_step: int) -> None:
-    """Remove the records after `last_step`, the checkpoint that a run resumes from."""
     if not path.exists():
         return
     with _naming(path):

@@ -21,15 +21,7 @@ SHARED = "shared_weights"  # key in model.json for weights stored in another fol
 def save(
     network: tf.Module, spec: dict, stored: dict, folder: Path, dtype: DTypeLike = np.float32
 ) -> None:
-    """Write a model folder: model.json (`spec` and the run's configuration) and weights.npz.
-
-    Args:
-      network: the network, with its current weights.
-      spec: the contents of model.json except for the configuration.
-      stored: the contents of the run's config.json.
-      folder: the folder to write, created if missing.
-      dtype: NumPy dtype of the stored weights; `assign_weights` converts them to the network's.
-    """
+    """Write a model folder: model.json (`spec` and configuration) and weights.npz as `dtype`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     names = variable_names(network)
@@ -42,11 +34,7 @@ def save(
 
 
 def best_or_newest(run: RunDirectory) -> Arrays:
-    """Return the arrays of a run's best checkpoint on the dev set, or else of its newest one.
-
-    Messages on standard error name damaged checkpoints that are skipped, and a newer one that has
-    not been evaluated. Raise UserError if there is no readable checkpoint.
-    """
+    """Return a run's best arrays on dev, or its newest; say on stderr what was passed over."""
     checkpoints = run.checkpoints()
     best, damaged = checkpoints.best_step(), []
     if best is not None:
@@ -78,10 +66,7 @@ def averages(arrays: Arrays) -> Arrays:
 
 
 def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return the contents of model.json and the weights of a folder.
-
-    Raise UserError if a file is missing or damaged.
-    """
+    """Return the contents of model.json and the weights of a folder."""
     file = path / SPEC_FILE
     try:
         spec = json.loads(file.read_text())
@@ -97,7 +82,7 @@ def _read_weights(path: Path, spec: dict[str, Any]) -> Arrays:
     """Return the weights in a folder, and those that it shares with a neighbouring folder.
 
     An entry `shared_weights` of model.json, such as {"folder": "a", "prefix": "b/"}, says that the
-    weights whose names begin with b/ are stored only in ../a. Raise UserError if they are missing.
+    weights whose names begin with b/ are stored only in ../a.
     """
     own = read_npz(path / WEIGHTS_FILE)
     if SHARED not in spec:
@@ -144,10 +129,7 @@ def stored_weights(path: Path) -> Arrays:
 
 
 def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
-    """Assign weights to a network's trainable variables by name.
-
-    Raise UserError, naming `path`, if a weight is missing or has the wrong shape.
-    """
+    """Assign weights to a network's trainable variables by name."""
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):
             raise UserError(

@@ -15,12 +15,9 @@ R = TypeVar("R")
 def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator for a function whose `**options` are the fields of a dataclass.
 
-    The decorated function's signature and docstring, which `help` shows, list the fields. An
-    unknown option raises a TypeError that suggests the closest known one.
-
-    Args:
-      options: the dataclass. Its fields have defaults and are described under `Args:`. Those that
-        the function names itself stay where they are.
+    The decorated function's signature and docstring, which `help` shows, list the fields, which
+    have defaults and are described under `Args:`. Those that the function names itself stay where
+    they are. An unknown option raises a TypeError that suggests the closest known one.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -65,7 +62,6 @@ def _entries(options: type) -> str:
 
 
 def _merge_docstrings(function: Callable, options: type) -> str:
-    """Return a function's docstring with the entries of its options in place of `**options`."""
     entries, own = _entries(options), inspect.getdoc(function) or ""
     if not entries:
         return own

@@ -93,13 +93,11 @@ def reachable_keys(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> 
 
 
 def _function_names(values: Iterable[Any]) -> list[str]:
-    """Return the names of the functions in attributes, and in those functions' attributes."""
     functions = [f for value in values for f in (value.func, *value.list.func) if f.name]
     return [name for f in functions for name in (f.name, *_function_names(f.attr.values()))]
 
 
 def _object_functions(graph: Any) -> list[str]:
-    """Return all functions that objects name, whether they are listed as callable or not."""
     found = list(graph.object_graph_def.concrete_functions)
     for saved in graph.object_graph_def.nodes:
         found += saved.function.concrete_functions
@@ -108,7 +106,6 @@ def _object_functions(graph: Any) -> list[str]:
 
 
 def _gradients(graph: Any) -> list[str]:
-    """Return the functions that run as gradients of others."""
     library = graph.graph_def.library
     found = [each.gradient_func for each in library.registered_gradients]
     return found + [each.gradient_func for each in library.gradient]

@@ -24,12 +24,8 @@ class Progress:
     `heartbeat`, a line also appears when no unit has been completed for a while.
 
     Args:
-      total: number of units.
-      title: name of the work, such as "training".
-      unit: singular name of a unit.
       done: number of units completed earlier.
       line_seconds: seconds between lines without a terminal.
-      stream: text stream to write to; None: standard error.
       until: monotonic time by which the job ends at the latest; None: no limit.
     """
 
@@ -106,11 +102,7 @@ class Progress:
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Say now and then that work without units goes on inside the block.
-
-        Args:
-          what: description of the work.
-        """
+        """Say now and then that work without units goes on inside the block."""
         start = time.monotonic()
 
         def say() -> None:
@@ -129,20 +121,14 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds to the end at the current rate, or to `until` if that is sooner.
-
-        Infinite if neither is known.
-        """
+        """Seconds to the end at the current rate, or to `until` if sooner; infinite if unknown."""
         rate = self.rate
         left = (self.total - self.done) / rate if rate else math.inf
         at_most = math.inf if self._until is None else self._until - time.monotonic()
         return max(0.0, min(left, at_most))
 
     def _sign_of_life(self) -> str | None:
-        """Return a status line for the heartbeat; None if there is a bar, which is refreshed.
-
-        Also return None if the progress is not shown on standard error.
-        """
+        """Return a status line for the heartbeat; None with a bar or off standard error."""
         if self._bar is not None:
             self._bar.refresh()
         if self._bar is not None or self.stream is not sys.stderr:
@@ -166,7 +152,6 @@ class _Bar(tqdm):
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """Values for the fields of the bar's format."""
         left = math.inf if self.progress is None else self.progress.seconds_left
         return {**super().format_dict, "left": duration(left)}
 

@@ -9,10 +9,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def git_revision() -> str:
-    """Return the git revision of this checkout; `unknown` without a checkout or git.
-
-    A repository that merely contains an installed package does not count.
-    """
+    """Return this checkout's git revision; `unknown` without one, even in another repository."""
     try:
         done = subprocess.run(
             ["git", "rev-parse", "--show-toplevel", "HEAD"],

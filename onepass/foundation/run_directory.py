@@ -28,7 +28,6 @@ class RunDirectory:
     """A folder that belongs to one configuration and, during training, to one process.
 
     Attributes:
-      path: the folder.
       identity: the configuration passed to `claim`, without the keys that may change.
       notes: messages from `claim` to the user.
     """
@@ -49,19 +48,7 @@ class RunDirectory:
         is_chief: bool = True,
         defaults: Mapping = NO_DEFAULTS,
     ) -> "RunDirectory":
-        """Return a new or resumed directory, locked for this process and claimed.
-
-        Args:
-          path: the directory, created if missing.
-          config: the run's configuration, as JSON values.
-          changeable: keys whose values may differ from the stored ones.
-          is_chief: whether this process writes the run.
-          defaults: values for settings that a stored configuration lacks.
-
-        Raises:
-          UserError: the directory cannot be created or locked, for example because another process
-            is using it, or its configuration differs.
-        """
+        """Return a new or resumed directory, locked for this process and claimed (see `claim`)."""
         run = cls.lock_folder(path, is_chief)
         try:
             run.claim(config, changeable, defaults)
@@ -72,11 +59,7 @@ class RunDirectory:
 
     @classmethod
     def lock_folder(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
-        """Return the directory, created if missing and locked for this process until `unlock`.
-
-        A process that is not the chief does not create, lock or write the directory. Raise
-        UserError if the directory cannot be created or locked.
-        """
+        """Return the directory, locked until `unlock` or, if not the chief, untouched."""
         run = cls(path)
         run._is_chief = is_chief
         if not is_chief:
@@ -100,10 +83,7 @@ class RunDirectory:
         return run
 
     def config(self) -> dict:
-        """Return the contents of config.json.
-
-        Raise UserError if it is missing, cannot be read, or is not a JSON object.
-        """
+        """Return the contents of config.json."""
         file = self.path / "config.json"
         try:
             stored = json.loads(file.read_text())
@@ -130,10 +110,7 @@ class RunDirectory:
         return make_folder(self.path / name)
 
     def lock(self) -> None:
-        """Lock the run until `unlock` or the end of this process.
-
-        Raise UserError if another process holds the lock, or the lock file cannot be written.
-        """
+        """Lock the run until `unlock` or the end of this process."""
         try:
             file = open(self.path / "lock", "a+")  # noqa: SIM115 (held open on purpose)
         except OSError as error:
@@ -162,11 +139,6 @@ class RunDirectory:
         """Raise UserError unless config.json has the same values for all keys of `config`.
 
         Without config.json, raise it only if there are checkpoints.
-
-        Args:
-          config: the configuration, as JSON values.
-          changeable: top-level keys whose values may differ.
-          defaults: values for settings that config.json lacks because an earlier version wrote it.
         """
         if (self.path / "config.json").exists():
             stored = complete_settings(self.config(), dict(defaults))
@@ -178,17 +150,9 @@ class RunDirectory:
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Write config.json; for a resumed run, first check that the configuration is the same.
 
-        If a run is resumed on different data, its scores are dropped, because they were measured on
-        the previous data: "data_folder" is the location of the data, and "dev_digest" identifies
-        the evaluation data.
-
-        Args:
-          config: the configuration, as JSON values.
-          changeable: top-level keys whose values may differ; the new values are written.
-          defaults: values for settings that config.json lacks because an earlier version wrote it.
-
-        Raises:
-          UserError: the configurations differ, or config.json cannot be read or written.
+        The values of `changeable` keys may differ; `defaults` are for settings that an earlier
+        version did not store. On different data, scores are dropped: "data_folder" is the location
+        of the data, and "dev_digest" identifies the evaluation data.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
         if not self._is_chief:

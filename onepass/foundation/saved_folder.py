@@ -14,11 +14,7 @@ MOST_SPEC_BYTES = 2**24
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
-    """Return the values in a stored model's `autoregressive.json`.
-
-    Raises:
-      UserError: the file is missing, or is not an object in JSON that names a program.
-    """
+    """Return the values in a stored model's `autoregressive.json`."""
     try:
         spec = json.loads(read_plain(folder / SPEC_FILE, MOST_SPEC_BYTES))
         name = spec.setdefault("program", PROGRAM_FOLDERS[0])

@@ -57,7 +57,7 @@ def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:
     """Create a dataclass `kind`, with nested dataclasses, from the contents of a config.json.
 
     Top-level settings that are missing get their defaults, but a field with a default factory must
-    be present. Raise UserError if the configuration does not fit.
+    be present.
     """
     fields = dataclasses.fields(kind)
     try:
@@ -76,19 +76,7 @@ def checked_config(
     needed: set[str],
     read: Callable[[dict], Config],
 ) -> Config:
-    """Check the config.json of a run or model, and return the result of `read` for it.
-
-    Args:
-      stored: the contents of config.json, of any type.
-      path: location of the run or model, for messages.
-      kinds: expected kinds.
-      needed: keys that must be present.
-      read: function from the contents to the configuration.
-
-    Raises:
-      UserError: `stored` is not a dict, its kind is not one of `kinds`, a key is missing, or `read`
-        raises UserError; the message names the path.
-    """
+    """Check the config.json of a run or model, and return the result of `read` for it."""
     if not isinstance(stored, dict):
         raise UserError(f"The configuration in {path} must be a JSON object.")
     if stored.get("kind") not in kinds:
@@ -103,10 +91,7 @@ def checked_config(
 
 
 def dataclass_from(kind: type[Section], values: dict[str, Any]) -> Section:
-    """Create a dataclass from JSON values, with lists converted to tuples.
-
-    Raise TypeError for an unknown or missing setting, and ValueError for an invalid value.
-    """
+    """Create a dataclass from JSON values; TypeError for a wrong name, ValueError for a value."""
     kinds = {field.name: field.type for field in dataclasses.fields(kind)}
     return kind(**{name: _from_json(kinds.get(name), value) for name, value in values.items()})
 

@@ -21,11 +21,7 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
-    """Yield a new empty file or folder next to `target`, and remove it when the block ends.
-
-    Raises:
-      OSError: the file or folder cannot be created.
-    """
+    """Yield a new empty file or folder next to `target`, and remove it when the block ends."""
     _sweep_once(target.parent)
     path, descriptor = _make_locked(target, is_folder)
     try:
@@ -56,7 +52,6 @@ def _sweep_once(folder: Path) -> None:
 
 
 def _make_locked(target: Path, is_folder: bool) -> tuple[Path, int]:
-    """Create a file or folder; return its path and a descriptor that holds its lock."""
     while True:
         suffix = "" if is_folder else target.suffix
         path = target.with_name(f".onepass-{secrets.token_hex(8)}{suffix}")
@@ -73,7 +68,6 @@ def _make_locked(target: Path, is_folder: bool) -> tuple[Path, int]:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether no process holds the lock of a file; False on systems without locks."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

@@ -24,11 +24,7 @@ def check_process() -> None:
 
 
 def check_eager(inside_function: bool = False) -> None:
-    """Raise UserError unless TensorFlow can compute here, and does so eagerly.
-
-    Args:
-      inside_function: whether the caller also runs inside a `tf.function`.
-    """
+    """Raise UserError unless TensorFlow computes here, eagerly or `inside_function`."""
     check_process()
     import tensorflow as tf
 
@@ -60,7 +56,6 @@ def check_compiler() -> None:
 
 
 def _after_fork() -> None:
-    """Record in a child whether its parent had used TensorFlow, which starts its threads."""
     global _is_forked
     context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
     _is_forked = getattr(context, "_context_handle", None) is not None

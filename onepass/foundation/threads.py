@@ -22,13 +22,6 @@ def in_threads(
 
     The error of the first item that fails is raised; items that no thread has started by then are
     skipped.
-
-    Args:
-      function: the function to apply.
-      items: the items.
-      what: name of the work, for the progress display.
-      unit: singular name of an item.
-      workers: number of threads; None: one per core.
     """
     pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
     try:
