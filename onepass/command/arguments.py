@@ -37,18 +37,9 @@ def parse(
     default: Any = None,
     description: str | None = None,
 ) -> Any:
-    """Parse command-line arguments into an instance of a dataclass.
+    """Parse command-line arguments into an instance of a dataclass, or of `default`'s values.
 
-    Args:
-      kind: the dataclass, whose fields are the options.
-      arguments: the command-line arguments.
-      program: name of the command, for messages.
-      default: an instance of `kind` with the default values; None: those of its fields.
-      description: first paragraph of the help text; None: the dataclass's docstring.
-
-    Raises:
-      UsageError: the arguments are invalid.
-      SystemExit: the help text was requested and printed.
+    The help text begins with `description`, or with the dataclass's docstring.
     """
     import tyro
 
@@ -74,17 +65,7 @@ def parse(
 
 
 def choose_argument(arguments: list[str], known: Collection[str], what: str, program: str) -> str:
-    """Return the first argument, which must be one of the known names.
-
-    Args:
-      arguments: the command-line arguments.
-      known: the allowed names.
-      what: what they are names of, such as "preset", for messages.
-      program: name of the command, for messages.
-
-    Raises:
-      UsageError: there is no argument, or the first one is unknown.
-    """
+    """Return the first argument, which must be one of the known names."""
     names = ", ".join(known)
     if not arguments:
         raise UsageError(f"name a {what}: {names} (see {program} --help)")
@@ -97,7 +78,6 @@ def choose_argument(arguments: list[str], known: Collection[str], what: str, pro
 
 
 def _complaint(boxed: str) -> str:
-    """Return the message in tyro's error box as one short line, without the repeated help."""
     sections = _sections(boxed)
     text = " ".join(" ".join(sections[0]).split()) if sections else "it cannot be read"
     if text.startswith("Missing from"):
@@ -114,7 +94,6 @@ def _complaint(boxed: str) -> str:
 
 
 def _all_options(kind: Callable[..., Any], default: Any) -> list[str]:
-    """Return the options of a dataclass, as its help text lists them."""
     import tyro
 
     printed = io.StringIO()
@@ -141,7 +120,6 @@ def _guess_option(word: str, options: Collection[str]) -> str | None:
 
 
 def _sections(boxed: str) -> list[list[str]]:
-    """Return the lines of each section of an error box, without the title and the frame."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
     sections: list[list[str]] = [[]]
     for line in text.splitlines()[1:]:  # the first one is the title
@@ -153,5 +131,4 @@ def _sections(boxed: str) -> list[list[str]]:
 
 
 def _options(section: list[str]) -> list[str]:
-    """Return the options that a section lists, such as `--data PATH`, without their help texts."""
     return [line.strip() for line in section if re.match(r" {4}\S", line)]

@@ -23,9 +23,7 @@ class ElementFiles(NamedTuple):
     """Functions that read and write files of one kind of elements without changing the values.
 
     Attributes:
-      read: function of a path and a model that returns the file's elements.
       together: function that combines the elements of all files into the argument of `compress`.
-      write: function of a path, the elements of one file, and a model that writes the file.
       suffixes: suffixes that a written file may have; a name with a different suffix gets the last.
       most: largest number of files and of conditions per compressed file; None: no limit.
     """
@@ -40,14 +38,8 @@ class ElementFiles(NamedTuple):
 def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     """Yield the rows of a data set, [time] or [height, width, channels].
 
-    Args:
-      path: npy file, or a folder of sounds or images, which is searched to any depth and read in
-        the order of names; notes on ignored folders are printed on stderr.
-      model: the model that the rows are for; if it has a `sample_rate_hz`, the folder's sounds are
-        read at that rate, otherwise its images are read.
-
-    Raises:
-      UserError: the folder has no such files, or a file cannot be read.
+    A folder is searched to any depth and read in the order of names: sounds, at the rate of a model
+    that has a `sample_rate_hz`, or else images. Notes on ignored folders are printed on stderr.
     """
     if not path.is_dir():
         yield from read_npy(path)
@@ -66,7 +58,6 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
 
 
 def _waveform(path: Path, rate_hz: int) -> np.ndarray:
-    """Return a recording as float32 [samples]; print notes about it on stderr."""
     sound = audio.read_sound(path)
     for note in sound.notes():
         print(f"{path}: {note}", file=sys.stderr)
@@ -79,10 +70,6 @@ def _read_image(path: Path) -> tuple[np.ndarray, str, int, bool]:
     Returns:
       The levels [height, width, channels], the Pillow mode, the number of frames, and whether the
       colours are not sRGB.
-
-    Raises:
-      UserError: the file is missing, cannot be read as an image, or has transparency that is not a
-        channel of its pixels.
     """
     try:
         with Image.open(path) as opened:
@@ -98,11 +85,6 @@ def _read_image(path: Path) -> tuple[np.ndarray, str, int, bool]:
 
 
 def _image(path: Path, model: Any) -> np.ndarray:
-    """Return the pixels of an image file, uint8 [size, size, channels].
-
-    Raises:
-      UserError: the file cannot be read, has several frames, or does not fit the model.
-    """
     pixels, mode, frames, others = _read_image(path)
     wanted, (height, width) = "L" if model.front.channels == 1 else "RGB", pixels.shape[:2]
     if mode != wanted or (height, width) != (model.front.size, model.front.size):
@@ -118,12 +100,6 @@ def _image(path: Path, model: Any) -> np.ndarray:
 
 
 def _recording(path: Path, model: Any) -> np.ndarray:
-    """Return the samples of a sound file, int16 [samples].
-
-    Raises:
-      UserError: the file cannot be read, contains more than one sound or less than its header
-        promises, or its format does not fit the model.
-    """
     samples, found = audio.read_samples(path)
     said = found.subtype, found.sample_rate_hz, found.channels
     if said != ("PCM_16", model.front.sample_rate_hz, 1):

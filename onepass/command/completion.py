@@ -46,21 +46,17 @@ def tree() -> Any:
 
 
 def _union(kinds: dict[str, Any]) -> Any:
-    """Return a union of subcommands from their option classes by name."""
     named = (Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())
     return Union[tuple(named)]  # noqa: UP007 - of types that are known only now
 
 
 def _of_presets(verb: str) -> Any:
-    """Return the union of a training verb's options, one member for each preset."""
     return _union({name: family.options(name) for name, family in of_presets(verb).items()})
 
 
 def _of_models(arguments_of: Callable[[str], Any]) -> Any:
-    """Return the union of a verb's options, one member for each shipped model."""
     return _union({model.name: arguments_of(model.makes) for model in list_models()})
 
 
 def _evaluations() -> dict[str, type]:
-    """Return the option class of `evaluate` for models of "sound" and of "images"."""
     return {family.makes: family.evaluation for family in every_family()}

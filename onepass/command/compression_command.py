@@ -19,11 +19,7 @@ VERIFY = {"cheap": None, "always": True, "never": False}
 
 
 def compress(given: CompressArguments) -> int:
-    """Run `onepass compress` and return the exit status.
-
-    Raises:
-      UserError: an argument is invalid, or a file cannot be read or does not fit the model.
-    """
+    """Run `onepass compress` and return the exit status."""
     if not given.files:
         raise UserError("`FILES` is empty: pass the files to compress.")
     check_new([given.out], given.overwrite)
@@ -61,11 +57,7 @@ def compress(given: CompressArguments) -> int:
 
 
 def decompress(given: DecompressArguments) -> int:
-    """Run `onepass decompress` and return the exit status.
-
-    Raises:
-      UserError: the file is damaged or was made by a different model, or an output exists.
-    """
+    """Run `onepass decompress` and return the exit status."""
     data, model = read_file(given.file), load(given.model, trust=given.trust)
     kind, start = kind_of(model, str(given.model)), time.perf_counter()
     own, found = FILES[kind.name], files.read(kind, data)
@@ -84,10 +76,9 @@ def decompress(given: DecompressArguments) -> int:
 
 
 def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
-    """Return the output path of every element, from the names stored in the compressed file.
+    """Return the output path of each stored name; print on stderr which names were changed.
 
-    Elements get different files, on file systems that ignore case too. Print which names were
-    changed, other than by another suffix, on stderr.
+    Elements get different files, on file systems that ignore case too.
     """
     count = found.shape[0]
     names = found.description.get("names")

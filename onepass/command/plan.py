@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 def run_plan(
     rest: list[str], parse: Callable[..., PlanArguments], import_tensorflow: Callable[[], None]
 ) -> int:
-    """Run `onepass plan` and return the exit status.
-
-    Args:
-      rest: command-line arguments after the verb.
-      parse: function that parses them, `onepass.command.arguments.parse`.
-      import_tensorflow: function that imports TensorFlow, called before it is needed.
-    """
+    """Run `onepass plan` and return the exit status."""
     given = parse(PlanArguments, rest, "onepass plan")
     check(given)
     family = _family(given.model)
@@ -38,11 +32,6 @@ def run_plan(
 
 
 def _family(model: str) -> ModelFamily | None:
-    """Return the family of a run or a preset; None for an exported folder.
-
-    Raises:
-      UserError: `model` is not a run, a preset or a folder that can be planned.
-    """
     if (Path(model) / "manifest.json").exists():
         return None
     if not Path(model).exists():

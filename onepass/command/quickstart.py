@@ -73,7 +73,6 @@ def run(given: QuickstartArguments) -> int:
 
 
 def _speech(teacher: Trained, student: Trained, recording: Path, given: QuickstartArguments) -> str:
-    """Generate speech with both models, write it, and return a section of the report."""
     rate_hz = student.front.sample_rate_hz
     waveform = audio.read(recording, rate_hz)
     frames, short = student.front.frames(waveform), int(given.seconds * rate_hz)
@@ -132,13 +131,11 @@ the recording. `onepass evaluate shipped` adds intervals.{_extra_line()}"""
 
 
 def _extra_line() -> str:
-    """Return a line that lists the measures that the extra `quality` would add, or ""."""
     added = [name.replace("_", " ") for name in left_out().get("quality", ()) if name in MEASURED]
     return f"\n`pip install 'onepass[quality]'` adds {', '.join(added)}." if added else ""
 
 
 def _train_section(given: QuickstartArguments, data: Path) -> str:
-    """Train a small WaveNet, and return a section of the report."""
     config = PRESETS[PRESET].config
     # The number of steps was chosen on a fast machine.
     loop = dataclasses.replace(config.loop, max_minutes=TRAINING_MINUTES)

@@ -25,12 +25,7 @@ def image_files() -> list[str]:
 
 
 def draw_images(out: Path, seed: int) -> str:
-    """Draw contact sheets of each set of images with both models; return a section of the report.
-
-    Args:
-      out: folder for the PNG and GIF files.
-      seed: seed of the noise, an integer in [0, 2^64).
-    """
+    """Draw contact sheets of each set of images with both models; return the report's section."""
     rows = []
     for name, models in SETS.items():
         for model_name in models:

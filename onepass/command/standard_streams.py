@@ -9,11 +9,7 @@ from typing import Any, TextIO
 
 
 class Output:
-    """Standard output that remembers the first error in writing to it.
-
-    Attributes:
-      lost: the error of the first failed write; None if every write succeeded.
-    """
+    """Standard output that remembers the first error in writing to it as `lost`."""
 
     def __init__(self, stream: TextIO | None):
         self._is_closed = stream is None

@@ -149,7 +149,6 @@ def _distill(rest: list[str]) -> int:
 
 
 def _of_preset(verb: str, needed: str, rest: list[str]) -> int:
-    """Run the training verb for the preset named in `rest`, and return the exit status."""
     from onepass.families import of_presets
     from onepass.replicator.training.family import run_training
 
@@ -230,7 +229,6 @@ def _serve(rest: list[str]) -> int:
 
 
 def _help_of_models(verb: str, needed: str, more: str = "") -> int:
-    """Print the help text of a verb whose options depend on the model, and return 0."""
     print(
         f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
         "folder or a shipped model, and decides the options:\n"
@@ -251,17 +249,12 @@ def _family_of_model(words: list[str]) -> "ModelFamily":
 
 
 def _positional(words: list[str]) -> list[str]:
-    """Return the arguments that are neither options nor possible values of options."""
     before = ["", *words]
     pairs = zip(words, before, strict=False)
     return [word for word, last in pairs if not word.startswith("-") and last[:1] != "-"]
 
 
 def _bench(rest: list[str]) -> int:
-    """Run `python -m benchmarks` in the checkout that this package is imported from.
-
-    Raise UserError if it is not imported from a checkout.
-    """
     checkout = Path(__file__).resolve().parents[2]
     program = checkout / "benchmarks" / "__main__.py"
     if not program.is_file():

@@ -52,7 +52,6 @@ class ArrayDrawing(Drawing):
 
 
 def _suffix(model: Any, length: Any) -> str:
-    """Return the suffix of the files for samples of a saved model or a bundle."""
     if getattr(model, "sample_rate_hz", None) is not None:
         return ".wav"
     channels = length[2] if isinstance(length, tuple) and len(length) == 3 else 0
@@ -61,7 +60,6 @@ def _suffix(model: Any, length: Any) -> str:
 
 
 def _levels(model: Any) -> int:
-    """Return the number of values that an integer element can take; 0 if elements are real."""
     from onepass.bundles.own_signatures import elements_of
 
     elements = getattr(model, "spec", {}).get("elements") or elements_of(model)

@@ -23,14 +23,7 @@ KINDS: dict[str, type[options.Options]] = {
 
 
 def run_sample(makes: str, words: list[str], parse: Callable, prepare: Callable[[], None]) -> int:
-    """Run `onepass sample` for a local model and return the exit status.
-
-    Args:
-      makes: what the model makes, a key of `KINDS`.
-      words: the command-line arguments after `sample`.
-      parse: function that parses them, `onepass.command.arguments.parse`.
-      prepare: function that imports TensorFlow, called once the options are known to be valid.
-    """
+    """Run `onepass sample` for a local model of a kind of `KINDS`, and return the exit status."""
     given = parse(KINDS[makes], words, "onepass sample")
     options.check(given)
     prepare()
@@ -38,11 +31,7 @@ def run_sample(makes: str, words: list[str], parse: Callable, prepare: Callable[
 
 
 def run_served(words: list[str], parse: Callable) -> int:
-    """Run `onepass sample URL ...`, asking the server for the model's kind; return the exit status.
-
-    Raises:
-      UserError: the server or the model does not exist, or the model cannot draw the samples.
-    """
+    """Run `onepass sample URL ...` for the server's kind of model; return the exit status."""
     from onepass.remote_model import RemoteModel
 
     logging.getLogger("stamina").setLevel(logging.ERROR)  # only the final error is reported
@@ -57,11 +46,6 @@ def run_served(words: list[str], parse: Callable) -> int:
 
 
 def _served_kind(model: Any) -> str:
-    """Return the key of `KINDS` for a served model.
-
-    Raises:
-      UserError: the server has not loaded the model.
-    """
     from onepass.bundles.condition_inputs import has_named
 
     kind = f"served {'array' if has_named(model.spec) else model.spec.get('kind')}"
@@ -91,7 +75,6 @@ def _model_here(makes: str, given: Any) -> Any:
 
 
 def _drawing(given: options.Options, model: Any) -> Drawing:
-    """Return the `Drawing` for a model; the modules of each kind are imported on first use."""
     arguments = options.arguments_of(given)
     if isinstance(given, options.Arrays):
         from onepass.command.sample.arrays import ArrayDrawing

@@ -20,13 +20,7 @@ class Drawing(contextlib.ExitStack):
     Attributes:
       files: the files to write, which must not exist yet unless they may be overwritten.
       total: total number of units, known at the latest after `start`.
-      written: number of parts written so far.
       advance: function that reports a number of finished units before their part is complete.
-
-    Args:
-      given: the options of the command.
-      model: a local or served model.
-      arguments: keyword arguments for the model's `stream` or `sample`.
     """
 
     title, unit = "drawing", "sample"  # title and unit of the progress bar
@@ -55,14 +49,7 @@ class Drawing(contextlib.ExitStack):
 
 
 def write_out(drawing: Drawing) -> int:
-    """Draw, write the files, and return the exit status.
-
-    Ctrl-C keeps the parts that have been written.
-
-    Raises:
-      UserError: a file exists and must not be overwritten, the model cannot draw the samples, or
-        the folder cannot be created.
-    """
+    """Draw, write the files, and return the exit status; Ctrl-C keeps what has been written."""
     check_new(drawing.files, drawing.given.overwrite)
     parts = drawing.start()
     make_folder(drawing.given.out)

@@ -15,17 +15,7 @@ from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 
 
 def read_prefix_image(path: Path, rows: int | None, size: int, model: Any) -> np.ndarray:
-    """Return the rows of pixels of an image to continue, in the model's levels.
-
-    Args:
-      path: the image file.
-      rows: number of pixel rows to keep, from the top; None: the upper half.
-      size: side of the image, in pixels.
-      model: the image model, which determines the number of channels and bits.
-
-    Raises:
-      UserError: the image cannot be read, or `rows` is not between 0 and `size`.
-    """
+    """Return the top `rows`, or the upper half, of an image to continue, in the model's levels."""
     image = _levels(path, ImageRules(size, model.front.channels, bits=model.front.bits))
     rows = size // 2 if rows is None else rows
     if not 0 <= rows <= size:
@@ -34,23 +24,14 @@ def read_prefix_image(path: Path, rows: int | None, size: int, model: Any) -> np
 
 
 def at_own_size(path: Path, model: Any) -> np.ndarray:
-    """Read an image at its original size, turned upright and converted to the model's levels.
-
-    Raises:
-      UserError: the file is missing, or is not an image that can be read.
-    """
+    """Read an image at its original size, turned upright and converted to the model's levels."""
     with _readable(path), Image.open(path) as opened:
         size = max(opened.size)
     return _levels(path, ImageRules(size, model.front.channels, crop=1, bits=model.front.bits))
 
 
 def labels_of(path: Path, model: Any) -> np.ndarray:
-    """Read a label map, integers [side, side], from the grey levels of an image or an npy file.
-
-    Raises:
-      UserError: the file cannot be read, the labels are not whole numbers of at least 0, or they do
-        not fit a local model (a server checks them itself).
-    """
+    """Read a label map, integers [side, side], from the grey levels of an image or an npy file."""
     if path.suffix == ".npy":
         labels = read_npy(path)
     else:
@@ -89,7 +70,6 @@ def _levels(path: Path, rules: ImageRules) -> np.ndarray:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raise UserError if the file that the block reads is missing or is not an image."""
     try:
         yield
     except FileNotFoundError as error:

@@ -98,7 +98,6 @@ class ImageDrawing(Drawing):
 
 
 def _check_flags(given: Any, kind: str) -> None:
-    """Raise UserError for a flag that does not apply to a model with this kind of condition."""
     for of, flag in FLAGS.items():
         if getattr(given, flag, None) is not None and of != kind:
             raise UserError(f"`--{flag}` is for a model of another kind; this one has {kind}.")
@@ -112,7 +111,6 @@ def _check_flags(given: Any, kind: str) -> None:
 
 
 def _conditions(given: Any, model: Any, num: int) -> list[Any]:
-    """Return the condition of each image."""
     kind = kind_of_condition(model)
     if kind == "class" and given.label is None:
         return [row % _classes(model) for row in range(num)]
@@ -130,7 +128,6 @@ def _classes(model: Any) -> int:
 
 
 def _class_name(model: Any, condition: Any) -> str | None:
-    """Return the name of an image's class; None if the image has no class."""
     if kind_of_condition(model) != "class" or condition is None:
         return None
     names, word = [str(name) for name in model.spec.get("classes") or ()], str(condition)
@@ -139,10 +136,6 @@ def _class_name(model: Any, condition: Any) -> str | None:
 
 
 def _images_given(given: Any, model: Any) -> dict[str, Any]:
-    """Return the arguments of `stream` that are read from image files, by name.
-
-    Raise UserError if a file cannot be read, or for `--prime-rows` without `--prime`.
-    """
     found: dict[str, Any] = {}
     if getattr(given, "start", None) is not None:
         found["prefix"] = at_own_size(given.start, model)
@@ -157,7 +150,6 @@ def _images_given(given: Any, model: Any) -> dict[str, Any]:
 
 
 def _passes(passes: list[int], model: Any, size: int | None, batch: int) -> str:
-    """Return a line that says how many network passes the fixed-point sampler took per image."""
     multiscale = model.network.multiscale
     side = multiscale.config.base_size if multiscale else size or model.front.size
     what = "the base" if multiscale else "an image"

@@ -23,12 +23,7 @@ from pixelcnn.config import SamplerName
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A condition that an option's numbers must meet.
-
-    Attributes:
-      words: the condition in words, for the error message.
-      holds: function that returns whether a number meets the condition.
-    """
+    """A condition that an option's numbers must meet."""
 
     words: str
     holds: Callable[[float], bool]
@@ -36,12 +31,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Reaches:
-    """The argument of the model's `stream` or `sample` that an option sets.
-
-    Attributes:
-      argument: the argument's name; "": the option's own name.
-      read: function from the option's value to the argument.
-    """
+    """The argument of `stream` or `sample` that an option sets, by default of the same name."""
 
     argument: str = ""
     read: Callable[[Any], Any] = lambda value: value
@@ -269,11 +259,7 @@ def check(given: Options) -> None:
 
 
 def arguments_of(given: Options) -> dict[str, Any]:
-    """Return the model's keyword arguments for the options that differ from their defaults.
-
-    Raises:
-      UserError: the value of an option cannot be read.
-    """
+    """Return the model's keyword arguments for the options that differ from their defaults."""
     default = {field.name: field.default for field in dataclasses.fields(given)}
     return {
         reaches.argument or name: reaches.read(value)
@@ -283,7 +269,6 @@ def arguments_of(given: Options) -> dict[str, Any]:
 
 
 def _options_with_mark(given: Options, mark: type) -> list[tuple[str, Any, Any]]:
-    """Return name, value and mark of each option that has a value and a mark of type `mark`."""
     hints = get_type_hints(type(given), include_extras=True).items()
     marks = [(name, each) for name, hint in hints for each in getattr(hint, "__metadata__", ())]
     found = [(name, getattr(given, name), each) for name, each in marks if isinstance(each, mark)]

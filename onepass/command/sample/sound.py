@@ -56,7 +56,6 @@ class SoundHere(SoundDrawing):
     def _chunks(
         self, drawn: Iterator[np.ndarray], prime: np.ndarray | None, gain_db: float
     ) -> Iterator[Chunk]:
-        """Yield chunks at the recording's level."""
         rows = range(len(self.paths))
         most = audio.FULL_SCALE * min(1.0, 10.0 ** (gain_db / 20.0))
         if prime is not None:
@@ -109,7 +108,6 @@ def without_beginning(chunks: Iterator[np.ndarray], samples: int) -> Iterator[np
 
 
 def _check_sources(given: Any) -> None:
-    """Raise UserError for more than one source, or for `prime_seconds` with a mel or text."""
     sources = [f"`--{name}`" for name in ("recording", "mel", "text") if getattr(given, name)]
     if len(sources) > 1:
         raise UserError(f"{sources[0]} and {sources[1]} exclude each other.")
@@ -118,7 +116,6 @@ def _check_sources(given: Any) -> None:
 
 
 def _check_ability(given: Any, model: Any) -> None:
-    """Raise UserError for an option that a model of this kind does not support."""
     kind = model.spec["kind"]
     if given.method not in model.methods:
         names = ", ".join(model.methods)
@@ -145,13 +142,11 @@ def _recording_file(given: Any, model: Any) -> Path | None:
 
 
 def _words_of(text: str) -> str:
-    """Return a file name made from the first words of a text."""
     words = "".join(c if c.isalnum() else " " for c in text.lower()).split()
     return "_".join(words[:NAMED_WORDS])[:LONGEST_NAME] or "text"
 
 
 def _length(given: Any, model: Any, source: Source) -> int:
-    """Return the number of samples of a sound, including the prime."""
     seconds = 3.0 if given.seconds is None else given.seconds
     wanted = max(1, round(seconds * model.front.sample_rate_hz))
     if source.frames is None:
@@ -162,10 +157,6 @@ def _length(given: Any, model: Any, source: Source) -> int:
 
 
 def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> np.ndarray | None:
-    """Return the beginning of the recording that the sound continues; None if there is none.
-
-    Raise UserError if it is not shorter than the sound.
-    """
     if recording is None or not given.prime_seconds:
         return None
     wanted = min(round(given.prime_seconds * model.front.sample_rate_hz), len(recording))
@@ -181,11 +172,6 @@ def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> 
 
 
 def _source(given: Any, model: Any) -> dict[str, Any]:
-    """Return the source of a sound as an argument of `Client.speak`; print a note about tags.
-
-    Raises:
-      UserError: there are several sources, or none for a model that needs one and has no examples.
-    """
     sources = {
         "recording": given.recording,
         "frames": _numbers(given.mel) if given.mel else None,
@@ -206,7 +192,6 @@ def _source(given: Any, model: Any) -> dict[str, Any]:
 
 
 def _numbers(path: Path) -> np.ndarray:
-    """Return the frames of an npy file, float32 [frames, channels]; raise UserError if invalid."""
     array = read_npy(path)
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")

@@ -35,20 +35,7 @@ class Chunk(NamedTuple):
 
 
 class SoundDrawing(Drawing):
-    """Sounds that are written while they are generated; Ctrl-C keeps what has been written.
-
-    Args:
-      given: the options of the command.
-      model: a local or served model of sound.
-      arguments: keyword arguments for the model's `stream`.
-      name: prefix of the file names.
-      rate_hz: sample rate of the sounds.
-
-    Attributes:
-      paths: the WAV files, one for each sound.
-      rate_hz: sample rate of the sounds.
-      recording: float32 [samples], plotted below the sounds; None: nothing is plotted there.
-    """
+    """Sounds written while generated, kept at Ctrl-C, and plotted above `recording` [samples]."""
 
     remark = ""  # appended to the printed time
 
@@ -86,10 +73,7 @@ class SoundDrawing(Drawing):
         self.end_rows()
 
     def end_rows(self) -> bool:
-        """Complete the files of the current rows, and return whether they have any samples.
-
-        Also plot spectrograms, and print the levels and the speed.
-        """
+        """Complete the rows' files, plot and report them; return whether they have samples."""
         self.close()
         record, rows, self._rows = self._record, self._rows, range(0)
         if not record.samples:
@@ -111,12 +95,7 @@ class SoundDrawing(Drawing):
 
 
 class Record:
-    """Statistics of sounds, collected while they are written: levels, beginnings, and speed.
-
-    Args:
-      rows: number of sounds.
-      started: time at which drawing began, from `time.perf_counter`; None: now.
-    """
+    """Statistics of sounds, collected while they are written: levels, beginnings, and speed."""
 
     def __init__(self, rows: int, started: float | None = None):
         self.samples = self.made = 0

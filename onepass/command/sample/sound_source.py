@@ -38,13 +38,7 @@ class Source:
 
 
 def source_of(given: Any, model: Any, path: Path | None) -> Source:
-    """Return the input of a synthesis; print notes about the recording or text on stderr.
-
-    Args:
-      given: the options of the command.
-      model: the model that reads the frames.
-      path: the recording; None if the sound is not made from a recording.
-    """
+    """Return the input of a synthesis; print notes about the recording or text on stderr."""
     if given.text is not None:
         say_markup(given.text)
         from onepass.speech import text_frames
@@ -56,7 +50,6 @@ def source_of(given: Any, model: Any, path: Path | None) -> Source:
 
 
 def _of_recording(given: Any, model: Any, path: Path) -> Source:
-    """Read a recording as a `Source`, in pieces if the model supports that."""
     rate_hz = model.front.sample_rate_hz
     if (
         model.model.takes_pieces
@@ -87,10 +80,7 @@ def _say_notes(given: Any, path: Path, file: SoundProperties, rate_hz: int) -> N
 
 
 def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
-    """Read mel frames from an npy file as the model expects them, float32 [frames, bands].
-
-    Raise UserError if they are unlike the model's training data, unless `force`.
-    """
+    """Read mel frames, float32 [frames, bands], and check them for the model unless `force`."""
     mel = _stored_mel(path, model.front.data.mel_bands)
     convention, trained = model.front.mel, model.front.statistics
     frames = above_silence(mel, convention)
@@ -104,8 +94,7 @@ def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
 def _stored_mel(path: Path, bands: int) -> np.ndarray:
     """Read log-mel frames from an npy file, float32 [frames, bands].
 
-    HiFi-GAN's layouts, [bands, frames] and [1, bands, frames], are accepted, too. Raise UserError
-    if the array has a different shape, is empty, or contains values that are not finite.
+    HiFi-GAN's layouts, [bands, frames] and [1, bands, frames], are accepted, too.
     """
     mel = read_npy(path)
     shape = mel.shape
