@@ -34,12 +34,8 @@ Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 class Window:
     """The frames that condition a segment of each row; every field is int32 [batch].
 
-    Attributes:
-      low: index of the first frame, including neighbours.
-      high: index after the last frame, including neighbours.
-      skipped: number of neighbours before the segment.
-      samples: number of samples to generate; 0 if the row has ended.
-      start: position of the first sample of the first frame, in the sound.
+    `samples` is 0 in a row that has ended; `start` is the position of the first frame's first
+    sample.
     """
 
     low: Any
@@ -74,16 +70,8 @@ def synthesize(
 ) -> tf.Tensor:
     """Generate whole sounds, float32 [batch, longest], clipped to the model's limits.
 
-    Samples after a row's end are 0.
-
-    Args:
-      streaming: the model.
-      steps: result of `make_steps`.
-      frames: float32 [batch, frames, features] or None.
-      lengths: lengths of the sounds, int32 [batch], in samples.
-      speaker: int32 [batch] or None.
-      source: the noise, starting at position 0.
-      state: the state before position 0.
+    Samples after a row's end are 0. `frames` are float32 [batch, frames, features], `lengths` int32
+    [batch] samples; noise and state start at position 0.
     """
     batch, longest = tf.shape(lengths)[0], tf.reduce_max(lengths)
     segment = _segment_samples(streaming, batch)
@@ -129,13 +117,8 @@ def row_conditioning(
 ) -> Conditioning:
     """Return the conditioning of `samples` samples of each row, [batch, samples, ...].
 
-    Args:
-      streaming: the model.
-      frames: float32 [batch, frames, features] or None.
-      speaker: int32 [batch] or None.
-      window: the frames of the segment; None without frames.
-      samples: int32 [], length of the result; shorter rows are padded with zeros.
-      phase: float64 [batch], the phase of the source before the segment; None if it has no phase.
+    Shorter rows are padded with zeros. There is no `window` without frames, and no `phase`, float64
+    [batch] before the segment, without a source that has one.
     """
     if frames is None or window is None:
         return (
@@ -187,12 +170,7 @@ def run_steps(
 ) -> Advanced:
     """Generate the next samples, float32 [batch, samples], not clipped, and the state after them.
 
-    Args:
-      steps: result of `make_steps`.
-      source: the noise, starting at the first sample.
-      conditioning: the conditioning of the samples.
-      state: the state before the first sample.
-      samples: int32 [], a multiple of the shortest piece.
+    Noise and conditioning begin at the first; `samples` is a multiple of the shortest piece.
     """
     sound = tf.zeros([tf.shape(source.row)[0], 0])
     for size, step in steps.items():
@@ -209,8 +187,6 @@ def _pieces(
     state: State,
     samples: Size,
 ) -> Advanced:
-    """Append as many pieces of one size as fit into `samples`; return the sound and the state."""
-
     def body(first: tf.Tensor, sound: tf.Tensor, state: State) -> tuple[Any, ...]:
         part = None
         if channels is not None:
@@ -261,14 +237,12 @@ def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
 
 
 def _at(given: Any, index: tf.Tensor | slice | int) -> Any:
-    """Index the first axis of each tensor in a nested structure; None stays None."""
     return tf.nest.map_structure(lambda x: None if x is None else x[index], given)
 
 
 def _window(
     streaming: StreamingModel, lengths: tf.Tensor, first: tf.Tensor, samples: tf.Tensor
 ) -> Window:
-    """Return the window of a segment that starts at sample `first`, if all frames are given."""
     hop = streaming.hop_samples
     frame, count = first // hop, -(-lengths // hop)
     low = tf.maximum(frame - streaming.side_frames, 0)

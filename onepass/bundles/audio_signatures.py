@@ -51,7 +51,6 @@ def export_functions(
     """Return the signatures of a speech model.
 
     Args:
-      model: a speech model whose network is of a type that `streaming_model` accepts.
       allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
         a student, 1 to 8 for a WaveNet.
       buckets: lengths that rows are padded to, in frames (in samples, for a model without frames);
@@ -70,14 +69,10 @@ def streaming_functions(
     allowed_batches: Sequence[int] = (),
     temperature: float = 1.0,
 ) -> Exported:
-    """Return the signatures of a model that continues from a state.
+    """Return the signatures of a model that continues from a state, for rows of `lengths` frames.
 
-    Args:
-      streaming: the model.
-      lengths: lengths that rows are padded to, in frames, ascending; the last is the longest
-        sound's.
-      allowed_batches: batch sizes of the server; empty: the model's default sizes.
-      temperature: the default temperature, the only one allowed unless `streaming.tempers`.
+    `temperature` is the only one unless `streaming.tempers`; the last of the lengths is the longest
+    sound's.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     usual = _signatures(streaming, lengths[-1], temperature)
@@ -108,7 +103,6 @@ def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
 def _signatures(
     streaming: StreamingModel, longest: int, temperature: float
 ) -> dict[str, Signature]:
-    """Return the signatures by name, given the longest sound in frames and the temperature."""
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     low, high = (0.0, MAX_TEMPERATURE) if streaming.tempers else (temperature, temperature)
@@ -220,12 +214,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
 
 
 def noise_source(given: Tensors, start: tf.Tensor) -> NoiseSource:
-    """Return the noise source of rows that start at given positions.
-
-    Args:
-      given: inputs of a signature: `seed`, `row` and `temperature`, each [batch].
-      start: int32 [batch], the position of the first sample of each row.
-    """
+    """Return the noise source of rows that start at given positions, int32 [batch]."""
     # The bitcast returns the low word first.
     key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
     return NoiseSource(key, given["row"], start, given["temperature"])

@@ -53,15 +53,7 @@ Backend = Literal["auto", "tensorflow", "numba", "numba-bfloat16"]
 
 
 class Servable(Protocol):
-    """A loaded model, called by signature; thread-safe.
-
-    Attributes:
-      name: the model's name, from the path of its folder, NAME/VERSION.
-      version: the model's version, from the same path.
-      path: the folder.
-      spec: content of model.json.
-      signatures: the model's signatures by name.
-    """
+    """A loaded model NAME/VERSION, called by signature, with its model.json; thread-safe."""
 
     name: str
     version: int
@@ -94,10 +86,6 @@ class Program:
     """The program of a bundle, whose signatures are called by name; thread-safe.
 
     Until `restore` or the first call, it takes only a few MB, and TensorFlow is not initialised.
-
-    Args:
-      folder: folder of the bundle, with the variables.
-      graph: MetaGraphDef from `check_program`.
     """
 
     def __init__(self, folder: Path, graph: Any):

@@ -27,14 +27,7 @@ Live = Callable[[Arrays, np.ndarray], tuple[Any, Any]]
 
 
 def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], live: Live) -> None:
-    """Raise UserError unless a program, as it is read back, draws what its model draws.
-
-    Args:
-      folder: the bundle's current folder.
-      graph: the program, a MetaGraphDef from `check_program`.
-      signatures: the program's signatures by name.
-      live: the model.
-    """
+    """Raise UserError unless a program, as it is read back, draws what its model draws."""
     program = Program(folder, graph)
     for scale in (1.0, 0.0):  # of conditions; what a network does not take makes no elements
         inputs = _inputs(signatures[PLAIN], scale)
@@ -99,17 +92,11 @@ def of_functions(functions: Mapping[str, Any]) -> Live:
 
 
 def _has_conditions(signature: Signature) -> bool:
-    """Return whether a signature has conditions that are real numbers."""
     return any(i.dtype.kind == "f" and i.default is None for i in signature.inputs.values())
 
 
 def _inputs(signature: Signature, scale: float) -> Arrays:
-    """Return inputs for a short draw: rows of one seed, with random conditions.
-
-    Args:
-      signature: the signature that draws.
-      scale: factor of conditions that are real numbers, which are not negative.
-    """
+    """Return inputs for a short draw: rows of one seed, random conditions of a given scale."""
     random, inputs = np.random.default_rng(0), {}
     lengths = [int(info.high or LENGTH) for n, info in signature.inputs.items() if n in COUNTS]
     rows, length = ROWS if lengths else 1, min([LENGTH, *lengths])

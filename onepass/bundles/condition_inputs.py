@@ -35,12 +35,7 @@ def is_timed(info: Any) -> bool:
 
 
 def names_of(spec: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str]:
-    """Return the name of each condition's input, by the condition's name.
-
-    Args:
-      spec: content of model.json, or a server's description of the model.
-      known: inputs of a signature.
-    """
+    """Return the name of each condition's input, by the condition's name."""
     stored = spec.get(CONDITIONS)
     if isinstance(stored, Mapping):
         return {str(name): str(each) for name, each in stored.items()}
@@ -64,15 +59,8 @@ def conditions_given(
 
     Args:
       given: None; an array for the only condition; or arrays by name.
-      names: the input of each condition, by the condition's name.
-      known: inputs of the signature.
-      rows: number of batch rows.
       length: number of time steps of a row; None: any number is accepted.
       for_all: whether one row may be given for all batch rows even in a condition with a time axis.
-
-    Raises:
-      ValueError: the names or the number of rows of `given` are wrong, or its values are not
-        numbers of the inputs' types.
     """
     if given is None:
         return {}  # the check of the signature reports missing inputs
@@ -107,11 +95,6 @@ def conditions_given(
 
 
 def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
-    """Return a condition with the type of its input.
-
-    Raises:
-      ValueError: the value is not an array of numbers, or does not fit its input's integer type.
-    """
     try:
         array = np.asarray(value)
     except ValueError:  # ragged
@@ -131,7 +114,6 @@ def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
 
 
 def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarray:
-    """Return a condition as [rows, ...]; if `once`, a single row is repeated for all rows."""
     if array.ndim == axes + 1 and array.shape[-1] == 1:  # one channel, as others have several
         array = array[..., 0]
     if once and array.ndim == axes - 1:
@@ -140,12 +122,7 @@ def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarra
 
 
 def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) -> None:
-    """Repeat, for every batch row, each condition that is given once and has no time axis.
-
-    Args:
-      known: inputs of the signature.
-      given: checked inputs of the request, changed in place.
-    """
+    """Repeat in place, for every row, each condition given once that has no time axis."""
     rows = max(map(len, given.values()), default=1)
     for name, array in given.items():
         if is_condition(name) and len(array) == 1 and not is_timed(known[name]):
@@ -157,10 +134,6 @@ def check_conditions(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) ->
     """Raise InvalidInput for a condition with too few time steps; truncate longer ones in place.
 
     In a request for log probabilities, conditions must be exactly as long as the elements.
-
-    Args:
-      known: inputs of the signature.
-      arrays: all inputs of the request.
     """
     timed = [name for name in known if is_condition(name) and is_timed(known[name])]
     if ELEMENTS in known:  # a request for log probabilities

@@ -12,27 +12,15 @@ SUFFIX = ".npy"
 
 
 def condition_of(words: Sequence[str]) -> Any:
-    """Return the values of `--condition` as `Autoregressive.sample` takes them.
+    """Return the values of `--condition` as `Autoregressive.sample` takes them, None without words.
 
-    Args:
-      words: FILE.npy or a number for the only condition; for each of several conditions,
-        NAME=FILE.npy or NAME=NUMBER.
-
-    Returns:
-      None if there are no words; an array or a number; or a dict of arrays and numbers by name.
-
-    Raises:
-      UserError: a word has a different form, a name is given twice, or a file cannot be read.
+    A word is FILE.npy or a number for the only condition, else NAME=FILE.npy or NAME=NUMBER.
     """
     return _by_name(words, "--condition", _value, "FILE.npy or NAME=NUMBER")
 
 
 def entries_of(words: Sequence[str]) -> Any:
-    """Return the values of `--entries`, NUMBER or NAME=NUMBER, as `export` takes them.
-
-    Raises:
-      UserError: a word has a different form, or a name is given twice.
-    """
+    """Return the values of `--entries`, NUMBER or NAME=NUMBER, as `export` takes them."""
 
     def whole(word: str) -> int:
         if not word.isdecimal():
@@ -43,7 +31,6 @@ def entries_of(words: Sequence[str]) -> Any:
 
 
 def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what: str) -> Any:
-    """Return None without words, one value, or a dict if words have the form NAME=VALUE."""
     found: dict[str, Any] = {}
     for word in words:
         name, sign, value = ("", "", word) if Path(word).is_file() else word.partition("=")
@@ -57,7 +44,6 @@ def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what
 
 
 def _value(word: str) -> Any:
-    """Return the number in a word, or the array in the npy file that it names."""
     is_file = word.endswith(SUFFIX) or Path(word).is_file()
     number = None if is_file else number_of(word)
     return read_npy(Path(word)) if number is None else number

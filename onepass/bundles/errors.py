@@ -15,8 +15,6 @@ class ServingError(Exception):
     """Error for a failed request; its message may be shown to the client.
 
     Attributes:
-      http_status: HTTP status.
-      grpc_status: name of a `grpc.StatusCode`.
       code: a short identifier of the error for client programs.
       retry_after_seconds: seconds until a retry may succeed; None: a retry will not help.
     """

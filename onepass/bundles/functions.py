@@ -15,14 +15,9 @@ Tensors = dict[str, Any]
 
 @dataclasses.dataclass
 class Exported:
-    """The signatures that a model offers.
+    """The signatures of a model: functions, with the untracked variables that they read.
 
-    Attributes:
-      functions: concrete functions by signature name.
-      serving: the entry `serving` of model.json.
-      variables: variables that the functions read but do not track themselves.
-      lowered: the functions other than `serving_default`, with programs as StableHLO; empty if they
-        have no portable form.
+    `lowered` are those other than `serving_default` as StableHLO, if they have a portable form.
     """
 
     functions: dict[str, Any]
@@ -65,22 +60,14 @@ def serving_spec(
 
 
 def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
-    """Return the concrete function of a signature, which computes each row of a batch separately.
-
-    `row` maps inputs with a batch axis of size 1 to outputs without a batch axis.
-    """
+    """Return the concrete function of `by_rows(signature, row)`."""
     return concrete_function(signature, by_rows(signature, row))
 
 
 def by_rows(
     signature: Signature, row: Callable[[Tensors], Tensors]
 ) -> Callable[[Tensors], Tensors]:
-    """Return a function of batches that computes each row separately.
-
-    Args:
-      signature: the signature, which declares the outputs.
-      row: function from inputs with a batch axis of size 1 to outputs without a batch axis.
-    """
+    """Return a function of batches; `row` maps a batch of one to outputs without that axis."""
     specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
     options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}
 

@@ -28,14 +28,10 @@ def image_inputs(
     """Return the inputs of a batch of images.
 
     Args:
-      known: inputs of the signature.
-      seed: seed of the noise, an integer in [0, 2^64).
-      rows: rows of the seed, one per image.
       temperature: temperature of all scales, or one per scale, smallest first.
       guidance: weight, at least 0, by which images move away from the unconditional distribution; 0
         for a model without a null condition.
       condition: inputs that are conditions, by name, with one row, or one row per image.
-      problem: factory of the error for an argument that the model cannot use.
     """
     try:
         seed = seed_number(seed)
@@ -68,10 +64,7 @@ def condition_rows(
     Args:
       name: the input: "label", "caption" or "map".
       values: for each image a class (name or index), a caption, or a map int [side, side].
-      classes: names of the classes by index.
       info: the input in the signature, which limits the index of a class; None: no limit is known.
-      field: name of a class in error messages.
-      problem: factory of the error for an unknown class.
     """
     if name == "label":
         labels = [label_index(field, each, classes, info, problem) for each in values]
@@ -96,10 +89,7 @@ def label_index(
     info: TensorInfo | None = None,
     problem: Problem = InvalidInput,
 ) -> int:
-    """Return the index of a class, given by name (in upper or lower case) or by index.
-
-    If the class is unknown, raise the error that `problem` returns for a message.
-    """
+    """Return the index of a class, given by name (in upper or lower case) or by index."""
     value = int(value) if isinstance(value, np.integer) else value
     word = str(value).strip()
     if word in classes:

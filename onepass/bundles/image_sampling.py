@@ -52,7 +52,6 @@ class ImageSampling(Sampling):
         return tuple(sorted({info.shape[1] or self.size for info in outputs}))
 
     def _images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
-        """Return an iterator over images, each a list of all its scales, smallest first."""
         if IMAGE not in self.signatures[COMPILED].outputs:
             raise InvalidInput(f"The model `{self.name}` draws no images.")
         if draw.length not in (None, self.size, (self.size, self.size, self.channels)):
@@ -86,19 +85,8 @@ class ImageSampling(Sampling):
     ) -> tuple[str, Arrays]:
         """Return the name of the signature that draws an image, and its checked inputs for one row.
 
-        Args:
-          condition: the condition of this image, as for `sample`.
-          seed: seed of the noise, an integer in [0, 2^64).
-          row: row of the seed.
-          temperature: temperature of the distribution; 1 samples the model. A multiscale model also
-            takes one temperature per scale, base first.
-          prefix: a small image uint8 [side, side, channels] to enlarge (multiscale), or the first
-            pixels [n, channels] or rows of pixels [rows, size, channels] (PixelCNN).
-          guidance: weight, at least 0, by which each pixel's distribution moves away from the
-            unconditional one; 0 samples the model's own density. Needs a null condition.
-
-        Raises:
-          InvalidInput: an argument is invalid for this model.
+        A prefix is a small image [side, side, channels] to enlarge (multiscale), or pixels [n,
+        channels] or rows [rows, size, channels] to begin with (PixelCNN), uint8.
         """
         known = self.signatures[COMPILED].inputs
         conditions = self.condition(condition)
@@ -110,7 +98,6 @@ class ImageSampling(Sampling):
         return signature, self.check(signature, inputs)
 
     def _begun(self, prefix: np.ndarray) -> tuple[str, dict[str, Any]]:
-        """Return the signature that continues from a prefix, and the inputs that state it."""
         channels, size = self.channels, self.size
         if self.sizes[:-1]:
             self._check_start(prefix)
@@ -131,12 +118,7 @@ class ImageSampling(Sampling):
         return "complete", {"given": whole, "given_count": [len(pixels)]}
 
     def condition(self, value: Condition) -> dict[str, np.ndarray]:
-        """Return the inputs for the condition of one image, with a batch axis.
-
-        Raises:
-          InvalidInput: the class is unknown, the caption is too long, or the model needs a
-            different kind of condition.
-        """
+        """Return the inputs for the condition of one image, with a batch axis."""
         if has_named(self.spec):
             raise InvalidInput(f"`{self.name}` has conditions by name: call `sample`.")
         kind = self.spec["condition"]

@@ -42,16 +42,7 @@ Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
 def export_functions(
     model: Trained, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
 ) -> Exported:
-    """Return the signatures of an image model.
-
-    Args:
-      model: the image model.
-      allowed_batches: batch sizes of the server; empty: 1 to 8.
-      buckets: must be empty; images have one size.
-
-    Raises:
-      UserError: the model cannot draw 8-bit images or lacks parts, or `buckets` is not empty.
-    """
+    """Return the signatures of an image model, by default in batches of 1 to 8; no `buckets`."""
     if buckets:
         raise UserError("`--buckets` is for audio models; images have one size.")
     if model.front.bits > 8:
@@ -68,7 +59,6 @@ def export_functions(
 
 
 def _compiled_functions(density: ImageDensity, parts: Parts) -> dict[str, Any]:
-    """Return the functions except `serving_default`, with StableHLO programs; {} if impossible."""
     if density.multiscale is not None and density.config.data.size > LARGEST_COMPILED:
         return {}
     signatures, programs, row_of = parts
@@ -154,7 +144,6 @@ def _of_multiscale(density: ImageDensity) -> Parts:
 
 
 def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:
-    """Return the inputs that all signatures have: noise, conditions and, if possible, guidance."""
     conditioning = density.config.conditioning
     last = conditioning.classes - 1
     limits = {"label": (0, last), "caption": (0, NUM_CODES - 1), "map": (-1, last)}
@@ -174,7 +163,6 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
 
 
 def _draw_one(program: Callable[..., Any], given: Tensors, *arguments: Any) -> Any:
-    """Draw a batch of one; if the input `guidance` is not 0, pass it to the program."""
     condition = {name: given[name] for name in CONDITIONS if name in given}
     draw = functools.partial(program, condition, seed_key(given["seed"]), given["row"], *arguments)
     if "guidance" not in given:

@@ -64,12 +64,7 @@ def make_bundle(folder: Path, spec: dict[str, Any], program: Any, backend: Backe
 
 
 def version_folder(path: Path) -> Path:
-    """Return `path` if it is a bundle, else its highest version, as an absolute path.
-
-    Raises:
-      UserError: the path is not a folder, is neither a bundle nor has versions of one, or is not
-        named by the rule of `onepass.bundles.names`.
-    """
+    """Return `path` if it is a bundle, else its highest version, as an absolute path."""
     path = path.resolve()
     if not path.is_dir():
         raise UserError(f"{path} is not a folder.")

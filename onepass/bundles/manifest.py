@@ -58,11 +58,7 @@ def verify(folder: Path, manifest_digest: str = "") -> None:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return the sorted relative paths of all files except the manifest and its signature.
-
-    Raises:
-      UserError: a file is not a plain file, or there are more than MOST_FILES files.
-    """
+    """Return the sorted relative paths of all files except the manifest and its signature."""
     names: list[str] = []
     for parent, inside, files in os.walk(folder):
         for name in [*inside, *files]:
@@ -141,11 +137,7 @@ def sign(folder: Path, name: str, version: int, key: Any) -> None:
 
 
 def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
-    """Return the SHA-256 of the signed manifest of the bundle in a folder; "" if it is not signed.
-
-    Raises:
-      UserError: none of the keys made the signature for this name, version and manifest.
-    """
+    """Return the SHA-256 of the signed manifest of a bundle's folder; "" if it is not signed."""
     folder = Path(folder)
     try:
         signature = read_plain(folder / SIGNATURE, SIGNATURE_BYTES)

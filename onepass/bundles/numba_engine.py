@@ -20,11 +20,7 @@ from onepass.replicator.training.family import ModelFamily
 
 
 class Engine:
-    """The functions that generate sounds with a bundle's weights, compiled by Numba.
-
-    Raises:
-      UserError: a package is missing, or the backend or the model's likelihood is not supported.
-    """
+    """The functions that generate sounds with a bundle's weights, compiled by Numba."""
 
     def __init__(self, path: Path, family: ModelFamily, backend: str) -> None:
         try:
@@ -124,9 +120,6 @@ def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | No
     """Return the engine if `backend` requests it or, for "auto", if it is faster; else None.
 
     With "auto", it is used for a float32 student if there is no GPU and the packages are installed.
-
-    Raises:
-      UserError: the engine is requested but not available.
     """
     family = families.registered(spec["kind"])
     compiled = backend.startswith("numba")

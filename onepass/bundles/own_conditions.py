@@ -29,23 +29,16 @@ class Conditions:
     their channels to one tensor, `frames` [batch, time, channels].
 
     Args:
-      model: an `Autoregressive` or a `FlowStudent`.
       entries: sizes for the axes of unknown size, in conditions that are the same at every time
         step: a number for all conditions, or numbers by the condition's name.
-
-    Raises:
-      UserError: the model cannot be exported with these conditions.
-      ValueError: `entries` does not fit the conditions.
 
     Attributes:
       names: the name of each condition's input, by the condition's name.
       channels: size of the last axis of the frames; 0 if the model reads no frames.
       is_frames: whether the model has only one condition and its input is called `frames`, because
         the condition has one row per element of a sequence.
-      has_fixed: whether a condition is the same at every time step.
       at_frame_rate: whether a condition has a row for every few time steps. It is given for whole
         sequences, whose length is fixed.
-      dtype: type of the frames inside the program.
     """
 
     def __init__(self, model: Any, entries: Entries = None):
@@ -74,12 +67,7 @@ class Conditions:
         return self.channels if self.is_frames else 0
 
     def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
-        """Return the descriptions of the conditions' inputs, by the input's name.
-
-        Args:
-          sizes: number of elements along each axis that conditions share with the elements, [time]
-            or [height, width]; None for an axis of any size.
-        """
+        """Return the inputs' descriptions by name; axes shared with elements have these `sizes`."""
         if self.is_frames:
             return {FRAMES: TensorInfo(FLOAT32, (None, *sizes, self.channels))}
         found = {}
@@ -95,12 +83,7 @@ class Conditions:
         return found
 
     def of(self, given: Tensors, length: Any = None) -> Any:
-        """Return the `condition` argument of the model's functions.
-
-        Args:
-          given: inputs of a signature.
-          length: number of time steps to keep of conditions that have a time axis; None: all.
-        """
+        """Return the `condition` argument of the model's functions, for `length` steps."""
         if not self.names:
             return None
         named = {}
@@ -167,12 +150,6 @@ class Conditions:
 
 
 def _fix_sizes(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
-    """Return specs in which only the batch axis and the axes of the elements have unknown sizes.
-
-    Raises:
-      UserError: a name or a type is not allowed for an input, or a size is missing.
-      ValueError: `entries` does not fit the conditions.
-    """
     free = {
         name: sum(size is None for size in spec.shape[1 + isinstance(spec, Frames) :])
         for name, spec in specs.items()
@@ -207,7 +184,6 @@ def _fix_sizes(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Sp
 
 
 def _entries(entries: Entries, free: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of axes of unknown size by condition name; raise ValueError if invalid."""
     if entries is None:
         return {}
     by_name = entries if isinstance(entries, Mapping) else dict.fromkeys(free, entries)
@@ -237,7 +213,6 @@ def _class_counts(model: Any) -> dict[str, int]:
 
 
 def _input_dtype(dtype: tf.DType) -> np.dtype:
-    """Return the NumPy type of the input for a condition of a TensorFlow type."""
     if dtype.is_bool:
         return INT32
     if dtype.is_floating and dtype.size <= 4:

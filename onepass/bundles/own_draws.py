@@ -19,16 +19,9 @@ from onepass.samplers.passes import MOVED, has_moved, sample_symbols
 def drawn_again(
     model: Autoregressive, conditions: Conditions, inputs: Arrays, elements: np.ndarray
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return what a model draws after the elements of a bundle, and their log probabilities.
+    """Return what a model draws after a bundle's elements, and their log probabilities.
 
-    Args:
-      model: the model.
-      conditions: the conditions that the model reads, and their inputs.
-      inputs: inputs of `serving_default`.
-      elements: elements that the bundle has drawn for them.
-
-    Raises:
-      UnsupportedNetworkError: the model has no step, and its passes do not converge.
+    UnsupportedNetworkError means that it has no step, and that its passes do not converge.
     """
     given, symbols = conditions.of(_tensors(inputs)), model.symbols(elements)
     parameters = model.conditionals(elements, given)

@@ -195,7 +195,6 @@ def _exported_sequences(
 
 
 def _of_length(model: Any, length: int, conditions: Conditions) -> Exported:
-    """Return the signatures for sequences of one length."""
     exported = of_shape(model, (length,), False, conditions)
     only = length if conditions.at_frame_rate else None
     padded = pad_log_prob(model, [length])
@@ -232,7 +231,6 @@ def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
 
 
 def _lengths(sample_rate_hz: int | None, length: int | None) -> list[int]:
-    """Return the lengths that rows are padded to, up to the longest."""
     usual = LENGTHS if sample_rate_hz is None else default_buckets(sample_rate_hz, 1)
     longest = usual[-1] if length is None else length
     return [each for each in usual if each < longest] + [longest]

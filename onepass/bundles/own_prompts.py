@@ -47,13 +47,7 @@ INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
 def offer_prompts(exported: Exported, model: Autoregressive, streaming: StreamingSequence) -> None:
-    """Add the signatures `prompted` and `prompted_chunk` of a model with a step.
-
-    Args:
-      exported: the signatures of the model, changed in place.
-      model: a model in time order.
-      streaming: the same model as pure functions that continue from a state.
-    """
+    """Add the signatures `prompted` and `prompted_chunk` of a model with a step."""
     longest = exported.serving["limits"]["max_frames"]
     base, prompt = _with_prompt(exported, model, longest)
     rows = Rows(streaming, model)
@@ -77,11 +71,7 @@ def offer_prompts_of_shape(
 ) -> None:
     """Add the signature `prompted` of a model that generates arrays of one shape.
 
-    Args:
-      exported: the signatures of the model, changed in place.
-      model: a model in time order, or in raster order over tokens; for others, nothing is added.
-      shape: shape of a row: (time,) or (height, width, channels).
-      conditions: the conditions that the model reads, and their inputs.
+    Nothing is added for a model in raster order that is not over tokens.
     """
     in_time = model.order == "time"
     if not in_time and table_of(model.distribution) is None:
@@ -96,10 +86,7 @@ def offer_prompts_of_shape(
 def _with_prompt(
     exported: Exported, model: Autoregressive, longest: int
 ) -> tuple[Signature, dict[str, TensorInfo]]:
-    """Return the signature `compiled`, and its inputs together with those of a prompt.
-
-    Also add rules to `exported` that pad lists, such as prefixes of up to `longest` elements.
-    """
+    """Return the signature `compiled`, and its inputs with a prompt's; add rules that pad lists."""
     base = Signature.from_dict(exported.serving["signatures"][COMPILED])
     found = prompt_inputs(_facts(model, longest))
     inputs = {name: TensorInfo(np.dtype(each.dtype), *each[1:]) for name, each in found.items()}
@@ -132,12 +119,10 @@ def _encode(model: Autoregressive) -> Callable[..., tf.Tensor]:
 
 
 def _heat(model: Autoregressive, given: Tensors) -> Any:
-    """Return a row's temperature or, for a model over tokens, the `Choice` that includes it."""
     return choice_of(given, _encode(model), model.codec.levels or 0)
 
 
 def _prompt(model: Autoregressive, given: Tensors, symbols: tf.Tensor) -> Prompt:
-    """Return the prompt of a row whose first symbols are the prefix, [1, ...]."""
     stop = tf.constant(NO_STOP)
     if STOP in given:
         stop = OPTIONS[STOP].tensor_of(given, STOP, _encode(model), model.codec.levels or 0)
@@ -151,10 +136,7 @@ def _log_prob(
     prompt: Prompt | None,
     given: Tensors,
 ) -> tf.Tensor:
-    """Return the log probability of every element of a row, or zeros if it is not requested.
-
-    If `prompt` is given, elements after the one that ends its row also get zeros.
-    """
+    """Return log probabilities of a row, 0 after the element that ends it or if not requested."""
     symbols = model.codec.encode(elements)
 
     def find_log_prob() -> tf.Tensor:
@@ -171,7 +153,6 @@ def _log_prob(
 def _of_steps(
     rows: Rows, streaming: StreamingSequence, model: Autoregressive, signature: Signature
 ) -> Callable[[Tensors], Tensors]:
-    """Return the function of a signature, which draws symbols after the prefix step by step."""
     states = {name: f"{STATE}{name}" for name in streaming.state()}
     is_chunk = ENDED in signature.outputs
 
@@ -213,14 +194,12 @@ def _of_steps(
 
 
 def _counts(given: Tensors) -> tf.Tensor:
-    """Return the number of elements of every row."""
     if "frames" not in given:
         return given["num_samples"]
     return tf.minimum(given["num_frames"], tf.shape(given["frames"])[1])
 
 
 def _pad_values(values: Any, length: Any) -> Any:
-    """Return values [1, n, ...] truncated or zero-padded to [1, length, ...]; None stays None."""
     if values is None:
         return None
     cut = values[:, :length]
@@ -231,7 +210,6 @@ def _pad_values(values: Any, length: Any) -> Any:
 def _of_passes(
     model: Autoregressive, shape: tuple[int, ...], signature: Signature, conditions: Conditions
 ) -> Callable[[Tensors], Tensors]:
-    """Return a function that samples one row by passes over it until no symbol changes."""
     output = next(name for name in signature.outputs if name != LOG_PROB)
     draw = drawer(model, shape, conditions, restrict_tokens(model.distribution))
     drawn = tf.function(draw, autograph=False, jit_compile=True)

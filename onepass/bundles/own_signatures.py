@@ -64,12 +64,9 @@ class StreamingSequence(StreamingModel):
     """A user's model in time order as a `StreamingModel`, which continues from a state.
 
     Args:
-      model: the user's model.
-      longest: number of elements of the longest sequence.
       first: state before the first element of one row, if all its conditions are zeros.
       networks: the networks that the step calls, as `tf.function`s with one input signature; their
         variables are the model's.
-      conditions: the conditions that the model reads, and their inputs.
     """
 
     hop_samples, side_frames, speakers = 1, 0, 0
@@ -92,10 +89,7 @@ class StreamingSequence(StreamingModel):
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
 
     def state(self) -> dict[str, Filled]:
-        """Return the dtype, shape and initial value of every tensor of the step's state.
-
-        The names are the tensors' indices in the flattened state; empty tensors are omitted.
-        """
+        """Return dtype, shape and initial value of the state's nonempty tensors, by flat index."""
         stored = {n: _as_stored(tf.constant(value)) for n, value in enumerate(self._first)}
         return {
             str(n): (value.dtype, tuple(value.shape), 0)
@@ -104,12 +98,7 @@ class StreamingSequence(StreamingModel):
         }
 
     def begin_rows(self, given: Tensors, state: State) -> State:
-        """Return the state, with the first state for their conditions in rows at position 0.
-
-        Args:
-          given: inputs of a signature; without `start`, all rows are at position 0.
-          state: the state of all rows, by name, [batch, ...].
-        """
+        """Return the state; rows at position 0, or all without `start`, get the first state."""
         fixed, start = self.conditions.select_fixed(given), given.get("start")
         if not fixed:
             return state
@@ -161,12 +150,7 @@ class StreamingSequence(StreamingModel):
         return made, self.pack_state(after)
 
     def unpack_state(self, start: tf.Tensor, state: State) -> Any:
-        """Return the step's state of one row; at position 0, the first state (see `begin_rows`).
-
-        Args:
-          start: int32 [1], position of the next element.
-          state: the row's state as `advance` returns it, by name, [1, ...].
-        """
+        """Return the step's state of one row; at position 0, the first state (see `begin_rows`)."""
         before = []
         for n, first in enumerate(self._first):
             if not first.size:
@@ -189,11 +173,7 @@ class StreamingSequence(StreamingModel):
         }
 
     def _state_of(self, fixed: Tensors) -> Any:
-        """Return the step's state before the first element of a row.
-
-        Args:
-          fixed: the row's conditions that are the same at every time step, by name, [1, ...].
-        """
+        """Return the step's state before a row's first element, for its constant conditions."""
         raise NotImplementedError
 
     def _next(
@@ -203,14 +183,12 @@ class StreamingSequence(StreamingModel):
 
 
 def _as_stored(value: tf.Tensor) -> tf.Tensor:
-    """Return a value in a type that all protocols support; complex numbers become pairs."""
     if value.dtype.is_complex:
         value = tf.stack([tf.math.real(value), tf.math.imag(value)], -1)
     return tf.cast(value, storable(value.dtype))
 
 
 def _from_stored(value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return the value of this type that `_as_stored` was given."""
     if dtype.is_complex:
         parts = tf.cast(value, dtype.real_dtype)
         return tf.complex(parts[..., 0], parts[..., 1])
@@ -263,12 +241,8 @@ def of_shape(
 ) -> Exported:
     """Return the signatures that generate whole rows, for a model whose arrays have one shape.
 
-    Args:
-      model: the user's model.
-      shape: shape of an array, without the batch axis.
-      is_byte_image: whether the array is an 8-bit image; the output's name and the shape of the
-        temperature are then as for an image model.
-      conditions: the conditions that the model reads, and their inputs.
+    For an 8-bit image, the output's name and the shape of the temperature are as for an image
+    model.
     """
     output = IMAGE if is_byte_image else ELEMENTS
     info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
@@ -307,15 +281,7 @@ def offer_log_prob(
     conditions: Conditions,
     length: int | None = None,
 ) -> None:
-    """Add the signature `log_prob`, which returns the log probabilities of given elements.
-
-    Args:
-      exported: the signatures of the model, changed in place.
-      model: the user's model.
-      channels: number of channels of an image; None for a model of sequences.
-      conditions: the conditions that the model reads, and their inputs.
-      length: number of elements of a sequence; None: any.
-    """
+    """Add the signature `log_prob` of given elements; sequences have no `channels`."""
     axes = (None, length) if channels is None else (None, None, None, channels)
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
     inputs |= conditions.infos([length] if channels is None else [None, None])
@@ -346,10 +312,7 @@ def elements_of(model: Any) -> dict[str, Any]:
 
 
 def element_range(model: Any) -> tuple[float | None, float | None]:
-    """Return the lowest and the highest element allowed, or (None, None) for real-valued models.
-
-    For float elements, the limits have a margin for rounding errors.
-    """
+    """Return the lowest and highest element allowed, with margins for floats, or two Nones."""
     levels = model.codec.levels
     if levels is None:
         return None, None
@@ -373,12 +336,6 @@ def drawer(
 
     The function's arguments are the seed's key, the row's number [1], the temperature as the
     distribution takes it, the condition, and the prompt or None.
-
-    Args:
-      model: the user's model.
-      shape: shape of a row.
-      conditions: the conditions that the model reads.
-      distribution: the distribution that draws the symbols; None: the model's own.
     """
     positions = shape[:2] if pixel_channels(model.distribution) else shape
     draws = distribution or model.distribution
@@ -399,8 +356,6 @@ def drawer(
 
 
 def _row(drawn: Any, output: str, info: TensorInfo, conditions: Conditions) -> Any:
-    """Return the function that draws one row, for `row_function`."""
-
     def row(given: Tensors) -> Tensors:
         temperature = tf.reshape(given["temperature"], [])
         made = drawn(seed_key(given["seed"]), given["row"], temperature, conditions.of(given))

@@ -47,13 +47,7 @@ TEXT_CHARACTERS = 10_000
 
 
 class Rule(NamedTuple):
-    """A rule for a JSON value.
-
-    Attributes:
-      holds: function that returns whether a value obeys the rule.
-      words: what a value must be, for messages.
-      needed: whether the field must exist.
-    """
+    """A rule for a JSON value."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -152,13 +146,7 @@ STATES = {"dtype": TEXT, "fill": FINITE}
 def check_own_spec(
     path: Path, spec: Mapping[str, Any], signatures: Mapping[str, Signature]
 ) -> None:
-    """Raise UserError, naming the field, if the model in a model.json could not be served.
-
-    Args:
-      path: folder of the bundle, for messages.
-      spec: content of model.json.
-      signatures: the signatures in `spec`, which have been compared with the program.
-    """
+    """Raise UserError, naming the field, if the model in a model.json could not be served."""
     try:
         _check_fields(spec, FIELDS)
         makes, streams = spec["makes"], CHUNK in signatures
@@ -202,7 +190,6 @@ def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: s
 
 
 def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
-    """Raise _Broken unless each signature has the inputs and outputs that `Bundle` needs."""
     needed: dict[str, tuple[str, ...]] = {COMPILED: ROW, PLAIN: ROW}
     outputs: dict[str, str] = {}
     if streams:
@@ -230,7 +217,6 @@ def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> Non
 
 
 def _check_conditions(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
-    """Raise _Broken unless the conditions among every signature's inputs are those in `spec`."""
     for name in (COMPILED, PLAIN, CHUNK, LOG_PROB, PROMPTED, PROMPTED_CHUNK):
         known = signatures[name].inputs if name in signatures else {}
         named = set(names_of(spec, known).values()) if known else set()
@@ -261,12 +247,10 @@ def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature
 
 
 def _lists(signature: Signature) -> dict[str, dict[str, Rule]]:
-    """Return the rules of padding for the inputs that are lists."""
     return {name: rule for name, rule in LISTED.items() if name in signature.inputs}
 
 
 def _check_rules(field: str, found: Any, wanted: Mapping[str, Mapping[str, Rule]]) -> None:
-    """Raise _Broken unless an entry of `serving` has the keys in `wanted` and obeys their rules."""
     found = found or {}
     if not isinstance(found, dict) or set(found) != set(wanted):
         raise _Broken(f"serving.{field}", f"of {', '.join(sorted(wanted)) or 'nothing'}", found)
@@ -278,7 +262,6 @@ def _check_rules(field: str, found: Any, wanted: Mapping[str, Mapping[str, Rule]
 
 
 def _check_state(stored: Mapping[str, Any], signature: str, chunk: Signature, name: str) -> None:
-    """Raise _Broken unless a state fits an input and an output of a signature in the program."""
     info, out = chunk.inputs.get(name), chunk.outputs.get(name)
     if info is None:
         raise _Broken(f"serving.signatures.{signature}.inputs.{name}", "there", None)
@@ -290,7 +273,6 @@ def _check_state(stored: Mapping[str, Any], signature: str, chunk: Signature, na
 
 
 def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
-    """Raise _Broken if an input of a warm-up call would have more than MOST_CALL_BYTES."""
     serving = spec["serving"]
     streaming = serving.get("streaming") or {}
     rows = max(serving["allowed_batches"])

@@ -20,10 +20,8 @@ from onepass.storage.program import LENGTHS, function_of, network_specs
 def pad_log_prob(model: Autoregressive, lengths: Sequence[int]) -> Autoregressive:
     """Return a model whose `log_prob` may be traced for rows of any length up to the longest.
 
-    Args:
-      model: a model in time order; the same is returned if its graph does not depend on the length,
-        if it has conditions, or if its rows are longer than those that are stored.
-      lengths: lengths to which rows are padded, in ascending order.
+    The same model is returned if its graph does not depend on the length, if it has conditions, or
+    if its rows are longer than those that are stored.
     """
     network = model.symbol_network
     if model.conditions or lengths[-1] > LENGTHS[-1]:  # loops over time are written out

@@ -20,16 +20,7 @@ LENGTHS = ("num_samples", "num_frames")  # inputs that count a row's elements, i
 
 
 def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
-    """Add the lists that a request may omit, and the numbers of their elements.
-
-    Args:
-      known: inputs of the signature.
-      given: checked inputs of the request, changed in place.
-      rows: number of rows of the request.
-
-    Raises:
-      InvalidInput: a number of elements is not 0 although there is no list.
-    """
+    """Add the lists that a request may omit, and the numbers of their elements, in place."""
     for name, count in LISTS.items():
         if name not in known:
             continue

@@ -26,11 +26,7 @@ PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest take one
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """A distribution over tokens that draws as `Truncated` if a row requests it.
-
-    Args:
-      distribution: the model's distribution, which has a table of its levels.
-    """
+    """A distribution over tokens that draws as `Truncated` if a row requests it."""
 
     distribution: Distribution
 
@@ -61,12 +57,7 @@ def restrict_tokens(distribution: Distribution) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Bounded:
-    """A prompt for a row that ends after a number of symbols at the latest.
-
-    Args:
-      prompt: the known symbols, and the symbol that ends the row.
-      count: int32 [], largest number of symbols.
-    """
+    """A prompt for a row that ends after at most `count` symbols, int32 []."""
 
     prompt: Prompt
     count: tf.Tensor
@@ -99,15 +90,7 @@ class Part(NamedTuple):
 
 
 class Rows:
-    """Generator of rows of a model with a step, from a prompt.
-
-    Args:
-      streaming: the model as pure functions that continue from a state.
-      model: the same model as an `Autoregressive`, in time order.
-
-    Attributes:
-      memory: what the state has besides that of `streaming`.
-    """
+    """Generator of rows of a model with a step, from a prompt."""
 
     def __init__(self, streaming: StreamingSequence, model: Autoregressive):
         self._streaming, self._network = streaming, model.symbol_network
@@ -125,12 +108,7 @@ class Rows:
         self._sizes = [size for size in sizes if size < self.longest_loop]
 
     def make_symbols(self, part: Part, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Return the symbols [1, count], whether the row has ended, bool [], and the new state.
-
-        Args:
-          part: the request for symbols.
-          state: the model's state before the first symbol, by name, [1, ...].
-        """
+        """Return the symbols [1, count], whether the row has ended, bool [], and the new state."""
         begun, state = self._read_prefix(part, state)
         # The loop may draw beyond `count`: XLA compiles pieces of one size, which are cut
         # afterwards.
@@ -182,7 +160,6 @@ class Rows:
     def _longer(
         self, part: Part, begun: tf.Tensor, state: State
     ) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Draw and append the next symbols; also return whether one ends the row, and the state."""
         position, size = tf.shape(begun)[1], self.longest_loop
         cut = _window(part, position, size)
         source = part.source.after(position)
@@ -228,7 +205,6 @@ class Rows:
 
 
 def _window(part: Part, position: tf.Tensor, size: int) -> Part:
-    """Return the request for the next `size` symbols of a row, starting at `position`."""
     prompt = part.prompt.after(position, size)
     prompt = prompt._replace(
         symbols=tf.ensure_shape(prompt.symbols, [1, size]),

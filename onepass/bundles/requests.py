@@ -25,13 +25,9 @@ class Request:
     """The checked arguments of a call that generates rows of a model, in a bundle or on a server.
 
     Attributes:
-      num: number of rows.
       shape: shape of a row: (time,) or (height, width, channels).
-      seed: seed of the noise, an integer in [0, 2^64).
       conditions: inputs of the signatures that are conditions, and `speaker`, each [num, ...].
-      draw: the checked options.
       first_row: row of the seed for the first row.
-      hop_samples: hop length of the frames, in elements.
       side_frames: number of frames before and after a segment that its elements depend on.
     """
 
@@ -57,15 +53,9 @@ class Request:
         """Check what is asked of a model, and return it as a request for its signatures.
 
         Args:
-          draw: what is asked.
           order: "time" or "raster", the order in which the model generates its elements.
           condition: function that returns the inputs that are conditions, given the number of rows
             and the size of the first axis of a row; None for a model without conditions.
-          hop_samples: hop length of the frames, in elements.
-          side_frames: number of frames on either side of a segment that it depends on.
-
-        Raises:
-          ValueError: an argument is invalid.
         """
         num, shape = whole_number(draw.num, "num"), checked_length(draw.length, order)
         first_row = whole_number(draw.row, "row", 0)
@@ -98,14 +88,7 @@ class Request:
     def inputs(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return a signature's inputs for rows, with `count` elements starting at `first`.
-
-        Args:
-          known: inputs of the signature.
-          rows: int32 [n], indices of the rows.
-          first: position of the first element, for sequences.
-          count: number of elements, for sequences.
-        """
+        """Return a signature's inputs for rows, with `count` elements starting at `first`."""
         size = len(rows)
         heat = self.temperature[rows].reshape([size] + [1] * (len(known["temperature"].shape) - 1))
         inputs = noise_inputs(known, self.seed, rows + self.first_row, heat)
@@ -121,7 +104,6 @@ class Request:
         return inputs | self._prompt(known, rows, first, count)
 
     def _frames(self, known: Mapping[str, TensorInfo], frames: Any, first: int, end: int) -> Arrays:
-        """Return the frames of a range of elements, their neighbours, and the counts of both."""
         low, high = first // self.hop_samples, -(-end // self.hop_samples)
         before = min(low, self.side_frames)
         after = max(0, min(frames.shape[1] - high, self.side_frames))
@@ -135,7 +117,6 @@ class Request:
     def _prompt(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return the inputs of the options; {} for a signature that takes none."""
         inputs: Arrays = {}
         for name, kind in self.draw.asked().items():
             if kind.is_prompted and name in known:
@@ -152,14 +133,7 @@ def seed_number(seed: Any) -> int:
 
 
 def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperature: Any) -> Arrays:
-    """Return the inputs that determine the noise of rows.
-
-    Args:
-      known: inputs of the signature.
-      seed: seed of the noise, an integer in [0, 2^64).
-      rows: rows of the seed.
-      temperature: temperature of each row or scale, [rows], [rows, 1], [scales] or [1].
-    """
+    """Return the noise's inputs; the temperature is [rows], [rows, 1], [scales] or [1]."""
     sides = [len(rows), *(side or 1 for side in known["temperature"].shape[1:])]
     return {
         SEED: np.full([len(rows)], seed, np.uint64),
@@ -169,13 +143,7 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
 
 
 def as_elements(info: TensorInfo, elements: Any, name: str = "elements") -> np.ndarray:
-    """Return elements as an array of the input's dtype.
-
-    Text, and floats for an integer input, are returned unchanged, for the signature's check.
-
-    Raises:
-      ValueError: an integer does not fit the type.
-    """
+    """Return elements in the input's dtype; text, and floats for integers, stay for the check."""
     check_unmasked(elements, name)
     array = np.asarray(elements)
     if array.dtype.kind in "iu" and info.dtype.kind == "i" and array.size:

@@ -29,12 +29,9 @@ OWN_OPTIONS = frozenset({*OPTIONS, "row", "return_log_prob"})  # of a user's mod
 
 
 class Sampling(Model):
-    """Base class of models that generate by calling signatures, in this process or on a server.
+    """Base class of models that generate by calling signatures, here or on a server.
 
-    Attributes:
-      name: name of the model.
-      spec: model.json of the model, or a server's description of it.
-      problem: type of the error that is raised for invalid arguments.
+    `spec` is model.json or the server's description; `problem`, the error for invalid arguments.
     """
 
     name: str
@@ -59,14 +56,12 @@ class Sampling(Model):
         raise NotImplementedError
 
     def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
-        """Return the inputs of a signature; empty if the model does not have it."""
         raise NotImplementedError
 
     def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
         raise NotImplementedError
 
     def _own_sample(self, draw: Draw) -> Any:
-        """Return the arrays of a user's model, [num, *length], as the model itself draws them."""
         length = draw.length
         with self._own_errors():
             return_log_prob = checked_flag(draw.return_log_prob, "return_log_prob")
@@ -89,7 +84,6 @@ class Sampling(Model):
         return elements, self.log_prob(elements, draw.condition)
 
     def _own_request(self, draw: Draw, for_all: bool = False) -> Request:
-        """Check a request for arrays of a user's model; raise ValueError if it is invalid."""
         order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
         return Request.checked(draw, order, self._conditions(draw.condition, for_all))
 
@@ -121,16 +115,8 @@ class Sampling(Model):
     def stream_chunks(self, request: Request, chunk: int, opening: int = 0) -> Iterator[np.ndarray]:
         """Return an iterator over the next elements of sequences [num, n], as they are generated.
 
-        The iterator ends early once all rows have ended.
-
-        Args:
-          request: the checked arguments of the call.
-          chunk: number of elements at a time, rounded up to a multiple of the model's unit.
-          opening: number of elements in the first chunk, also rounded up; 0: `chunk`.
-
-        Raises:
-          UserError or InvalidInput: an argument is invalid for this model; the type is `problem`.
-            The error is raised by this call, before the first element is requested.
+        It ends early once all rows have ended. `chunk`, and `opening` for the first one, are
+        rounded up to a multiple of the model's unit.
         """
         if not self._inputs_of(CHUNK):
             raise self.problem(f"The model `{self.name}` cannot stream: call `sample`.")
@@ -147,25 +133,19 @@ class Sampling(Model):
 
     @property
     def _dtype(self) -> str:
-        """The type of the elements."""
         return (self.spec.get(ELEMENTS) or {}).get("dtype", "float32")
 
     @property
     def _is_own(self) -> bool:
-        """True for a user's model."""
         return isinstance(self.spec.get(ELEMENTS), dict)
 
     def _conditions(
         self, condition: Any, for_all: bool = False
     ) -> Callable[[int, int], Arrays] | None:
-        """Return a function from the numbers of rows and time steps to the conditions' inputs.
+        """Return a function from numbers of rows and time steps to conditions' inputs, or None.
 
-        `Request.checked` calls it with the checked numbers. Return None if `condition` is None.
-
-        Args:
-          condition: an array [rows, ...] for the model's only condition, arrays by name for several
-            conditions, or None.
-          for_all: whether one row may be given for all rows even in a condition with a time axis.
+        `Request.checked` calls it. If `for_all`, one row may be given for all rows even in a
+        condition with a time axis.
         """
         if condition is None:
             return None
@@ -174,10 +154,7 @@ class Sampling(Model):
         return lambda rows, length: conditions_given(condition, names, known, rows, length, for_all)
 
     def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield the row indices of each call, int32, and the number of requested rows among them.
-
-        Each call has an allowed number of rows; the last one is repeated to reach this number.
-        """
+        """Yield each call's row indices, the last repeated to an allowed number, and the count."""
         sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))
         for first in range(0, num, sizes[-1]):
             count = min(sizes[-1], num - first)
@@ -188,7 +165,6 @@ class Sampling(Model):
     def _outputs_of_rows(
         self, signature: str, request: Request, with_nats: bool = False
     ) -> Iterator[Arrays]:
-        """Yield the outputs of a signature for whole rows, one call at a time."""
         known = self._inputs_of(signature)
         for rows, count in self._groups(request.num):
             with self._own_errors():
@@ -199,12 +175,6 @@ class Sampling(Model):
             yield {name: array[:count] for name, array in outputs.items()}
 
     def _signature_for(self, request: Request, plain: str, prompted: str) -> str:
-        """Return the signature that generates rows: the plain one, or the one that takes prompts.
-
-        Raises:
-          UserError or InvalidInput: the model takes no prompts, or lacks an option of this request;
-            the type is `problem`.
-        """
         if not request.words:
             return plain
         known = self._inputs_of(prompted)
@@ -235,13 +205,7 @@ class Sampling(Model):
 
 
 class _Following:
-    """The rows of a call in a stream: their state, and which of them have ended.
-
-    Args:
-      known: inputs of the signature.
-      rows: int32 [n], indices of the rows.
-      count: number of requested rows; the rest repeat the last one.
-    """
+    """A call's rows in a stream, `count` of them requested and the rest repeats of the last."""
 
     def __init__(self, known: Mapping[str, TensorInfo], rows: np.ndarray, count: int):
         self.rows, self._count = rows, count
@@ -254,12 +218,7 @@ class _Following:
         self._last = np.zeros([count, 1])
 
     def keep_chunk(self, outputs: Arrays, count: int) -> np.ndarray:
-        """Return the next elements [rows, count]; a row that has ended repeats its last element.
-
-        Args:
-          outputs: the outputs of one call of the signature, padded to a multiple of its unit.
-          count: number of elements.
-        """
+        """Return the next elements [rows, count]; a row that has ended repeats its last element."""
         self.state = {name: outputs[name] for name in self.state}
         made = only_output(outputs)[: self._count, :count]
         made = np.where(self.ended[:, np.newaxis], self._last.astype(made.dtype), made)
@@ -270,10 +229,7 @@ class _Following:
 
 
 def only_output(outputs: Arrays) -> np.ndarray:
-    """Return the elements among the outputs of a signature that generates rows.
-
-    Of images it is the largest scale. The outputs of a program have no order.
-    """
+    """Return the elements, of images the largest scale, among a signature's unordered outputs."""
     if IMAGE in outputs:
         return outputs[IMAGE]
     (elements,) = (

@@ -63,10 +63,7 @@ class TensorInfo:
     """The description of an input or an output.
 
     Attributes:
-      dtype: type of the elements.
       shape: size of each axis, None for any size; the first axis is the batch axis.
-      low: smallest allowed value; None: no limit.
-      high: largest allowed value; None: no limit.
       default: value of all elements of an input that is not given; None: the input is required.
     """
 
@@ -78,11 +75,7 @@ class TensorInfo:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "TensorInfo":
-        """Return the info in an entry of model.json, as from `to_dict`.
-
-        Raises:
-          ValueError, KeyError or TypeError: the entry is invalid.
-        """
+        """Return the info in an entry of model.json, or raise Value-, Key- or TypeError."""
         shape = tuple(None if size == -1 else int(size) for size in stored["shape"])
         if not shape or shape[0] is not None:
             raise ValueError("the first axis must be the batch, -1")
@@ -112,7 +105,6 @@ class TensorInfo:
 
 
 def _check_number(name: str, value: Any, dtype: np.dtype) -> None:
-    """Raise ValueError unless a rule is None or a number; a default must fit the dtype."""
     if value is None:
         return
     is_number = type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # not NaN
@@ -132,11 +124,7 @@ class Signature:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Signature":
-        """Return the signature in an entry of model.json, as from `to_dict`.
-
-        Raises:
-          ValueError, KeyError or TypeError: the entry is invalid.
-        """
+        """Return the signature in an entry of model.json, with errors as `TensorInfo.from_dict`."""
         sides = [
             {name: TensorInfo.from_dict(info) for name, info in stored[side].items()}
             for side in ("inputs", "outputs")
@@ -152,13 +140,7 @@ class Signature:
 
 
 def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
-    """Return all inputs of the signature as arrays of its dtypes, including default values.
-
-    Integers are accepted for integer and float inputs, floats only for float inputs.
-
-    Raises:
-      InvalidInput: an input breaks a rule; the message names both.
-    """
+    """Return all inputs in the signature's dtypes, with defaults; integers fit float inputs."""
     infos = {name: input_info(signature.inputs, name) for name in inputs}
     arrays = {name: check_input(name, infos[name], inputs[name]) for name in inputs}
     shared_conditions(signature.inputs, arrays)
@@ -207,12 +189,7 @@ def check_dimensions(name: str, shape: Sequence[Any]) -> None:
 
 
 def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes: int) -> int:
-    """Return the number of elements of a shape.
-
-    Raises:
-      InvalidInput: the shape has too many dimensions, or a negative one.
-      TooLarge: an array of this shape has more than `limit_bytes`.
-    """
+    """Return the number of elements of a shape, whose array must have at most `limit_bytes`."""
     check_dimensions(name, shape)
     if any(side < 0 for side in shape):
         raise InvalidInput(f"`{name}` must have no negative side, got {list(shape)}.")
@@ -341,7 +318,6 @@ def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:
 
 
 def _format_number(value: Any) -> str:
-    """Return a number from an array as text, with up to six digits for a float."""
     return f"{value:g}" if value.dtype.kind == "f" else str(value)
 
 
@@ -354,7 +330,6 @@ def _span(info: TensorInfo) -> str:
 
 
 def _check_counts(arrays: Arrays) -> None:
-    """Raise InvalidInput if a row's counts of frames add up to more than the given frames."""
     if "frames" in arrays:
         counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
         longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]

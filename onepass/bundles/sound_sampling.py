@@ -86,16 +86,10 @@ class SoundSampling(Sampling):
         return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the frames of a recording, float32 [frames, channels], for its resynthesis.
+        """Return the frames of a recording, float32 [samples], at its stored level and rate.
 
-        The frames keep the recording's level, and `sample` scales its audio to it. This method
-        needs the package `wavenet`.
-
-        Args:
-          waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
-
-        Raises:
-          UserError: the package is missing, or the model does not read frames of recordings.
+        The frames, float32 [frames, channels], keep that level, and `sample` scales its audio to
+        it. This method needs the package `wavenet`.
         """
         if not self.conditional or "config" not in self.spec:  # the condition is the user's own
             raise UserError(f"`{self.name}` reads no frames of a recording.")
@@ -106,7 +100,6 @@ class SoundSampling(Sampling):
         return frames.front_of(self.spec).frames(waveform)
 
     def _sounds(self, draw: Draw) -> np.ndarray:
-        """Return whole sounds [num, samples]."""
         draw = self._read_recording(draw)
         condition = draw.condition
         request = self._request(draw)
@@ -128,9 +121,6 @@ class SoundSampling(Sampling):
 
         The refining passes run after the program, whose signatures return unrefined audio. A single
         row may be given for all rows even in a condition with a time axis.
-
-        Raises:
-          InvalidInput: the model cannot generate this; raised at the call, not at the first chunk.
         """
         draw = self._read_recording(draw)
         condition = draw.condition
@@ -151,10 +141,7 @@ class SoundSampling(Sampling):
         return (restore_level(part, condition) for part in sound)
 
     def _read_recording(self, draw: Draw) -> Draw:
-        """Return a request in which a recording [samples] as the condition is replaced by frames.
-
-        Without a length the sound is as long as the recording.
-        """
+        """Return a request with frames in place of a recording, which sets a missing length too."""
         recording = draw.condition
         if self._is_own or not isinstance(recording, np.ndarray) or recording.ndim != 1:
             return draw
@@ -162,7 +149,6 @@ class SoundSampling(Sampling):
         return dataclasses.replace(draw, condition=self.frames(recording), length=length)
 
     def _request(self, draw: Draw) -> Request:
-        """Check the request for sounds, and return it as one for signatures."""
         condition, speaker = draw.condition, draw.speaker
         known = self._inputs_of(CHUNK)
         if not known:
@@ -206,7 +192,6 @@ class SoundSampling(Sampling):
         return _Refinement(self.spec, passes) if passes else None
 
     def _length(self, condition: Any, length: int | None) -> int:
-        """Return the checked length of a sound in samples, by default the length of its frames."""
         most = None
         if not has_named(self.spec):
             if self.conditional and condition is None:

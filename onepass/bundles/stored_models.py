@@ -21,15 +21,7 @@ TRUST = "If you trust its author, load it with `trust=True` (on the command line
 
 
 def load_saved(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
-    """Load a model that `onepass.save` wrote.
-
-    Args:
-      folder: the folder that `onepass.save` wrote.
-      trust: whether to run the program without a scan, with the rights of this process.
-
-    Raises:
-      UserError: the folder does not contain a saved model, or its program does more than compute.
-    """
+    """Load a model that `onepass.save` wrote; `trust` runs its program without a scan."""
     from distill import model_store
 
     if trust:
@@ -44,14 +36,6 @@ def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
 
     Besides the program, TensorFlow reads only the variables, which are numbers; the copy links to
     them. The copy is deleted after the block.
-
-    Args:
-      folder: the folder that `onepass.save` wrote.
-      hint: text to add to the message about a rejected program.
-
-    Raises:
-      UserError: the folder does not contain a saved model, its program does more than compute, or
-        the block could not read the copy.
     """
     with tempfile.TemporaryDirectory() as root:
         copy = Path(root) / "model"
@@ -69,7 +53,6 @@ def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
 
 
 def _copy(folder: Path, copy: Path, hint: str) -> None:
-    """Write the specification and the scanned program, with a link to the variables."""
     spec = read_spec(folder)
     program, own = folder / spec["program"], copy / spec["program"]
     own.mkdir(parents=True)

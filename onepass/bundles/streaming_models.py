@@ -69,12 +69,9 @@ class StreamingModel:
     """A model as pure functions that continue from a state; by default a model of speech.
 
     Attributes:
-      variables: the weights.
       hop_samples, feature_channels, speakers: the network's settings of frames and speakers.
       side_frames: number of frames on either side of a segment that its condition depends on.
       pieces: the short and the long compiled length, in samples; the first divides the second.
-      channels: size of the last axis of the condition.
-      dtype: type of the condition.
       has_phase: whether the source has a phase that continues from segment to segment.
       rows_alone: whether each row must be computed with batch size 1.
       limits: lowest and highest sample, to which samples are clipped; None: no limits.
@@ -124,8 +121,6 @@ class StreamingModel:
 
         Args:
           frames: float32 [1, frames, features], including neighbours on both sides, or None.
-          speaker: int32 [1], index of the speaker, or None.
-          samples: int32 [], number of samples of the segment.
           phase: float64 [1], the source's phase before the segment in cycles, or None.
           skipped: int32 [], number of frames before the segment.
           start: int32 [], position of the first frame's first sample in the sound.
@@ -180,7 +175,6 @@ class StreamingStudent(StreamingModel):
         return tf.cast(flowed.output, tf.float32), self._store_state(pasts)
 
     def _by_sample(self, condition: Condition, samples: Size) -> Maybe:
-        """Return the condition of the gates for each sample, or None."""
         gates = self._student.gate_condition(condition, samples)
         bunch = self._student.config.bunch_samples
         return None if gates is None else tf.repeat(gates, bunch, 1)[:, :samples]
@@ -223,7 +217,6 @@ class StreamingResidual(StreamingStudent):
         return {**super().state(), "wave": (outer, (self._order,), 0)}
 
     def _by_sample(self, condition: Condition, samples: Size) -> Maybe:
-        """Return gates, source, log gain and coefficients for each sample, in the last axis."""
         if condition.prediction is None:
             raise ValueError("The condition of a residual has a prediction.")
         prediction = condition.prediction
@@ -312,7 +305,6 @@ class StreamingTeacher(StreamingModel):
         return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
 
     def _store_state(self, stored: State, queues: tf.Tensor, steps: int) -> State:
-        """Return the state after `steps` steps, in the declared shapes."""
         queues = tf.gather(queues, self._slot_order(steps))
         queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(self._network.dtype))
         later = {**stored, "queues": queues}

@@ -40,18 +40,7 @@ def write_program(
     exported: Exported,
     live: Live | None = None,
 ) -> list[str]:
-    """Write the program and model.json, and return the names of the signatures.
-
-    Args:
-      folder: the bundle's folder.
-      spec: model.json, without `serving`.
-      exported: the signatures that the model offers.
-      live: the model, whose draw is compared with the program's; None: the exported functions.
-
-    Raises:
-      UserError: the program has something that is not allowed in bundles, or does not draw what the
-        model draws.
-    """
+    """Write program and model.json, compare its draw with `live`'s; return signature names."""
     module = tf.Module(name="model")
     # A SavedModel stores what its module tracks, so the module gets all variables, each once.
     known = [*variables_of(exported.functions.values()), *exported.variables]
@@ -73,18 +62,7 @@ def write_program(
 
 
 def seal(folder: Path, out: Path, warm: bool, key: Any, serving: Mapping[str, Any]) -> bool:
-    """Write a bundle's warm-up requests, then its manifest and signature.
-
-    Args:
-      folder: the bundle's current folder, which is otherwise complete.
-      out: the path NAME/VERSION that the folder will get.
-      warm: whether to write the requests.
-      key: private key, or None for a bundle without a signature.
-      serving: `serving` in model.json.
-
-    Returns:
-      False if `warm` is set but the requests could not be written, else True.
-    """
+    """Write a bundle's warm-up requests, manifest and signature; return whether all could be."""
     warmed = not warm or _write_warmup(folder, out.parent.name, serving)
     write_manifest(folder)
     if key is not None:
