@@ -39,13 +39,7 @@ def run_serve(
     parse: Callable[..., ServeArguments],
     import_tensorflow: Callable[[], None],
 ) -> int:
-    """Run `onepass serve ARGUMENTS`; return the exit status.
-
-    Args:
-      arguments: command-line arguments after `serve`.
-      parse: function from a dataclass, arguments and the command's name to an instance.
-      import_tensorflow: function that is called if models may run in this process.
-    """
+    """Run `onepass serve ARGUMENTS`, importing TensorFlow if models run here; return the status."""
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
     check_models_folder(given.models)
@@ -90,7 +84,6 @@ def check_models_folder(path: Path) -> None:
 
 
 def _check_options(given: ServeArguments) -> None:
-    """Check the settings; raise UserError with option names instead of field names."""
     try:
         Settings.__post_init__(given)
     except ValueError as error:

@@ -128,7 +128,6 @@ class Server:
 async def _serve_until_signal(
     settings: Settings, models: Path, metrics: Metrics
 ) -> tuple[int, bool]:
-    """Serve until a signal arrives; return the exit status and whether a thread is still busy."""
     registry = ModelRegistry(models, settings, metrics=metrics)
     server = Server(registry, settings, metrics)
     shutdown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -196,8 +195,6 @@ def _allow_many_files() -> None:
 
 
 def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:
-    """Make the first signal set the future, and the second one end the process immediately."""
-
     def take(number: int) -> None:
         if shutdown.done():
             os._exit(128 + number)

@@ -218,7 +218,6 @@ class Client:
 
     @contextlib.contextmanager
     def _check_name(self, name: str) -> Iterator[None]:
-        """Check a model's name; if the block raises an error for it, add the known names."""
         if problem := name_problem(name):
             raise UserError(f"`name` {problem}.")
         try:
@@ -238,7 +237,6 @@ class Client:
 
 @contextlib.contextmanager
 def _user_errors() -> Iterator[None]:
-    """Raise a ValueError of the block as a UserError."""
     try:
         yield
     except ValueError as error:
@@ -310,7 +308,6 @@ def _as_array(name: str, value: Any, dtype: Any) -> np.ndarray:
 
 
 def _numbers(name: str, value: Any) -> Any:
-    """Return a number, or a sequence of numbers, of any library as Python floats."""
     return _as_array(name, value, np.float64).tolist()
 
 

@@ -189,7 +189,6 @@ class GrpcTransport:
         return kind(f"/{service}/{method}", request.SerializeToString, response.FromString)
 
     def _start_stream(self, request: Any, deadline: Deadline) -> tuple[Any, Any]:
-        """Start a stream; return the call and its first message, None if there is none."""
         call = self._method(MODELS, "Speak")(
             request, timeout=deadline.left(), metadata=self._metadata
         )
@@ -267,7 +266,6 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
 
 
 def _tls_problem(details: str) -> str:
-    """Return the end of a sentence that says why the TLS handshake failed; "" if it did not."""
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return "has an untrusted certificate."
     if "handshake failed" in details:

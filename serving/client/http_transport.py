@@ -151,11 +151,6 @@ class HttpTransport:
     def _open_response(
         self, method: str, path: str, deadline: Deadline, content: Any = None
     ) -> Iterator[httpx.Response]:
-        """Request a response with status 200, yield it unread, and close it after the block.
-
-        Raises:
-          ClientError: the request failed, or reading the response in the block did.
-        """
         attempt = lambda: self._attempt(method, path, deadline, content)  # noqa: E731
         response = self._retrying.do(attempt, deadline)
         try:
@@ -316,7 +311,6 @@ def _is_refused(error: BaseException) -> bool:
 
 
 def _tls_problem(error: BaseException) -> str:
-    """Return the end of a sentence that says why TLS failed; "" if it did not."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"has an untrusted certificate: {cause.verify_message}."
@@ -332,7 +326,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _words(response: httpx.Response) -> str:
-    """Return the message in an error response of any protocol; "" if there is none."""
     body = b""
     with contextlib.suppress(httpx.HTTPError):
         for part in response.iter_raw():
@@ -351,7 +344,6 @@ def _after(retry_after: str) -> float:
 
 
 def _pixels(png: bytes, side: int) -> np.ndarray:
-    """Decode an image to uint8 [side, side, 1 or 3], after checking the size in its header."""
     size = int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
     if size != (side, side) or side > MAX_SIDE:
         raise ValueError(f"an image of {size} pixels")

@@ -46,12 +46,7 @@ def strict_json(text: str | bytes) -> Any:
 
 
 class RetryableError(Exception):
-    """A failed attempt that may be repeated.
-
-    Attributes:
-      error: the error to raise if the attempt is not repeated.
-      after_seconds: pause that the server requested, in seconds; 0: none.
-    """
+    """A failed attempt that may be repeated, after the seconds that the server asked for, or 0."""
 
     def __init__(self, error: ClientError, after_seconds: float = 0.0):
         super().__init__(str(error))
@@ -81,11 +76,7 @@ class Deadline:
 
 @dataclasses.dataclass(frozen=True)
 class Retrying:
-    """A retry policy with pauses that double and have jitter, or are as long as the server asks.
-
-    Args:
-      retries: number of attempts after the first.
-    """
+    """A retry policy with pauses that double and have jitter, or are as long as the server asks."""
 
     retries: int
 
@@ -94,12 +85,7 @@ class Retrying:
             raise UserError(f"`retries` must be at least 0, got {self.retries}.")
 
     def do(self, attempt: Callable[[], Answer], deadline: Deadline) -> Answer:
-        """Call `attempt` until it does not raise RetryableError, and return its result.
-
-        Raises:
-          ClientError: the `error` of the last attempt, if all retries are used up or the server
-            asks for a pause beyond the deadline; or the deadline has passed.
-        """
+        """Call `attempt` until it does not raise RetryableError, and return its result."""
 
         def pause(error: Exception) -> bool | float:
             if not isinstance(error, RetryableError) or error.after_seconds >= deadline.left():

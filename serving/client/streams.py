@@ -18,7 +18,6 @@ class ImageScale:
 
     Attributes:
       image: index of the image in the request, starting at 0.
-      side: height and width in pixels.
       last: whether this is the final scale.
       pixels: uint8 [side, side, channels].
     """
@@ -30,10 +29,7 @@ class ImageScale:
 
 
 class Stream(Generic[Chunk]):
-    """An iterator over the chunks of a response.
-
-    To stop reading before the end, call `close` or use `with`; the server then stops, too.
-    """
+    """An iterator over the chunks of a response; `close` or `with` also stops the server early."""
 
     def __init__(self, chunks: Generator[Chunk, None, None], cancel: Cancel):
         self._chunks, self._cancel = chunks, cancel

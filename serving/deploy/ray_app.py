@@ -40,14 +40,8 @@ class Replica:
     becomes unhealthy, and Ray replaces it.
 
     Args:
-      models: folder of models on this machine.
-      settings: settings of the server; a token is required.
       load: function that returns the bundle of a version's folder; None: the settings decide how
         bundles are loaded.
-
-    Raises:
-      UserError: there is no token.
-      NothingLoaded: none of the models can be loaded.
     """
 
     async def __init__(  # type: ignore[misc] # Ray awaits it
@@ -85,22 +79,14 @@ class Replica:
 def app(args: Mapping[str, Any]) -> Application:
     """Return the application that a Serve config file describes.
 
-    Args:
-      args: `models`, the folder of models; any field of Settings by name; and `rollout`, any value:
-        Ray replaces the replicas when it changes.
-
-    Raises:
-      UserError: `models` is missing, a name is unknown, or a value is invalid.
+    `args` are `models`, the folder of models; any field of Settings; and `rollout`, any value: Ray
+    replaces the replicas when it changes.
     """
     return serve.deployment(name=NAME)(Replica).bind(*from_arguments(args))
 
 
 def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:
-    """Return the folder of models and the settings from the arguments of `app`.
-
-    Raises:
-      UserError: `models` is missing, a name is unknown, or a value is invalid.
-    """
+    """Return the folder of models and the settings from the arguments of `app`."""
     given = {name: value for name, value in args.items() if name != "rollout"}
     models = given.pop("models", None)
     if not isinstance(models, str):

@@ -30,9 +30,6 @@ class TokenAuth:
         """Return the name of the request's token; None if only one token is set, or none is needed.
 
         Tokens are compared in constant time.
-
-        Raises:
-          Unauthorized: the token is missing or wrong.
         """
         if not self._tokens or path in OPEN_PATHS or path.startswith(OPEN_PREFIXES):
             return None
@@ -46,11 +43,7 @@ class TokenAuth:
 
 
 def read_tokens(settings: Settings) -> tuple[str, ...]:
-    """Return the tokens in the token file or the environment variable; () if none are set.
-
-    Raises:
-      UserError: the file cannot be read, or a token is invalid.
-    """
+    """Return the tokens in the token file or the environment variable; () if none are set."""
     path = settings.token_file
     if path is None:
         text, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE

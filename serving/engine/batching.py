@@ -38,13 +38,6 @@ class Batcher:
     decides which rows are next. A call gets only as many rows as are expected to take CALL_SECONDS,
     so other requests run between the calls of a large request. A row that takes longer than that
     runs in a separate thread.
-
-    Args:
-      call: function from a signature's name and its inputs to its outputs.
-      padding: the allowed lengths and batch sizes.
-      limits: settings with the limits on rows, bytes and threads, and the delay of a call.
-      metrics: the server's metrics.
-      name: the model's name in the metrics.
     """
 
     def __init__(
@@ -68,13 +61,7 @@ class Batcher:
     async def submit(
         self, signature: str, inputs: Arrays, timeout_seconds: float | None = None
     ) -> Arrays:
-        """Return the outputs of a signature for checked inputs.
-
-        Waiting rows of a cancelled request are dropped.
-
-        Raises:
-          ServingError: TooLarge, Overloaded, DeadlineExceeded, NotReady, or an error of the call.
-        """
+        """Return a signature's outputs for checked inputs; drop a cancelled request's rows."""
         request = self._enqueue_request(
             signature, self._padding.fit(signature, inputs), timeout_seconds
         )
@@ -144,10 +131,7 @@ class Batcher:
         )
 
     def _check_time(self, request: Request, seconds: float) -> None:
-        """Raise TooLarge or Overloaded if the request would be late even at the fastest speed.
-
-        It is TooLarge if it would be late with an empty queue, too.
-        """
+        """Raise Overloaded if the request would be late even at best; TooLarge if always."""
         threads = 1 if request.is_long else self._limits.threads
         alone = request.seconds / threads
         if alone > seconds:
@@ -177,7 +161,6 @@ class Batcher:
             loop.create_task(self._run(rows)).add_done_callback(done)
 
     def _next_request(self) -> Request | None:
-        """Return the next request for which a thread is free."""
         has_short = self.running - self._running_long < self._limits.threads
         return self._queue.next_request(
             lambda request: not self._running_long if request.is_long else has_short

@@ -16,22 +16,14 @@ def current_client() -> str:
 
 
 def begin_client(address: str, token_name: str | None = None) -> str:
-    """Set and return the name of the client of a new request.
-
-    Args:
-      address: the address that the request came from.
-      token_name: the name of the request's token, if clients have different tokens; else None.
-    """
+    """Set and return the name of a new request's client: the token's or else the address's."""
     client = client_of_address(address) if token_name is None else token_name
     _client.set(client)
     return client
 
 
 def client_of_address(address: str) -> str:
-    """Return the name of the client at an address: the IPv4 address or the IPv6 network.
-
-    Anything that is not an IP address is returned unchanged.
-    """
+    """Return an IPv4 address or an IPv6 network as a client's name, and other text unchanged."""
     try:
         parsed = ipaddress.ip_address(address.strip("[]").partition("%")[0])
     except ValueError:

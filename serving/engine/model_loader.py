@@ -72,10 +72,7 @@ class ModelLoader:
 
 
 def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Future[Servable]":
-    """Start work in a daemon thread and return its future, which cannot be cancelled.
-
-    The work may be abandoned: neither the caller nor the interpreter's exit waits for the thread.
-    """
+    """Start work in a daemon thread, which may be abandoned; its future cannot be cancelled."""
     done: concurrent.futures.Future[Servable] = concurrent.futures.Future()
 
     def run() -> None:
@@ -94,10 +91,6 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
 
     Bundles signed with a trusted key run in this process. Others run in a separate process or,
     without a sandbox, in this one if no keys are trusted; else they are rejected.
-
-    Raises:
-      UserError: a key cannot be read, processes cannot be confined, or a process would need more
-        connections than a kernel message can carry.
     """
     keys = [public_key(Path(path)) for path in settings.trust]
     if settings.sandbox:

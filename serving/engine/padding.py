@@ -18,13 +18,7 @@ MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """The inputs of one request, cropped to its longest row.
-
-    Attributes:
-      inputs: the inputs by name.
-      lengths: padded length of each padded input, by name.
-      key: value that is equal for requests that may share a call.
-    """
+    """One request's inputs, cropped, with padded lengths by name; equal `key`s may share a call."""
 
     inputs: Arrays
     lengths: dict[str, int]
@@ -90,10 +84,7 @@ class Padding:
     def stack(
         self, rows: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int], size: int
     ) -> Arrays:
-        """Return a batch of `size` rows, in which the first row is repeated if there are fewer.
-
-        Padded axes are filled with zeros up to the `lengths` of `Fitted`.
-        """
+        """Return a batch of `size` rows, the first one repeated, with zeros up to `lengths`."""
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         batch = {}
         for name in rows[0]:
@@ -105,10 +96,7 @@ class Padding:
         return batch
 
     def join(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
-        """Return the outputs of the rows of one request as one batch.
-
-        Rows from different calls may have different lengths; shorter ones are padded with zeros.
-        """
+        """Return a request's outputs as one batch; shorter rows are padded with zeros."""
         joined = {}
         for name in rows[0]:
             arrays = [row[name] for row in rows]
@@ -130,7 +118,6 @@ class Padding:
 
 
 def _trimmed_input(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[np.ndarray, int]:
-    """Return the input cropped to its longest row, and the bucket for that length."""
     array, length = inputs[name], rule["length"]
     longest, given = int(inputs[length].max()), array.shape[rule["axis"]]
     if longest > given:

@@ -44,12 +44,7 @@ class Permits:
 
     @contextlib.contextmanager
     def permit(self, client: str = "", use: Use | None = None) -> Iterator[None]:
-        """Wait for a permit, at most until the patience ends; hold it while the context lasts.
-
-        Args:
-          client: name of the client.
-          use: of the work that asks; updated. None: the work has held no permit before.
-        """
+        """Hold a permit inside the block, waited for until the patience ends; update `use`."""
         use = use or Use()
         was_granted = self._take(client, use)
         start = time.monotonic()
@@ -61,7 +56,6 @@ class Permits:
             self._give_back(client, seconds, was_granted)
 
     def _take(self, client: str, use: Use) -> bool:
-        """Wait for a permit; return False if the patience ended before it was granted."""
         ticket = _Ticket(client, time.monotonic() + min(use.seconds, HEAD_START_SECONDS))
         with self._changed:
             self._waiting[ticket] = None

@@ -28,10 +28,7 @@ class _Job:
 
 
 class Work:
-    """Work that is divided into pieces, and can be stopped between two of them.
-
-    Each piece holds a permit for a processor, so other clients get their turn between pieces.
-    """
+    """Work in pieces, each with a permit for a processor, which can be stopped between two."""
 
     def __init__(self, permits: Permits, client: str):
         self._permits, self._client, self._use = permits, client, Use()
@@ -78,13 +75,7 @@ class FairThreads:
         self._shares, self._order = FairShares(), RequestOrder()
 
     def submit(self, client: str, job: Callable[[], Any], size: float = 1.0) -> Future:
-        """Return the future of a job's result; cancelling it removes a waiting job.
-
-        Args:
-          client: name of the client.
-          job: function that is called in a thread.
-          size: estimated work of the job, in a unit common to all jobs.
-        """
+        """Return the future of a job of this estimated `size`; cancelling removes a waiting job."""
         future: Future = Future()
         with self._lock:
             self._waiting[future] = _Job(client, job, size, self._order.join(client, size))
@@ -165,19 +156,10 @@ async def run_in_turn(
 
     Args:
       seconds: the time limit, including waiting.
-      function: the function to call.
-      *arguments: the function's positional arguments.
       in_pieces: whether the function takes the keyword `pause`, a function that it calls between
         pieces of its work.
       size: estimated work, by which a client's shorter calls come first: for a text its characters
         at speed 1.
-
-    Returns:
-      The result of the function.
-
-    Raises:
-      DeadlineExceeded: the call, including waiting, took longer than `seconds`.
-      Exception: the function raised it.
     """
     client = current_client()
     work = Work(PROCESSORS, client)

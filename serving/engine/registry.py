@@ -83,21 +83,11 @@ class ModelRegistry:
         return sorted(self._version_sets)
 
     def versions(self, name: str) -> list[VersionStatus]:
-        """Return the status of each version of a model, lowest first.
-
-        Raises:
-          NotFound: there is no model of this name.
-          NotReady: the folder has not been scanned yet.
-        """
+        """Return the status of each version of a model, lowest first."""
         return self._version_set(name).statuses()
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """Return a loaded version of a model, by default the current one.
-
-        Raises:
-          NotFound: the model or the version does not exist, or the version is not served.
-          NotReady: the version is being loaded, or no version of the model has been loaded.
-        """
+        """Return a loaded version of a model, by default the current one."""
         version_set = self._version_set(name)
         current = version_set.current
         if current is not None and version is None:
@@ -190,7 +180,6 @@ class ModelRegistry:
                 self._start_task(self._load(name, version_set, found))
 
     def _apply_scan(self, seen: ScanResult) -> None:
-        """Update the version sets from a scan; remove models that were missing in several scans."""
         for folder, reason in seen.ignored.items():
             if self._ignored.get(folder) != reason:
                 event(LOG, f"ignored: {reason}", logging.WARNING, folder=folder)
@@ -286,7 +275,6 @@ class ModelRegistry:
         )
 
     def _unload_current(self, version_set: VersionSet) -> None:
-        """Unload the current version once its last request is answered."""
         if version_set.current is not None:
             self._metrics.record_unload(version_set.current.name, version_set.current.version)
             version_set.unloading.append(version_set.current)

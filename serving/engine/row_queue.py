@@ -22,12 +22,7 @@ class Request:
     """A request with its inputs, its waiting rows and the future of its outputs.
 
     Attributes:
-      client: name of the client.
-      signature: name of the signature to call.
-      fitted: the inputs, cropped to the longest row.
       answer: future that completes when all rows have results, or fails with the request's error.
-      arrived: time of arrival in seconds of the event loop's clock.
-      id: the request's id in logs.
       results: outputs of each row; None for a row without outputs yet.
       waiting: indices of the rows that no call has taken yet.
       row_seconds: estimated seconds per row; 0.0 if unknown.
@@ -101,13 +96,8 @@ class RowQueue:
     """Requests with waiting rows.
 
     The next row belongs to the client whose rows have taken the least time, and there to the
-    request of the lowest rank (`RequestOrder`): short ones first, and none is starved.
-
-    Args:
-      padding: the allowed batch sizes.
-      limits: settings with the limits on waiting rows and bytes.
-      changed: function that is called with the number of rows that were added, which is negative
-        for removed rows.
+    request of the lowest rank (`RequestOrder`): short ones first, and none is starved. `changed` is
+    called with the number of rows that were added, negative for removed ones.
     """
 
     def __init__(self, padding: Padding, limits: Settings, changed: Callable[[int], None]):
@@ -230,7 +220,6 @@ class RowQueue:
                 self.remove(request)
 
     def _part(self, request: Request) -> float:
-        """Return the share of the queue that a request fills."""
         rows = len(request.waiting) / self._limits.queue_rows
         return max(rows, request.waiting_bytes / self._limits.queue_bytes)
 

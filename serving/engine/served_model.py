@@ -105,9 +105,6 @@ class ServedModel:
 
         Rows share calls with rows of other requests; the result of a row does not depend on other
         rows. When the awaiting task is cancelled, its waiting rows are dropped.
-
-        Raises:
-          ServingError: InvalidInput, TooLarge, Overloaded, DeadlineExceeded, NotReady or Internal.
         """
         seconds = self._limit(timeout_seconds)
         loop = asyncio.get_running_loop()
@@ -129,18 +126,9 @@ class ServedModel:
         timeout_seconds: float | None = None,
         **options: Any,
     ) -> AsyncGenerator[np.ndarray, None]:
-        """Yield one sound in chunks, float32 [samples], as they are generated.
+        """Yield one sound in chunks, float32 [samples]; errors are raised when one is requested.
 
-        Errors are raised when a chunk is requested.
-
-        Args:
-          condition: frames [frames, channels], or None for a model without a condition.
-          timeout_seconds: time limit of the whole stream; None: STREAM_TIMEOUT_FACTOR times the
-            limit of a request.
-          **options: other keyword arguments of `Model.stream`.
-
-        Raises:
-          ServingError: InvalidInput, Overloaded, DeadlineExceeded, NotReady or Internal.
+        The time limit of the whole stream is by default STREAM_TIMEOUT_FACTOR times a request's.
         """
         bundle = self.speech_bundle
         count = None if condition is None else len(condition)
@@ -201,7 +189,6 @@ class ServedModel:
 
 
 def _creation_seconds(bundle: Servable) -> int:
-    """Return when model.json last changed, in seconds since 1970; if unknown, the current time."""
     try:
         return int((bundle.path / "model.json").stat().st_mtime)
     except OSError:
@@ -209,17 +196,13 @@ def _creation_seconds(bundle: Servable) -> int:
 
 
 def _serving(bundle: Servable) -> dict[str, Any]:
-    """Return the entry `serving` of model.json, with only batch size 1 for the engine `numba`.
-
-    That engine computes row by row, so a larger batch would only delay the first row.
-    """
+    """Return `serving` of model.json, with batch size 1 only for `numba`, which goes row by row."""
     serving = bundle.spec.get("serving", {})
     alone = getattr(bundle, "engine", None) == "numba"
     return {**serving, "allowed_batches": [1]} if alone else serving
 
 
 def _check_answer(inputs: Arrays, max_bytes: int) -> None:
-    """Raise TooLarge if the outputs for the input `num_samples` would exceed `max_bytes`."""
     lengths = inputs.get("num_samples")
     each = 8 if WITH_LOG_PROB in inputs else 4  # with log probabilities
     wanted = 0 if lengths is None else each * len(lengths) * int(lengths.max(initial=0))

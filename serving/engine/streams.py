@@ -30,10 +30,7 @@ Chunk = TypeVar("Chunk")
 class Streams:
     """A limited number of streams, shared among clients by the rule of `ClientSlots`.
 
-    Args:
-      most: largest number of open streams.
-      seconds: time limit for computing a chunk, and for a client to read one.
-      changed: function that is called with +1 when a stream starts and with -1 when it ends.
+    `seconds` limit computing a chunk, and reading it; `changed` is called with +1 and -1 for each.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
@@ -110,16 +107,11 @@ class _StreamThread(Generic[Chunk]):
         threading.Thread(target=self._run, name="stream", daemon=True).start()
 
     def stop(self) -> None:
-        """Make the thread stop, after the current chunk if it is computing one."""
         self._stopped.set()
         self._slots.release()
 
     async def next(self, end: float) -> Any:
-        """Return the next chunk, or _END at the end; raise the thread's ServingError, if any.
-
-        Raises:
-          DeadlineExceeded: no chunk was ready at the time `end` of the event loop's clock.
-        """
+        """Return the next chunk or _END, or raise the thread's error, or DeadlineExceeded."""
         try:
             async with asyncio.timeout_at(end):
                 chunk = await self._chunks.get()
@@ -131,7 +123,6 @@ class _StreamThread(Generic[Chunk]):
         return chunk
 
     def _run(self) -> None:
-        """Queue the chunks of the iterator, then _END or an error."""
         last: Any = _END
         try:
             with contextlib.ExitStack() as stack:

@@ -16,13 +16,7 @@ MOST_FILES = 1000  # largest number of files per version that are checked for ch
 
 @dataclasses.dataclass(frozen=True)
 class FoundVersion:
-    """A version on disk.
-
-    Attributes:
-      number: the version.
-      path: the version's folder, with symbolic links resolved.
-      stamp: times, sizes and inodes of up to MOST_FILES files, which change if a file changes.
-    """
+    """A version on disk: its real path, and a `stamp` that changes if one of its files does."""
 
     number: int
     path: Path
@@ -97,13 +91,11 @@ def _versions(root: Path, name: str, seen: ScanResult) -> list[FoundVersion]:
 
 
 def _ignore(root: Path, name: str, problem: str, seen: ScanResult) -> None:
-    """Record a folder whose name is not a model's, if it has something like a version."""
     if any(_with_manifest(root / name / word) for word in os.listdir(root / name)):
         seen.ignored[name] = problem
 
 
 def _with_manifest(path: Path) -> Path | None:
-    """Return a folder with a manifest, its symbolic links resolved; None if there is none."""
     try:
         real = path.resolve(strict=True)
         return real if stat.S_ISREG((real / MANIFEST).lstat().st_mode) else None

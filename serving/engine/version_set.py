@@ -17,13 +17,7 @@ State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 
 @dataclasses.dataclass(frozen=True)
 class VersionStatus:
-    """The status of a version, in TensorFlow Serving's terms.
-
-    Attributes:
-      version: the version's number.
-      state: the name of its state.
-      error: why the version cannot be loaded, or what is wrong with the model's folder; else "".
-    """
+    """A version's status, in TensorFlow Serving's terms, with what is wrong with it, or ""."""
 
     version: int
     state: State
@@ -37,8 +31,6 @@ class BrokenVersion:
     Attributes:
       error: why it could not be loaded, for clients.
       reason: why it could not be loaded, for the log.
-      stamp: `FoundVersion.stamp` of the files that failed.
-      delay_seconds: delay between the failure and the next attempt.
       retry_at: `time.monotonic()` of the next attempt, infinite if the content was rejected.
       attempt: an abandoned attempt, which must end before the next one starts, or None.
     """
@@ -61,16 +53,10 @@ class VersionSet:
     """The state of all versions of one model.
 
     Attributes:
-      found: the versions on disk, highest first.
-      current: the version that is served, or None.
-      current_stamp: stamp of the current version's files.
-      loading: number of the version that is being loaded, or None.
       unloading: versions that still answer their last requests.
       broken: versions that could not be loaded, by number.
       mended: versions that were broken before they loaded, by number: the time of the successful
         load, and the failure before it.
-      ended: numbers of unloaded versions.
-      problem: what is wrong with the model's folder; "" if nothing is.
       missed_scans: number of scans in a row that did not find the model.
     """
 

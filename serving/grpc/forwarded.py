@@ -10,12 +10,9 @@ FORWARDED = "x-forwarded-for"
 
 
 def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
-    """Return the client's address as named by a trusted proxy, or else the peer's address.
+    """Return the client's address, as named by a trusted proxy, or else the peer's address.
 
-    Args:
-      peer: the address of the connection.
-      metadata: the call's metadata by key; "x-forwarded-for" lists the client's address, and then
-        those of the proxies that the call has passed.
+    "x-forwarded-for" lists the client's address, and then those of the proxies on the way.
     """
     given = metadata.get(FORWARDED)
     if not isinstance(given, str) or not is_proxy(peer):

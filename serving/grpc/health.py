@@ -14,10 +14,7 @@ Status = health_pb2.HealthCheckResponse.ServingStatus
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """The methods `Check` and `Watch`, answered from the model registry.
-
-    In requests, "" and the names of gRPC services refer to the server, any other name to a model.
-    """
+    """The methods `Check` and `Watch`; "" and gRPC services mean the server, others a model."""
 
     def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):
         self._registry, self._services = registry, services

@@ -145,10 +145,7 @@ def _model_of(request: Message) -> str:
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
-    """Interceptor that checks calls, and maps the errors that their handlers raise to statuses.
-
-    While the server is stopping, it does not wait for further messages.
-    """
+    """Checks calls and maps their errors to statuses; awaits no more messages while stopping."""
 
     def __init__(
         self,
@@ -215,7 +212,6 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                     await context.write(message)
 
     async def _each_message(self, call: Call, handler: Any, messages: Any) -> AsyncIterator[Any]:
-        """Yield the parsed messages of a client's stream; the caller limits the total time."""
         while (message := await self._next_message(messages, math.inf)) is not None:
             yield call.parse_message(handler, message)
 
@@ -232,11 +228,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         raise InvalidInput("The request must be one message, got none.")
 
     async def _next_message(self, messages: AsyncIterator[bytes], seconds: float) -> bytes | None:
-        """Return the next message; None at the end, or if the server stops before it arrives.
-
-        Raises:
-          DeadlineExceeded: no message arrived within `seconds`.
-        """
+        """Return the next message; None at the end, or if the server stops before it arrives."""
         next_one = asyncio.ensure_future(_or_none(messages))
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds

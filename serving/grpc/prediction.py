@@ -81,11 +81,7 @@ class Models:
         self._registry = registry
 
     async def get_model_status(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Return the status of all versions of a model, or of the requested version.
-
-        Raises:
-          NotFound: there is no such model, or no such version.
-        """
+        """Return the status of all versions of a model, or of the requested version."""
         name, version = _name(request.model_spec), _version(request.model_spec)
         response = message("tensorflow.serving.GetModelStatusResponse")()
         for status in self._registry.versions(name):

@@ -30,10 +30,7 @@ ONLY_IDENTITY = 1  # a compressed message could expand without limit
 
 
 def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> grpc.aio.Server:
-    """Return a gRPC server for the registry's models, neither bound to a port nor started.
-
-    An event loop must be running.
-    """
+    """Return a gRPC server in the running event loop, neither bound to a port nor started."""
     auth = TokenAuth(read_tokens(settings))
     interceptor = RequestInterceptor(settings, auth, metrics, lambda: registry.draining)
     server = grpc.aio.server(
@@ -57,7 +54,6 @@ def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -
 
 
 def _handler(service: str, servicer: Any) -> grpc.GenericRpcHandler:
-    """Return the handler of a service; `servicer` has the protocol's methods in snake case."""
     handlers = {}
     for name in pool().FindServiceByName(service).methods_by_name:
         method = getattr(servicer, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())

@@ -52,12 +52,7 @@ def encode(array: np.ndarray, proto: Any) -> None:
 def decode_all(
     protos: Mapping[str, Any], known: Mapping[str, TensorInfo], limit_bytes: int
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a request; together they have at most `limit_bytes`.
-
-    Raises:
-      InvalidInput: a name is not an input of the signature, or a tensor is invalid.
-      TooLarge: the arrays have more than `limit_bytes`.
-    """
+    """Return the arrays of a request; together they have at most `limit_bytes`."""
     for name in protos:
         input_info(known, name)
     arrays, left = {}, limit_bytes
@@ -72,11 +67,6 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
 
     As in TensorFlow, there may be fewer single values than the shape needs: the last value is
     repeated, and no values mean zeros.
-
-    Raises:
-      InvalidInput: the type is not supported, or type, shape and values do not agree; the message
-        names the field and the rule.
-      TooLarge: the array has more than `limit_bytes`.
     """
     dtype = DTYPES.get(proto.dtype)
     if dtype is None:
@@ -111,7 +101,6 @@ def _fill_values(name: str, field: str, values: Any, count: int, dtype: np.dtype
 
 
 def _narrow_values(name: str, field: str, values: Any, dtype: np.dtype) -> np.ndarray:
-    """Return the values as `dtype`; those of int_val and half_val are wider integers."""
     if field not in ("int_val", "half_val"):
         return np.array(values, dtype)
     wide = np.array(values, np.int64)

@@ -38,13 +38,7 @@ def big_endian(waveform: np.ndarray) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class StreamFormat:
-    """A format of streamed audio.
-
-    Attributes:
-      media_type: value of Content-Type.
-      head: bytes before the first chunk.
-      encode: function from a chunk, float32 [samples], to its bytes.
-    """
+    """A format of streamed audio: `head`, then chunks, float32 [samples], by `encode`."""
 
     media_type: str
     head: bytes
@@ -94,13 +88,7 @@ async def resample_stream(
 
 @dataclasses.dataclass(frozen=True)
 class FileFormat:
-    """A format of complete audio files.
-
-    Attributes:
-      media_type: value of Content-Type.
-      container: soundfile's name of the format.
-      subtype: soundfile's name of the encoding.
-    """
+    """A format of complete audio files, with soundfile's names of container and encoding."""
 
     media_type: str
     container: str

@@ -111,7 +111,6 @@ async def _image_scales(
 
 
 def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
-    """Return the tasks that draw the scales of an image; each waits for the next smaller scale."""
     tasks: list[asyncio.Task] = []
     for name in scale_signatures(served):
         work = _scale(served, inputs, name, tasks[-1] if tasks else None)

@@ -45,10 +45,7 @@ def excerpt(value: object) -> str:
 
 
 def json_object(body: bytes | memoryview) -> dict[str, Any]:
-    """Return the JSON object in a body; raise InvalidInput if it is invalid or has too many values.
-
-    NaN and infinity are invalid.
-    """
+    """Return the JSON object in a body; NaN, infinity and too many values are InvalidInput."""
     text = bytes(body)
     if text.count(b"[") + text.count(b"{") > MAX_LISTS:
         raise InvalidInput(f"The body must have at most {MAX_LISTS:,} lists and objects.")
@@ -66,24 +63,12 @@ def json_object(body: bytes | memoryview) -> dict[str, Any]:
 
 
 def json_model(body: bytes | memoryview, model: type[Model]) -> Model:
-    """Return the JSON object in a body as a model; raise InvalidInput if it is invalid.
-
-    Unknown fields are ignored.
-    """
+    """Return the JSON object in a body as a model, without unknown fields."""
     return as_model(json_object(body), model)
 
 
 def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = True) -> Model:
-    """Return fields as an instance of a Struct or a dataclass; ignore unknown fields.
-
-    Args:
-      fields: the fields by name.
-      model: the class.
-      strict: whether to reject numbers that are given as text, as in a query.
-
-    Raises:
-      InvalidInput: a field is missing or invalid; the message names it.
-    """
+    """Return known fields as a Struct or dataclass; unless `strict`, numbers may be text."""
     try:
         # The hook converts paths, the only type of field that JSON and YAML do not have.
         made = msgspec.convert(
@@ -107,7 +92,6 @@ def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
 
 
 def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
-    """Convert an error message of msgspec to an error in plain words, with the invalid value."""
     words, _, path = message.partition(" - at `$")
     path = path.removesuffix("`").removeprefix(".")
     if missing := MISSING.fullmatch(words):

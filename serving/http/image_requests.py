@@ -54,16 +54,7 @@ def number_of_images(field: str, num: int | None, most: int) -> int:
 def condition(
     served: ServedModel, given: dict[str, Any], field: str = "class"
 ) -> dict[str, np.ndarray]:
-    """Return the input, by name, for an image's class, caption or map.
-
-    Args:
-      served: the model.
-      given: the values of the request for "class", "caption" and "map", if it has them.
-      field: name of a class in error messages.
-
-    Raises:
-      InvalidInput: the condition is invalid, missing, or of a kind that the model does not need.
-    """
+    """Return the input, by name, for an image's class, caption or map."""
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")
     for other in given:
@@ -81,7 +72,6 @@ def condition(
 
 
 def _examples(served: ServedModel, needed: str) -> str:
-    """Return the end of a message, with valid values of the condition; "" if none are known."""
     captions = served.spec.get("captions")
     if needed == "class":
         return f"; {classes_of(served.spec.get('classes') or [])}"

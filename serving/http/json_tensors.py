@@ -23,10 +23,6 @@ def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
     """Convert nested lists to an array with the dtype and the number of axes of an input.
 
     A tensor of type uint8 may also be `{"b64": text}`, or a list of one such object per row.
-
-    Raises:
-      InvalidInput: lists are ragged, empty, too deep or too shallow, or elements are of the wrong
-        type or do not fit the dtype; the message names the field and the rule.
     """
     if info.dtype == np.uint8 and _is_base64(value):
         return _from_base64(name, value, info.shape)
@@ -91,10 +87,7 @@ def base64_bytes(name: str, value: object) -> bytes:
 
 
 def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
-    """Return the inputs in `instances`, a list of one object of inputs by name per row.
-
-    If the signature has exactly one required input, a row may also be just its value.
-    """
+    """Return the inputs of rows that are objects, or just values of the only required input."""
     if all(isinstance(row, dict) and not _is_base64(row) for row in instances):
         names = instances[0].keys()
         if any(row.keys() != names for row in instances):

@@ -68,13 +68,7 @@ class AllowedHosts:
         self._any_address = not settings.is_loopback
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> None:
-        """Check the headers `Host` and `Origin` of a request.
-
-        Raises:
-          InvalidInput: `Host` is missing or invalid.
-          Misdirected: the host is not served.
-          Forbidden: a page on a different site sent the request, and its method is not safe.
-        """
+        """Check the headers `Host` and `Origin` of a request."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         match = HOST.fullmatch(host)
         if match is None:
@@ -117,14 +111,7 @@ class WrongMethod(ServingError):  # noqa: N818
 
 
 class ResponseRecorder:
-    """Wraps an ASGI `send` function, adds the default headers and records what was sent.
-
-    Attributes:
-      status: HTTP status; 0 before the response starts.
-      sent_bytes: number of bytes of the body that were sent.
-      code: "ok", or the code of the error.
-      first_byte_at: `time.perf_counter()` when the body's first byte was sent; None before that.
-    """
+    """Wraps an ASGI `send`, adds the default headers, and records status, code, bytes and time."""
 
     def __init__(self, send: Send, request_id: str):
         self._send, self._request_id = send, request_id.encode()

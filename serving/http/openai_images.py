@@ -98,7 +98,6 @@ class OpenaiImages(Endpoints):
 
 
 def _scale(served: ServedModel, size: str) -> tuple[int, str]:
-    """Return the side and the output's name for a size; "auto" is the largest size."""
     sizes = {f"{side}x{side}": (side, output) for side, output in scales(served)}
     sizes["auto"] = scales(served)[-1]
     if size not in sizes:

@@ -116,7 +116,6 @@ class OpenaiSpeech(Endpoints):
     async def _part(
         self, served: ServedModel, parsed: SpeechRequest, parts: list[str], number: int
     ) -> tuple[int, Chunks]:
-        """Return the length in samples and the chunks of one part of the text."""
         speaker = _speaker(served, parsed.voice)
         if not is_conditional(served):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
@@ -134,7 +133,6 @@ class OpenaiSpeech(Endpoints):
     async def _sound(
         self, served: ServedModel, parsed: SpeechRequest, parts: list[str], chunks: Chunks
     ) -> Chunks:
-        """Yield the audio of all parts in chunks; a part's frames are computed when it starts."""
         for number in range(len(parts)):
             if number:
                 _, chunks = await self._part(served, parsed, parts, number)

@@ -48,14 +48,8 @@ class Operation:
     """An HTTP method and path, with the types of its request and response.
 
     Attributes:
-      verb: the HTTP method.
-      path: the path, with placeholders such as {name}.
-      handler: name of the method of `Endpoints` that answers.
-      summary: summary in the OpenAPI document.
       answer: types of the response by media type, or one type for JSON.
       body: types of the request's body by media type, or one type for JSON; None: no body.
-      header: types of the headers, by name.
-      query: types of the query's fields, by name.
     """
 
     verb: str
@@ -77,15 +71,9 @@ def operation(
     versions: bool = False,
     **more: Any,
 ) -> Callable[[Handler], Handler]:
-    """Return a decorator that marks a method as the handler of a path.
+    """Return a decorator that marks a method as the handler of an `Operation`.
 
-    Args:
-      verb: the HTTP method.
-      path: the path, with placeholders such as {name}.
-      answer: the `answer` of the operation.
-      body: the `body` of the operation.
-      versions: whether the method also handles the path with a version after the model's name.
-      **more: the `header` and `query` of the operation.
+    With `versions`, it also handles the path with a version after the model's name.
     """
     paths = [path, *([path.replace("{name}", "{name}/versions/{version}")] if versions else [])]
 
@@ -127,12 +115,6 @@ class Endpoints:
         ]
 
     def _model_at(self, request: Request, kind: str | None = None) -> ServedModel:
-        """Return the model in the path, at the version in the path or the current version.
-
-        Raises:
-          NotFound: the model or version does not exist, or is not of the given kind.
-          NotReady: the model is not loaded yet.
-        """
         served = self._registry.get(request.path_params["name"], version_at(request))
         if kind is not None and served.kind != kind:
             raise NotFound(
@@ -141,15 +123,7 @@ class Endpoints:
         return served
 
     def _model_named(self, request: Request, name: str | None, kind: str) -> ServedModel:
-        """Return the model that a body names, which must be of the given kind.
-
-        If exactly one model of this kind is ready, it need not be named.
-
-        Raises:
-          InvalidInput: no name is given, and no or several models are of this kind.
-          NotFound: the model does not exist, or is not of the given kind.
-          NotReady: the model is not loaded yet.
-        """
+        """Return the model that a body names, of a kind; no name is needed if only one is ready."""
         if name is None:
             found = []
             for known in self._registry.names():
@@ -206,8 +180,6 @@ def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, An
 
 
 def _describe_operation(operation: Operation, components: dict[str, Schema]) -> dict[str, Any]:
-    """Return the OpenAPI description of an operation; add the schemas it uses to `components`."""
-
     def schema(kind: Any) -> Schema:
         (found,), new = msgspec.json.schema_components([kind], ref_template=REFERENCE)
         components.update(new)

@@ -50,15 +50,7 @@ def example_path(name: str) -> Path:
 
 
 def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:
-    """Decode a WAV or FLAC file to a mono waveform, float32 [samples] at `sample_rate_hz`.
-
-    Raises:
-      InvalidInput: the file is neither WAV nor FLAC, or its header does not account for all of it;
-        it has no samples, an unsupported encoding, samples that are not finite, or fewer samples
-        than its header says; its sample rate or number of channels is out of range; its channels
-        cancel each other; or it has fewer than LEAST_SAMPLES samples at `sample_rate_hz`.
-      TooLarge: the recording lasts longer than `max_seconds`.
-    """
+    """Decode a WAV or FLAC file to a mono waveform, float32 [samples] at `sample_rate_hz`."""
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
         raise InvalidInput("`recording` must be a WAV or a FLAC file.")
     found = found_in(Source(io.BytesIO(data)))
@@ -111,7 +103,6 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
 
 
 def _decode_samples(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
-    """Return the mixed channels, float32 [samples]; read at most the header's number of samples."""
     blocks, left = [np.zeros(0, np.float32)], file.frames
     while left > 0:
         block = file.read(min(BLOCK_SAMPLES, left), dtype="float32", always_2d=True)

@@ -50,15 +50,7 @@ async def read_body(request: Request, function: Callable[..., Result], *argument
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the whole body.
-
-    Raises:
-      InvalidInput: the declared length is not a number.
-      TooLarge: the body, or its declared length, is over the limit.
-      Overloaded: the total size of all bodies is over the limit.
-      BodyTooSlow: the body did not arrive within the time limit.
-      Cancelled: the client disconnected.
-    """
+    """Return the whole body, within the limits of length, total size and time."""
     limits: BodyLimits = request.scope[LIMITS]
     declared = request.headers.get("content-length", "0")
     if not DECIMAL.fullmatch(declared):

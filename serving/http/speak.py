@@ -138,11 +138,6 @@ class SpeakRoute(Endpoints):
 
 
 def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:
-    """Return the `RecordedFrames` of a recording, with the gain that restores its level.
-
-    Raises:
-      InvalidInput: the recording is invalid, or frames cannot be computed from it.
-    """
     spec = served.spec
     waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))
     gain_db = level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))

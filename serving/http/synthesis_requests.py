@@ -75,17 +75,7 @@ def synthesis(
     """Return the length of a sound in samples, and its chunks, float32 [samples].
 
     The chunks are computed as they are read, which may raise the errors of `ServedModel.stream`.
-
-    Args:
-      served: the model.
-      fields: options from the request.
-      frames: float32 [frames, channels] or None; for `RecordedFrames`, the sound has the level of
-        their recording.
-      timeout_seconds: time limit of the stream; None: the default of `ServedModel.stream`.
-
-    Raises:
-      InvalidInput: a field breaks a rule; the message names both.
-      TooLarge: there are too many frames.
+    For `RecordedFrames`, the sound has the level of their recording.
     """
     num_samples = _num_samples(served, fields.seconds, frames)
     check_speaker(speakers(served), fields.speaker)
@@ -157,16 +147,8 @@ def text_frames(
 ) -> np.ndarray:
     """Return the frames of a text, float32 [frames, channels].
 
-    Args:
-      served: the model that will turn the frames into audio.
-      words: the text.
-      speed: factor by which the speech is faster than in the recordings.
-      pause: function called between pieces of the work; an exception that it raises stops it.
-
-    Raises:
-      InvalidInput: the text cannot be spoken, or the model reads frames of a different kind.
-      TooLarge: the text would last longer than the model's longest sound.
-      NotReady: the text front end or espeak-ng is not installed.
+    `speed` is relative to the recordings; `pause` is called between pieces of the work, and stops
+    it by raising.
     """
     from onepass import speech
 

@@ -69,11 +69,7 @@ class TensorflowRest(Endpoints):
 
 
 def statuses(registry: ModelRegistry, request: Request) -> list[VersionStatus]:
-    """Return the `model_version_status` of the model or version in the path.
-
-    Raises:
-      NotFound: there is no such model, or no such version.
-    """
+    """Return the `model_version_status` of the model or version in the path."""
     name, wanted = request.path_params["name"], version_at(request)
     found = [s for s in registry.versions(name) if wanted in (None, s.version)]
     if wanted is not None and not found:

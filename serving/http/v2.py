@@ -95,12 +95,7 @@ class InferRequest(Struct):
 
 
 def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
-    """Return a request's JSON and the bytes after it; raise InvalidInput if they are invalid.
-
-    Args:
-      body: the request's body.
-      header_length: value of `Inference-Header-Content-Length`; None: the whole body is JSON.
-    """
+    """Return a request's JSON, all of it without a `header_length`, and the bytes after it."""
     view = memoryview(body)
     if header_length is None:
         return as_model(json_object(body), InferRequest), view[len(body) :]
@@ -115,14 +110,7 @@ def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryv
 def read_inputs(
     tensors: list[InputTensor], tail: memoryview, signature: Signature
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of a request; arrays of binary tensors are views of its body.
-
-    Shapes are checked later, against the signature.
-
-    Raises:
-      InvalidInput: an input is unknown or given twice, a datatype is unknown, or data and sizes do
-        not agree.
-    """
+    """Return a request's inputs, binary ones as views, with shapes that are checked later."""
     inputs: dict[str, np.ndarray] = {}
     start = 0
     for tensor in tensors:
@@ -148,13 +136,7 @@ def read_inputs(
 def write_response(
     header: dict[str, Any], outputs: dict[str, np.ndarray], binary: dict[str, bool]
 ) -> Response:
-    """Return the response, which is JSON unless an output is binary.
-
-    Args:
-      header: the fields of the JSON other than `outputs`.
-      outputs: the outputs by name.
-      binary: whether each output follows the JSON as binary data, by the output's name.
-    """
+    """Return the response, JSON except for the outputs that are `binary`, which follow it."""
     described, tail = [], []
     for name, value in outputs.items():
         value = np.ascontiguousarray(value)

@@ -62,10 +62,7 @@ class BackgroundHandler(logging.Handler):
             self._on_lost()
 
     def write_all(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Write the waiting lines and stop the thread; return whether it ended in time.
-
-        It may take `seconds` to queue the stop, and again to write the lines.
-        """
+        """Write the waiting lines, end the thread in twice `seconds`; return whether it ended."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=seconds)
             self._thread.join(seconds)
@@ -87,14 +84,7 @@ def configure(
     stream: TextIO | None = None,
     on_lost: Callable[[], None] = lambda: None,
 ) -> BackgroundHandler:
-    """Send the logs of this package and of the servers that it uses to the returned handler.
-
-    Args:
-      log_format: "json" for `JsonLines`, "text" for `TextLines`.
-      level: name of the lowest level for this package's logs; it is "warning" for the others.
-      stream: where to write lines; None: stderr.
-      on_lost: function that is called for each line that is dropped.
-    """
+    """Send the logs of this package, from `level`, and of servers, from warning, to the handler."""
     handler = BackgroundHandler(stream or sys.stderr, on_lost)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     for name in (*OWN_LOGGERS, *OTHER_LOGGERS):

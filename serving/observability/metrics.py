@@ -81,18 +81,7 @@ class Metrics:
         received_bytes: int = 0,
         sent_bytes: int = 0,
     ) -> None:
-        """Count an answered request.
-
-        Args:
-          model: the name that the client sent, if any; it is counted as "" if it is unknown.
-          protocol: name of the protocol.
-          status: "ok", or the `code` of the error.
-          seconds: time from the request's arrival to the end of its response.
-          first_byte_seconds: time from the request's arrival to the response's first byte; None if
-            nothing was sent.
-          received_bytes: size of the request's body or messages.
-          sent_bytes: size of the response's body or messages.
-        """
+        """Count an answered request: `status` is "ok" or an error's code; unknown models are ""."""
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()
         self._tensorflow_requests.labels(name, status.upper()).inc()

@@ -18,13 +18,8 @@ _tracer: Any = None
 def configure(provider: Any = None) -> bool:
     """Start tracing with a provider or, if one of ENDPOINT_VARIABLES is set, export over HTTP.
 
-    A warning is logged if OpenTelemetry is needed but not installed.
-
-    Args:
-      provider: an OpenTelemetry tracer provider, or None.
-
-    Returns:
-      Whether spans are recorded.
+    Return whether spans are recorded. A warning is logged if OpenTelemetry is needed but not
+    installed.
     """
     global _provider, _tracer
     endpoints = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]

@@ -82,15 +82,10 @@ def confine(
     has Landlock, read only beneath `readable`.
 
     Args:
-      readable: folders and files that the process may read; missing ones are ignored.
       memory_bytes: limit of the process's private memory in bytes, including the memory that it
         already has and the stacks of threads.
       asker: socket to the process that decides on every new thread (`thread_limit`), closed here;
         None: threads are not limited.
-
-    Raises:
-      RuntimeError: this process has several threads.
-      OSError: the kernel rejects a limit.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")
@@ -131,7 +126,6 @@ def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
 
 
 def _restrict_calls() -> None:
-    """Allow the system calls in CALLS, and some others with certain arguments."""
     seccomp = ctypes.CDLL(LIBRARY)
     seccomp.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(seccomp.seccomp_init(REFUSE | errno.EPERM))

@@ -54,7 +54,6 @@ def main(descriptor: int) -> None:
 
 
 def _prepare() -> None:
-    """Import and compile all that the processes need, which read no code of their own later."""
     sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: import fails
     for name in IMPORTS:
         importlib.import_module(name)
@@ -74,7 +73,6 @@ class _Children:
         self._listeners: dict[int, int] = {}
 
     def watch(self, control: socket.socket) -> bool:
-        """Answer requests for threads until the server sends a request; return True."""
         while True:
             poll = select.poll()
             for descriptor in (control.fileno(), *self._askers, *self._listeners):
@@ -92,14 +90,12 @@ class _Children:
                     del self._listeners[descriptor]
 
     def _receive(self, descriptor: int) -> None:
-        """Receive the listener of a process, if it could create one."""
         asker, pid = self._askers.pop(descriptor)
         with asker, contextlib.suppress(OSError):
             _, found, _, _ = socket.recv_fds(asker, MOST_BYTES, 1)
             self._listeners.update(dict.fromkeys(found, pid))
 
     def start(self, request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
-        """Fork a process that runs `worker.run` with the request and the sockets; return its id."""
         own, theirs = socket.socketpair()
         pid = os.fork()
         if pid:
@@ -132,7 +128,6 @@ class _Children:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def end_all(self) -> None:
-        """Kill all processes."""
         for pid in self._most:
             os.kill(pid, signal.SIGKILL)
 

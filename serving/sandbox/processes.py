@@ -42,15 +42,8 @@ class ForkServer:
     ) -> tuple[int, list[socket.socket]]:
         """Start a process that runs `worker.run` for a request; return its id and its sockets.
 
-        The fork server is started first if it is not running.
-
-        Args:
-          request: the argument `request` of `worker.run`.
-          count: number of sockets to the process, at most MOST_CONNECTIONS.
-          seconds: time limit for the fork server's answer.
-
-        Raises:
-          ConnectionError: the fork server has ended, or did not answer in time.
+        The fork server is started first if it is not running; ConnectionError means that it ended,
+        or did not answer in time.
         """
         own_ends, child_ends = zip(*(socket.socketpair() for _ in range(count)), strict=True)
         try:

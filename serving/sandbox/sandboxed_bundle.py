@@ -45,22 +45,7 @@ class SandboxedBundle:
 
     The process is ended when this object is no longer referenced. If it ends earlier, or is killed
     because it does not answer in time, current requests raise ModelEnded and later ones NotReady.
-
-    Args:
-      path: folder of the bundle, NAME/VERSION.
-      fork_server: the `ForkServer` that starts the process.
-      settings: limits of the process's memory, seconds and connections.
-      arguments: keyword arguments of the loader.
-      loader: MODULE:FUNCTION, imported in the process and called with the path and the arguments.
-
-    Attributes:
-      pid: id of the process.
-
-    Raises:
-      UserError: the bundle is rejected or cannot be read.
-      ConnectionError: the fork server ended, or did not answer in time.
-      ModelEnded: the process ended before the bundle was loaded.
-      ModelFailed: loading failed for any other reason.
+    `loader`, MODULE:FUNCTION, is called in the process with the path and the arguments.
     """
 
     def __init__(

@@ -29,13 +29,9 @@ def run(
 ) -> NoReturn:
     """Confine the process, load a bundle, describe it on the first connection, and answer on all.
 
-    This never returns; the process ends when a connection is closed, or if loading fails.
-
-    Args:
-      request: the bundle's `path`, `memory_bytes`, `loader` as MODULE:FUNCTION, and the loader's
-        `arguments` by name.
-      connections: sockets to the server, each for one request at a time.
-      asker: the argument of `confine`.
+    This never returns; the process ends when a connection is closed, or if loading fails. `request`
+    has the bundle's `path`, `memory_bytes`, `loader` as MODULE:FUNCTION, and its `arguments` by
+    name.
     """
     try:
         module, _, function = request["loader"].partition(":")
