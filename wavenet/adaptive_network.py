@@ -54,10 +54,7 @@ class AdaptiveWaveNet(WaveNet):
         )
 
     def first_past(self, batch: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the past before the first sample: silence [batch, samples], and zeroed predictors.
-
-        The predictors have the shape of a result of `PastPrediction`.
-        """
+        """Return the past before the first sample: silence [batch, samples], zeroed predictors."""
         config = self.config
         windows = [batch, len(config.prediction_windows), config.prediction_order + 2]
         silence = tf.zeros([batch, max(config.prediction_windows)])
@@ -89,15 +86,7 @@ class AdaptiveWaveNet(WaveNet):
         return hidden[:, 0], prediction[:, 0], (wave, solved)
 
     def _of_blocks(self, solved: tf.Tensor, recent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return hidden states and predictions of blocks of samples, [..., block, channels].
-
-        The channels of the predictions are p, g and the terms that the corrections multiply.
-
-        Args:
-          solved: the predictors of each block, float64 [..., windows, order + 2].
-          recent: float64 [..., front_width + order - 1 + block], the samples before the last of
-            each block.
-        """
+        """Return hidden states and predictions [..., block, channels]: p, g and corrections."""
         width, order = self.config.front_width, self.config.prediction_order
         coefficients, gains, levels = tf.split(solved, [order, 1, 1], -1)
         logs = tf.concat([gains[..., 0], levels[..., :1, 0]], -1)

@@ -40,7 +40,6 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _measure_model(model: Trained, data: Path) -> dict:
-    """Return the result of `evaluate`; for several speakers, add "by_speaker" {name: measures}."""
     figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
     if len(model.front.speakers) < 2:
         return figures
@@ -101,7 +100,6 @@ it was not trained on. Over recordings, {EXPLAINED}:
 
 
 def _codec_line(codec: dict) -> str:
-    """Return FLAC's row of the table, or "" if the model does not code 16-bit samples."""
     return f"| FLAC at its best, bits per sample | {codec['flac']:.3f} | |\n" if codec else ""
 
 

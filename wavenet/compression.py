@@ -91,7 +91,6 @@ class Recordings(Kind):
 
     @property
     def _odds(self) -> str:
-        """The way in which odds are computed."""
         return self.conditionals.ways[0]
 
     def digests(self) -> tuple[bytes, bytes | None]:
@@ -141,11 +140,6 @@ class Recordings(Kind):
         return [part[0].astype(np.uint8 if levels <= 256 else np.uint16) for part in parts]
 
     def _levels(self, recording: np.ndarray) -> np.ndarray:
-        """Return the levels of a recording, int32 [samples].
-
-        Raises:
-          UserError: If the recording has the wrong type, shape or range of levels for the model.
-        """
         levels = self.conditionals.levels
         top = int(recording.max(initial=0)) if recording.dtype.kind == "u" else -1
         whole = recording.dtype == np.int16 and levels == SIXTEEN_BIT

@@ -40,10 +40,7 @@ class Condition(NamedTuple):
 class Conditioner(tf.Module):
     """Two layers over standardised frames, with pitch and linear prediction from the same frames.
 
-    Args:
-      config: configuration of the network that reads the condition, a WaveNet or a student.
-      initial: the initial weights.
-      mel: convention of the mel channels, which come first in a frame; F0 and voicing may follow.
+    In a frame, the mel channels come first; F0 and voicing may follow.
     """
 
     def __init__(
@@ -82,14 +79,8 @@ class Conditioner(tf.Module):
     def __call__(self, frames: tf.Tensor, side_frames: int = 0) -> Condition:
         """Return the condition of every sub-frame of the frames.
 
-        Args:
-          frames: [batch, frames, channels], from `above_silence`.
-          side_frames: number of frames on either side that serve only as context and get no
-            condition. It must be 0, which assumes silence beyond the ends, or at least the
-            property `side_frames`.
-
-        Raises:
-          ValueError: If the number of side frames is too small.
+        `side_frames` on either side are only context and get no condition: 0, which assumes silence
+        beyond the ends, or at least the property `side_frames`.
         """
         side = self.side_frames
         frames = tf.cast(frames, self.dtype)
@@ -135,10 +126,6 @@ class Conditioner(tf.Module):
         return tf.cast(weights, self.dtype)
 
     def _mel_and_pitch(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Return mel and pitch, with the neighbouring frames that the two layers read.
-
-        The channels of pitch are octaves and voicing; it is None if the network does not use it.
-        """
         bands = self.mel.bands
         mel = frames[..., :bands]
         if self.reader is None:
@@ -166,8 +153,5 @@ class Conditioner(tf.Module):
 
 
 def freeze_variable(variable: tf.Variable) -> tf.Tensor:
-    """Return the value of a variable that is stored with the weights but not trained.
-
-    The gradient is zero instead of None, so that training can treat it like any other variable.
-    """
+    """Return the value of an untrained variable, whose gradient is zero instead of None."""
     return tf.stop_gradient(variable) + 0.0 * variable

@@ -201,7 +201,6 @@ def table(systems: Mapping[str, dict]) -> list[str]:
 
 
 def _recordings(systems: Mapping[str, dict]) -> int | str:
-    """Return the number of measured recordings; "all" if unknown."""
     counts = [_count_values(m) for each in systems.values() for m in each["measures"].values()]
     return max(filter(None, counts), default="all")
 
@@ -228,7 +227,6 @@ def _row(label: str, cells: Sequence[str]) -> str:
 
 
 def _cell(measured: dict) -> str:
-    """Return a mean with its interval, and the number of values if some are undefined."""
     said = f"{measured['mean']:.3f}"
     if measured["low"] is not None:
         said += f" [{measured['low']:.3f}, {measured['high']:.3f}]"

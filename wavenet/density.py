@@ -27,13 +27,7 @@ class Density:
     def log_prob(
         self, levels: np.ndarray, frames: np.ndarray | None = None, speaker: int | None = None
     ) -> np.ndarray:
-        """Return each level's log-probability given the levels before it, [samples], in nats.
-
-        Args:
-          levels: int [samples].
-          frames: conditioning frames [frames, channels], or None.
-          speaker: the speaker's number, or None.
-        """
+        """Return each level's log-probability given the levels before it, [samples], in nats."""
         check_eager()
         condition = self._condition(len(levels), frames, speaker)
         parts = []

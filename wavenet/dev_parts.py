@@ -14,9 +14,6 @@ def dev_part(items: Sequence[dict], part: DevPart) -> list[dict]:
 
     The part "choose" contains the second, fourth, ... item, "report" the first, third, ... item,
     and "dev" all items. A single item belongs to every part.
-
-    Raises:
-      ValueError: If `part` is unknown.
     """
     if part not in get_args(DevPart):
         raise ValueError(f"`part` must be one of {get_args(DevPart)}, got {part!r}.")

@@ -23,19 +23,12 @@ def dev_recordings(
     """Return a part of the dev recordings by speakers that the network knows.
 
     Args:
-      network: the network that will be evaluated.
-      corpus: the prepared recordings.
-      features: the features in "frames".
       known: names of the network's speakers, if it has any; recordings by other speakers are left
         out.
-      part: the part of the dev split, as in `dev_part`.
 
     Returns:
       Items of `full_recordings`, cut to their first `LONGEST_SECONDS` seconds. For a network with
       speakers, "speaker" is the index in `known`.
-
-    Raises:
-      UserError: If there is no dev recording, or none by a known speaker.
     """
     if not corpus.splits.get("dev"):
         raise UserError("There is no dev recording.")
@@ -50,7 +43,6 @@ def dev_recordings(
 
 
 def _beginning(item: dict, samples: int, hop_samples: int) -> dict:
-    """Return a recording cut to its first `samples` samples, with the corresponding frames."""
     if len(item["waveform"]) <= samples:
         return item
     cut = {name: item[name][:samples].copy() for name in ("waveform", "samples")}

@@ -53,13 +53,7 @@ def evaluate(
     `temperatures`.
 
     Args:
-      model: the model.
-      corpus: the prepared recordings.
       copies: number of recordings to resynthesise, evenly spaced by name.
-      seed: random seed of the noise.
-      part: the part of the dev split to evaluate on.
-      temperatures: additional temperatures.
-      on_sounds: function called with the waveforms of each system, or None.
 
     Returns:
       A dict with:
@@ -69,10 +63,6 @@ def evaluate(
       - dev {part, recordings, seconds}, and not_measured {extra: names of measures};
       - against {system: {measures, real_time_factor}}, if the model reads frames;
       - untrained_predictor {order, bits_per_sample: `Measure`}, for mel frames and 16-bit levels.
-
-    Raises:
-      UserError: If there is no dev recording by a speaker that the model knows, or `copies` is less
-        than 1.
     """
     if copies < 1:
         raise UserError(f"`copies` must be at least 1, got {copies}.")
@@ -95,10 +85,7 @@ def evaluate(
 
 
 def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
-    """Return the entries "codec", "dev" and "not_measured" of an evaluation's result.
-
-    `seconds` is the total length of the items.
-    """
+    """Return the entries "codec", "dev" and "not_measured" of an evaluation's result."""
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     samples = [len(item["waveform"]) for item in items]
     return {
@@ -109,11 +96,7 @@ def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus
 
 
 def dev_corpus(model: Trained, data: Path, speaker: str | None = None) -> Corpus:
-    """Return a folder's dev recordings, or only one speaker's, prepared as the model needs them.
-
-    Raises:
-      UserError: If the model does not know the speaker, or there is no recording by the speaker.
-    """
+    """Return a folder's dev recordings, or only one speaker's, prepared as the model needs them."""
     report = scan_folder(data, model.config)
     recordings = report.of("dev")
     if speaker is not None:
@@ -144,10 +127,6 @@ def _compare_systems(
     temperatures: Sequence[float],
     on_sounds: SoundsCallback | None,
 ) -> dict:
-    """Return the model's result of `compare`, with the other systems' results under "against".
-
-    For an unconditional model, return only its real-time factor and empty "measures".
-    """
     rate_hz, hop = model.front.sample_rate_hz, model.front.hop_samples
     system = model_system(model, seed)
     if not model.front.conditional:
@@ -201,10 +180,7 @@ def _flac_line(bits: float, flac: float | None) -> str:
 
 
 def codes_16_bit_samples(codec: Codec) -> bool:
-    """Return whether a codec's levels are 16-bit PCM, so that bits can be compared with FLAC's.
-
-    Coarser or companded levels lose information that a lossless codec keeps.
-    """
+    """Return whether a codec's levels are 16-bit PCM, so that bits can be compared with FLAC's."""
     lowest = codec.decode(tf.range(4)).numpy().astype(np.float64)
     steps = np.diff(lowest) * SIXTEEN_BITS
     return codec.levels == SIXTEEN_BITS and bool(np.all(np.abs(steps - 2.0) < 0.1))

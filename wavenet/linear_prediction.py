@@ -33,15 +33,8 @@ Solver = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 class MelPrediction:
     """Linear prediction from mel frames.
 
-    Args:
-      mel: convention of the mel frames.
-      order: number of coefficients K.
-      exact: whether to sum and solve in float64. Where loud and silent bands are adjacent, rounding
-        errors in float32, and even more in TensorFloat32, can change the predictor. False: compute
-        in the frames' type.
-
-    Raises:
-      UserError: If the order is less than 1.
+    If `exact`, sums and solutions are in float64: where loud and silent bands are adjacent,
+    rounding errors in float32, and even more in TensorFloat32, can change the predictor.
     """
 
     def __init__(self, mel: MelConvention, order: int, exact: bool = True) -> None:
@@ -55,10 +48,7 @@ class MelPrediction:
         """Return coefficients [..., order], log gain [...] of the residual, and log level [...].
 
         The level is the root mean square of the waveform that the frame describes. All results have
-        the frames' type, and are finite if the frames are.
-
-        Args:
-          frames: [..., bands] from `above_silence`: 0 in digital silence, 1 at magnitude 1.
+        the frames' type, and are finite if the frames, from `above_silence`, are.
         """
         natural = 1.0 if self._mel.log == "natural" else math.log(10.0)
         # Bounds that no recording in [-1, 1] can exceed; they keep the squares finite.

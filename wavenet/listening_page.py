@@ -62,11 +62,7 @@ class ListeningPage:
         self._names = [item.get("text") or item["name"] for item in items[:RECORDINGS]]
 
     def write(self) -> None:
-        """Write the page.
-
-        Raises:
-          UserError: If the file cannot be written.
-        """
+        """Write the page."""
         sections = (self._section(number, name) for number, name in enumerate(self._names))
         title = html.escape(self.title)
         write_text(

@@ -31,10 +31,7 @@ from wavenet.upsampling import FrameUpsampler
 
 
 class ContextStack(tf.Module):
-    """A stack of layers over blocks of past samples, with a long receptive field (section 2.6).
-
-    The condition of block b depends only on the samples in earlier blocks.
-    """
+    """A stack of layers over earlier blocks, with a long receptive field (section 2.6)."""
 
     def __init__(self, config: WaveNetConfig, initial: Initial, name: str = "context") -> None:
         super().__init__(name=name)
@@ -111,13 +108,7 @@ class WaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor | None:
-        """Return the condition from frames and speaker, [batch, time, channels], or None.
-
-        It does not include the output of the context stack.
-
-        Raises:
-          ValueError: If frames or speaker are missing or unexpected, or the length is unknown.
-        """
+        """See `Network.condition`; the output of the context stack is not included."""
         check_condition(self.config, frames, speaker)
         if self.config.speakers and frames is None and num_samples is None:
             raise ValueError("`num_samples` must be given when there are no `frames`.")
@@ -132,10 +123,7 @@ class WaveNet(Network):
         return tf.concat(parts, -1) if parts else None
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
-
-        They are float32, or float64 if `compute_dtype` is.
-        """
+        """See `Network.__call__`. The result is float32, or float64 if `compute_dtype` is."""
         return self.run_layers(inputs, condition)[0]
 
     def training_parameters(
@@ -168,12 +156,7 @@ class WaveNet(Network):
         pasts: Sequence[tf.Tensor] | None = None,
         skipped: int = 0,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the parameters, and the input of every layer [batch, time, residual].
-
-        Both start after the first `skipped` inputs, which only front and context stack read.
-        `pasts` are the earlier inputs of every layer, [batch, `past_steps`, residual] each; None:
-        zeros.
-        """
+        """See `Network.run_layers`; only front and context stack read the `skipped` inputs."""
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, inputs, condition)
         bottom = (*self._front(self.delay_inputs(inputs)), condition)
@@ -252,14 +235,7 @@ class WaveNet(Network):
         return tf.concat([past[:, 1:], tf.cast(newest, past.dtype)], 1)
 
     def front_step(self, past: Any, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, Any]:
-        """Return the first layer's input [batch, residual], the prediction or None, and the past.
-
-        The prediction is [batch, 1]. The past is returned unchanged.
-
-        Args:
-          past: from `first_past`, `past_of` or `append_input`.
-          position: int32 [], the number of samples before the step.
-        """
+        """Return the first layer's input [batch, residual], prediction [batch, 1], and `past`."""
         del position
         if self.config.reads_levels:
             rows = tf.pad(self.front_kernel, [[0, 1], [0, 0]])  # the last row: no past yet

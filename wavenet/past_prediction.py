@@ -19,12 +19,7 @@ FLOOR = 0.3 / 32768  # RMS, about a third of a 16-bit step
 
 
 class PastPrediction:
-    """Linear predictors of order K, computed in float64 from windows of the newest samples.
-
-    Args:
-      order: K, the number of coefficients.
-      windows: length of each window in samples; each window has one predictor.
-    """
+    """Linear predictors of order K, in float64, one for each window of the newest samples."""
 
     def __init__(self, order: int, windows: tuple[int, ...]) -> None:
         self.order, self.windows = order, windows
@@ -33,11 +28,8 @@ class PastPrediction:
     def __call__(self, past: tf.Tensor) -> tf.Tensor:
         """Return K coefficients and the logs of the RMS of the residual and of the samples.
 
-        Args:
-          past: float64 [..., samples], oldest first, at least as long as the longest window.
-
-        Returns:
-          float64 [..., windows, K + 2], without gradient.
+        The result is float64 [..., windows, K + 2], without gradient; `past`, float64 [...,
+        samples], oldest first, must fill the longest window.
         """
         power = tf.stack([self._power(past, weights) for weights in self._weights], -2)
         noise = WHITE_NOISE * power[..., :1] + FLOOR**2

@@ -24,15 +24,9 @@ READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
 class PitchReader(tf.Module):
     """A small convolutional network that estimates F0 and voicing from frames.
 
-    With `bins` it classifies F0, like CREPE (Kim et al. 2018, arXiv 1802.06182): if two octaves are
-    plausible, it chooses one of them instead of a value in between.
-
-    Args:
-      features: number of channels per frame.
-      initial: the initial weights.
-      channels: number of hidden channels.
-      bins: number of F0 classes between 60 and 600 Hz, evenly spaced on a logarithmic scale; 0:
-        F0 is regressed.
+    With `bins`, evenly spaced between 60 and 600 Hz on a logarithmic scale, it classifies F0, like
+    CREPE (Kim et al. 2018, arXiv 1802.06182): if two octaves are plausible, it chooses one of them
+    instead of a value in between. With 0, F0 is regressed.
     """
 
     def __init__(
@@ -55,10 +49,7 @@ class PitchReader(tf.Module):
         self.head_bias = initial.zeros([outputs], "head_bias")
 
     def __call__(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return log2(F0 / 200 Hz) and the logit of voicing.
-
-        Each is [batch, frames - 2 side_frames].
-        """
+        """Return log2(F0 / 200 Hz) and voicing's logit, [batch, frames - 2 side_frames] each."""
         raw = self._outputs(frames)
         if self.bins:
             return _likeliest(raw[..., :-1]), raw[..., -1]
@@ -66,10 +57,7 @@ class PitchReader(tf.Module):
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 
     def loss(self, frames: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
-        """Return the loss of F0 and voicing, a scalar, given the true `pitch`.
-
-        `pitch` has one row for each frame with an estimate, [batch, frames - 2 side_frames, 2].
-        """
+        """Return the scalar loss for the true `pitch`, [batch, frames - 2 side_frames, 2]."""
         if self.bins:
             raw = self._outputs(frames)
             return class_loss(raw[..., :-1], raw[..., -1], pitch)
@@ -95,13 +83,11 @@ def _octaves_of(hz: float) -> float:
 
 
 def _centres(bins: int, dtype: tf.DType) -> tf.Tensor:
-    """Return log2(F0 / 200 Hz) of each bin, [bins]."""
     low, high = _octaves_of(LOWEST_HZ), _octaves_of(HIGHEST_HZ)
     return tf.linspace(tf.constant(low, dtype), tf.constant(high, dtype), bins)
 
 
 def _likeliest(logits: tf.Tensor) -> tf.Tensor:
-    """Return log2(F0 / 200 Hz), averaged around the most probable bin, [batch, frames]."""
     bins, dtype = logits.shape[-1], logits.dtype
     best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
     # Average only nearby bins: a mean over two possible octaves would be neither of them.
@@ -131,8 +117,7 @@ def pitch_loss(octaves: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Ten
     """Return the F0 error in semitones over voiced frames plus the cross-entropy of voicing.
 
     The error is squared below one semitone and linear above, so that octave errors do not dominate.
-    `octaves` and the `logit` of voicing are the reader's estimates, [batch, frames]; `pitch` is the
-    true F0 and voicing from `log_f0_features`, [batch, frames, 2].
+    Shapes are as in `class_loss`.
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))

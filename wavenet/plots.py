@@ -32,7 +32,6 @@ def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
 
 
 def _envelope(waveform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return start index, minimum and maximum of the waveform's segments, fewer than 2 COLUMNS."""
     stretch = max(1, waveform.size // COLUMNS)
     starts = np.arange(0, waveform.size, stretch)
     return starts, np.minimum.reduceat(waveform, starts), np.maximum.reduceat(waveform, starts)
@@ -86,9 +85,6 @@ def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) ->
 
     All spectrograms share a colour scale, which spans the DB_RANGE dB below the loudest point in
     any of them; 0 dB is a full-scale sine.
-
-    Raises:
-      ValueError: If there is no waveform, or one is empty or not one-dimensional.
     """
     _check(waveforms)
     arrays = {title: np.asarray(w, np.float64) for title, w in waveforms.items()}
@@ -108,11 +104,7 @@ def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) ->
 def spectrogram_png(
     path: str | os.PathLike[str], waveforms: dict[str, np.ndarray], sample_rate_hz: int
 ) -> None:
-    """Write `spectrogram_figure` atomically to a PNG file, whose folder must exist.
-
-    Raises:
-      UserError: If the file cannot be written.
-    """
+    """Write `spectrogram_figure` atomically to a PNG file, whose folder must exist."""
     figure = spectrogram_figure(waveforms, sample_rate_hz)
     try:
         with replacing(Path(path)) as temporary:

@@ -107,7 +107,6 @@ def export_chunks(model: Trained, folder: Path, frames: int) -> None:
 
 
 def _tensors_by_name(state: NamedTuple) -> dict[str, Any]:
-    """Return the tensors of a sampler's state by name; the items of a list are numbered."""
     named: dict[str, Any] = {}
     for name, value in state._asdict().items():
         many = isinstance(value, list | tuple)

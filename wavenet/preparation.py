@@ -34,9 +34,6 @@ def prepare_network(
     come from that model, and the pitch reader is trained further for `pitch_steps`. The mel
     statistics come from it too if its mel convention is the same; otherwise they are measured. A
     pitch reader of a different size is trained from random weights.
-
-    Raises:
-      UserError: If the model to start from cannot be read, or its network differs.
     """
     same_frames = False
     if config.start_from is not None:
@@ -74,7 +71,6 @@ def _reader_variables(network: Network) -> dict[str, tf.Variable]:
 
 
 def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
-    """Return the variables' values by name if any shape differs from `weights`, else {}."""
     shapes = {name: weights[name].shape for name in variables if name in weights}
     if shapes == {name: tuple(variable.shape) for name, variable in variables.items()}:
         return {}
@@ -82,10 +78,7 @@ def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
 
 
 def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of each mel band on the train split, float32 [bands] each.
-
-    Standard deviations are at least LEAST_DEVIATION.
-    """
+    """Return mean and standard deviation (LEAST_DEVIATION or more) of train's mel bands."""
     frames = np.concatenate(
         [frames_of(corpus, p, ("mel",)) for p in recordings_of(corpus, "train")]
     )

@@ -82,7 +82,6 @@ class ResidualLayer(tf.Module):
         return self.residual(hidden, update), skip
 
     def _with_slow(self, gate: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-        """Return the gate input plus the projection of a condition with a lower rate."""
         batch, time, channels = tf.shape(gate)[0], tf.shape(gate)[1], gate.shape[-1]
         offsets = tf.matmul(condition, tf.cast(self.condition_kernel, gate.dtype))
         rows = tf.reshape(gate, [batch, tf.shape(condition)[1], -1, channels])

@@ -19,12 +19,9 @@ class Network(tf.Module):
     """A causal audio network: the base class of `WaveNet` and `VocoderWaveNet`.
 
     Attributes:
-      config: the architecture.
-      codec: converts samples to levels and back.
       likelihood: the distribution of a level, a `onepass.likelihoods.distribution.Distribution`.
       dtype: floating-point type of the residual layers.
       front_dtype: floating-point type of the waveform and of the output parameters.
-      stack: the residual layers.
       conditioner: computes the condition from mel frames in a vocoder, else None.
       upsampler: upsamples frames to the sample rate; None if there are no frames or a conditioner
         reads them.
@@ -65,11 +62,9 @@ class Network(tf.Module):
         raise NotImplementedError
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
-        """Return each sample's parameters given the samples before it, [batch, time, parameters].
+        """Return each sample's parameters given those before it, [batch, time, parameters].
 
-        Args:
-          inputs: [batch, time] from `inputs`, not shifted.
-          condition: [batch, time, channels] from `condition`, or None.
+        `inputs`, [batch, time], are not shifted.
         """
         raise NotImplementedError
 
@@ -78,11 +73,8 @@ class Network(tf.Module):
     ) -> tf.Tensor:
         """Return the parameters of every sample of training clips, [batch, time, parameters].
 
-        Args:
-          inputs: [batch, time] from `inputs`, not shifted.
-          frames: [batch, frames, feature_channels], including the neighbouring frames on either
-            side of the clip that the network needs; None for a network that reads no frames.
-          speaker: int32 [batch], or None.
+        The frames, if the network reads them, include the neighbouring ones that it needs on either
+        side of the clip.
         """
         raise NotImplementedError
 
@@ -95,11 +87,7 @@ class Network(tf.Module):
     ) -> tf.Tensor | None:
         """Return the condition at the rate at which it changes, [batch, rows, channels].
 
-        Args:
-          frames: [batch, frames, feature_channels], one frame every `hop_samples` samples, or None.
-          speaker: int32 [batch], or None.
-          num_samples: number of samples that the condition covers.
-          side_frames: number of frames on either side that serve only as context.
+        `side_frames` on either side are only context.
         """
         raise NotImplementedError
 
@@ -117,8 +105,6 @@ class Network(tf.Module):
         """Return each sample's parameters, and the input of every layer [batch, steps, residual].
 
         Args:
-          inputs: [batch, time] from `inputs`, not shifted.
-          condition: [batch, time, channels] from `condition`, or None.
           pasts: the earlier inputs of every layer, [batch, steps, residual] each; None: zeros.
           skipped: number of leading inputs that are only context, for which nothing is returned.
         """
@@ -153,10 +139,7 @@ def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | 
 def speaker_row(
     config: WaveNetConfig, embedding: tf.Variable | None, speaker: tf.Tensor
 ) -> tf.Tensor:
-    """Return the encoding of the speakers int32 [batch] for the condition, [batch, channels].
-
-    It is the learned embedding, or a one-hot vector if `embedding` is None.
-    """
+    """Return the speakers' rows [batch, channels] of an embedding or, without it, one-hot ones."""
     row = tf.one_hot(speaker, config.speakers)
     return row if embedding is None else tf.matmul(row, embedding)
 

@@ -107,10 +107,7 @@ class ClipLoss:
     def global_inputs(
         self, batch: dict[str, tf.Tensor], replicator: Replicator
     ) -> dict[str, tf.Tensor]:
-        """Return the replicas' mean number of unmasked samples as "counted".
-
-        The replicas' parts of a batch may differ in padding.
-        """
+        """Return the replicas' mean number of unmasked samples, which may differ, as "counted"."""
         return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
 
 
@@ -142,9 +139,6 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
     """Return the usable recordings in a folder, by the rules of the configuration.
 
     A cache folder that does not exist is not created.
-
-    Raises:
-      DataError: If there is no usable recording for train or for dev.
     """
     rules = ScanRules(
         min_seconds=config.data.min_seconds,
@@ -166,10 +160,7 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
 def prepare_corpus(
     report: ScanReport, config: TrainConfig, workdir: Path | None, gain_db: float | None = None
 ) -> Corpus:
-    """Return the recordings with their frames, cached in the run directory `workdir` if given.
-
-    If `gain_db` is None, the gain is derived from the configuration's `level_db`.
-    """
+    """Return the recordings with frames, cached in `workdir`, at `gain_db` or at `level_db`."""
     hop = config.network.hop_samples
     pitch = config.data.pitch(hop)
     if pitch is None and config.network.pitch_taps and config.pitch_steps:  # the reader learns

@@ -45,7 +45,6 @@ def untrained_bits(
 def _over_gain(
     waveform: np.ndarray, mel: MelConvention, prediction: MelPrediction
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return residual and half the bin width of each sample, divided by the gain, [samples]."""
     rows, row_samples = _rows(waveform, mel)
     coefficients, log_gain, _ = (np.asarray(each) for each in prediction(rows))
     padded = np.pad(waveform, (0, len(rows) * row_samples - len(waveform))).astype(np.float32)
@@ -56,7 +55,6 @@ def _over_gain(
 
 
 def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
-    """Return frames interpolated linearly to a higher rate, and the number of samples per row."""
     frames = above_silence(mel_spectrogram(waveform, mel), mel)
     hop = mel.hop_samples
     count = max(n for n in range(1, max(1, hop // ROW_SAMPLES) + 1) if hop % n == 0)

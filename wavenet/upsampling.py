@@ -66,7 +66,6 @@ def interpolate_frames(frames: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def _shares(count: int, dtype: tf.DType = tf.float32) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the interpolation weights of the previous, current and next frame, [count] each."""
     offset = (tf.range(count, dtype=dtype) + 0.5) / count - 0.5
     before, after = tf.nn.relu(-offset), tf.nn.relu(offset)
     return before, 1.0 - before - after, after

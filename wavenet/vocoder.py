@@ -32,17 +32,7 @@ AHEAD = 4  # number of pitch taps after the sample exactly one period ago
 
 
 class VocoderWaveNet(Network):
-    """The vocoder; it contains only variables, and is called like `WaveNet`.
-
-    Args:
-      config: the architecture; `conditioner_units` must be positive.
-      mel: the convention of the mel frames.
-      seed: random seed of the initial weights.
-
-    Raises:
-      UserError: If `conditioner_units` is 0.
-      ValueError: If the distribution has no means and scales.
-    """
+    """The vocoder; it contains only variables, and is called like `WaveNet`."""
 
     def __init__(
         self,
@@ -104,10 +94,7 @@ class VocoderWaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor:
-        """Return the condition of every sample, [batch, time, channels].
-
-        The channels are the concatenated fields of `Condition`, which `split` separates again.
-        """
+        """See `Network.condition`: the concatenated fields of `Condition`, which `split` takes."""
         rows = self.rows(frames, speaker)
         whole = tf.repeat(rows, self.row_samples, 1)
         return whole if num_samples is None else whole[:, :num_samples]
@@ -115,10 +102,7 @@ class VocoderWaveNet(Network):
     def rows(
         self, frames: tf.Tensor | None, speaker: tf.Tensor | None = None, side_frames: int = 0
     ) -> tf.Tensor:
-        """Return the condition of every sub-frame, [batch, rows, channels].
-
-        `side_frames` frames on either side serve only as context and get no rows.
-        """
+        """Return the condition [batch, rows, channels] of every sub-frame but the side frames'."""
         check_condition(self.config, frames, speaker)
         made = self.conditioner(frames, side_frames)
         local = made.local
@@ -140,14 +124,10 @@ class VocoderWaveNet(Network):
         return Condition(parts[0], parts[1], *(part[..., 0] for part in parts[2:]))
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor, row_samples: int = 1) -> tf.Tensor:
-        """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
+        """See `Network.__call__`.
 
-        They are float32, or float64 if `compute_dtype` is.
-
-        Args:
-          inputs: [batch, time] from `inputs(levels)`, not shifted; the first sample begins a bunch.
-          condition: [batch, time / row_samples, channels], from `condition` or `rows`.
-          row_samples: samples per row of the condition; 1 for a result of `condition`.
+        The first sample begins a bunch. The condition has a row every `row_samples` samples: 1 for
+        a result of `condition`. The result is float32, or float64 if `compute_dtype` is.
         """
         time = tf.shape(inputs)[1]
         if row_samples == 1 and self.config.bunch_samples > 1:  # longer rows are whole bunches
@@ -164,11 +144,10 @@ class VocoderWaveNet(Network):
         skipped: int = 0,
         row_samples: int = 1,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the parameters, and the input of every layer [batch, steps, residual].
+        """See `Network.run_layers`.
 
-        Both start after the first `skipped` inputs, which only front and head read. `inputs` and
-        `skipped` must be whole bunches, and a layer has one step per bunch. `pasts` are the earlier
-        inputs of every layer; None: zeros.
+        `inputs` and `skipped`, which only front and head read, must be whole bunches; a layer has
+        one step per bunch.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
@@ -307,11 +286,7 @@ class VocoderWaveNet(Network):
 
 
 def check_location_scale(likelihood: Distribution) -> LocationScale:
-    """Return the distribution unchanged, after checking that a vocoder can use it.
-
-    Raises:
-      ValueError: If the distribution has no means and scales.
-    """
+    """Return the distribution unchanged, after checking that a vocoder can use it."""
     found = with_scales(likelihood)
     if found is None:
         name = type(likelihood).__name__

@@ -50,10 +50,6 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
 
     The mono mix is the mean of the channels, or the loudest channel if they cancel (`Mixdown`). A
     constant offset is taken out (`sound_properties.offset_of`).
-
-    Raises:
-      AudioError: If the file is missing, empty, not an audio file, truncated (in formats that allow
-        detection), has an implausible sample rate, or contains non-finite samples.
     """
     path = Path(path)
     blocks: list[np.ndarray] = []
@@ -68,9 +64,6 @@ def read_samples(path: str | os.PathLike[str]) -> tuple[np.ndarray, SoundPropert
     """Read a file without changing a sample; return the samples, int16 [samples], and properties.
 
     They are the stored samples if `channels` is 1 and `subtype` is "PCM_16", otherwise a mono mix.
-
-    Raises:
-      AudioError: If the file cannot be read, as in `read_sound`.
     """
     blocks: list[np.ndarray] = []
     found = properties(Path(path), lambda block: blocks.append(to_int16(block)))
@@ -78,10 +71,7 @@ def read_samples(path: str | os.PathLike[str]) -> tuple[np.ndarray, SoundPropert
 
 
 def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
-    """Resample a waveform with soxr at very high quality, float32 [samples * to_hz / from_hz].
-
-    If the rates are equal, the waveform is returned unchanged.
-    """
+    """Resample a waveform with soxr at very high quality, float32 [samples * to_hz / from_hz]."""
     if to_hz < 1:
         raise ValueError(f"`to_hz` must be at least 1, got {to_hz}.")
     if from_hz == to_hz:
@@ -90,11 +80,7 @@ def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.ndarray:
-    """Read an audio file as a mono waveform, float32 [samples], and optionally resample it.
-
-    Raises:
-      AudioError: If the file cannot be read, has no samples, or contains non-finite samples.
-    """
+    """Read an audio file as a mono waveform, float32 [samples], and optionally resample it."""
     sound = read_sound(path)
     if sample_rate_hz is None:
         return sound.waveform
@@ -111,16 +97,7 @@ def _encode_samples(samples: np.ndarray, sample_rate_hz: int, container: str) ->
 
 
 def checked_waveform(waveform: Any, name: str = "waveform", least: int = 1) -> np.ndarray:
-    """Return a waveform as an array, floating [samples].
-
-    Args:
-      waveform: floats [samples].
-      name: name of the argument, for the error message.
-      least: smallest number of samples.
-
-    Raises:
-      ValueError: the waveform is not one-dimensional, floating and finite, or is too short.
-    """
+    """Return a waveform as a finite floating array of `least` samples or more, [samples]."""
     check_unmasked(waveform, name)
     array = np.asarray(waveform)
     rule = f"`{name}` must be finite floating-point samples in [-1, 1], [samples]"
@@ -144,17 +121,12 @@ def _pcm(waveform: Any) -> np.ndarray:
 
 
 class _Clipping:
-    """Counts the samples that `to_int16` clips in a file.
-
-    Args:
-      path: the file.
-    """
+    """Counts the samples that `to_int16` clips in a file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self._clipped, self._samples = path, 0, 0
 
     def pcm(self, waveform: np.ndarray) -> np.ndarray:
-        """Return a waveform's int16 samples, [samples], and count those that are clipped."""
         samples, given = _pcm(waveform), np.asarray(waveform)
         self._samples += samples.size
         if given.dtype != np.int16:
@@ -163,7 +135,6 @@ class _Clipping:
         return samples
 
     def warn(self) -> None:
-        """Warn if samples were clipped."""
         if self._clipped:
             warnings.warn(
                 f"{self._path}: {self._clipped:,} of {self._samples:,} samples are beyond [-1, 1]"
@@ -177,10 +148,6 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
 
     A floating-point waveform [samples] is clipped to [-1, 1], with a warning; int16 samples are
     stored exactly.
-
-    Raises:
-      AudioError: If the suffix is neither `.wav` nor `.flac`, or the file cannot be written.
-      ValueError: If the waveform is not one-dimensional, finite, and floating-point or int16.
     """
     container = WRITTEN.get(Path(path).suffix.lower())
     if container is None:
@@ -203,9 +170,6 @@ def writing(
 
     The file appears at the end of the `with` block, unless the block raises an exception. Only the
     current piece is kept in memory.
-
-    Raises:
-      AudioError: If the file cannot be written.
     """
     clipping = _Clipping(path)
     try:

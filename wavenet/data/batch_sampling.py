@@ -21,8 +21,6 @@ class Augmentation:
 
     Attributes:
       gain_db: maximum absolute value of a clip's random gain in dB; mel frames change accordingly.
-      polarity: whether to negate each clip with probability 1/2.
-      bands: number of mel bands, which are the first channels of a frame.
       silence: natural logarithm of the bands' floor; frames contain results of `above_silence`.
     """
 
@@ -42,11 +40,9 @@ class ClipSource:
       padding: the frame beyond the ends of a recording, float32 [channels].
       speakers: speaker number of each recording, int32 [recordings].
       ends: cumulative number of possible clip starts, int64 [recordings].
-      clip_samples: length of a clip in samples.
       hop_samples: distance between possible clip starts in samples; 1 without frames.
       left_samples: number of samples before each clip that are included but masked out.
       side_frames: number of additional frames on either side, as context for a conditioner.
-      augmentation: random changes of the clips, or None.
     """
 
     waveforms: Sequence[np.ndarray]
@@ -77,10 +73,6 @@ def clip_source(
 
     All starts are equally likely; a recording shorter than a clip has one start, at its beginning.
     The arguments are the attributes of `ClipSource`.
-
-    Raises:
-      ValueError: If `clip_samples` or `left_samples` is not a multiple of `hop_samples`, or there
-        are no recordings.
     """
     if left_samples < 0 or left_samples % hop_samples:
         raise ValueError(
@@ -126,10 +118,6 @@ def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> li
 
 
 def _clip(source: ClipSource, recording: int, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the waveform and the mask of one clip, float32 [left_samples + clip_samples] each.
-
-    Zeros precede the recording, as in sampling, and follow it.
-    """
     left = source.left_samples
     first = max(0, start - left)
     cut = source.waveforms[recording][first : start + source.clip_samples]
@@ -216,12 +204,9 @@ def batch(
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:
     """Return a function from a step to its batch, for a file from `corpus_export.export_npz`.
 
-    The function also takes the arguments `shard_index` and `num_shards` of `batch`.
-
-    Args:
-      folder: the folder of the file.
-      settings: "file", the file's name; "split", "clip_samples", "batch_size" and "seed"; and
-        optionally "left_samples", "side_frames" and "augmentation", a dict of `Augmentation`.
+    It also takes the arguments `shard_index` and `num_shards` of `batch`. The settings are "file",
+    its name; "split", "clip_samples", "batch_size" and "seed"; and optionally "left_samples",
+    "side_frames" and "augmentation", a dict of `Augmentation`.
     """
     split = settings["split"]
     with np.load(Path(folder) / settings["file"], allow_pickle=False) as file:

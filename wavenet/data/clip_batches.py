@@ -20,11 +20,6 @@ class ClipBatches:
     """The training batches of a corpus, each a pure function of the seed and the step.
 
     Attributes:
-      corpus: the recordings.
-      clip_samples: length of a clip in samples.
-      batch_size: number of clips per batch.
-      seed: random seed of the choice of clips.
-      features: the features in "frames".
       around: settings for the past, neighbouring frames and augmentation of a clip.
       encode: function from waveforms to levels, which adds "levels" to a batch, or None.
     """

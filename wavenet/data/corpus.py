@@ -33,9 +33,6 @@ class Prepared:
     """A recording that was prepared for training.
 
     Attributes:
-      name: path of the file relative to the scanned folder.
-      text: the transcript, or "".
-      speaker: index into the corpus's speakers.
       waveform: int16 [samples], at the corpus's sample rate and after the gain.
       mel: log-mel spectrogram, float32 [frames, bands]; empty if the corpus has no mel frames.
       f0_hz: F0 in Hz, float32 [frames], 0 if unvoiced; empty if the corpus has no pitch frames.
@@ -54,15 +51,9 @@ class Corpus:
     """The prepared recordings, in memory (about 3.3 bytes per sample with 80 bands and hop 256).
 
     Attributes:
-      sample_rate_hz: sample rate of the waveforms in Hz.
-      splits: the recordings of "train" and "dev".
       speakers: speaker names; the first `num_train_speakers` have recordings in train.
-      num_train_speakers: number of speakers in train.
       gain_db: gain in dB that was applied to each recording, except that a lower gain was applied
         where the peak would exceed full scale.
-      mel: convention of the mel frames, or None.
-      pitch: convention of the pitch frames, or None.
-      notes: lines of text for the user about the gain.
     """
 
     sample_rate_hz: int
@@ -82,10 +73,7 @@ class Corpus:
 
 
 def corpus_gain_db(report: ScanReport, level_db: float | None) -> tuple[float, list[str]]:
-    """Return the gain of a corpus in dB, rounded to two decimal places, and notes about it.
-
-    The gain brings the median RMS of train to `level_db`, in dB of full scale; None: no gain.
-    """
+    """Return the gain in dB that brings train's median RMS to `level_db`, to 0.01, and notes."""
     if level_db is None:
         return 0.0, []
     stored_db = float(np.median([r.measured.rms_db for r in report.of("train")]))
@@ -103,7 +91,6 @@ def _own_gain_db(recording: Recording, gain_db: float) -> float:
 
 
 def _notes_on_loud(recordings: Sequence[Recording], gain_db: float) -> list[str]:
-    """Return a line of text that names the recordings with a lower gain, if there are any."""
     loud = [show_path(r.name) for r in recordings if _own_gain_db(r, gain_db) < gain_db]
     if not loud:
         return []
@@ -127,7 +114,6 @@ class _Recipe:
     speed: float = 1.0
 
     def of(self, recording: Recording) -> "_Recipe":
-        """Return the recipe with the gain that a recording gets."""
         return dataclasses.replace(self, gain_db=_own_gain_db(recording, self.gain_db))
 
     def cache_name(self, recording: Recording) -> str:
@@ -162,7 +148,6 @@ def _arrays(recording: Recording, recipe: _Recipe) -> dict[str, np.ndarray]:
 
 
 def _read_cache(path: Path) -> dict[str, np.ndarray] | None:
-    """Return the content of a cache file, or None if it is missing, unreadable or damaged."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in ("waveform", "mel", "f0_hz")}
@@ -171,11 +156,7 @@ def _read_cache(path: Path) -> dict[str, np.ndarray] | None:
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write an npz file atomically.
-
-    Raises:
-      DataError: If the file cannot be written.
-    """
+    """Write an npz file atomically."""
     try:
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
@@ -224,7 +205,6 @@ def _cache_folder(cache_folder: str | os.PathLike[str] | None) -> Path | None:
 def _recordings_to_prepare(
     report: ScanReport, recipe: _Recipe, speeds: Sequence[float]
 ) -> list[tuple[Recording, _Recipe]]:
-    """Return every recording with its recipe, and training recordings again for each speed."""
     others = [dataclasses.replace(recipe, speed=speed) for speed in speeds]
     wanted = [(r, recipe.of(r)) for r in report.recordings]
     return wanted + [(r, other.of(r)) for other in others for r in report.of("train")]
@@ -243,8 +223,6 @@ def prepare(
     """Read the recordings of a scan, resample and amplify them, and compute their frames.
 
     Args:
-      report: the recordings to use, from `scan`.
-      mel: convention of the mel frames; None: no mel frames.
       pitch: convention of the pitch frames; None: no pitch frames. If both conventions are given,
         they must have the same sample rate and hop length.
       level_db: RMS in dB of full scale to which the median training recording is amplified; None:
@@ -253,13 +231,6 @@ def prepare(
         lower gain if its peak would exceed full scale.
       speeds: speed factors; for each, every training recording is added once more at this speed,
         which changes pitch and tempo together.
-      cache_folder: folder in which computed arrays are cached; None: no cache.
-
-    Raises:
-      DataError: If the cache cannot be written, for example because the disk is full.
-      AudioError: If the file of a recording has disappeared.
-      UserError: If pitch frames are needed and pyworld is missing.
-      ValueError: If the conventions differ in hop length, or from the scan in sample rate.
     """
     notes: list[str] = []
     if gain_db is None:
@@ -294,11 +265,7 @@ def prepare(
 
 
 def recordings_of(corpus: Corpus, split: str) -> tuple[Prepared, ...]:
-    """Return the recordings of a split.
-
-    Raises:
-      ValueError: If the split is unknown or empty.
-    """
+    """Return the recordings of a split."""
     if not corpus.splits.get(split):
         full = [name for name, members in corpus.splits.items() if members]
         raise ValueError(f'`split` must be one of {full}, got "{split}".')
@@ -306,7 +273,6 @@ def recordings_of(corpus: Corpus, split: str) -> tuple[Prepared, ...]:
 
 
 def _columns(corpus: Corpus, feature: str, prepared: Prepared | None) -> np.ndarray:
-    """Return a feature [frames, channels] of a recording; None: one frame of digital silence."""
     if feature == "mel" and corpus.mel:
         silent = np.full((1, corpus.mel.bands), corpus.mel.silence, np.float32)
         return above_silence(prepared.mel if prepared else silent, corpus.mel)
@@ -321,9 +287,6 @@ def frames_of(corpus: Corpus, prepared: Prepared, features: Sequence[str]) -> np
     """Return a recording's features concatenated in the given order, float32 [frames, channels].
 
     "mel" is the result of `above_silence`, "f0" the two columns of `log_f0_features`.
-
-    Raises:
-      ValueError: If the corpus does not have a feature.
     """
     return np.concatenate([_columns(corpus, feature, prepared) for feature in features], axis=1)
 

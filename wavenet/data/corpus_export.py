@@ -12,7 +12,6 @@ from wavenet.data.corpus import Corpus, frames_of, silent_frame, write_arrays
 
 
 def _concatenate_arrays(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the concatenated arrays, and the offset of each array, int64 [arrays + 1]."""
     lengths = [len(array) for array in arrays]
     return np.concatenate(arrays), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
@@ -39,9 +38,6 @@ def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[
     int32 [recordings]; `SPLIT_names`; and, with features, `SPLIT_frames` float32 [all frames,
     channels] and `SPLIT_frame_offsets`. The file also contains `description`, in JSON, and, with
     features, `silent_frame` float32 [channels].
-
-    Raises:
-      DataError: If the file cannot be written.
     """
     arrays = {"description": np.array(_description(corpus, features))}
     if features:

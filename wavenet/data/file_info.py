@@ -16,21 +16,10 @@ VERSION = 4
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """Properties of a decoded audio file.
+    """Properties of a decoded audio file; those of `SoundProperties` have the same meaning.
 
-    Attributes:
-      sample_rate_hz: stored sample rate in Hz.
-      channels: number of channels.
-      samples: number of samples per channel, at the stored sample rate.
-      peak_db: peak level of the mono mix, in dB of full scale.
-      rms_db: RMS level of the mono mix, in dB of full scale.
-      clipped_share: share of samples, over all channels, at full scale, in [0, 1].
-      digest: hash of the sample rate and the mono mix.
-      cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
-      missing_samples: number of samples per channel that are announced by the header but missing.
-      unread_bytes: number of bytes after the audio that the header does not account for.
-      endless: whether the header says that the length of the audio is unknown.
-      offset: constant offset that is taken out of the mono mix before all of this, or 0.
+    `peak_db` and `rms_db` are of the mono mix, in dB of full scale; `digest` is a hash of the
+    sample rate and the mono mix.
     """
 
     sample_rate_hz: int
@@ -53,11 +42,7 @@ class FileInfo:
 
 
 def read_info(path: Path) -> FileInfo:
-    """Decode an audio file and return its properties.
-
-    Raises:
-      AudioError: If the file cannot be read, has no samples, or contains non-finite samples.
-    """
+    """Decode an audio file and return its properties."""
     sound = audio.read_sound(path)
     return FileInfo(
         sample_rate_hz=sound.sample_rate_hz,
@@ -104,11 +89,7 @@ def load_infos(cache_folder: Path | None) -> dict[str, FileInfo]:
 
 
 def save_infos(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
-    """Write properties by cache key to the cache, if there is a cache folder.
-
-    Raises:
-      OSError: If the folder cannot be written.
-    """
+    """Write properties by cache key to the cache, if there is a cache folder."""
     if cache_folder is None:
         return
     cache_folder.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,6 @@ def _rows(path: Path) -> list[Row] | None:
 
 
 def _lj_speech_rows(path: Path) -> list[Row] | None:
-    """Read lines `file|text` or `file|text|normalised text`; return None for any other format."""
     lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.strip()]
     if not cells or any(len(each) < 2 for each in cells):
@@ -117,7 +116,6 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
 
 
 def _contradicts(earlier: Row | None, row: Row) -> bool:
-    """Return whether two rows of a recording have different non-empty texts or speakers."""
     pairs = [(earlier.text, row.text), (earlier.speaker, row.speaker)] if earlier else []
     return any(one and other and one != other for one, other in pairs)
 

@@ -18,10 +18,7 @@ Encode = Callable[[tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class ClipContext:
-    """Settings for the past, the neighbouring frames and the augmentation of clips.
-
-    The fields have the same meaning as in `ClipSource` and `Augmentation`.
-    """
+    """Settings for the past, neighbours and augmentation, as in `ClipSource` and `Augmentation`."""
 
     left_samples: int = 0
     side_frames: int = 0
@@ -90,10 +87,8 @@ def clips(
     `start_step` without replaying. A shard contains an equal part of each batch's rows.
 
     Yields:
-      A dict with "waveform", float32 [batch, left_samples + clip_samples]; "mask", with the same
-      shape, 1 in the clip and 0 in padding and in the preceding samples; "speaker", int32 [batch];
-      with features also "frames", float32 [batch, frames + 2 side_frames, channels], padded with
-      silent frames; with `encode` also "levels", int32 with the waveform's shape.
+      Batches as of `batch_sampling.batch`; with `encode` also "levels", int32 of the waveform's
+      shape.
     """
     source = source_of(corpus, split, clip_samples, features, clip_context)
     made = functools.partial(

@@ -58,7 +58,6 @@ def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) 
     recording is ignored.
 
     Args:
-      waveform: float [samples], at its stored level.
       gain_db: gain that was applied to the training recordings, in dB.
       level_db: RMS of the training recordings after the gain, in dB of full scale; None if unknown.
     """
@@ -77,10 +76,7 @@ def gain_of_levels_db(
 
 
 def below_full_scale_db(peak: float) -> float:
-    """Return the largest gain in dB that keeps a peak, in dB, `HEADROOM_DB` below full scale.
-
-    It is at least 0.
-    """
+    """Return the largest gain in dB, 0 or more, for a peak `HEADROOM_DB` below full scale."""
     return max(0.0, -HEADROOM_DB - peak)
 
 

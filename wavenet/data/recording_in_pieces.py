@@ -15,21 +15,10 @@ SUMMED = 1 << 18  # maximum number of samples whose squares are added at once
 
 
 class RecordingInPieces:
-    """An audio file that is read in blocks, mixed to mono and resampled as in `audio.read`.
-
-    Attributes:
-      rate_hz: sample rate after resampling in Hz.
-      file: properties of the stored sound.
-      samples: number of samples after resampling.
-      peak_db: peak level after resampling, in dB of full scale.
-    """
+    """An audio file read in blocks, mixed to mono and resampled as in `audio.read`."""
 
     def __init__(self, path: Path, rate_hz: int) -> None:
-        """Read the file once to measure it.
-
-        Raises:
-          AudioError: If the file cannot be read, or is too short to compute frames from.
-        """
+        """Read the file once to measure it."""
         self._path, self.rate_hz = path, rate_hz
         self.file = properties(path)
         self.samples, peak = 0, 0.0

@@ -62,16 +62,7 @@ class ScanRules:
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """A usable recording.
-
-    Attributes:
-      name: path relative to the scanned folder, with forward slashes.
-      path: path of the file.
-      split: "train" or "dev".
-      speaker: name of the speaker, or "".
-      text: the transcript, or "".
-      measured: properties of the decoded file.
-    """
+    """A usable recording, named by its path relative to the folder, with forward slashes."""
 
     name: str
     path: Path
@@ -92,16 +83,7 @@ class LeftOut:
 
 @dataclasses.dataclass(frozen=True)
 class ScanReport:
-    """The result of scanning a folder.
-
-    Attributes:
-      folder: the scanned folder.
-      sample_rate_hz: sample rate at which the recordings will be used, in Hz.
-      recordings: the usable recordings, dev first, each split sorted by name.
-      left_out: the files that are not used, with reasons.
-      clipped: names of clipped recordings that are used anyway.
-      notes: other remarks, one line of text each.
-    """
+    """The result of scanning a folder: recordings, dev first, each split sorted by name."""
 
     folder: Path
     sample_rate_hz: int
@@ -321,7 +303,6 @@ def _usable(
     rules: ScanRules,
     cache_folder: str | os.PathLike[str] | None,
 ) -> tuple[dict[str, FileInfo], list[LeftOut]]:
-    """Return the properties of files that meet the rules, by name, and the files that do not."""
     cache = None if cache_folder is None else Path(cache_folder)
     good, bad = {}, []
     results = _measure_all([folder / name for name in names], cache)
@@ -341,7 +322,6 @@ def _recordings(
     rows: dict[str, Row],
     rules: ScanRules,
 ) -> tuple[tuple[Recording, ...], list[LeftOut]]:
-    """Return the recordings of the `measured` files, dev first, and the files to leave out."""
     splits = _splits(folder, list(measured), tables, rows, rules)
     lost = [LeftOut(name, "in no split", "") for name in measured if name not in splits]
     recordings = []
@@ -357,7 +337,6 @@ def _recordings(
 def _of_known_speakers(
     recordings: Sequence[Recording], rules: ScanRules
 ) -> tuple[list[Recording], list[LeftOut]]:
-    """Return the recordings to keep and those to leave out, by the rule `speaker_folders`."""
     nameless = [r for r in recordings if not r.speaker]
     if not rules.speaker_folders or len(nameless) == len(recordings):
         return list(recordings), []
@@ -373,22 +352,12 @@ def scan(
     *,
     cache_folder: str | os.PathLike[str] | None = None,
 ) -> ScanReport:
-    """Search a folder for usable recordings, and determine their split, speaker and text.
+    """Search a folder, but no hidden files, for recordings; find split, speaker and text.
 
     The split is defined by sub-folders `train/` and `dev/`, else by `train.tsv` and `dev.tsv`, else
     by a hash of each relative name. Tables (`*.tsv` with a column `file`, or LJ Speech's
     `metadata.csv`) provide texts and speakers. Of recordings with the same audio, one is used, from
     dev if possible.
-
-    Args:
-      folder: folder to search recursively; hidden files are skipped.
-      sample_rate_hz: sample rate at which the recordings will be used, in Hz.
-      rules: rules for usable recordings and for the split.
-      cache_folder: folder in which the files' properties are cached; None: no cache.
-
-    Raises:
-      DataError: If the folder does not exist, has no usable recordings for train or dev, or the
-        cache cannot be written.
     """
     folder = Path(folder)
     names, notes = _find(folder)

@@ -23,11 +23,7 @@ EXACT = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW")  # beginnings of subtypes wi
 
 
 class AudioError(UserError):
-    """An error in reading or writing an audio file, with a one-line message that names the file.
-
-    Attributes:
-      reason: the cause, without the name of the file.
-    """
+    """An error in reading or writing an audio file, with a one-line message that names the file."""
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{show_path(path)}: {reason}.")
@@ -46,8 +42,6 @@ class SoundFile:
     """A reader of audio files; consecutive streams in a file are read as one recording.
 
     Attributes:
-      sample_rate_hz: stored sample rate in Hz; set by the first block.
-      channels: stored number of channels; set by the first block.
       missing_samples: number of samples per channel that are announced by a header but missing; set
         after the last block.
       container: name of the container in libsndfile, such as "WAV"; set by the first block.
@@ -63,14 +57,7 @@ class SoundFile:
         self.found, self.stamp = Found([], []), Stamp(0, 0, 0, 0)
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield blocks of samples, float32 [up to `BLOCK_SAMPLES`, channels].
-
-        A 16-bit sample s is represented by (2 s + 1) / 65535.
-
-        Raises:
-          AudioError: If the file is missing, empty, not an audio file, truncated (in formats that
-            allow detection), its format changes or is implausible, or it changes while it is read.
-        """
+        """Yield float32 [up to `BLOCK_SAMPLES`, channels]; 16-bit s becomes (2 s + 1) / 65535."""
         self.stamp = _stamp_of(self._path)
         try:
             with open(self._path, "rb") as file:
@@ -154,13 +141,7 @@ def _stamp_of(path: Path) -> Stamp:
 
 
 def missing_samples(file: soundfile.SoundFile, there: int, chunk: AudioChunk) -> int:
-    """Return how many samples per channel a header announces beyond the `there` that were read.
-
-    Args:
-      file: the decoder, after the last sample.
-      there: number of samples per channel that were read.
-      chunk: the audio chunk of the file, or one of zeros.
-    """
+    """Return how many samples per channel a header announces beyond the `there` that were read."""
     if chunk.held < chunk.promised < UNKNOWN_BYTES and there:
         return math.ceil((chunk.promised - chunk.held) * there / chunk.held)
     least = 0 if file.subtype.startswith(EXACT) else DECODER_SAMPLES

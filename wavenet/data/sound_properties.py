@@ -17,10 +17,7 @@ OFFSET_SAMPLES = 1000  # of fewer samples, a mean may well be that of a sound
 
 
 class Mixdown:
-    """A mono mix, computed block by block, that detects channels that cancel each other.
-
-    If one channel is the negative of another, their mean is silent although neither channel is.
-    """
+    """A mono mix, block by block, that detects channels that cancel, as one and its negative do."""
 
     def __init__(self, channels: int) -> None:
         self._powers, self._mixed = np.zeros(channels), 0.0
@@ -61,11 +58,6 @@ def offset_of(total: float, power: float, samples: int) -> float:
     in levels: with a mean of half the RMS of speech, a vocoder's output below 50 Hz is 12 dB weaker
     than all of it, with a tenth 25 dB, as in many recordings. A mean that is smaller than that is
     left, so that faultless recordings are not changed.
-
-    Args:
-      total: sum of the samples.
-      power: sum of the squares of the samples.
-      samples: number of samples.
     """
     if samples < OFFSET_SAMPLES:
         return 0.0
@@ -87,12 +79,8 @@ class SoundProperties:
     """Properties of a decoded file.
 
     Attributes:
-      samples: number of samples per channel.
-      sample_rate_hz: stored sample rate in Hz.
-      channels: stored number of channels.
       clipped_share: share of samples, over all channels, at full scale, in [0, 1].
       cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
-      loudest: index of the loudest channel.
       missing_samples: number of samples per channel that are announced by the header but missing.
       unread_bytes: number of unread bytes after the end of the audio according to the header.
       endless: whether the header says that the length of the audio is unknown.
@@ -150,16 +138,7 @@ class Sound(SoundProperties):
 
 
 def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -> SoundProperties:
-    """Read a file once and return its properties.
-
-    Args:
-      path: the audio file.
-      take: function that is called with the mean of the channels of each block, float32 [samples],
-        as it is stored: with its offset.
-
-    Raises:
-      AudioError: If the file cannot be read, has no samples, or contains non-finite samples.
-    """
+    """Return a file's properties; `take` gets each block's mean of channels, with its offset."""
     read = SoundFile(path)
     mixed, at_full_scale, total = None, 0, 0
     for block in read.blocks():
@@ -192,11 +171,7 @@ def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -
 
 
 def mono_blocks(path: Path, found: SoundProperties) -> Iterator[np.ndarray]:
-    """Yield the mono mix of a file with known properties in blocks, float32 [samples].
-
-    Raises:
-      AudioError: If the file can no longer be read, or has changed in the meantime.
-    """
+    """Yield the mono mix of a file with known properties in blocks, float32 [samples]."""
     read, mixed = SoundFile(path), Mixdown(found.channels)
     read.check_unchanged(found.stamp)
     for block in read.blocks():

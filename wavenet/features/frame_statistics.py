@@ -18,13 +18,7 @@ ROUNDING = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class FrameStatistics:
-    """Statistics over all bands of the mel frames that a model was trained on (`above_silence`).
-
-    Attributes:
-      high: maximum value; the minimum is 0, in silence.
-      mean: mean of all values.
-      deviation: standard deviation of all values.
-    """
+    """Statistics over all bands of a model's training frames (`above_silence`), at least 0."""
 
     high: float
     mean: float

@@ -12,11 +12,7 @@ class FramesInPieces:
     """Frames [frames, channels] that are computed while they are read by slicing.
 
     Only the latest frames are kept in memory. Reading an earlier frame starts the computation again
-    from the beginning.
-
-    Attributes:
-      shape: number of frames and number of channels.
-      gain_db: gain in dB that is undone in waveforms generated from the frames.
+    from the beginning. `gain_db` is undone in waveforms generated from the frames.
     """
 
     ndim = 2
@@ -34,11 +30,7 @@ class FramesInPieces:
         return self.shape[0]
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """Return the frames in a slice, float32 [frames, channels].
-
-        Raises:
-          ValueError: If the slice has a step other than 1.
-        """
+        """Return the frames in a slice, float32 [frames, channels]."""
         start, stop, step = part.indices(len(self))
         if step != 1:
             raise ValueError(f"`part` must be a slice of step 1, got {part}.")
@@ -57,7 +49,6 @@ class FramesInPieces:
         self._held, self._first = np.zeros((0, self.shape[1]), np.float32), 0
 
     def _read(self, start: int) -> None:
-        """Append the next piece, and drop frames more than `KEPT_FRAMES` before `start`."""
         surplus = max(0, min(start - KEPT_FRAMES - self._first, len(self._held)))
         self._held = np.concatenate([self._held[surplus:], next(self._coming)])
         self._first += surplus

@@ -49,11 +49,7 @@ def hann_window(window_samples: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def mel_filters(convention: MelConvention) -> np.ndarray:
-    """Return the triangular filters as a read-only array, float32 [fft_size / 2 + 1, bands].
-
-    Raises:
-      UserError: If a filter lies between two FFT bins, so that its band would always be empty.
-    """
+    """Return the triangular filters as a read-only array, float32 [fft_size / 2 + 1, bands]."""
     low_mel, high_mel = hz_to_mel(
         np.array([convention.low_hz, convention.top_hz]), convention.scale
     )
@@ -84,7 +80,6 @@ def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
 def _pad_blocks(
     blocks: Iterator[np.ndarray], samples: int, convention: MelConvention
 ) -> Iterator[np.ndarray]:
-    """Yield the blocks with padding before and after; `samples` is the blocks' total length."""
     left = convention.window_samples // 2 - convention.hop_samples // 2
     frames = num_frames(samples, convention.hop_samples)
     length = (frames - 1) * convention.hop_samples + convention.window_samples
@@ -113,13 +108,7 @@ def _pad_blocks(
 def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarray:
     """Return the log-mel spectrogram of a waveform, float32 [ceil(samples / hop_samples), bands].
 
-    Args:
-      waveform: float [samples] in [-1, 1] at `convention.sample_rate_hz`, at least one sample.
-      convention: the definition of the spectrogram.
-
-    Raises:
-      ValueError: If the waveform is empty or not one-dimensional.
-      UserError: If the waveform has one sample and the padding is "reflect".
+    The waveform is float [samples] in [-1, 1] at `convention.sample_rate_hz`.
     """
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:
@@ -130,13 +119,7 @@ def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarr
 def mel_pieces(
     blocks: Iterator[np.ndarray], samples: int, convention: MelConvention
 ) -> Iterator[np.ndarray]:
-    """Yield the frames of `mel_spectrogram` in pieces, float32 [up to `FRAMES_AT_ONCE`, bands].
-
-    Args:
-      blocks: consecutive pieces of the waveform, float32 [any number of samples] each.
-      samples: total number of samples in the blocks, at least one.
-      convention: the definition of the spectrogram.
-    """
+    """Yield the frames of `mel_spectrogram` in pieces, float32 [up to `FRAMES_AT_ONCE`, bands]."""
     hop, left = convention.hop_samples, num_frames(samples, convention.hop_samples)
     held = np.zeros(0, np.float32)
     for block in _pad_blocks(blocks, samples, convention):
@@ -170,7 +153,6 @@ def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _sparse_filters(convention: MelConvention) -> Any:
-    """Return the filters as a sparse matrix, float64 [bands, bins]."""
     import scipy.sparse
 
     return scipy.sparse.csr_array(mel_filters(convention).T.astype(np.float64))
@@ -182,8 +164,5 @@ def mel_of(above: np.ndarray, convention: MelConvention) -> np.ndarray:
 
 
 def above_silence(mel: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return 1 - mel / silence, float32: 0 in digital silence and 1 at a band magnitude of one.
-
-    Networks read these values, for which zero padding represents silence.
-    """
+    """Return 1 - mel / silence, float32, which networks read: 0 in silence, 1 at magnitude 1."""
     return (1.0 - mel / convention.silence).astype(np.float32)

@@ -36,16 +36,10 @@ def griffin_lim(
     Args:
       mel_frames: [frames, bands] from `mel_spectrogram`; values at the convention's floor are
         silence. The memory needed is 250 MB per minute of audio at 16 kHz.
-      convention: the definition of the frames.
       num_samples: length of the waveform in samples, in ((frames - 1) hop, frames hop].
-      iterations: number of iterations; 0 leaves the phases random.
-      seed: random seed of the initial phases.
       refit: in each iteration, replace |s| by |t_n| after a few updates that fit it to the mel
         frames, instead of keeping the estimated magnitudes. This is no longer Griffin-Lim, but
         clearly better.
-
-    Raises:
-      ValueError: If the frames have the wrong shape or are not finite, or a number is out of range.
     """
     frames = _check_mel(mel_frames, convention, num_samples)
     bands = _bands(frames, convention)
@@ -99,7 +93,6 @@ def _check_mel(mel_frames: np.ndarray, convention: MelConvention, num_samples: i
 
 
 def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return the band magnitudes of log-mel frames, 0 at the floor."""
     bands = np.exp(frames) if convention.log == "natural" else 10.0**frames
     return np.where(bands <= convention.floor * (1.0 + 1e-5), 0.0, bands)
 
@@ -107,7 +100,6 @@ def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
 def _towards(
     magnitudes: np.ndarray, bands: np.ndarray, convention: MelConvention, updates: int
 ) -> np.ndarray:
-    """Return the magnitudes after multiplicative updates that fit them to `bands`."""
     M = scipy.sparse.csr_array(mel_filters(convention).astype(np.float64))  # two bands per bin
     a = magnitudes.astype(np.float64)
     for _ in range(updates):
@@ -131,7 +123,6 @@ class _Grid:
         self.weight = self._overlap_add(np.tile(self.window**2, (self.frames, 1)))
 
     def spectrum(self, sound: np.ndarray) -> np.ndarray:
-        """Return the STFT of a waveform, complex64 [frames, bins]."""
         hop, window = self.convention.hop_samples, self.convention.window_samples
         length = (self.frames - 1) * hop + window
         around = (self.first, max(0, length - self.first - len(sound)))
@@ -141,16 +132,12 @@ class _Grid:
         return scipy.fft.rfft(segments * self.window, n=self.convention.fft_size, axis=-1)
 
     def sound(self, spectrum: np.ndarray) -> np.ndarray:
-        """Return the waveform whose STFT is closest to `spectrum`, float32 [num_samples].
-
-        This is equation 6 of Griffin and Lim.
-        """
+        """Return the waveform whose STFT is closest to `spectrum` (Griffin and Lim, equation 6)."""
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size, axis=-1)
         segments = segments[:, : self.convention.window_samples] * self.window
         return self._overlap_add(segments) / np.maximum(self.weight, np.float32(TINY))
 
     def _overlap_add(self, segments: np.ndarray) -> np.ndarray:
-        """Overlap-add the segments and cut the result to the waveform, [num_samples]."""
         sums = overlap_added(segments, self.convention.hop_samples)
         return sums[self.first : self.first + self.num_samples]
 

@@ -30,10 +30,6 @@ def fundamental_frequency(
 
     Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`. F0 is
     estimated by WORLD (Morise et al., IEICE 2016) through pyworld.
-
-    Raises:
-      UserError: If pyworld, which the extra `quality` installs, is missing.
-      ValueError: If the waveform is empty or not one-dimensional.
     """
     hop_samples = convention.hop_samples
     x = np.asarray(waveform, np.float64)

@@ -120,7 +120,6 @@ def _plcmos_network() -> Any:
 
 
 def _ready(sound: np.ndarray, sample_rate_hz: int) -> np.ndarray | None:
-    """Return the sound at 16 kHz, clipped to [-1, 1]; None if it is too short."""
     sound = check_waveform("sound", sound)
     if len(sound) < SHORTEST_SECONDS * sample_rate_hz:
         return None

@@ -62,7 +62,6 @@ def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def _pesq_of_piece(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """Return the MOS-LQO of at most ten seconds at 16 kHz; nan if PESQ is undefined."""
     if len(recorded) < PESQ_RATE_HZ // 4 or is_silent(recorded):
         return math.nan
     score = math.nan if is_silent(sound) else _p862(sound, recorded)

@@ -37,7 +37,6 @@ def voicing_error(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
 
 
 def _cents_apart(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> np.ndarray:
-    """Return 1,200 log2 of the F0 ratio for the frames that are voiced in both."""
     both = (f0_hz > 0.0) & (recorded_f0_hz > 0.0)
     octaves = np.log2(np.asarray(f0_hz, np.float64)[both] / recorded_f0_hz[both])
     return octaves * CENTS_PER_OCTAVE

@@ -29,10 +29,6 @@ def measure(
     dnsmos_p808, plcmos; each is a function in this package. Measures that need a missing package
     are left out (`optional_packages.left_out`). F0 is estimated by WORLD's DIO with StoneMask, at
     the mel's hop length, from 60 to 600 Hz.
-
-    Raises:
-      ValueError: If a waveform has the wrong shape or is not finite, or the mel's sample rate
-        differs.
     """
     if mel.sample_rate_hz != sample_rate_hz:
         raise ValueError(f"`mel` must be at {sample_rate_hz} Hz, got {mel.sample_rate_hz} Hz.")

@@ -33,11 +33,8 @@ def residual_kurtosis(
     is nan if no voiced frame has its complete window within the sound.
 
     Args:
-      sound: float [samples].
       f0_hz: F0 of the recording, [frames], 0 if unvoiced, so that all sounds are measured on the
         same frames; frame f is centred on sample f * hop_samples + hop_samples / 2.
-      sample_rate_hz: sample rate of the sound in Hz.
-      hop_samples: hop length of `f0_hz`, in samples of the sound.
     """
     x = audio.resample(check_waveform("sound", sound), sample_rate_hz, RATE_HZ).astype(np.float64)
     frames = np.flatnonzero(np.asarray(f0_hz) > 0.0)

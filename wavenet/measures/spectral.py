@@ -16,10 +16,7 @@ LOUDEST = 2.0  # ratio of norms above which the sound's norm replaces the record
 
 
 def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvention) -> float:
-    """Return the root mean square difference of log-mel spectrograms, in dB; 0 is best.
-
-    Bands quieter than the convention's floor count as the floor.
-    """
+    """Return the RMS difference of log-mel spectrograms, above the floor, in dB; 0 is best."""
     sound, recorded = pair_waveforms(sound, recorded)
     difference = mel_spectrogram(sound, mel) - mel_spectrogram(recorded, mel)
     db_per_unit = DB_PER_NAT if mel.log == "natural" else 20.0

@@ -8,11 +8,7 @@ SILENCE_DB = -90.0  # peak level in dB of full scale, about one 16-bit step
 
 
 def pair_waveforms(sound: np.ndarray, recorded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both waveforms as float32 [samples], cut to the length of the shorter one.
-
-    Raises:
-      ValueError: If a waveform is empty, not one-dimensional or not finite.
-    """
+    """Return both waveforms as float32 [samples], cut to the length of the shorter one."""
     sound, recorded = check_waveform("sound", sound), check_waveform("recorded", recorded)
     length = min(len(sound), len(recorded))
     return sound[:length], recorded[:length]

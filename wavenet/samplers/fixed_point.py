@@ -29,14 +29,7 @@ class PassState(NamedTuple):
 
 
 class BlockPass:
-    """One pass over a block of samples with a network's current weights.
-
-    Args:
-      network: a network without context stack and `prediction_windows`.
-
-    Raises:
-      ValueError: If the network has either.
-    """
+    """One pass of a network, without context stack and `prediction_windows`, over a block."""
 
     def __init__(self, network: Network) -> None:
         config = network.config
@@ -85,13 +78,9 @@ class BlockPass:
     def after(
         self, read: PassState, levels: tf.Tensor, samples: tf.Tensor | None = None
     ) -> PassState:
-        """Return the state after the first `samples` samples of a block.
+        """Return the state after the first `samples` samples of a block, int32 [batch], or all.
 
-        Args:
-          read: the second result of the pass over the block.
-          levels: int32 [batch, time]; among the first `samples`, only those in the last bunch may
-            differ from the levels of the pass.
-          samples: int32 [batch], whole bunches; None: the whole block.
+        Only levels in the last bunch may differ from those of the pass `read`.
         """
         if samples is None:
             samples = tf.fill(tf.shape(levels)[:1], tf.shape(levels)[1])

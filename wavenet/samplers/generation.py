@@ -39,19 +39,11 @@ def stream(
     """Return an iterator over the levels of `generate` in chunks [batch, up to chunk_samples].
 
     Args:
-      network: the network, used with its current weights.
-      request: the waveforms to generate.
       backend: "numba" runs on the CPU; "xla" runs on TensorFlow's device; "fixed-point" runs there
         in passes over many samples; "auto" and "cached" choose "numba", or "xla" if there is an
         accelerator or no Numba implementation for network and distribution. Any other sampler of
         `onepass.samplers`, such as "naive", yields the whole waveform as one chunk.
       chunk_samples: length of a chunk, in samples; a context stack's block size takes precedence.
-      count: records the passes of "fixed-point".
-
-    Raises:
-      UserError: If the backend is unknown.
-      ValueError: If "numba" does not support the network, the prime is not a multiple of the
-        network's block, or the frames do not cover the waveforms.
     """
     symbols, start = autoregressive(network).symbol_network, primed_samples(request)
     if start % symbols.block:
@@ -79,12 +71,7 @@ def stream(
 
 
 def sampler_of(network: Network, backend: str) -> Any:
-    """Return a backend's chunked sampler, or None if it can only generate whole waveforms.
-
-    Raises:
-      UserError: If the backend is unknown.
-      ValueError: If the backend is "numba" and has no implementation of the network.
-    """
+    """Return a backend's chunked sampler, or None if it can only generate whole waveforms."""
     known = methods_of(network, network.likelihood)
     if backend not in known:
         raise UserError(f"`method` must be one of {', '.join(known)}, got {backend!r}.")
@@ -95,11 +82,7 @@ def sampler_of(network: Network, backend: str) -> Any:
 
 
 def condition_of(network: Network, request: Request) -> np.ndarray | None:
-    """Return the condition of prime and waveforms, [batch, time, channels], or None.
-
-    Raises:
-      ValueError: If the frames do not cover prime and waveforms.
-    """
+    """Return the condition of prime and waveforms, [batch, time, channels], or None."""
     total = primed_samples(request) + request.num_samples
     condition = network.condition(request.frames, request.speaker, total)
     if condition is not None and condition.shape[1] < total:
@@ -113,7 +96,6 @@ def primed_samples(request: Request) -> int:
 
 
 def _whole(network: Network, request: Request, method: str) -> np.ndarray:
-    """Return the levels of whole waveforms, drawn by a sampler that works for any model."""
     start, rows, total = primed_samples(request), request.rows, request.num_samples
     noise, prompt = network.likelihood.noise(request.seed, rows, 0, start + total), None
     condition = condition_of(network, request)

@@ -24,17 +24,12 @@ class SpeculativeSampler:
     """A sampler that verifies blocks proposed by a draft, with the current weights of both.
 
     Args:
-      network: a network without context stack and `prediction_windows`.
       draft: a `Draft` that also has `block_samples` and `conditions(request, length)`, which yields
         the draft's condition for every block.
       acceptance: "coupling" draws the same waveform as the other samplers; "rejection" draws a
         different waveform from the same distribution in fewer passes.
       block_samples: samples per proposal, rounded up to a multiple of the network's bunch and the
         draft's block.
-
-    Raises:
-      UserError: If `acceptance` is unknown.
-      ValueError: If the network has a context stack or `prediction_windows`.
     """
 
     def __init__(
@@ -53,15 +48,7 @@ class SpeculativeSampler:
         self._block = tf.function(self.block, jit_compile=True, autograph=False)
 
     def stream(self, request: Request, count: PassCount) -> Iterator[np.ndarray]:
-        """Yield the levels of the waveforms block by block, int32 [batch, up to block_samples].
-
-        Args:
-          request: the waveforms to generate, without a prime; rejection requires temperature 1.
-          count: records the passes.
-
-        Raises:
-          UserError: If the request has a prime, or a temperature other than 1 for rejection.
-        """
+        """Yield the levels of the waveforms block by block, int32 [batch, up to block_samples]."""
         by_rejection = self._acceptance == "rejection"
         if request.prime is not None:
             raise UserError("`prefix` must be None for drafts.")

@@ -34,9 +34,6 @@ class SoundSymbols:
     """An audio network as a causal network over levels, int32 [batch, time].
 
     Attributes:
-      network: the audio network.
-      inputs: spec of the network's inputs, [batch, time].
-      condition: spec of the condition, [batch, time, channels]; None if unconditional.
       block: samples per block; primes and chunks consist of whole blocks.
       longest: maximum number of samples per chunk; None: unlimited.
       reach: number of past samples that a sample depends on; None: all of them.
@@ -75,11 +72,7 @@ class SoundSymbols:
         return tf.cast(self.network.inputs(symbols), self.inputs.dtype)
 
     def given(self, condition: tf.Tensor | None, like: Any = None) -> tf.Tensor | None:
-        """Return the condition in the network's type, or None for an unconditional network.
-
-        Raises:
-          ValueError: If the condition is missing.
-        """
+        """Return the condition in the network's type, or None for an unconditional network."""
         del like
         if self.condition is None:
             return None

@@ -44,11 +44,8 @@ class BunchStep(LayerStep):
         The contribution is [batch, B * 2 head_channels] for a bunch of B samples.
 
         Args:
-          number: index of the bunch since the start of the waveform.
-          time: index of the bunch's first sample in the chunk.
           end: row of the buffers after the newest sample.
           buffers: past samples, residuals and scaled samples, [rows, batch] each.
-          queues: past inputs of the layers, [slots, batch, residual].
           gates: the bunch's `gate_offsets`, [batch, layers, 2 gate].
         """
         _, residual, scaled = buffers
@@ -162,11 +159,7 @@ class VocoderSampler(ChunkSampler):
     def chunk(
         self, state: VocoderState, condition: tf.Tensor, noise: tf.Tensor, temperature: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, VocoderState]:
-        """Draw a chunk bunch by bunch; return levels, parameters and the next state.
-
-        Raises:
-          ValueError: If the number of samples is not a multiple of the bunch.
-        """
+        """Draw a chunk bunch by bunch; return levels, parameters and the next state."""
         network, bunch = self.network, self.network.config.bunch_samples
         rows, time = noise.shape[0], noise.shape[1]
         if time % bunch:
@@ -217,10 +210,7 @@ class VocoderSampler(ChunkSampler):
     def prime_state(
         self, state: VocoderState, condition: tf.Tensor, levels: tf.Tensor
     ) -> VocoderState:
-        """Return the state after the first levels, int32 [batch, time], by one pass of the network.
-
-        `state` must be the initial state.
-        """
+        """Return the initial `state` after levels int32 [batch, time], by one network pass."""
         network = self.network
         inputs = tf.cast(network.inputs(levels), network.front_dtype)
         made = network.split(tf.cast(condition, network.front_dtype))

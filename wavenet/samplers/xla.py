@@ -57,11 +57,7 @@ class XlaSampler(ChunkSampler):
         noise: tf.Tensor,
         temperature: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, SamplerState]:
-        """Draw a chunk sample by sample; return levels, parameters and the next state.
-
-        Raises:
-          ValueError: If the network has a context stack and the chunk is not one of its blocks.
-        """
+        """Draw a chunk sample by sample; return levels, parameters and the next state."""
         step = Step(self.network, self.rings)
         rows, time = noise.shape[0], noise.shape[1]
         batch = tf.shape(noise)[0] if rows is None else rows
@@ -104,10 +100,7 @@ class XlaSampler(ChunkSampler):
     def prime_state(
         self, state: SamplerState, condition: tf.Tensor | None, levels: tf.Tensor
     ) -> SamplerState:
-        """Return the state after the first levels, int32 [batch, time], by one pass of the network.
-
-        `state` must be the initial state.
-        """
+        """Return the initial `state` after levels int32 [batch, time], by one network pass."""
         inputs = self.network.inputs(levels)
         hiddens = self.network.run_layers(inputs, condition)[1]
         queues, past = self.rings.fill(hiddens), self.network.past_of(inputs)

@@ -62,7 +62,6 @@ def _last_sample(source: Source, stream: range, head: bytes) -> int:
 
 
 def _end_of_frame(data: bytes, fixed: int) -> int:
-    """Return the sample number at the end of the frame in `data`; 0 if there is no frame."""
     if len(data) < 16 or data[1] & 0xFE != 0xF8 or data[3] & 1:
         return 0
     size, rate = data[2] >> 4, data[2] & 15

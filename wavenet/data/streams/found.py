@@ -19,7 +19,6 @@ class Found(NamedTuple):
       streams: for each stream, the pieces of a file that can be decoded; empty if the file can
         be decoded as it is.
       samples: number of samples per channel in each stream; 0 if not counted.
-      chunk: the only audio chunk, if the file is a WAV or AIFF file.
       endless: whether a header says that the length of the audio is unknown, so that the file may
         still be being written.
     """

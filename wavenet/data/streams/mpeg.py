@@ -30,8 +30,6 @@ class Frame(NamedTuple):
     """A frame of MPEG audio.
 
     Attributes:
-      length: size in bytes.
-      samples: number of samples per channel.
       sort: version, layer, sample rate, and whether it is mono; constant within a stream.
       counted: number of frames in the encoder's header, if the frame contains such a header instead
         of audio; 0: the header contains no number; None: the frame contains audio.
@@ -50,10 +48,7 @@ class Stream:
     Attributes:
       head: byte range of the frame with the encoder's header, or None.
       counted: number of audio frames according to the encoder's header.
-      sort: the `sort` of all frames.
-      samples: number of samples per channel in a frame.
       pieces: byte ranges of the audio frames.
-      frames: number of audio frames.
       first: first 4 bytes of the first audio frame.
       rates: bit rate indices of the frames.
     """
@@ -84,10 +79,7 @@ class Stream:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether a decoder reads all frames.
-
-        They are one piece, and have a constant bit rate without a header, or a header counts them.
-        """
+        """Return whether a decoder reads all frames: one piece, one rate or counted in a header."""
         constant = self.head is None and len(self.rates) == 1
         return len(self.pieces) == 1 and (constant or self.is_counted)
 
@@ -120,7 +112,6 @@ def streams(source: Source, start: int) -> list[Stream]:
 
 
 def _frame(data: bytes) -> Frame | None:
-    """Parse the frame that begins with `data`; return None if it is not a frame."""
     if len(data) < 4 or data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
         return None
     version, layer = (data[1] >> 3) & 3, 4 - ((data[1] >> 1) & 3)
@@ -139,11 +130,7 @@ def _frame(data: bytes) -> Frame | None:
 
 
 def _certain_frame(data: bytes) -> Frame:
-    """Parse the frame that begins with `data`.
-
-    Raises:
-      ValueError: If it is not a frame.
-    """
+    """Parse the frame that begins with `data`; raise ValueError if it is not a frame."""
     if (frame := _frame(data)) is None:
         raise ValueError(f"`data` must begin with the header of a frame, got {data[:4].hex()}.")
     return frame
@@ -162,12 +149,10 @@ def _count_frames(data: bytes, kind: int, layer: int, mono: bool) -> int | None:
 
 
 def _side_bytes(kind: int, mono: bool) -> int:
-    """Return the number of bytes of side information between a frame's header and its data."""
     return (17 if mono else 32) if kind == 1 else (9 if mono else 17)
 
 
 def _next(source: Source, start: int) -> int:
-    """Return the position of the next frame for which `_is_certain` holds, or -1."""
     while 0 <= start < source.size:
         if _is_certain(source, start):
             return start
@@ -176,7 +161,6 @@ def _next(source: Source, start: int) -> int:
 
 
 def _is_certain(source: Source, place: int) -> bool:
-    """Return whether `CERTAIN_FRAMES` frames of one `sort` follow, or fewer before the end."""
     sort = None
     for number in range(CERTAIN_FRAMES):
         data = source.at(place, HEADER_BYTES)
@@ -190,7 +174,6 @@ def _is_certain(source: Source, place: int) -> bool:
 
 
 def _counting(first: bytes, frames: int) -> bytes:
-    """Return a frame with a `Xing` header for `frames` frames of the same sort as `first`."""
     plain = bytes([first[0], first[1] | 1, (first[2] & 0x0D) | 0x90, first[3]])
     length, _, (version, _, _, mono), _ = _certain_frame(plain)
     start = plain + bytes(_side_bytes(_VERSIONS[version], mono))

@@ -72,7 +72,6 @@ class Pieces(io.RawIOBase):
         return filled
 
     def _here(self, count: int) -> bytes:
-        """Return up to `count` bytes from the piece at the current position."""
         number = bisect.bisect_right(self._starts, self._place) - 1
         piece, inside = self._pieces[number], self._place - self._starts[number]
         count = min(count, len(piece) - inside)

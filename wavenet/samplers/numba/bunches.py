@@ -47,7 +47,6 @@ class BunchArrays(NamedTuple):
 
 @compiled
 def _make_room(plan: np.record, history: np.ndarray, sample: int) -> None:
-    """Move the newest samples to the beginning of each row if the rows are full."""
     if sample and sample % ROOM == 0:
         for kind in range(3):
             for row in range(plan.rows):
@@ -59,7 +58,6 @@ def _make_room(plan: np.record, history: np.ndarray, sample: int) -> None:
 def _read_past(
     plan: np.record, arrays: BunchArrays, chunk: Chunk, step: int, place: int, width: int
 ) -> None:
-    """Copy `width` past residuals and scaled samples, and the pitch taps, to `inputs`."""
     inputs, history = arrays.inputs, arrays.history
     for row in range(plan.rows):
         for j in range(width):

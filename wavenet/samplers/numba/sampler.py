@@ -26,12 +26,7 @@ _TRIAL_STEPS = 32
 
 
 class CompiledSampler(abc.ABC):
-    """Base class of the Numba samplers.
-
-    Args:
-      program: the network's compiled loop, with a copy of its current weights.
-      threads: number of CPU cores to use; None: all cores that are available to the process.
-    """
+    """Base class of the Numba samplers, on `threads` cores, or all that the process may use."""
 
     found = "parameters"  # the second result of `generate_chunk`
 
@@ -56,7 +51,6 @@ class CompiledSampler(abc.ABC):
         return state
 
     def _try_out(self, state: GenerationState) -> None:
-        """Measure the speed with one and two threads, on silence, until the pace is settled."""
         samples = _TRIAL_STEPS * self.program.bunch
         silence = np.zeros([state.batch, samples, self._config.gate_inputs], np.float32)
         conditions = self._given_conditions(silence)
@@ -74,15 +68,9 @@ class CompiledSampler(abc.ABC):
     ) -> tuple[np.ndarray, np.ndarray, GenerationState]:
         """Draw the next levels, int32 [batch, time]; return them, their parameters, and the state.
 
-        Args:
-          state: the state from `initial_state`, `prime` or the previous chunk; it is consumed.
-          condition: the condition of these samples, [batch, time, channels], or None.
-          noise: the noise of these samples, float32 [batch, time, noise_channels]. The time must be
-            `context_block_samples` with a context stack, and a multiple of the bunch for a vocoder.
-          temperature: 1 samples the model; lower values are closer to its mode.
-
-        Raises:
-          ValueError: If a shape does not fit the network or the state, or the state was consumed.
+        The given state is consumed. The condition is [batch, time, channels], the noise float32
+        [batch, time, noise_channels]; the time must be `context_block_samples` with a context
+        stack, and a multiple of the bunch for a vocoder.
         """
         noise = as_compiled(noise, np.float32)
         check_shape("noise", noise, (state.batch, None, self._likelihood.noise_channels))
@@ -93,14 +81,7 @@ class CompiledSampler(abc.ABC):
     def conditionals(
         self, state: GenerationState, condition: np.ndarray | None, levels: np.ndarray
     ) -> tuple[np.ndarray, GenerationState]:
-        """Return the parameters at the given levels, and the next state.
-
-        This runs the same steps as `generate_chunk`, with the given `levels`, int32 [batch, time],
-        instead of drawn ones. The parameters are float32 [batch, time, parameters].
-
-        Raises:
-          ValueError: If a shape does not fit, a level is out of range, or the state was consumed.
-        """
+        """Return the parameters of `generate_chunk` at given levels, and the next state."""
         levels = as_compiled(levels, np.int32)
         check_shape("levels", levels, (state.batch, None))
         self._check_range(levels)
@@ -133,7 +114,6 @@ class CompiledSampler(abc.ABC):
         given: bool,
         temperature: float,
     ) -> tuple[np.ndarray, GenerationState]:
-        """Return the parameters of a chunk and the next state; draw the levels unless `given`."""
         conditions = self._conditions(state, condition, levels.shape[1])
         parameters = state.run(conditions, noise, levels, given, temperature)
         return parameters, state.after(levels.shape[1], self._blocks_after(state.blocks, levels))
@@ -149,7 +129,6 @@ class CompiledSampler(abc.ABC):
         """Return the condition of every step, from the condition of every sample."""
 
     def _blocks_after(self, blocks: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        """Return the past blocks that a context stack reads, after appending these levels."""
         return blocks
 
     def _check_range(self, levels: np.ndarray) -> None:
@@ -183,7 +162,6 @@ class NumbaSampler(CompiledSampler):
     def _with_context(
         self, state: GenerationState, condition: np.ndarray | None, time: int
     ) -> np.ndarray:
-        """Return condition and context concatenated, float32 [batch, time, channels]."""
         parts = [] if condition is None else [np.asarray(condition).astype(np.float32)]
         stack = self.network.context_stack
         if stack is not None:
@@ -282,11 +260,7 @@ def check_known(network: Network) -> None:
 
 
 def sampler_for(network: Network, threads: int | None = None) -> NumbaSampler | NumbaVocoderSampler:
-    """Return a Numba sampler with a network's current weights.
-
-    Raises:
-      ValueError: If there is no Numba sampler for the network.
-    """
+    """Return a Numba sampler with a network's current weights; ValueError if there is none."""
     check_known(network)
     make = SPECIALISED[type(network), type(network.likelihood)]
     return make(network, threads)

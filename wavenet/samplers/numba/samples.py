@@ -91,11 +91,7 @@ def finish(plan: np.record, arrays: Arrays, chunk: Chunk, step: int) -> None:
 
 @entry
 def run_samples(plan: np.record, arrays: Arrays, chunk: Chunk, alone: bool) -> None:
-    """Run a chunk's steps, one sample each.
-
-    With `alone`, this thread runs the asides as well. Otherwise another thread must run `run_aside`
-    concurrently with the same arguments, and both counters must be zero at the start.
-    """
+    """Run a chunk's steps, one sample each; `alone` is as in `bunches.run_bunches`."""
     steps = chunk.levels.shape[1]
     begin(plan, chunk, steps)
     for step in range(steps):

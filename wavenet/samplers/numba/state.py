@@ -117,11 +117,7 @@ class GenerationState:
     used_up: bool = False
 
     def copy(self) -> "GenerationState":
-        """Return an independent copy.
-
-        Raises:
-          ValueError: If the state was consumed.
-        """
+        """Return an independent copy; raise ValueError if the state was consumed."""
         self._check_fresh()
         return dataclasses.replace(
             self,
@@ -141,9 +137,6 @@ class GenerationState:
         """Run a chunk of whole steps and return its parameters, float32 [batch, time, parameters].
 
         The `levels`, int32 [batch, time], are read if `given`, else drawn and written.
-
-        Raises:
-          ValueError: If the state was consumed.
         """
         self._check_fresh()
         self.used_up = True

@@ -54,11 +54,7 @@ def _sources() -> str:
 
 
 def plan_type(names: tuple[str, ...] = ()) -> np.dtype:
-    """Return the NumPy type of a plan: a record of sizes and addresses for a group of rows.
-
-    Args:
-      names: names of additional int64 fields for a kind of network.
-    """
+    """Return the NumPy type of a plan: a record of sizes and addresses for a group of rows."""
     numbers = (*_SIZES, *_WEIGHTS, *_BUFFERS, *names, _sources())
     return np.dtype(
         [(name, np.int64) for name in numbers]
@@ -124,7 +120,6 @@ def pack_weights(network: Any, plan_type: np.dtype, sizes: dict, parts: dict) ->
 
 
 def _whole_lines(size: int) -> int:
-    """Round a number of floats up to whole cache lines of 16 floats."""
     return -(-size // 16) * 16
 
 
@@ -192,7 +187,6 @@ def layer_parts(network: Any) -> dict[str, np.ndarray]:
 
 
 def _residual(network: Any, layer: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return a layer's residual kernel and bias; zeros for the last layer, which has none."""
     if layer.residual_kernel is None:
         config = network.config
         channels = config.residual_channels
