@@ -24,13 +24,7 @@ Forecast = Callable[[PixelCNN, tf.Tensor, tf.Tensor, tf.Tensor, Condition], tf.T
 
 
 def autoregressive(density: ImageDensity) -> Autoregressive:
-    """Return a PixelCNN as a model of images int32 [batch, height, width, channels].
-
-    The condition is a dict of the conditioner's inputs, such as {"label": int32 [batch]}.
-
-    Raises:
-      UserError: If the density is a multiscale model, which draws groups of pixels at once.
-    """
+    """Return a PixelCNN as a model of int32 images, with dicts of inputs as conditions."""
     if density.pixelcnn is None:
         raise UserError("Only a PixelCNN draws in raster order; a multiscale model draws groups.")
     config = density.config
@@ -54,10 +48,7 @@ def linear_forecast(
     newer: tf.Tensor,
     condition: Condition,
 ) -> tf.Tensor:
-    """Return the parameters after recomputing only the linear prediction, from the newer pixels.
-
-    The prediction accounts for most of a pixel's dependence on its neighbours at almost no cost.
-    """
+    """Return the parameters with the linear prediction, which matters most, from newer pixels."""
     units = parameters[..., : -levels.shape[-1]]
     return tf.concat([units, network.prediction(newer, condition)], -1)
 
@@ -68,7 +59,6 @@ class PixelSymbols:
     The parameters of a pixel's distribution are its hidden state.
 
     Args:
-      network: the PixelCNN.
       conditioner: encodes conditions given by name; None: conditions are already encoded.
       forecast: predicts the parameters of the next fixed-point pass; None: only the newly sampled
         values are used.
@@ -130,11 +120,7 @@ def context_rows(network: PixelCNN) -> int:
 class PixelDistribution:
     """The distribution of a pixel, as a function of the network's hidden state.
 
-    Args:
-      output: the network's output layers.
-      config: the `OutputConfig`, with the numbers of levels and channels.
-      guidance: guidance weight, for a batch whose second half repeats the first half under the null
-        condition; None: no guidance.
+    With `guidance`, the second half of a batch repeats the first under the null condition.
     """
 
     def __init__(self, output: Output, config: Any, guidance: Any = None) -> None:

@@ -53,7 +53,6 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _teacher_line(spec: dict) -> str:
-    """Return a line of text about a distilled model's teacher, or ""."""
     if "teacher" not in spec:
         return ""
     first = f"- Distilled from `{spec['teacher']}` (weights {spec['teacher_weights']})"
@@ -76,14 +75,12 @@ def _flow_targets(targets: dict) -> str:
 
 
 def _captions_line(spec: dict) -> str:
-    """Return a line of text with example captions; "" for a model without captions."""
     if not spec.get("captions"):
         return ""
     return f"- Captions such as: {'; '.join(spec['captions'])}\n"
 
 
 def _precision(spec: dict) -> str:
-    """Describe the precision of the stored weights, which is float16 in older model folders."""
     if spec.get("stored_dtype", "float16") == "float16":
         return "half precision (float16), rounded: images differ from those of the run"
     return "single precision (float32): images are those of the run"

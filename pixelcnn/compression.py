@@ -117,7 +117,6 @@ class ImageConditionals:
         return made(output, hidden, coding.tolerance, self._mapped, coding.moved)
 
     def _hidden_by_part(self, batch: dict) -> dict:
-        """Return {part: (hidden states, levels)} of all pixels."""
         condition = self.density.conditioner(batch)
         parts = self.density.conditionals(batch["levels"], condition, MODE)
         return {name: (part.hidden, part.levels) for name, part in parts.items()}
@@ -137,7 +136,6 @@ class ImageConditionals:
         return image
 
     def _group(self, read: Read, name: str, groups: list, placed: Condition) -> np.ndarray:
-        """Decode a group of pixels given the groups before it, int32 with the same shape."""
         factor, shape = self._network(name), groups[0].shape
         if name not in self._factors:
             program = tf.function(factor, autograph=False, reduce_retracing=True)
@@ -163,10 +161,6 @@ class ImageConditionals:
         size: int,
         more: tf.Tensor | None = None,
     ) -> np.ndarray:
-        """Decode images [batch, size, size, channels] of a part pixel by pixel.
-
-        `more`, [batch, size, size, channels] or None, is added to the linear prediction.
-        """
         if (name, size) not in self._stepped:
             self._stepped[name, size] = SteppedPixelCNN(network, size, MODE)
         self.steps += size**2
@@ -179,7 +173,6 @@ class ImageConditionals:
         return 0 if model is None else model.sizes.index(int(name.split(".")[0]))
 
     def _network(self, name: str) -> Any:
-        """Return the network of a part, a PixelCNN or a factor."""
         model = self.density.multiscale
         if model is None:
             return self.density.pixelcnn
@@ -274,11 +267,6 @@ class Images(Kind):
         return np.concatenate(parts)
 
     def _rows(self, stored: list, first: int, count: int) -> dict[str, np.ndarray]:
-        """Return the conditioner's inputs for `count` images, starting at `first`.
-
-        Raises:
-          UserError: If a stored condition does not fit the model.
-        """
         values = stored * count if len(stored) == 1 else stored[first : first + count]
         read, size = self._front.condition, self._front.size
         try:
@@ -292,7 +280,6 @@ class Images(Kind):
 
 
 def _store_condition(front: Any, value: Any) -> Any:
-    """Return a condition as stored: the number of a class, a caption, a map as a list, or None."""
     front.condition(value)  # raises an error for an unknown condition
     if value is None:
         return None

@@ -91,11 +91,6 @@ class ImageDensity(tf.Module):
 
         For a base that is a flow, it is the density at the noise that was drawn, which needs no
         inverse of the flow (`ImageFlow.drawn_nats`).
-
-        Args:
-          batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
-          seed: the noise's seed, a key uint32 [2].
-          rows: int32 [batch], the index of each image in the seed's sequence of images.
         """
         model = self.multiscale
         if model is None or not model.has_flow:

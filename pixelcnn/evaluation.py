@@ -77,7 +77,6 @@ def evaluate(model: Trained, dataset: ImageDataset, seed: int = 0) -> dict:
 
 
 def _bits(nats: Nats, batches: tf.data.Dataset, doing: str) -> Parts:
-    """Return {part: bits of every image, [images]}."""
     found: dict[str, list[np.ndarray]] = {}
     with Progress(len(batches), doing, "batch") as progress:
         for batch in batches:
@@ -88,7 +87,6 @@ def _bits(nats: Nats, batches: tf.data.Dataset, doing: str) -> Parts:
 
 
 def _bits_of_others(nats: Nats, dataset: ImageDataset) -> np.ndarray:
-    """Return the bits of every image under other images' conditions, [shuffles, images]."""
     doing = "evaluating with others' conditions"
     ways = [_bits(nats, dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
     return np.array([np.sum(list(parts.values()), axis=0) for parts in ways])
@@ -119,7 +117,6 @@ def _set_label(batch: dict, label: int) -> dict:
 
 
 def _doublings(model: Trained) -> list[int]:
-    """Return the sizes for which all three factors exist."""
     parts = (
         []
         if model.network.multiscale is None
@@ -129,12 +126,7 @@ def _doublings(model: Trained) -> list[int]:
 
 
 def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
-    """Return the bits per dimension of each scale whose parts all exist.
-
-    Args:
-      parts: {part: bits of every image, [images]}.
-      per_pixel: number of values in each image divided by the model's size squared, [images].
-    """
+    """Return each scale's bits per dimension; `per_pixel` is values over the size squared."""
     scales: dict[int, list[np.ndarray]] = {}
     for part, bits in parts.items():
         scales.setdefault(int(part.split(".")[0]), []).append(bits)
@@ -148,7 +140,6 @@ def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
 
 
 def _seconds(model: Trained, dataset: ImageDataset, seed: int) -> float:
-    """Return the mean time per image in seconds, without the first image, which compiles."""
     batch = next(iter(dataset.dev(1)))
     condition = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
     asked = Draw(3, model.front.size, seed, condition)
@@ -160,6 +151,5 @@ def _seconds(model: Trained, dataset: ImageDataset, seed: int) -> float:
 
 
 def _images(dataset: ImageDataset) -> Iterator[np.ndarray]:
-    """Yield the dev images, uint8 or uint16 [height, width, channels]."""
     for batch in dataset.dev():
         yield from batch["levels"].numpy().astype(dtype_of(dataset.config.data.bits))

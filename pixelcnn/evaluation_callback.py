@@ -24,13 +24,8 @@ LARGEST_SHOWN = 64  # maximum side in pixels; larger images take too long to sam
 class EvaluationCallback:
     """A callback that evaluates the averaged weights; its result selects the best checkpoint.
 
-    Args:
-      density: the model.
-      state: the training state, with the averaged weights.
-      dataset: the images, whose dev split is used.
-      folder: folder for the grids of samples.
-      divergences: for distillation, a function from a batch to {part: divergence from the target in
-        nats, float32 [batch]}, which then selects the best checkpoint; None: bits per dimension do.
+    For distillation it is that of `divergences`, from a batch to {part: divergence from the target
+    in nats, float32 [batch]}; otherwise, bits per dimension.
     """
 
     def __init__(
@@ -49,10 +44,7 @@ class EvaluationCallback:
             self._nats["dev_kl_bits_per_dim"] = compiled(divergences)
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Return the bits per dimension on dev, or the divergence in bits per dimension.
-
-        Log them, also part by part, with a grid of samples if the model can sample.
-        """
+        """Log and return bits per dimension or divergence on dev; also log samples if possible."""
         total = math.inf
         with self.state.averaged():
             for name, nats in self._nats.items():
@@ -68,7 +60,6 @@ class EvaluationCallback:
         return total
 
     def _bits(self, nats_of: Callable[[dict], Mapping[str, tf.Tensor]]) -> dict[str, float]:
-        """Return {part: bits per dimension}; `nats_of` returns {part: nats} for a batch."""
         totals: dict[str, float] = {}
         count = 0
         for batch in self.dataset.dev():
@@ -80,11 +71,9 @@ class EvaluationCallback:
         return {part: nats / count / math.log(2.0) for part, nats in totals.items()}
 
     def _can_sample(self) -> bool:
-        """Return whether the model has all its parts and its images are small enough."""
         return self.density.whole and self.density.config.data.size <= LARGEST_SHOWN
 
     def _images(self) -> list[np.ndarray]:
-        """Sample one image for each of the first `SHOWN` conditions in dev."""
         batch = next(iter(self.dataset.dev(SHOWN)))
         given = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
         images = []

@@ -48,7 +48,6 @@ class _Channels(NamedTuple):
     all_: int
 
     def pad_weight(self, weight: np.ndarray, axis: int) -> np.ndarray:
-        """Return the weight extended to all channels, with zeros for other encoders' channels."""
         own, behind = np.split(weight, [self.own], axis)
         sizes = [(0, 0)] * weight.ndim
         sizes[axis] = (self.first, self.all_ - self.first - self.own)
@@ -61,10 +60,6 @@ def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, Trained]:
     A part that was trained more than once is taken from the first run. A run that distilled a base
     into flows counts as having trained only the base; parts that it copied from its teacher are
     used if no other run has them. The architectures of the bases and the dropout rates may differ.
-
-    Raises:
-      UserError: If a run is of a PixelCNN, the runs belong to different models, or their encoders
-        cannot be joined.
     """
     given = [_read(path) for path in (run, *others)]
     for other in given[1:]:
@@ -84,7 +79,6 @@ def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, Trained]:
 
 
 def _read(path: Path) -> _Run:
-    """Read a run or folder with all its parts; missing settings get their defaults."""
     stored, weights, _ = stored_model(shipped.model_folder(path), spec_of)
     model = load(path)
     if model.network.multiscale is None:
@@ -98,7 +92,6 @@ def _read(path: Path) -> _Run:
 
 
 def _divide_parts(given: Sequence[_Run]) -> list[_Run]:
-    """Return the runs from which parts are taken, each with only those parts."""
     own = [(part, n) for n, each in enumerate(given) for part in _own_training(each)]
     kept = [(part, n) for n, each in enumerate(given) for part in each.parts]
     owners = dict(reversed(own + kept))  # a part's first run wins
@@ -109,13 +102,11 @@ def _divide_parts(given: Sequence[_Run]) -> list[_Run]:
 
 
 def _own_training(each: _Run) -> tuple[str, ...]:
-    """Return the parts that a run has trained rather than copied from a teacher."""
     is_flow = "teacher" in each.stored and each.stored["network"]["base_flows"]
     return each.parts[:1] if is_flow else each.parts
 
 
 def _settings(taken: Sequence[_Run], names: Sequence[str], is_base: bool) -> dict[str, Any]:
-    """Return the named settings of the first run with a base, or with a factor; {} without one."""
     for each in taken:
         network = each.stored["network"]
         if any((part == str(network["base_size"])) == is_base for part in each.parts):
@@ -124,7 +115,6 @@ def _settings(taken: Sequence[_Run], names: Sequence[str], is_base: bool) -> dic
 
 
 def _check_alike(first: _Run, other: _Run) -> None:
-    """Raise a UserError if two runs differ in more than their bases and dropout rates."""
     known, network = first.stored["network"], other.stored["network"]
     factor = network["factor"] | {"dropout": known["factor"]["dropout"]}
     network = network | {name: known[name] for name in OF_THE_BASE} | {"factor": factor}
@@ -137,7 +127,6 @@ def _check_alike(first: _Run, other: _Run) -> None:
 
 
 def _own(each: _Run) -> Arrays:
-    """Return the weights of a run's parts by name, without the conditioner's."""
     network = each.stored["network"]
     return {
         name: weight
@@ -147,7 +136,6 @@ def _own(each: _Run) -> Arrays:
 
 
 def _side_by_side(taken: list[_Run]) -> tuple[dict[str, int], Arrays]:
-    """Return the settings of the joined text encoder, and all weights, padded to match it."""
     vectors = _channels([each.stored["conditioning"]["text_channels"] for each in taken])
     maps = _channels([each.stored["conditioning"]["text_map_channels"] for each in taken])
     tables = [each.weights[TABLE] for each in taken]

@@ -32,11 +32,9 @@ class MixturePixels:
     """The mixture distributions of several pixels; channels must be requested in order.
 
     Args:
-      output: the output layer.
       hidden: hidden states [pixels, ...].
       tolerance: relative tolerance of the last layer's outputs; None: no margins.
       mapped: whether the linear prediction reads a condition map computed by a network.
-      moved: function that perturbs the last layer's outputs, or None.
     """
 
     def __init__(

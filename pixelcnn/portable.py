@@ -47,18 +47,10 @@ def export_sampler(
     since a different batch size could change the last bits of sums, and thereby pixels.
 
     Args:
-      folder: folder to write to, which may contain other exported functions.
-      density: the model.
-      size: side of the images in pixels; None: the size in training.
       start_size: side of the images to enlarge (multiscale); None: the base is sampled.
       sampler: name of the sampler; with "fixed-point" the function also returns `passes` int32 [],
         the number of passes of the PixelCNN or of the base.
       guided: whether the function also takes `guidance` [], greater than 0.
-      name: name of the function and of its files.
-      tensor_float_32: whether an accelerator may use TensorFloat32.
-
-    Raises:
-      ValueError: `sampler` is "naive", or `start_size` is given for a PixelCNN.
     """
     size = density.config.data.size if size is None else size
     if sampler == "naive":

@@ -100,7 +100,6 @@ def _check_sampler(density: ImageDensity, sampler: str, batch: int) -> None:
 
 
 def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) -> None:
-    """Raise a UserError if a size, or the shape of an image to enlarge, does not fit the model."""
     sizes = model.sizes
     if size not in sizes:
         raise UserError(f"The model draws {', '.join(map(str, sizes))} pixels a side, not {size}.")
@@ -135,7 +134,7 @@ def check_images(name: str, images: np.ndarray, shape: tuple[int | None, ...], l
     """Raise a ValueError unless images have the expected shape and integers below `levels`.
 
     None in `shape` matches any size of at least 1. Floats are rejected even if they are whole
-    numbers, since they could be images scaled to [0, 1]. Raise UserError where no model can run.
+    numbers, since they could be images scaled to [0, 1].
     """
     check_eager()
     check_unmasked(images, name)

@@ -78,7 +78,6 @@ def evaluate_samples(
 def _classes_and_conditions(
     model: Trained, dev: Any, chosen: np.ndarray, num: int
 ) -> tuple[np.ndarray, list]:
-    """Return the classes of the samples to draw, [num], and the corresponding conditions."""
     if model.config.conditioning.kind == "text":
         rows = np.resize(chosen, num)
         return dev.labels[rows], [dev.captions[row] for row in rows]

@@ -57,7 +57,6 @@ class SteppedPixelCNN:
         return images
 
     def _read_row(self, row: ScanRow, levels: np.ndarray, read: Read) -> None:
-        """Fill the levels of a row, [batch, width, channels], by `read`."""
         network, batch = self.network, len(levels)
         units = network.config.units
         columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
@@ -93,7 +92,6 @@ def _no_pixel(*_: Any) -> NoReturn:
 
 
 def _row_of(condition: Condition, y: int) -> Condition:
-    """Return the condition with its map cut to row y."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, condition.map[:, y : y + 1])

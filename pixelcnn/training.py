@@ -67,11 +67,7 @@ def facts_of(dataset: ImageDataset) -> dict:
 
 
 def config_from(stored: dict) -> AnyTrainConfig:
-    """Return the configuration stored in a config.json.
-
-    Raises:
-      UserError: If an entry is invalid; the message names it.
-    """
+    """Return the configuration stored in a config.json."""
     kind = stored.get("kind")
     if kind not in KINDS:
         raise UserError(f"It holds a {kind}, not a {' or a '.join(KINDS)}.")

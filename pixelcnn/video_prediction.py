@@ -28,18 +28,10 @@ def predict(
     """Yield the frames that follow the given ones, uint8 [size, size, channels] each.
 
     Args:
-      model: a video model.
       frames: the first frames, uint8 [at least `context_frames`, size, size, channels].
       actions: unnormalised actions, float32 [steps, A], starting at the first frame; steps + 1 -
         len(frames) frames are predicted.
       states: unnormalised states at the same steps, float32 [steps, S].
-      seed: random seed, an integer in [0, 2^64).
-      row: index of the video in the seed's sequence of videos.
-      temperature: 1 samples the model; one number, or one per scale.
-
-    Raises:
-      UserError: If the model is not a video model, the numbers of frames, actions or states do not
-        fit it, or a temperature is invalid; raised at the call, before a frame is requested.
     """
     conditioning = model.config.conditioning
     if conditioning.kind != "video" or model.front.statistics is None:

@@ -77,20 +77,13 @@ def crop_images(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
 
 
 def shift_images(images: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
-    """Shift images [batch, height, width, ...] by up to `most` pixels on both axes.
-
-    The shifts are drawn from words [2, batch]. Edge pixels are repeated.
-    """
+    """Shift images [batch, height, width, ...] by `words` [2, batch], with repeated edges."""
     sides = [(0, 0), (most, most), (most, most)] + [(0, 0)] * (images.ndim - 3)
     return crop_images(np.pad(images, sides, mode="edge"), words, images.shape[1])
 
 
 def shard_rows(batch_size: int, shard_index: int, num_shards: int) -> slice:
-    """Return the rows of a batch that belong to a shard.
-
-    Raises:
-      ValueError: If the batch cannot be divided into equal shards, or the index is out of range.
-    """
+    """Return the rows of a batch that belong to a shard."""
     if batch_size % num_shards or not 0 <= shard_index < num_shards:
         raise ValueError(
             f"`batch_size` must be a multiple of `num_shards` {num_shards} and `shard_index` below "
@@ -142,17 +135,8 @@ def square_batch(
 ) -> Arrays:
     """Return rows of batch `step` of random square crops, one per photograph and epoch.
 
-    Args:
-      photographs: uint8 [height, width, channels] each, at least `side` pixels high and wide.
-      seed: seed of the sequence of batches.
-      step: index of the batch.
-      batch_size: number of crops per batch.
-      side: side of a crop in pixels.
-      flip: whether to mirror each crop with probability 1/2.
-      rows: the rows of the batch to return.
-
-    Returns:
-      "levels" int32 [rows, side, side, channels]; "seed" int32 [rows, 2].
+    They are "levels" int32 [rows, side, side, channels], and "seed" int32 [rows, 2]. The
+    photographs are uint8 [height, width, channels], with sides of at least `side`.
     """
     images = list(photographs.values())
     chosen = sampled_examples(seed, step, batch_size, len(images))[rows]
@@ -164,7 +148,6 @@ def square_batch(
 
 
 def _square(photograph: np.ndarray, corner: Sequence, side: int) -> np.ndarray:
-    """Return a square crop of a photograph, with its corner (row, column) drawn from two words."""
     cut = []
     for word, length in zip(corner, photograph.shape[:2], strict=True):
         places = np.uint64(length - side + 1)
@@ -226,10 +209,8 @@ def video_batch(
 def batches_of(stored: Mapping[str, np.ndarray], settings: Mapping) -> Callable[..., Arrays]:
     """Return a function from a step, `shard_index` and `num_shards` to a batch.
 
-    Args:
-      stored: the first argument of the batch function.
-      settings: "kind", which is "images" (`image_batch`), "squares" (`square_batch`) or "video"
-        (`video_batch`), and the other arguments of the batch function except `step` and `rows`.
+    The settings are "kind", which is "images" (`image_batch`), "squares" (`square_batch`) or
+    "video" (`video_batch`), and the other arguments of the batch function except `step` and `rows`.
     """
     rest = dict(settings)
     kinds: dict[str, Callable[..., Arrays]] = {

@@ -26,9 +26,6 @@ def encode_caption(text: str) -> np.ndarray:
     """Encode a caption as int32 [201]: its characters, the closing code, and zeros as padding.
 
     All characters outside the alphabet (a-z, 0-9, ASCII punctuation and space) share one code.
-
-    Raises:
-      UserError: If the text has more than 200 characters, before or after normalisation.
     """
     # Reject huge texts before processing them.
     folded = normalise_text(text) if len(text) <= MAX_CAPTION_CHARACTERS else text

@@ -31,10 +31,7 @@ def has_transparent_colour(image: Image.Image) -> bool:
 
 
 def in_srgb(image: Image.Image) -> tuple[Image.Image, str | None]:
-    """Convert a loaded image to sRGB; return it with a remark, or with None if it is sRGB.
-
-    If the declared colour space cannot be converted, levels are unchanged, with a remark.
-    """
+    """Convert an image to sRGB if possible; return it with a remark, or None if it was sRGB."""
     profile = image.info.get("icc_profile")
     if profile:
         return _by_profile(image, bytes(profile))
@@ -61,7 +58,6 @@ def _by_profile(image: Image.Image, profile: bytes) -> tuple[Image.Image, str | 
 
 
 def _fits(stored: str, mode: str) -> bool:
-    """Return whether a profile for the mode `mode` can describe an image in mode `stored`."""
     if not mode or stored.startswith(("I", "F")):
         return False
     if mode == "CMYK" or stored == "CMYK":
@@ -86,7 +82,6 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform:
 
 @functools.lru_cache(maxsize=64)
 def _is_srgb(profile: bytes, mode: str) -> bool:
-    """Return whether a profile leaves a grid of sample colours unchanged or nearly so."""
     if mode == "CMYK":
         return False
     steps = np.linspace(0, 255, 9 if mode == "RGB" else 256).astype(np.uint8)
@@ -98,14 +93,12 @@ def _is_srgb(profile: bytes, mode: str) -> bool:
 
 
 def _plain(image: Image.Image, mode: str) -> Image.Image:
-    """Convert an image to a mode without transparency or palette, if necessary."""
     return image if image.mode == mode else image.convert(mode)
 
 
 def _with_alpha(
     image: Image.Image, plain: Image.Image, convert: Callable[[Image.Image], Any]
 ) -> tuple[Image.Image, str]:
-    """Return `plain` converted, with the image's transparency, and the remark `CONVERTED`."""
     made = convert(plain)
     if image.mode in GREY:
         made = made.getchannel(1)
@@ -146,7 +139,6 @@ def _says_adobe(image: Image.Image) -> bool:
 
 
 def _by_numbers(image: Image.Image, gamma: float, primaries: tuple[float, ...]) -> Image.Image:
-    """Convert an RGB image with a given gamma and primaries to sRGB."""
     decode = ((np.arange(256) / 255.0) ** (1.0 / gamma)).astype(np.float32)
     matrix = (np.linalg.inv(_to_xyz(SRGB)) @ _to_xyz(primaries)).T.astype(np.float32)
     levels = np.array(image)
@@ -158,7 +150,6 @@ def _by_numbers(image: Image.Image, gamma: float, primaries: tuple[float, ...]) 
 
 
 def _to_xyz(primaries: tuple[float, ...]) -> np.ndarray:
-    """Return the matrix from linear RGB with these primaries and white D65 to XYZ, [3, 3]."""
     columns = [[x / y, 1.0, (1.0 - x - y) / y] for x, y in np.reshape(primaries, [3, 2])]
     base = np.array(columns).T
     white = np.array([WHITE[0] / WHITE[1], 1.0, (1.0 - sum(WHITE)) / WHITE[1]])

@@ -31,10 +31,7 @@ class ImageSet:
     Attributes:
       images: uint8 or uint16 [n, size, size, channels]; for photographs an array of objects [n],
         uint8 [height, width, channels] each.
-      labels: index of each image's class, int32 [n].
-      captions: the caption of each image.
       maps: a label for each pixel, int32 [n, size, size].
-      names: the file name of each image, or its location in a file.
     """
 
     images: np.ndarray
@@ -59,14 +56,7 @@ class ImageSet:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """The images of a source.
-
-    Attributes:
-      splits: an `ImageSet` for "train" and for "dev", or only for "dev" (`read_dev`).
-      classes: class names; empty if the source has no labels.
-      notes: lines of text about what was read, reduced and left out.
-      found: number of images in the source, including other splits.
-    """
+    """The images of a source: the splits that were read, and the number `found` in all splits."""
 
     splits: dict[str, ImageSet]
     classes: tuple[str, ...]
@@ -105,7 +95,6 @@ def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
 
 
 def _why_none(raw: RawCorpus, split: str) -> str:
-    """Return a sentence if dev is empty because each class has a single image, else ""."""
     if raw.splits or split != "dev" or raw.class_names is None or len(raw.names) < 2:
         return ""
     if len(set(raw.class_names)) < len(raw.names):
@@ -127,7 +116,6 @@ def _check_splits(source: str, splits: Sequence[str], raw: RawCorpus) -> None:
 
 
 def _classes(source: str, raw: RawCorpus, splits: Sequence[str]) -> tuple[str, ...]:
-    """Return the class names; raise a DataError if dev has a class that train does not have."""
     if raw.class_names is None:
         return ()
     of: dict[str, set[str]] = {split: set() for split in SPLITS}
@@ -191,10 +179,6 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
       rules: size, channels and depth of the images. If the source has no split, the share
         `dev_share` of the images goes to dev, chosen by a hash of each name; at least one image of
         each class stays in train.
-
-    Raises:
-      DataError: If the source cannot be read, has no images for train or dev, or has a class in dev
-        that train does not have.
     """
     raw, source = _read_source(path, rules), show_path(path)
     splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
@@ -223,15 +207,9 @@ def read_dev(
 
     Args:
       path: a `path` for `read_corpus`, or a single `*_dev.npz` of dev images.
-      rules: size, channels and depth of the images, and `dev_share` if the source has no split.
-      classes: the model's classes, in the order of their labels; empty for a model without classes.
       everything: whether to use the images of all splits as dev images.
       others_allowed: whether to ignore the classes, instead of raising an error, if some are
         unknown.
-
-    Raises:
-      DataError: If the source cannot be read, has no dev images, or has a class that the model does
-        not have.
     """
     raw, source = _read_source(path, rules), show_path(path)
     splits = ["dev"] * len(raw.names)

@@ -47,12 +47,7 @@ class ImageDataset:
 
     @classmethod
     def read(cls, data: Path | str, config: Any) -> "ImageDataset":
-        """Read images or a video from a folder, a file or a "tfds:" name.
-
-        Raises:
-          DataError: If the source cannot be read or lacks the data for the configured condition.
-          UserError: If a video has no more steps than `context_frames`.
-        """
+        """Read images or a video from a folder, a file or a "tfds:" name."""
         if config.conditioning.kind == "video":
             return cls._of_video(config, read_episodes(data, config.data))
         return cls._of(config, read_corpus(data, config.data), data)
@@ -66,14 +61,7 @@ class ImageDataset:
         statistics: Statistics | None = None,
         everything: bool = False,
     ) -> "ImageDataset":
-        """Read the dev split, with the classes and statistics of a trained model.
-
-        With `everything`, the images of all splits are dev images; it does not apply to video.
-
-        Raises:
-          DataError: If the source cannot be read, lacks the data for the condition, or has a class
-            that the model does not have.
-        """
+        """Read dev (with `everything`, all images) with the classes and statistics of a model."""
         if config.conditioning.kind == "video":
             return cls._of_video(config, read_episodes(data, config.data, statistics))
         kind = config.conditioning.kind
@@ -226,7 +214,6 @@ class ImageDataset:
         return list(photographs.images)
 
     def _dev_rows(self, shuffled: int) -> tuple[Callable[[np.ndarray], Arrays], int]:
-        """Return a function from indices to dev examples, and the number of dev examples."""
         if isinstance(self.source, Video):
             clips, context = self.source.splits["dev"], self.config.conditioning.context_frames
             count = len(clips.frames) * (clips.frames.shape[1] - context)
@@ -242,7 +229,6 @@ class ImageDataset:
 
 
 def _other_table(folder: Path, kind: str) -> str:
-    """Return a sentence about an unsupported Hugging Face table, or "" if there is none."""
     found = [folder / name for name in OTHER_TABLES if (folder / name).is_file()]
     if kind not in ("text", "class") or not found:
         return ""
@@ -254,10 +240,6 @@ def _other_table(folder: Path, kind: str) -> str:
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
-    """Return the images with other captions, by rotating the list of sorted distinct captions.
-
-    `share` is the rotation, as a share of the list's length.
-    """
     captions = sorted(set(dev.captions or ()))
     on = round(len(captions) * share)
     places = {caption: place + on for place, caption in enumerate(captions)}
@@ -266,7 +248,6 @@ def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
 
 
 def _with_others(dev: ImageSet) -> ImageSet:
-    """Return the images, each with the class or map of a different image."""
     order = _derangement(dev.names if dev.labels is None else dev.labels)
     return dataclasses.replace(
         dev,
@@ -276,10 +257,7 @@ def _with_others(dev: ImageSet) -> ImageSet:
 
 
 def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
-    """Return the index of a different image for each image, by rotating the sorted keys by half.
-
-    The two images have different keys if no key belongs to more than half of the images.
-    """
+    """Return another image for each, of a different key if no key belongs to more than half."""
     ranked = np.argsort(np.asarray(keys), kind="stable")
     order = np.empty(len(ranked), np.int64)
     order[ranked] = np.roll(ranked, len(ranked) // 2)
@@ -287,10 +265,7 @@ def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
 
 
 def whole_photographs(photographs: Sequence[np.ndarray], multiple: int) -> list[dict]:
-    """Return a batch of one for every photograph: {"levels": int32, "seed": int32 [1, 2]}.
-
-    Height and width are cropped at both ends to multiples of `multiple` pixels.
-    """
+    """Return {"levels": int32, "seed": int32 [1, 2]} per photograph, cropped to the `multiple`."""
     batches = []
     for n, photograph in enumerate(photographs):
         cut = []

@@ -28,10 +28,7 @@ class Stored(NamedTuple):
 
 
 def stored_as(source: str | Path) -> Stored | None:
-    """Return the format of a source's images; None if it is unknown or the source is not on disk.
-
-    In a folder, up to `LOOKED_AT` images are inspected.
-    """
+    """Return the format of a source's images, by up to `LOOKED_AT` of them, or None if unknown."""
     path = Path(source)
     if str(source).startswith("tfds:") or not path.exists():
         return None
@@ -56,7 +53,6 @@ def _of_folder(folder: Path) -> list[tuple[int, int]]:
 
 
 def _of_image(path: Path) -> tuple[int, int]:
-    """Return the number of channels, and the highest level (255 for 8-bit images)."""
     if path.suffix.lower() == ARRAY:
         return _of_array(path, single=True)
     with Image.open(path, formats=formats()) as opened:
@@ -102,7 +98,6 @@ def detect_options(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str
 
 
 def _parse_options(arguments: Sequence[str]) -> dict[str, str]:
-    """Return {option without the leading dashes: value} of a command line."""
     said = {}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, value = word.partition("=")
@@ -112,7 +107,6 @@ def _parse_options(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _of_run(workdir: str | None) -> Stored | None:
-    """Return the format of a run directory's images; None if there is no run."""
     with contextlib.suppress(OSError, RecursionError, ValueError, KeyError, TypeError):
         data = json.loads((Path(workdir or "") / "config.json").read_text(encoding="utf-8"))["data"]
         return Stored(int(data["channels"]), int(data.get("bits", EIGHT)))

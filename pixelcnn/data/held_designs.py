@@ -36,9 +36,6 @@ def held_pairs(
 
     One design is held out for a share of the subjects with several designs, chosen by a hash; the
     pairs of `wanted` images are held out in any case.
-
-    Raises:
-      DataError: If no design of a subject would be left for training.
     """
     known: dict[str, set[str]] = defaultdict(set)
     held: dict[str, set[str]] = defaultdict(set)
@@ -59,10 +56,6 @@ def write_held(source: Path, target: Path, share: float, captions: Sequence[str]
     """Write the files with some designs held out, and return the number of held-out images.
 
     The designs of images with one of the `captions` are held out in any case.
-
-    Raises:
-      DataError: If a file is missing or not an npz file; `names`, `styles` or `captions` are
-        missing or differ in length; no image has one of the captions; or the target is the source.
     """
     files = pair(source)
     if files is None:

@@ -46,9 +46,6 @@ class DecodedImage:
     Attributes:
       levels: uint8 [size, size, channels], or uint16 for more than 8 bits; with `ImageRules.crop`
         the whole image, [height, width, channels].
-      stored_size: width and height of the upright image in pixels.
-      remarks: conversions that were made, such as `TRANSPARENT`.
-      highest: the highest stored level.
     """
 
     levels: np.ndarray
@@ -118,7 +115,6 @@ def _is_sixteen_bit(opened: Image.Image) -> bool:
 
 
 def _sixteen_bit(values: np.ndarray) -> np.ndarray:
-    """Convert integers to uint16; raise an ImageError if they do not fit."""
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
         raise ImageError("no known range", f"32-bit integers from {low} to {high}")
@@ -126,7 +122,6 @@ def _sixteen_bit(values: np.ndarray) -> np.ndarray:
 
 
 def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
-    """Return the image as RGB on a white background, and whether it has transparent pixels."""
     clear = square.convert("RGBA")
     white = Image.new("RGBA", clear.size, "white")
     lowest_alpha = clear.getchannel("A").getextrema()[0]
@@ -134,7 +129,6 @@ def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
 
 
 def _levels(square: Image.Image) -> tuple[np.ndarray, list[str]]:
-    """Return an image's levels, uint8 or uint16 [height, width, 1 or 3], and remarks."""
     if square.mode == "F":
         raise ImageError("no known range", "floating-point levels")
     if square.mode.startswith("I"):
@@ -230,14 +224,7 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def read_image(path: Path, rules: ImageRules) -> DecodedImage:
-    """Read an image by `read_stored`, and convert its levels to `rules.bits` bits.
-
-    The depth of an image that is stored in 16 bits is derived from its highest level.
-
-    Raises:
-      ImageError: If the image cannot be used, kind "broken", "too small", "too many pixels", "no
-        known range" or "too bright".
-    """
+    """Read an image by `read_stored` at `rules.bits` bits; 16-bit ones by their highest level."""
     image = read_stored(path, rules)
     return at_depth(image, depth_of(image.highest), rules.bits)
 

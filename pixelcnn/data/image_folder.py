@@ -64,14 +64,12 @@ def _entry(name: str, row: Row | None, split_folders: bool, outer_folders: int) 
 
 
 def _all_or_none(folder: Path, entries: Sequence[Entry], field: str, lack: str) -> None:
-    """Raise a DataError unless either all or no entries have a value in a field."""
     bare = [entry for entry in entries if not getattr(entry, field)]
     if bare and len(bare) < len(entries):
         raise DataError(f"{show_path(folder)}: {show_path(bare[0].name)} {lack}.")
 
 
 def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
-    """Remove all classes if an entry has none; return the entries and notes."""
     bare = [show_path(entry.name) for entry in entries if entry.class_name is None]
     if not bare or len(bare) == len(entries):
         return list(entries), []
@@ -82,7 +80,6 @@ def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]
 def _list_images(
     folder: Path, names: Sequence[str], split_folders: bool, notes: Sequence[str]
 ) -> tuple[dict[str, Row | None], list[str]]:
-    """Return {name of an image to read: its table row or None}, and all notes on other files."""
     rows = read_tables(folder)
     matched: dict[str, Row | None] = dict(match(rows, set(names)))
     images = [name for name in names if Path(name).suffix.lower() in suffixes()]
@@ -109,10 +106,6 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     The split is defined by top-level folders `train/` and `dev/`, or else by tables. If there are
     tables, only images in tables are read. Classes are defined by tables or by the names of the
     top-level sub-folders (in `train/` and `dev/`).
-
-    Raises:
-      DataError: If there are no image files, a table is invalid, only some images have a split or a
-        caption, or there is a `train/` with, for example, a `val/` instead of a `dev/`.
     """
     names, notes = list_files(folder)
     split_folders = _has_split_folders(folder)
@@ -192,10 +185,6 @@ def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> 
     """Read the usable images in a folder, recursively; hidden files are skipped.
 
     The result does not depend on `workers`, the number of threads; None: one per core, at most 4.
-
-    Raises:
-      DataError: If there are no usable images, a table is invalid, or only some images have a split
-        or a caption.
     """
     entries, notes = find_entries(folder)
     stored = _read_all([folder / entry.name for entry in entries], rules, workers)

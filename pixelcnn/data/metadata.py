@@ -62,10 +62,6 @@ def read_tables(folder: Path) -> list[Row]:
 
     The first line is the header: `file`, and optionally `class`, `caption` and `split`; other
     columns are ignored. The names `train.tsv` and `dev.tsv` define the split.
-
-    Raises:
-      DataError: If a table cannot be read or has no column `file`, a class or caption is empty, a
-        caption is too long, or a split is neither train nor dev.
     """
     rows = []
     for path in [folder / name for name in TABLES if (folder / name).is_file()]:
@@ -83,9 +79,6 @@ def match(rows: Sequence[Row], names: set[str]) -> dict[str, Row]:
 
     Names are relative to the folder, with forward slashes. `train.tsv` may omit the folder `train/`
     in its rows, and `dev.tsv` the folder `dev/`.
-
-    Raises:
-      DataError: If the file of a row does not exist, or a file has two rows.
     """
     matched: dict[str, Row] = {}
     for row in rows:

@@ -34,10 +34,6 @@ def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np
     """Read the arrays `keys` of an npz file, or all if None, without unpickling objects.
 
     Missing arrays are left out. The array of an npy file is returned as `images`.
-
-    Raises:
-      DataError: If the file is missing or neither an npz nor an npy file, or an array cannot be
-        read.
     """
     if not path.is_file():
         raise DataError(f"{show_path(path)}: no such file.")
@@ -52,7 +48,6 @@ def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np
 
 
 def _single(path: Path) -> np.ndarray:
-    """Read the array of an npy file."""
     try:
         array = np.load(path, allow_pickle=False)
     except DAMAGE as error:
@@ -81,11 +76,7 @@ def _array(path: Path, opened: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 
 
 def pair(folder: Path) -> tuple[Path, Path] | None:
-    """Return the `*_train.npz` and the `*_dev.npz` in a folder, or None if it has neither.
-
-    Raises:
-      DataError: If the folder has only one of the two, or several train or dev files.
-    """
+    """Return the `*_train.npz` and the `*_dev.npz` in a folder, or None if it has neither."""
     found = (filter(Path.is_file, folder.glob(f"*_{split}.npz")) for split in SPLITS)
     train, dev = map(sorted, found)
     if not train and not dev:
@@ -111,7 +102,6 @@ def check_shape(path: Path, key: str, array: np.ndarray, shape: tuple[int | None
 
 
 def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Check the images and return them as uint8 or uint16 [n, height, width, 1 or 3]."""
     if "images" not in arrays:
         raise DataError(f"{show_path(path)}: has no array `images`.")
     images = arrays["images"]
@@ -132,7 +122,6 @@ def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 def _check_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], images: np.ndarray
 ) -> dict[str, Any]:
-    """Check the other arrays of a file and return them, with text as tuples."""
     shapes: dict[str, tuple[int | None, ...]] = {"classes": (None,), "maps": images.shape[:3]}
     found: dict[str, Any] = {}
     for key in (key for key in KEYS[1:] if key in arrays):
@@ -193,11 +182,6 @@ def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None)
         3], or an npy file of only this array. An npz file may also contain `labels`, integers [n];
         `classes`, text [classes]; `names` and `captions`, text [n]; and `maps`, integers [n,
         height, width], which are sub-sampled.
-      rules: size, channels and depth of the result.
-      stored_bits: depth of uint16 images; None: derived from the highest level.
-
-    Raises:
-      DataError: If an array is invalid; the message names it and gives the reason.
     """
     arrays = read_arrays(path, KEYS)
     images = _images(path, arrays)
@@ -226,7 +210,6 @@ def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None)
 def _at_depth(
     path: Path, reduced: np.ndarray, images: np.ndarray, bits: int, stored_bits: int | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Convert the levels of reduced images to `bits` bits; return them, and notes if scaled."""
     stored_bits = stored_bits or depth_of(int(images.max()))
     whole = DecodedImage(reduced, (0, 0), (), int(images.max()))
     try:
@@ -247,11 +230,6 @@ def _join_texts(first: Texts, second: Texts) -> Texts:
 
 
 def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
-    """Return the longer list of classes, or None if one is None.
-
-    Raises:
-      DataError: If the longer list does not start with the shorter one.
-    """
     if first is None or second is None:
         return None
     shared = min(len(first), len(second))
@@ -261,12 +239,7 @@ def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
 
 
 def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
-    """Read the images of an npz file for train and one for dev.
-
-    Raises:
-      DataError: If an array is invalid, only one file has labels, captions or maps, or the classes
-        differ.
-    """
+    """Read the images of an npz file for train and one for dev."""
     bits = max(stored_depth(train), stored_depth(dev))
     first, second = (read_npz_file(path, rules, bits) for path in (train, dev))
     for key in ("class_names", "captions", "maps"):

@@ -13,14 +13,10 @@ class RawCorpus:
     Attributes:
       images: uint8 [n, size, size, channels], or uint16 for more than 8 bits; for photographs
         (`ImageRules.crop`) objects [n], uint8 [height, width, channels] each.
-      names: name of each image.
       splits: split of each image, "train" or "dev"; None: a hash of the name decides.
-      class_names: class of each image, or None.
       classes: all classes, in the order of their labels; None: the classes in train, sorted.
-      captions: caption of each image, or None.
       maps: a label for each pixel, integers [n, size, size], or None.
       stored_sizes: (width, height) of the smallest and the largest stored image, in pixels.
-      notes: lines of text about what was read.
     """
 
     images: np.ndarray

@@ -13,7 +13,6 @@ def centred_square(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def _summed_rows(levels: np.ndarray, size: int) -> np.ndarray:
-    """Return the sum of rows weighted by their overlap with each cell, int64 [size, ...]."""
     side, rest = len(levels), levels.shape[1:]
     if side % size == 0:
         return size * levels.reshape(size, side // size, *rest).sum(axis=1, dtype=np.int64)
@@ -27,10 +26,7 @@ def _summed_rows(levels: np.ndarray, size: int) -> np.ndarray:
 
 
 def area_averaged(levels: np.ndarray, size: int, width: int | None = None) -> np.ndarray:
-    """Return the mean level over each cell's area, [size, width, channels], rounded half up.
-
-    A pixel that overlaps several cells is weighted by its area in each cell.
-    """
+    """Return the mean level over each cell's area, [size, width, channels], rounded half up."""
     area = levels.shape[0] * levels.shape[1]
     rows = _summed_rows(levels, size).swapaxes(0, 1)
     summed = _summed_rows(rows, size if width is None else width).swapaxes(0, 1)
@@ -63,13 +59,7 @@ def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
 
 
 def fit_longer_side(levels: np.ndarray, size: int, channels: int) -> np.ndarray:
-    """Reduce an image to a longer side of `size`, [height, width, channels].
-
-    Args:
-      levels: uint8 or uint16 [height, width, 1 or 3], with a longer side of at least `size`.
-      size: longer side of the result in pixels.
-      channels: number of channels of the result, 1 or 3.
-    """
+    """Reduce an image of 1 or 3 channels to a longer side of `size`, [height, width, channels]."""
     height, width = levels.shape[:2]
     longer = max(height, width)
     sides = [max(1, (2 * side * size + longer) // (2 * longer)) for side in (height, width)]
@@ -77,10 +67,7 @@ def fit_longer_side(levels: np.ndarray, size: int, channels: int) -> np.ndarray:
 
 
 def fit_square(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.ndarray:
-    """Crop an image to the largest centred square and reduce it, [size, size, channels].
-
-    `levels` are uint8 or uint16 [height, width, 1 or 3], with both sides at least `size`.
-    """
+    """Crop uint8 or uint16 levels to the centred square, reduced to [size, size, channels]."""
     left, top, right, bottom = centred_square(levels.shape[1], levels.shape[0])
     square = levels[top:bottom, left:right]
     reduced = (

@@ -26,7 +26,6 @@ def _library() -> Any:
 
 
 def _prepare_builder(library: Any, name: str) -> Any:
-    """Download and prepare a data set, and return its builder."""
     try:
         builder = library.builder(name)
         builder.download_and_prepare()
@@ -39,7 +38,6 @@ def _prepare_builder(library: Any, name: str) -> Any:
 
 
 def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
-    """Return {split of the data set: "train" or "dev"}, using train, and validation or test."""
     known = set(available)
     if "train" not in known:
         raise DataError(f"{PREFIX}{show_path(name)}: has no split train.")
@@ -48,7 +46,6 @@ def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
 
 
 def _examples(library: Any, builder: Any, splits: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
-    """Yield (split, name, example) for every example."""
     for split, ours in splits.items():
         stored = library.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
         for index, example in enumerate(stored):
@@ -77,9 +74,6 @@ def read_tfds(name: str, rules: ImageRules) -> RawCorpus:
 
     The dev split is validation, or else test; without either, a hash of the name selects dev
     images from train.
-
-    Raises:
-      DataError: If TensorFlow Datasets or the data set is missing, or it has no usable images.
     """
     library = _library()
     builder = _prepare_builder(library, name)

@@ -52,7 +52,6 @@ class Episodes:
     Attributes:
       frames: uint8 [clips, steps, height, width, channels].
       actions: normalised actions, float32 [clips, steps, A], equal for all clips of an episode.
-      states: normalised states, float32 [clips, steps, S], equal for all clips of an episode.
       views: number of views per episode; clip i belongs to episode i // views.
     """
 
@@ -159,11 +158,7 @@ def read_episodes(
     Args:
       path: the folder; each file has `frames` uint8 [episode, view, step, height, width, 3],
         `actions` float [episode, step, A] and `states` float [episode, step, S].
-      rules: size and channels of the frames; None: unchanged.
       statistics: normalisation of a trained model; None: computed from train.
-
-    Raises:
-      DataError: If a file or an array is missing or invalid.
     """
     folder = Path(path)
     files = pair(folder) if folder.is_dir() else None
@@ -189,9 +184,6 @@ def others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
 
     A moment is a step of an episode. All views of a moment share its action, so the moments are
     permuted.
-
-    Raises:
-      UserError: If there is only one moment.
     """
     choices, views = episodes.frames.shape[1] - context, episodes.views
     num_episodes = len(episodes.frames) // views

@@ -31,11 +31,6 @@ def codec_bits_by_scale(
     This is the file size of the sub-sampled image after the doubling minus the file size before it,
     divided by the number of values (pixels times channels) that the doubling adds.
 
-    Args:
-      images: uint8 [height, width, 1 or 3] each.
-      size: size in pixels that corresponds to the full resolution of the images.
-      doublings: size in pixels after each doubling.
-
     Returns:
       "codec" {name: mean bits per dimension over all doublings} and "codec_by_scale" {size: {name:
       mean bits per dimension}}.
@@ -82,10 +77,7 @@ def png_bits_per_dim(image: np.ndarray) -> float:
 
 
 def webp_bits_per_dim(image: np.ndarray) -> float:
-    """Return the bits per dimension of an image, uint8 [height, width, 1 or 3], as lossless WebP.
-
-    A grey image is stored with three equal channels, which costs almost nothing.
-    """
+    """Return bits per dimension of uint8 [height, width, 1 or 3] as lossless WebP, grey as RGB."""
     colour = np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
     return _bits(colour, "WEBP", quality=100, method=6) / image.size
 

@@ -23,9 +23,6 @@ def sample_quality(
       frechet_distance, precision and recall relative to real training images; and too_few_images,
       whether the features' covariance is singular because there are not more samples than features,
       in which case the distance depends mostly on the number of samples.
-
-    Raises:
-      UserError: If there are fewer than 2 images.
     """
     seen = classifier(images)
     precision, recall = precision_recall(classifier.reference, seen.features)
@@ -45,9 +42,6 @@ def frechet_distance(real: np.ndarray, made: np.ndarray) -> float:
 
     The distance is biased upwards for few images, so compare equal numbers of images. Source:
     Heusel et al. 2017, arXiv:1706.08500, equation 6.
-
-    Raises:
-      UserError: If there are fewer than 2 images, so that there is no covariance.
     """
     if (fewest := min(len(real), len(made))) < 2:
         raise UserError(f"A Frechet distance needs at least 2 images, got {fewest}.")
@@ -73,12 +67,10 @@ def precision_recall(real: np.ndarray, made: np.ndarray) -> tuple[float, float]:
 
 
 def _radii(features: np.ndarray) -> np.ndarray:
-    """Return each feature's distance to its third nearest neighbour, or to the farthest, [n]."""
     among = np.sort(_distances(features, features), 1)
     return among[:, min(NEIGHBOURS, len(features) - 1)]
 
 
 def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the distances between two sets of features, [first, second]."""
     squares = (first**2).sum(1)[:, np.newaxis] + (second**2).sum(1) - 2.0 * first @ second.T
     return np.sqrt(np.maximum(squares, 0.0))

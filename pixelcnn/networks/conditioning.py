@@ -159,14 +159,7 @@ class VideoEncoder(tf.Module):
     def __call__(self, past: tf.Tensor, steps: list[tf.Tensor]) -> Condition:
         """Return the vector [batch, 64] and the map [batch, height, width, map + image channels].
 
-        Args:
-          past: levels int32 [batch, context_frames, height, width, picture_channels].
-          steps: actions and states, float32 [batch, context_frames, numbers] each; if empty, there
-            is no vector.
-
-        Raises:
-          ValueError: If the number of frames or channels does not match the configuration, or a
-            side is not a multiple of 4.
+        Without `steps`, float32 [batch, context_frames, numbers] each, there is no vector.
         """
         self._check(past)
         frames = value_of(past, self.config.levels)
@@ -178,7 +171,6 @@ class VideoEncoder(tf.Module):
         return Condition(self._vector(moved), tf.concat([merged, last], -1))
 
     def _cells(self, frames: tf.Tensor, moved: tf.Tensor | None) -> tf.Tensor:
-        """Return the input of the ConvLSTM, [batch, time, height / 4, width / 4, channels]."""
         time, *size = frames.shape[1:]
         cells = tf.nn.relu(self.half(tf.reshape(frames, [-1, *size])))
         cells = tf.nn.relu(self.quarter(cells))
@@ -253,9 +245,6 @@ class Conditioner(tf.Module):
             - map: `map`, integers [batch, height, width] or numbers [..., classes].
             - video: `past` int32 [batch, context_frames, height, width, channels], and `action` and
               `state`, if they have channels, float32 [batch, context_frames, channels].
-
-        Raises:
-          ValueError: If an array is missing or has the wrong shape; the message names it.
         """
         if self.text is not None:
             vector = self.text(self._take_tensor(batch, "caption", (None, None)))
@@ -274,9 +263,6 @@ class Conditioner(tf.Module):
 
         The null condition carries no information: it is zero if the model was trained with dropped
         conditions, and otherwise the mean of all classes.
-
-        Raises:
-          UserError: If the model has no null condition.
         """
         if not self.config.has_null:
             raise UserError(
@@ -291,7 +277,6 @@ class Conditioner(tf.Module):
         return Condition(tf.concat([condition.vector, null], 0), map_)
 
     def _steps(self, batch: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-        """Return the actions and the states; arrays without channels are left out."""
         config = self.config
         channels = {"action": config.action_channels, "state": config.state_channels}
         return [

@@ -33,12 +33,6 @@ def crop_tiles(
 ) -> tuple[tf.Tensor, Condition, tf.Tensor]:
     """Return random crops of images and their conditions, and the weights of the crops' tiles.
 
-    Args:
-      image: int32 [batch, size, size, channels].
-      condition: the condition, whose map is [batch or 1, size, size, map_channels] or None.
-      crop: side of the crops in pixels, less than the size.
-      seeds: int32 [batch, 2], which determine the row and the column of the crops.
-
     Returns:
       The images, int32 [batch, crop, crop, channels]; the condition with its map cropped likewise;
       and the weight of each tile, float32 [batch, crop / 2, crop / 2].

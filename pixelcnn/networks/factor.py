@@ -61,10 +61,7 @@ class Block(tf.Module):
 
 
 class Factor(tf.Module):
-    """The density of a group (2, 3 or 4) given the groups before it.
-
-    A group is int32 [batch, height, width, channels].
-    """
+    """The density of group 2 to 4, int32 [batch, height, width, channels], given earlier ones."""
 
     def __init__(
         self,

@@ -40,11 +40,7 @@ def merge_groups(groups: list) -> tf.Tensor:
 
 
 def subsample_blocks(image: tf.Tensor, size: int) -> tf.Tensor:
-    """Return the upper left pixel of every block as an image, [batch, size, size, channels].
-
-    Raises:
-      ValueError: If height and width are not the same multiple of `size`.
-    """
+    """Return the upper left pixel of every block as an image, [batch, size, size, channels]."""
     height, width = image.shape[1], image.shape[2]
     if height != width or height % size:
         raise ValueError(f"`size` must divide the image, {height} x {width}, got {size}.")
@@ -53,10 +49,7 @@ def subsample_blocks(image: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def cut(image: tf.Tensor, side: int) -> tf.Tensor:
-    """Cut an image into patches [batch * patches, side, side, channels].
-
-    Height and width of the image [batch, height, width, channels] must be multiples of `side`.
-    """
+    """Cut images [batch, height, width, channels] into patches [batch * patches, side, side, n]."""
     shape, channels = tf.shape(image), image.shape[-1]
     rows, columns = shape[1] // side, shape[2] // side
     tiled = tf.reshape(image, [shape[0], rows, side, columns, side, channels])
@@ -76,7 +69,6 @@ def _columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 def _interleave_images(first: tf.Tensor, second: tf.Tensor, axis: int) -> tf.Tensor:
-    """Interleave the rows (axis 1) or columns (axis 2) of two images."""
     shape = tf.shape(first)
     # Compute the shape, since sizes may be dynamic, but keep the static ones.
     doubled = tf.tensor_scatter_nd_update(shape, [[axis]], [2 * shape[axis]])

@@ -38,10 +38,7 @@ REACH = 4.0  # bound of the squashed noise, which 1 value in 28 exceeds before s
 
 
 class AffineOutput(tf.Module):
-    """An output layer with a location and a log-scale per channel.
-
-    The channels of a pixel depend linearly on the noise of earlier channels.
-    """
+    """An output layer with location and log-scale per channel, linear in earlier ones' noise."""
 
     def __init__(
         self,
@@ -135,7 +132,6 @@ class ImageFlow(tf.Module):
         return self._run_flows(noise, self.flows[0].add_coordinates(condition, noise), mode)
 
     def _run_flows(self, noise: tf.Tensor, condition: Condition, mode: Mode) -> FlowOutput:
-        """Return the output of all flows for a condition that already includes coordinates."""
         steps = []
         for flow in self.flows:
             hidden = flow.hidden(squash_noise(noise), condition, mode)
@@ -146,10 +142,7 @@ class ImageFlow(tf.Module):
     def sample(
         self, words: tf.Tensor, condition: Condition, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Sample images, int32 [batch, height, width, channels], in one pass.
-
-        `words` are uint32 [batch, height, width, at least noise_words].
-        """
+        """Sample int32 [batch, height, width, channels] by uint32 [..., `noise_words` or more]."""
         noise = counter_noise.logistic_from_bits(words[..., : self.noise_words])
         flowed = self(temperature * noise, condition)
         return nearest(flowed.output, self.output_config.levels)
@@ -238,20 +231,17 @@ class ImageFlow(tf.Module):
         return with_gradient((values - flowed.location) * tf.exp(-flowed.log_scale))
 
     def _invert_flows(self, values: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the noise of real-valued images; the condition already includes coordinates."""
         for flow in reversed(self.flows):
             values = _noise_of(flow, values, condition)
         return values
 
 
 def _density_of(noise: tf.Tensor, flowed: FlowOutput) -> tf.Tensor:
-    """Return the log-density of images, float32 [batch], nats, given their logistic noise."""
     each = -noise - 2.0 * tf.math.softplus(-noise) - flowed.log_scale
     return tf.reduce_sum(each, [1, 2, 3])
 
 
 def _noise_of(flow: PixelCNN, values: tf.Tensor, condition: Condition) -> tf.Tensor:
-    """Return the noise of real-valued images under one flow."""
     batch, (height, width) = tf.shape(values)[0], values.shape[1:3]
 
     def pixel(y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:

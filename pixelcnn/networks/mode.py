@@ -16,11 +16,9 @@ class Mode(NamedTuple):
     """Precision and dropout of a forward pass.
 
     Attributes:
-      dtype: floating-point type of the convolutions.
       seed: seed of the dropout masks, int32 [2]; None: no dropout.
       share: this replica's slice of the batch, which selects a slice of the dropout mask; None: the
         whole batch.
-      linear: floating-point type of a pixel's linear prediction; None: the type of its input.
     """
 
     dtype: tf.DType = tf.float32

@@ -38,17 +38,9 @@ class Multiscale(tf.Module):
     the longer side.
 
     Args:
-      config: the architecture.
       size: side of the largest image in pixels, the base size times a power of two.
-      output: settings of a pixel's distribution.
-      initial: the factory that creates the variables.
-      vector_channels: number of channels of the condition's vector; 0: no vector.
-      map_channels: number of channels of the condition's map; 0: no map.
       parts: names of the parts to create, such as "8" for the base and "16.2" for a factor; None:
         all parts.
-
-    Raises:
-      ValueError: If `size` is not the base size times a power of two, or a part is unknown.
     """
 
     def __init__(
@@ -93,10 +85,7 @@ class Multiscale(tf.Module):
         return max(network.noise_words for network in networks if network is not None)
 
     def log_prob(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return the log-probability of images, float32 [batch], in nats.
-
-        If the base is a flow, it is a lower bound.
-        """
+        """Return images' log-probability or, with a flow, a lower bound, float32 [batch], nats."""
         return tf.add_n(list(self.nats(levels, condition).values()))
 
     def nats(
@@ -106,10 +95,7 @@ class Multiscale(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> dict:
-        """Return {part: log-probability}, in nats, float32 [batch] each.
-
-        For a base that is a flow, it is a lower bound. The arguments are those of `conditionals`.
-        """
+        """Return {part: log-probability, or lower bound for a flow}, float32 [batch] each, nats."""
         nats = {}
         if self.base is not None and self.has_flow:
             small, at_base = self.at_base(levels, condition)
@@ -128,8 +114,6 @@ class Multiscale(tf.Module):
 
         Args:
           levels: int32 [batch, size, size, channels]; any height and width if `any_shape`.
-          condition: vector [batch, channels], map [batch, size, size, map_channels].
-          mode: precision and dropout.
           seeds: int32 [batch, 2]; if given, scales larger than `config.crop` are evaluated on
             random crops, with weights that make the sum an estimate for the whole image.
         """

@@ -31,12 +31,7 @@ class Hidden(NamedTuple):
 
 
 class PixelOutput(tf.Module):
-    """The last layer of a network of images.
-
-    Args:
-      config: the settings of a pixel's distribution.
-      name: name of the module.
-    """
+    """The last layer of a network of images."""
 
     def __init__(self, config: OutputConfig, name: str) -> None:
         super().__init__(name=name)
@@ -49,10 +44,7 @@ class PixelOutput(tf.Module):
         temperature: float | tf.Tensor = 1.0,
         guidance: float | tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Sample pixels, int32 [..., channels], from random words uint32 [..., noise_words].
-
-        `guidance` is the weight for `sample_guided`; None: no guidance.
-        """
+        """Sample pixels, int32 [..., channels], from random words uint32 [..., noise_words]."""
         own: Any = self
         if guidance is not None:
             return sample_guided(own, hidden, words, temperature, guidance)
@@ -179,7 +171,6 @@ class SoftmaxOutput(PixelOutput):
         return tf.stack(pixel, axis=-1)
 
     def _logits(self, hidden: Hidden, channel: int, before: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return a channel's logits given the levels [...] of earlier channels, [..., levels]."""
         units = tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
         inside = matmul(units, self.hidden_kernels[channel])
         inside += self.hidden_biases[channel]
@@ -195,10 +186,8 @@ class PixelOutputs(NamedTuple):
     """The conditional distribution of every pixel, with the pixels' levels.
 
     Attributes:
-      output: the output layer.
       hidden: the hidden state of each pixel, [rows, height, width, ...]; a row is an image, or a
         patch of an image.
-      levels: the level of each pixel, int32 [rows, height, width, channels].
       images: the number of images that the rows belong to, int32 []; None: one per row.
       share: factor by which sums are multiplied if the pixels are a sub-sample of the image.
       weights: the weight of each pixel in a crop, float32 [rows, height, width]; None: all 1.
@@ -216,10 +205,7 @@ class PixelOutputs(NamedTuple):
         return self.sum_per_image(self.output.log_prob(self.hidden, self.levels))
 
     def sum_per_image(self, each: tf.Tensor) -> tf.Tensor:
-        """Return the weighted sum of `each`, float32 [rows, height, width], over each image.
-
-        The result is float32 [images], and is multiplied by `share`.
-        """
+        """Return the weighted sum of `each` [rows, height, width] for each image, by `share`."""
         if self.weights is not None:
             each = self.weights * each
         rows = tf.reduce_sum(each, [1, 2])
@@ -261,8 +247,7 @@ def guided_log_prob(
 ) -> tf.Tensor:
     """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, in nats.
 
-    The first half of the hidden states [2 batch, ...] is computed under the conditions, the second
-    half under the null condition.
+    The hidden states are those of `sample_guided`.
     """
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0
@@ -299,10 +284,6 @@ def guided_nats(
     conditional log-probabilities instead of scores.
 
     Args:
-      output: the output layer.
-      sides: hidden states under the conditions and under the null condition.
-      before: the levels of earlier channels, int32 [...] each.
-      weight: guidance weight, at least 0; a number or a tensor [].
       temperature: T, a number or a tensor [...]; 0 counts as 1e-6.
     """
     given, null = (output.level_probabilities(side, before) for side in sides)
@@ -327,7 +308,6 @@ def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
 
 
 def _spread(likelihood: PixelMixture) -> tf.Tensor:
-    """Return initial biases that spread the components evenly around the prediction."""
     count, channels = likelihood.components, likelihood.channels
     middle = START_REACH * ((2.0 * tf.range(count, dtype=tf.float32) + 1.0) / count - 1.0)
     wide = tf.fill([count], math.log(START_REACH / count))

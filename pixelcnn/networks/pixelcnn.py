@@ -127,11 +127,6 @@ class PixelCNN(tf.Module):
     """A density over images int32 [batch, height, width, channels] of any size.
 
     Args:
-      config: the architecture.
-      output: settings of a pixel's distribution.
-      initial: the factory that creates the variables.
-      vector_channels: number of channels of the condition's vector; 0: no vector.
-      map_channels: number of channels of the condition's map; 0: no map.
       start: initial weight of the pixel above, and of the pixel to the left, in the prediction.
       make: function with the arguments of `make_output` that returns the output layer.
     """
@@ -212,7 +207,6 @@ class PixelCNN(tf.Module):
         return linear + self.map_predicted(condition)
 
     def _before(self, levels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the padded inputs for the convolutions over rows above, and over pixels left."""
         inputs = self.inputs(levels)
         rows = tf.pad(inputs, [[0, 0], [FRONT_ROWS, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
         columns = tf.pad(inputs, [[0, 0], [0, 0], [FRONT_COLUMNS, 0], [0, 0]])
@@ -268,10 +262,7 @@ class PixelCNN(tf.Module):
 
 
 def passing(shape: Sequence[int], pixels: Iterable[tuple[int, int, float]]) -> np.ndarray:
-    """Return a kernel [rows, columns, channels + 1, channels] for a weighted sum in each channel.
-
-    Each pixel is (row, column, weight).
-    """
+    """Return a kernel [rows, columns, channels + 1, channels] that sums (row, column, weight)."""
     kernel = np.zeros(shape, np.float32)
     for row, column, weight in pixels:
         for channel in range(shape[-1]):

@@ -24,15 +24,11 @@ class Scan(NamedTuple):
     """The arguments of a scan.
 
     Attributes:
-      network: the PixelCNN.
-      width: width of the images in pixels.
       condition: the encoded vector [batch, channels] and map [batch, height, width, channels], each
         or both None; the map includes coordinates if the network reads them.
       pixel: function from row, column and hidden state to the values of a pixel, [batch, channels].
       read: function from these values to the levels that the network reads, [..., channels].
-      dtype: type of a pixel's values.
       prediction: float32 [batch, height, width, channels] to add to the linear prediction, or None.
-      mode: the precision of the first convolutions and of the linear prediction.
       differentiable: whether to bound the number of loop iterations, which XLA needs for gradients.
         The bound makes an accelerator wait for the host before every step.
     """
@@ -87,11 +83,7 @@ class ScanRow(NamedTuple):
 def _row(
     scan: Scan, y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Return the values of row y [batch, width, channels] and the queues of the vertical stack.
-
-    `inputs` are the padded inputs in the rows above; `above` are the queues, each layer's v in the
-    rows above, [batch, dilation, width, units].
-    """
+    """Return the values of row y [batch, width, channels] and the queues of the vertical stack."""
     network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
     row, queues = vertical_row(scan, y, inputs, above)
     left = tf.zeros([batch, FRONT_COLUMNS, inputs.shape[-1]])
@@ -163,7 +155,6 @@ def next_pixel(
 
 
 def _row_of(condition: Condition, y: int | tf.Tensor) -> Condition:
-    """Return the condition with its map cut to row y."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, condition.map[:, y][:, tf.newaxis])

@@ -33,7 +33,6 @@ class Work(NamedTuple):
     Attributes:
       passes: number of network passes over the whole image, three per doubling.
       steps: number of steps of the shallow PixelCNNs in each pass; 0 for factors of type A.
-      tiles: total number of tiles in all passes.
     """
 
     passes: int
@@ -47,9 +46,6 @@ class Enlarger:
     Args:
       model: a multiscale model whose factors have no coordinates.
       tile: side of a tile, in pixels of a group.
-
-    Raises:
-      UserError: If the factors have coordinates, or the tile does not consist of whole patches.
     """
 
     def __init__(self, model: Multiscale, tile: int = TILE) -> None:
@@ -75,11 +71,6 @@ class Enlarger:
         Args:
           image: integers [height, width, channels]; the longer side must be one of the model's
             sizes.
-          size: longer side of the largest image in pixels.
-          seed: random key, uint32 [2], from `noise.as_key`.
-          row: index of the image in the seed's sequence of images.
-          temperatures: float32 [scales], from the model's base up.
-          advance: function called after every tile.
         """
         image = image.astype(np.int32)
         yield image
@@ -111,7 +102,6 @@ class Enlarger:
         advance: Callable[[], None],
         groups: list[np.ndarray],
     ) -> np.ndarray:
-        """Draw the next group, tile by tile, int32 [height, width, channels]."""
         part = f"{side}.{len(groups) + 1}"
         program, reach = self._program(part), self.model.factors[part].reach
         height, width = groups[0].shape[:2]
@@ -180,15 +170,9 @@ def _tile(
     """Draw the pixels of a tile, int32 [1, height, width, channels].
 
     Args:
-      factor: the network of the group.
-      noise_words: number of random words per pixel.
       groups: the known groups in the window around the tile, int32 [1, ...] each.
       inside: row and column of the tile in the window, int32 [2].
       starts: index in sampling order of the first pixel in each row of the tile, int32 [height].
-      width: width of the tile, int32 [].
-      seed: random key, uint32 [2].
-      row: index of the image in the seed's sequence of images, int32 [].
-      temperature: float32 []; 1 samples the model.
     """
     height = tf.size(starts)
     hidden = factor(groups, NONE)

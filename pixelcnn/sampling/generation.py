@@ -59,13 +59,7 @@ def sampler_of(
 ) -> Callable[..., Any]:
     """Return a sampler of a PixelCNN: a function with the arguments of `sample`.
 
-    Only the cached sampler takes a `prediction`.
-
-    Args:
-      method: "cached", or another sampler in `SAMPLERS`. The sampler "fixed-point" returns a
-        `FixedPoint`, all others return images.
-      forecast: the `forecast` of `PixelSymbols`.
-      **options: further arguments of the sampler (of `by_windows` for "fixed-point").
+    "fixed-point" returns a `FixedPoint`, others images; only "cached" takes a `prediction`.
     """
     if method == "cached":
         return partial(sample, **options)
@@ -280,20 +274,7 @@ def sample_pixelcnn(
     temperature: float | tf.Tensor,
     guidance: float | tf.Tensor | None = None,
 ) -> Any:
-    """Return the output of a sampler for a batch of conditions.
-
-    Args:
-      conditioner: encodes the conditions.
-      network: the PixelCNN.
-      size: side of the images in pixels.
-      sampler: a result of `sampler_of`.
-      batch: the conditioner's inputs.
-      seed: random seed, an integer in [0, 2^64) or a key uint32 [2].
-      rows: index of each image in the seed's sequence of images, int32 [batch].
-      given: pixels to keep, or None.
-      temperature: 1 samples the model.
-      guidance: guidance weight, or None.
-    """
+    """Return the output of a sampler for a batch of conditions."""
     words = image_words(network, seed, rows, size, size)
     condition, words, given = pair_for_guidance(conditioner, batch, guidance, words, given)
     drawn = sampler(network, words, condition, given, temperature, guidance=guidance)
@@ -322,19 +303,7 @@ def sample_multiscale(
     temperatures: tf.Tensor,
     guidance: float | tf.Tensor | None = None,
 ) -> tuple[list[tf.Tensor], FixedPoint]:
-    """Return all scales of images for a batch of conditions, and the base as a `FixedPoint`.
-
-    Args:
-      conditioner: encodes the conditions.
-      model: the multiscale model.
-      size: side of the largest image in pixels.
-      base_sampler: a result of `sampler_of`, which draws the base.
-      batch: the conditioner's inputs.
-      words: random words, uint32 [batch, pixels, noise words], from `multiscale_words`.
-      start: images to enlarge, int32 [batch, side, side, channels]; None: the base is drawn.
-      temperatures: float32 [scales], base first; 1 samples the model.
-      guidance: guidance weight, or None.
-    """
+    """Return all scales of images, drawn or enlarged from `start`, and the base as `FixedPoint`."""
     condition, words, start = pair_for_guidance(conditioner, batch, guidance, words, start)
     inputs = SamplingInputs(words, condition, temperatures, guidance)
     base = count_passes(sample_base(model, inputs, base_sampler) if start is None else start)
@@ -357,15 +326,8 @@ def multiscale_program(
 ) -> Callable[..., Any]:
     """Return `sample_multiscale`, compiled, as a function of the arguments starting at `batch`.
 
-    In place of `words`, it takes the seed and the rows.
-
-    Args:
-      conditioner: encodes the conditions.
-      model: the multiscale model.
-      size: side of the largest image in pixels.
-      whole_size: side of a larger image that the result should match exactly as one of its scales,
-        so that the same kernels are chosen for both; None: `size`.
-      base_sampler: a result of `sampler_of`, which draws the base.
+    In place of `words`, it takes the seed and the rows. Results match those in a larger image of
+    `whole_size` exactly, as one of its scales, because the same kernels are chosen for both.
     """
     check_size(size, model.config.base_size)
     small = (whole_size or size) <= LARGEST_COMPILED
@@ -391,7 +353,6 @@ def _of(value: np.ndarray, which: range) -> tf.Tensor:
 
 
 def _repeat_image(image: np.ndarray, number: int) -> tf.Tensor:
-    """Repeat an image for a batch, int32 [number, height, width, channels]."""
     return tf.constant(np.repeat(image[None].astype(np.int32), number, 0))
 
 

@@ -23,12 +23,7 @@ CHARACTER_WIDTH = 5.5  # mean width of a character in pixels
 
 
 def grid(images: Sequence[np.ndarray], columns: int | None = None) -> np.ndarray:
-    """Arrange images in a grid, uint8 [height, width, 3].
-
-    Args:
-      images: uint8 [height, width, 1 or 3] each.
-      columns: number of images per row; None: approximately a square grid.
-    """
+    """Arrange images, uint8 [height, width, 1 or 3] each, in a grid, uint8 [height, width, 3]."""
     columns = columns or max(1, int(np.ceil(np.sqrt(len(images)))))
     shown = [enlarge_pixels(colour(image), LEAST_SIDE) for image in images]
     (high, wide), rows = shown[0].shape[:2], -(-len(shown) // columns)
@@ -56,13 +51,8 @@ def write_sheets(
 ) -> str:
     """Write a grid of images and, if they have several scales, a strip and an animation of them.
 
-    Args:
-      folder: folder to write to.
-      images: the scales of each image, smallest first.
-      labels: texts for the images in the grid, repeated cyclically.
-
-    Returns:
-      The names of the files, for a message.
+    The scales are smallest first; `labels` of the grid are repeated cyclically. Return the names of
+    the files, for a message.
     """
     last = [scales[-1] for scales in images]
     side = last[0].shape[0]
@@ -115,15 +105,7 @@ def enlarge_pixels(image: np.ndarray, least: int) -> np.ndarray:
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
-    """Write a PNG file atomically.
-
-    Args:
-      path: the file to write.
-      image: uint8 [height, width, 1 or 3], or uint16 [height, width, 1] for a 16-bit file.
-
-    Raises:
-      ValueError: If the image is uint16 and has 3 channels.
-    """
+    """Write a PNG file atomically: uint8 [height, width, 1 or 3], or uint16 [height, width, 1]."""
     if image.dtype == np.uint16 and image.shape[-1] != 1:
         raise ValueError(f"`image` must have 1 channel for a 16-bit PNG, got {image.shape[-1]}.")
     file = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)

@@ -44,15 +44,7 @@ def sample_scales(
     start: tf.Tensor | None = None,
     base_sampler: Callable[..., Any] = sample,
 ) -> list[tf.Tensor]:
-    """Sample images at every scale, int32 [batch, side, side, channels], smallest first.
-
-    Args:
-      model: the networks.
-      inputs: noise, condition and temperatures.
-      size: side of the largest image in pixels.
-      start: images int32 [batch, side, side, channels] to enlarge instead of sampling the base.
-      base_sampler: function with the arguments of `pixelcnn_sampler.sample`.
-    """
+    """Sample images at every scale, int32 [batch, side, side, channels], or enlarge `start`."""
     sizes = model.sizes[: len(sizes_between(model.config.base_size, size))]
     if start is None:
         start = sample_base(model, inputs, base_sampler)
@@ -101,10 +93,7 @@ def sample_group(
     side: int,
     temperature: float | tf.Tensor,
 ) -> tf.Tensor:
-    """Sample a group of images with side `side`, int32, given earlier groups, by one network pass.
-
-    For type B, the shallow PixelCNN takes M^2 further steps for all patches at once.
-    """
+    """Sample a group, int32, of side `side`, given earlier ones: one pass, M^2 steps for type B."""
     hidden, words = factor(groups, condition), group_words(inputs.words, side, factor.group)
     return sample_hidden(factor, hidden, words, temperature, inputs.guidance)
 
@@ -116,15 +105,9 @@ def sample_hidden(
     temperature: float | tf.Tensor,
     guidance: float | tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Sample the pixels of a group, int32 [batch, height, width, channels].
+    """Sample a group's pixels, int32 [batch, height, width, channels].
 
-    Args:
-      factor: the network of the group.
-      hidden: the hidden state of each pixel in the group.
-      words: random words, uint32 [batch, height, width, noise words]; whole patches for type B.
-      temperature: 1 samples the model.
-      guidance: guidance weight, for a batch whose second half repeats the first half under the null
-        condition; None: no guidance.
+    `words` are uint32 [batch, height, width, noise words], of whole patches for type B.
     """
     if factor.output is not None:
         return factor.output.sample(hidden, words, temperature, guidance)
@@ -158,11 +141,7 @@ def group_words(words: tf.Tensor, side: int, group: int) -> tf.Tensor:
 
 
 def temperatures_of(given: float | Sequence[float], scales: int) -> tf.Tensor:
-    """Return one temperature per scale, base first, float32 [scales].
-
-    Raises:
-      UserError: If `given` is neither one number nor one per scale, or a number is invalid.
-    """
+    """Return one temperature per scale, base first, float32 [scales]."""
     each = [float(t) for t in given] if isinstance(given, Sequence) else [float(given)]
     if len(each) not in (1, scales):
         raise UserError(f"`temperature` must be one number or {scales}, got {len(each)}.")

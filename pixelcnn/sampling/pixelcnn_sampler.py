@@ -17,12 +17,7 @@ from pixelcnn.networks.raster_scan import Scan, run_scan
 
 
 class Prefix(NamedTuple):
-    """Pixels to keep at the beginning of images, in raster order; the others are sampled.
-
-    Attributes:
-      levels: int32 [batch, height, width, channels].
-      count: number of pixels to keep, int32 [].
-    """
+    """The first `count`, int32 [], pixels of levels [batch, height, width, channels], to keep."""
 
     levels: tf.Tensor
     count: tf.Tensor
@@ -48,11 +43,7 @@ def image_words(
 def pixel_words(network: Any, seed: int | tf.Tensor, rows: tf.Tensor, pixels: int) -> tf.Tensor:
     """Return the random words of every pixel of every image, uint32 [rows, pixels, noise words].
 
-    Args:
-      network: a PixelCNN or a `Multiscale`, which determines the number of words.
-      seed: random seed, an integer in [0, 2^64), or a key uint32 [2].
-      rows: int32 [rows], the index of each image in the seed's sequence of images.
-      pixels: number of pixels of an image.
+    `seed` may be a key, uint32 [2]; `rows`, int32 [rows], are indices of images in its sequence.
     """
     return noise.words(seed, rows, 0, pixels, network.noise_words)
 
@@ -69,14 +60,8 @@ def sample(
     """Sample images int32 [batch, height, width, channels].
 
     Args:
-      network: the PixelCNN.
       words: random words, uint32 [batch, height, width, noise words], with static height and width.
-      condition: vector [batch, channels], map [batch, height, width, channels].
-      given: pixels to keep, or None.
-      temperature: 1 samples the model.
       prediction: float32 [batch, height, width, channels] to add to the linear prediction, or None.
-      guidance: guidance weight, for a batch whose second half repeats the first half under the null
-        condition; None: no guidance.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     draw = _Draw(network, words, given, temperature, guidance)
@@ -96,7 +81,6 @@ class _Draw(NamedTuple):
     guidance: float | tf.Tensor | None
 
     def pixel(self, y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
-        """Return the pixels [batch, channels] at (y, x), kept or sampled."""
         words = self.words[:, y, x]
         sampled = self.network.output.sample(hidden, words, self.temperature, self.guidance)
         if self.given is None:

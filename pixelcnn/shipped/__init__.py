@@ -9,11 +9,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def dev_images(name: str) -> Path:
-    """Return the npz file, or folder, of the dev images on which a shipped model is evaluated.
-
-    Raises:
-      UserError: If the images are only part of the source tree, not of the installed wheel.
-    """
+    """Return the npz file, or folder, of the dev images on which a shipped model is evaluated."""
     photographs = HERE / f"{_corpus(name)}_dev"
     if photographs.exists():
         return photographs
