@@ -33,18 +33,12 @@ def save(
     """Write a student as programs that run without the code that defined its networks.
 
     Args:
-      student: the student, which is stored with its current weights.
-      folder: created if missing; an existing model is replaced at once.
       sample_rate_hz: sample rate of an audio student; None: the one it was loaded with, if any.
       trust: whether to write programs that do more than compute.
 
     Returns:
       The folder, which `load` reads. Its `program` is a SavedModel with the functions `calls`, one
         for each network, `encode`, `decode` and `scale`.
-
-    Raises:
-      UserError: a part of the student cannot be stored; the message names it.
-      ValueError: the sample rate is below 1.
     """
     spec = {
         "kind": student.kind,
@@ -62,11 +56,7 @@ def save(
 
 
 def load(folder: str | Path) -> FlowStudent:
-    """Load a student that `save` wrote; it draws the same sequences.
-
-    Raises:
-      UserError: the student does not exist or cannot be read.
-    """
+    """Load a student that `save` wrote; it draws the same sequences."""
     program, spec = read(Path(folder))
     student = FlowStudent(
         [_Network(call, listed_weights(program, spec)) for call in program.calls],
@@ -85,5 +75,4 @@ class _Network:
         self._call, self._listed = call, listed
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Call the stored function."""
         return self._call(*arguments)

@@ -72,7 +72,6 @@ class FlowStudent(Model):
         self._begin()
 
     def _begin(self) -> None:
-        """Make what is made of the networks."""
         self.calls = [any_length(network, self.specs).call for network in self.networks]
         self._stepped: list[Any] = []
         self._tables = [
@@ -201,7 +200,6 @@ class FlowStudent(Model):
         return parts(state)
 
     def _scale(self, draw: Draw) -> tf.Tensor:
-        """Return the factor of the noise."""
         temperature = 1.0 if draw.temperature is None else draw.temperature
         return tf.constant(checked_temperature(temperature), tf.float32)
 
@@ -223,7 +221,6 @@ class FlowStudent(Model):
         return log_density(drawn, self.noise_kind).numpy()
 
     def _sizes(self, num: Any, length: Any) -> tuple[int, int]:
-        """Check the numbers of sequences and of elements, and that TensorFlow can draw them."""
         check_compiler()
         (checked,) = checked_length(length, self.order)
         return whole_number(num, "num"), checked

@@ -26,14 +26,7 @@ Past = list[tf.Tensor]
 
 
 class FlowLayer(tf.Module):
-    """One gated, dilated layer with its residual projection; the caller keeps its past inputs.
-
-    Args:
-      config: the student's sizes.
-      initial: the factory that creates the variables.
-      dilation: spacing of the taps, in bunches.
-      name: the module's name.
-    """
+    """A gated layer, dilated in bunches, with a residual projection; the caller keeps its past."""
 
     def __init__(
         self, config: StudentConfig, initial: Initial, dilation: int, name: str | None = None
@@ -65,10 +58,7 @@ class FlowLayer(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the next hidden state [batch, bunches, residual], and the past for the next call.
 
-        Args:
-          hidden: the layer's input, [batch, bunches, residual].
-          condition: [batch, bunches, channels] in the compute dtype, or None.
-          past: the preceding inputs, [batch, past_samples, residual].
+        The past is [batch, past_samples, residual], the condition in the compute dtype or None.
         """
         dtype = hidden.dtype
         later = _append_past(past, hidden)[1]
@@ -83,15 +73,7 @@ class FlowLayer(tf.Module):
 
 
 class Flow(tf.Module):
-    """One inverse autoregressive flow.
-
-    Args:
-      config: the student's sizes.
-      initial: the factory that creates the variables.
-      layers: number of layers.
-      initial_scale: the approximate scale s of an untrained flow.
-      name: the module's name.
-    """
+    """One inverse autoregressive flow, with an approximate `initial_scale` s while untrained."""
 
     def __init__(
         self,
@@ -135,10 +117,8 @@ class Flow(tf.Module):
     ) -> tuple[FlowOutput, Past]:
         """Return the flow's output, and the past inputs for the next call.
 
-        Args:
-          noise: float32 [batch, time].
-          condition: [batch, bunches, channels] in the compute dtype, or None.
-          past: the past inputs from `empty_past` or from the preceding call.
+        The noise is float32 [batch, time], the condition [batch, bunches, channels] in the compute
+        dtype or None, and the first past that of `empty_past`.
         """
         bunch, dtype = self.config.bunch_samples, self.outer_dtype
         time = tf.shape(noise)[1] if noise.shape[1] is None else noise.shape[1]
@@ -167,7 +147,6 @@ class Flow(tf.Module):
         return tf.float64 if self.dtype == tf.float64 else tf.float32
 
     def _head(self, hidden: tf.Tensor, joined: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the location and log scale of every sample, [batch, time]."""
         dtype = hidden.dtype
         if self.config.bunch_samples == 1:
             hidden = tf.nn.relu(hidden)
@@ -187,7 +166,6 @@ class Flow(tf.Module):
         return tf.reshape(raw, [tf.shape(hidden)[0], -1, gates])
 
     def _from_recent(self, joined: tf.Tensor) -> tf.Tensor:
-        """Return the newest samples' contribution to the gates, [batch, time, 2 * units]."""
         recent = joined[:, self.config.front_width - RECENT : -1, None]
         kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
         return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)

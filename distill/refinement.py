@@ -25,15 +25,7 @@ TINY = np.float32(1e-9)  # lower bound of magnitudes and of bands
 
 
 class Refiner:
-    """Refinement passes over sounds whose mel frames are known; sounds are padded with zeros.
-
-    Args:
-      convention: the mel settings of the frames.
-      passes: number of passes, at least 1.
-
-    Raises:
-      ValueError: `passes` is below 1.
-    """
+    """Refinement passes over sounds whose mel frames are known; sounds are padded with zeros."""
 
     def __init__(self, convention: MelConvention, passes: int) -> None:
         if passes < 1:
@@ -73,7 +65,6 @@ class Refiner:
         return overlap_added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
 
     def _gains(self, magnitudes: np.ndarray, bands: np.ndarray) -> np.ndarray:
-        """Return factors [frames, covered bins] that bring the magnitudes closer to the mel."""
         a = np.maximum(magnitudes, TINY)
         nearer = a.copy()
         for _ in range(UPDATES):
@@ -115,16 +106,7 @@ def _between(
     start: int,
     stop: int,
 ) -> np.ndarray:
-    """Return the refined samples of the frames in [start, stop).
-
-    Args:
-      held: the sounds starting at frame `first`, float32 [batch, samples].
-      mel: the frames of the whole sounds, [frames, bands].
-      refiner: the passes to apply.
-      first: index of the first frame in `held`.
-      start: index of the first frame to return.
-      stop: index after the last frame to return.
-    """
+    """Return the refined samples of frames [start, stop) from `held`, which begins at `first`."""
     hop = refiner.convention.hop_samples
     whole = held.shape[1] // hop
     rows = [refiner(row[: whole * hop], mel[first : first + whole]) for row in held]

@@ -53,15 +53,6 @@ class ResidualDomain(tf.Module):
     Given the preceding noise, e_t is logistic or normal with the flows' location mu and scale s.
     Then x_t is too, with location p_t + g mu, where p_t is the prediction, and scale g s; density
     and entropy have closed forms.
-
-    Args:
-      config: the student's sizes, with linear prediction and a dense conditioner.
-      initial: the factory that creates the variables.
-      mel: the mel settings of the frames.
-      name: the module's name.
-
-    Raises:
-      UserError: the configuration has no linear prediction or no dense conditioner.
     """
 
     def __init__(
@@ -87,12 +78,9 @@ class ResidualDomain(tf.Module):
         return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
 
     def condition(self, frames: tf.Tensor, phase_cycles: tf.Tensor, asked: slice) -> "Described":
-        """Return the condition of a span of samples.
+        """Return the condition of the span `asked` of samples.
 
-        Args:
-          frames: mel frames [batch, frames, channels].
-          phase_cycles: the source's phase before the first sample, float64 [batch].
-          asked: the span, as a slice of sample indices.
+        `phase_cycles`, float64 [batch], is the source's phase before the first sample.
         """
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
@@ -108,10 +96,8 @@ class ResidualDomain(tf.Module):
     ) -> tuple[FlowOutput, tf.Tensor]:
         """Return the wave with its density, and its last K samples [batch, K].
 
-        Args:
-          flowed: the flows' output, the residual in units of the gain.
-          prediction: the coefficients and gain of each row.
-          tail: the preceding K samples of the wave, oldest first, [batch, K].
+        `flowed` is the residual in units of the gain; `tail`, the preceding K samples, oldest
+        first.
         """
         length, dtype = self.config.row_samples, flowed.output.dtype
         time = tf.shape(flowed.output)[1]
@@ -128,12 +114,8 @@ def synthesise(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the wave, [batch, time], and its last K samples, [batch, K], for the next call.
 
-    Args:
-      residual: the errors of the prediction, [batch, time]; a gradient reaches them.
-      coefficients: the prediction of each row, [batch, rows, K], without a gradient; the last row
-        may be shorter.
-      tail: the preceding K samples of the wave, oldest first, [batch, K].
-      row_samples: number of samples of a row.
+    Only the residual gets a gradient. The coefficients are [batch, rows, K], of which the last row
+    may be shorter; the tail, the preceding K samples, oldest first.
     """
     time, rows = tf.shape(residual)[1], tf.shape(coefficients)[1]
     coefficients = tf.cast(tf.stop_gradient(coefficients), residual.dtype)
@@ -171,7 +153,6 @@ def _at_lag(by_lag: tf.Tensor, lags: tf.Tensor) -> tf.Tensor:
 
 
 def _tails(within: tf.Tensor, outer: tf.Tensor, tail: tf.Tensor) -> tf.Tensor:
-    """Return the K samples before every row, [batch, rows, K]."""
     order = outer.shape[-1]
     from_wave = tf.pad(within, [[0, 0], [0, 0], [order, 0]])[..., -order:]
     shape = tf.concat([tf.shape(outer)[:-2], [order, order]], 0)
@@ -192,11 +173,6 @@ class PulseSource:
 
     It depends only on the frames, so the density given the frames stays exact. The phase is a
     running sum, carried from chunk to chunk.
-
-    Args:
-      sample_rate_hz: sample rate of the sound.
-      hop_samples: hop length of the frames, in samples.
-      bunch_samples: number of samples per bunch.
     """
 
     side_frames = 2  # on either side of a span
@@ -214,8 +190,6 @@ class PulseSource:
 
         Args:
           pitch: log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2].
-          phase_cycles: the phase before the first requested sample, float64 [batch].
-          asked: the requested span, as a slice of sample indices.
         """
         octaves = upsample_frames(pitch[..., 0], self._hop)
         voiced = upsample_frames(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
@@ -229,10 +203,7 @@ class PulseSource:
 
 
 def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
-    """Return the samples around every `every`-th sample of a span, [batch, count, 2 side + 1].
-
-    Samples beyond the ends are zero.
-    """
+    """Return samples around every `every`-th one, [batch, count, 2 side + 1], 0 beyond the ends."""
     width, count = 2 * side + 1, -(-(asked.stop - asked.start) // every)
     parts = -(-width // every)  # parts of a window, each as long as a step
     padded = tf.pad(sound, [[0, 0], [side, side + (parts + 1) * every]])
@@ -250,14 +221,7 @@ def upsample_frames(frames: tf.Tensor, hop: int) -> tf.Tensor:
 def running_phase(
     f0_hz: tf.Tensor, sample_rate_hz: int, phase_cycles: tf.Tensor, at: int | tf.Tensor
 ) -> tf.Tensor:
-    """Return the running phase of a frequency, in cycles in [0, 1), float64 [batch, time].
-
-    Args:
-      f0_hz: the fundamental frequency at every sample, [batch, time].
-      sample_rate_hz: sample rate of the sound.
-      phase_cycles: the phase before sample `at`, float64 [batch].
-      at: index of a sample.
-    """
+    """Return the phase, cycles in [0, 1), float64 [batch, time], given that before `at`."""
     total = tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
     offset = phase_cycles - tf.pad(total, [[0, 0], [1, 0]])[:, at]
     phase = total + offset[:, None]

@@ -60,16 +60,7 @@ class ParallelWaveNet(tf.Module):
     """A sequence of inverse autoregressive flows with a common condition.
 
     van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433). `draw` returns whole sounds
-    with their density, and `advance` does so piece by piece.
-
-    Args:
-      config: the student's sizes.
-      seed: seed of the initial weights.
-      mel: the mel settings of the frames; required for a student of the residual.
-      name: the module's name.
-
-    Raises:
-      UserError: a student of the residual has no `mel`.
+    with their density, and `advance` does so piece by piece. A student of the residual needs `mel`.
     """
 
     def __init__(
@@ -149,13 +140,10 @@ class ParallelWaveNet(tf.Module):
         start: int | tf.Tensor,
         length: int,
     ) -> tf.Tensor:
-        """Return the noise of samples, float32 [rows, length].
+        """Return the noise of samples from `start`, float32 [rows, length].
 
-        Args:
-          seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
-          rows: int32 [rows], the index of each row in its seed's sequence of rows.
-          start: position of the first sample.
-          length: number of samples.
+        `seed` is an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2]; `rows`,
+        the index of each in its seed's sequence of rows.
         """
         return self.noise_of(counter_noise.bits(seed, rows, start, length))
 
@@ -184,14 +172,9 @@ class ParallelWaveNet(tf.Module):
 
         Args:
           frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
-          speaker: int32 [batch], or None for a student without speakers.
           num_samples: length in samples; None: the length of the frames.
           phase_cycles: float64 [batch], the phase before the first sample; None: 0.
           skipped_frames: number of frames before the span; these and any after it are only context.
-
-        Raises:
-          ValueError: frames or speaker do not fit the configuration, or neither frames nor
-            `num_samples` are given.
         """
         check_condition(self.config, frames, speaker)
         hop, bunch, parts = self.config.hop_samples, self.config.bunch_samples, []
@@ -221,12 +204,7 @@ class ParallelWaveNet(tf.Module):
     def gate_condition(
         self, condition: Condition, num_samples: int | tf.Tensor
     ) -> tf.Tensor | None:
-        """Return the whole condition of the gates, [batch, bunches, channels], or None.
-
-        Args:
-          condition: the condition of the flows.
-          num_samples: number of samples.
-        """
+        """Return the whole condition of the gates, [batch, bunches, channels], or None."""
         if condition.held is None:
             return condition.channels
         firsts = tf.range(0, num_samples, self.config.bunch_samples)
@@ -267,11 +245,7 @@ class ParallelWaveNet(tf.Module):
         return [*pasts, [tail]]
 
     def start_from_conditioner(self, conditioner: Conditioner) -> None:
-        """Copy a teacher's dense conditioner, including its pitch estimator.
-
-        Raises:
-          UserError: the conditioner's size differs from this student's.
-        """
+        """Copy a teacher's dense conditioner, including its pitch estimator."""
         own_variables = self.residual.conditioner.variables if self.residual else ()
         if [v.shape for v in own_variables] != [v.shape for v in conditioner.variables]:
             raise UserError("`conditioner` must have the size of this student's conditioner.")
@@ -279,13 +253,7 @@ class ParallelWaveNet(tf.Module):
             own.assign(tf.cast(given, own.dtype))
 
     def keep_frames_of(self, conditioner: Conditioner) -> None:
-        """Copy the statistics of a teacher's frames, and its pitch estimator.
-
-        A student of the wave has neither and stays as it is.
-
-        Raises:
-          ValueError: the conditioner's size differs from this student's.
-        """
+        """Copy a teacher's frame statistics and pitch estimator to a student of residuals."""
         if self.residual is None:
             return
         pairs = list(
@@ -301,12 +269,7 @@ class ParallelWaveNet(tf.Module):
             own.assign(tf.cast(given, own.dtype))
 
     def start_from(self, teacher_upsampler: FrameUpsampler) -> None:
-        """Copy a teacher's upsampler into the first channels of this student's.
-
-        Raises:
-          UserError: this student has no upsampler, or the teacher's has different frames or
-            factors, or more channels.
-        """
+        """Copy a teacher's upsampler into the first channels of this student's."""
         source, target = teacher_upsampler, self.upsampler
         if target is None or not _fits(target, source):
             raise UserError(
@@ -323,12 +286,10 @@ class ParallelWaveNet(tf.Module):
 
 
 def _fits(target: FrameUpsampler, source: FrameUpsampler) -> bool:
-    """Return whether `source` has the frames and factors of `target`, and no more channels."""
     own, given = target.frame_kernel.shape, source.frame_kernel.shape
     return target.factors == source.factors and own[:-1] == given[:-1] and own[-1] >= given[-1]
 
 
 def _copy_first(target: tf.Variable, source: tf.Variable) -> None:
-    """Overwrite a variable's first entries along the last axis with another variable."""
     count = source.shape[-1]
     target.assign(tf.concat([source, target[..., count:]], -1))

@@ -72,7 +72,6 @@ def spread_pair(builder: ir.IRBuilder, pair: ir.Value) -> ir.Value:
 
 @emit_for_numba(types.void, types.int64, types.int64)
 def _narrow_vector(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) -> None:
-    """Store a vector of float32 numbers as bfloat16 numbers."""
     kind = ir.FunctionType(_HALVES, [VECTOR])
     name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
     function = cgutils.get_or_insert_function(builder.module, kind, name)
@@ -101,12 +100,7 @@ def _store_zero(builder: ir.IRBuilder, target: ir.Value) -> None:
 def narrow_rows(target: int, source: int, stride: int, inputs: int, rows: int) -> int:
     """Store rows of float32 numbers as rows of bfloat16 pairs, and return the address after them.
 
-    Args:
-      target: address to write the pairs to; an odd last number is paired with zero.
-      source: address of the first row.
-      stride: number of bytes from a row to the next.
-      inputs: number of inputs per row.
-      rows: number of rows.
+    An odd last number is paired with zero; `stride` is in bytes.
     """
     whole_vectors = inputs // LANES
     for row in range(rows):
@@ -122,10 +116,7 @@ def narrow_rows(target: int, source: int, stride: int, inputs: int, rows: int) -
 
 
 def as_pairs(panel: np.ndarray) -> np.ndarray:
-    """Return a panel [inputs, ...] as pairs of bfloat16 numbers in float32 words [pairs, ...].
-
-    The number of inputs must be even.
-    """
+    """Return a panel [inputs, ...], an even number, as bfloat16 pairs in words [pairs, ...]."""
     bits = np.ascontiguousarray(panel, np.float32).view(np.uint32)
     shift = np.uint32(_TRUNCATED)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> shift) & np.uint32(1))) >> shift

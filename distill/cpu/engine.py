@@ -24,10 +24,7 @@ from wavenet.samplers.numba import as_compiled, check_shape
 
 @dataclasses.dataclass
 class FlowState:
-    """State between chunks: what later samples depend on, apart from noise and condition.
-
-    A state can be used only once.
-    """
+    """State between chunks, for one use: what later samples need apart from noise and condition."""
 
     fronts: np.ndarray
     """Past inputs of each flow's first convolution, float32 [batch, flows, front_width]."""
@@ -43,11 +40,7 @@ class FlowState:
         return len(self.fronts)
 
     def copy(self) -> "FlowState":
-        """Return an independent copy.
-
-        Raises:
-          ValueError: this state has been used.
-        """
+        """Return an independent copy; raise ValueError if this state has been used."""
         self.check_fresh()
         windows = aligned_zeros(self.windows.shape)
         windows[:] = self.windows
@@ -63,17 +56,8 @@ class FlowEngine:
     """A CPU engine for flows, whose weights it copies when it is created.
 
     Several threads may call `run` at the same time, each with its own state. The engine's worker
-    threads are reused by later runs and end with the engine.
-
-    Args:
-      flows: the flows of one student, first to last.
-      threads: number of processor cores to use; None: all cores that this process may run on.
-      narrow: whether to compute large products in bfloat16 with float32 sums, which is faster and
-        gives different bits. Needs a processor with AVX512-BF16.
-
-    Raises:
-      ValueError: `flows` is empty, `threads` is below 1, or `narrow` is set on a processor without
-        AVX512-BF16.
+    threads are reused by later runs and end with the engine. `narrow` computes large products in
+    bfloat16 with float32 sums, which is faster, gives different bits, and needs AVX512-BF16.
     """
 
     def __init__(self, flows: list[Flow], threads: int | None = None, narrow: bool = False) -> None:
@@ -87,11 +71,7 @@ class FlowEngine:
         self._idle: list[ThreadPoolExecutor] = []
 
     def initial_state(self, batch: int) -> FlowState:
-        """Return the state of `batch` sounds before their first sample.
-
-        Raises:
-          ValueError: `batch` is below 1.
-        """
+        """Return the state of `batch` sounds before their first sample."""
         if batch < 1:
             raise ValueError(f"`batch` must be at least 1, got {batch}.")
         sizes, layers = self._packed.sizes, self._packed.layers
@@ -114,16 +94,12 @@ class FlowEngine:
         `state` cannot be used again.
 
         Args:
-          state: the state from `initial_state` or from the preceding call.
           noise: float32 [batch, time]; except in the last call, the time must be a multiple of
             `bunch_samples` and, if there are `held_inputs`, of `row_samples`.
           condition: the condition channels after the first `held_inputs`, float32 [batch, bunches,
             channels], or None.
           held: the first `held_inputs` condition channels, which stay constant over `row_samples`
             samples, float32 [batch, rows, held_inputs], or None.
-
-        Raises:
-          ValueError: a shape does not fit the flows or the state, or the state has been used.
         """
         state.check_fresh()
         noise = as_compiled(noise, np.float32)
@@ -227,7 +203,6 @@ def compile_kernels() -> None:
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:
-    """Return a schedule of tiles of nearly equal length that shares them among the threads."""
     tiles = -(-bunches // TILE_ROWS)
     if sounds % threads:
         tiles = -(-tiles // threads) * threads

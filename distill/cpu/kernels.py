@@ -55,7 +55,6 @@ def pack_gates(matrix: np.ndarray, narrow: bool = False) -> np.ndarray:
 
 
 def _vectors(matrix: np.ndarray) -> np.ndarray:
-    """Reshape a matrix [inputs, outputs] to [inputs, vectors, LANES], padded with zeros."""
     matrix = np.asarray(matrix, np.float32)
     wide = np.pad(matrix, [(0, 0), (0, -matrix.shape[1] % LANES)])
     return wide.reshape(len(wide), wide.shape[1] // LANES, LANES)
@@ -103,10 +102,7 @@ def _add_products(
     inputs: ir.Value,
     narrow: bool,
 ) -> None:
-    """Add x [ROWS, inputs] times the panel at `weights` to the stack slots `sums` [ROWS][vectors].
-
-    If `narrow`, each input is a pair of bfloat16 numbers.
-    """
+    """Add x [ROWS, inputs], of pairs if `narrow`, times the panel at `weights` to `sums`."""
     vectors = len(sums[0])
     kind, element = (WORDS, bfloat16.WORD) if narrow else (VECTOR, FLOAT)
     spread_input, add = (
@@ -158,8 +154,6 @@ def _values(builder: ir.IRBuilder, slots: list[list[ir.Value]]) -> list[list[ir.
 
 
 def _gate_kernel(narrow: bool) -> Any:
-    """Return the kernel for a panel of gates; if `narrow`, with bfloat16 pairs."""
-
     @emit_for_numba(types.void, *[types.int64] * 13)
     def gate_panel(
         builder: ir.IRBuilder,
@@ -202,8 +196,6 @@ def _gate_kernel(narrow: bool) -> Any:
 
 
 def _product_kernel(narrow: bool) -> Any:
-    """Return the kernel for a panel of products; if `narrow`, with bfloat16 pairs."""
-
     @emit_for_numba(types.void, *[types.int64] * 9, types.float32, types.int64)
     def product_panel(
         builder: ir.IRBuilder,
@@ -273,18 +265,12 @@ def gate_rows(
     the rows at x - (taps - 1 - j) lag.
 
     Args:
-      units: address of the output.
       weights: address of the result of `pack_gates` for the inputs of all taps and the condition.
       base: address of the initial values of the sums.
       offsets: address of int64 [ROWS], offsets in bytes from `base`.
-      x: address of the newest tap's rows.
       x_stride: number of bytes from a row of x to the next.
       lag: number of bytes from a tap back to the preceding tap.
-      taps: number of taps.
-      inputs: number of channels of x.
       c: address of the condition [ROWS, c_inputs].
-      c_inputs: number of channels of the condition.
-      vectors: number of vectors of units in a row.
       pairs: memory for the inputs as bfloat16 pairs; None: float32 products.
     """
     if pairs is not None:
@@ -330,17 +316,10 @@ def product_rows(
     """Store y [ROWS, vectors * LANES] = max(x W + base sqrt(1/2) + bias, floor).
 
     Args:
-      y: address of the output.
       weights: address of the result of `pack_outputs` for W [inputs, vectors * LANES].
-      bias: address of the bias.
-      base: address of the rows of the base.
       base_stride: number of bytes from a row of the base to the next; 0: all rows are the same.
-      x: address of x [ROWS, inputs].
       x_stride: number of bytes from a row of x to the next.
-      inputs: number of channels of x.
       floor: lower bound of the output; -inf: no limit.
-      vectors: number of vectors of outputs in a row.
-      pairs: memory for the inputs as bfloat16 pairs; None: float32 products.
     """
     if pairs is not None:
         bfloat16.narrow_rows(pairs.ctypes.data, x, x_stride, inputs, ROWS)
@@ -366,7 +345,6 @@ def product_rows(
 
 @compiled
 def _widest(widths: tuple[int, ...], most: int) -> int:
-    """Return the first of the descending `widths` that is at most `most`, or 1 if none is."""
     for width in widths:
         if width <= most:
             return width

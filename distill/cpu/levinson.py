@@ -13,14 +13,7 @@ _SUMS = 4  # TensorFlow adds the terms of a step in this many sums, in turn
 
 
 def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the result of `wavenet.linear_prediction.levinson`, without gradients.
-
-    Args:
-      correlation: float64 [..., K + 1], positive definite.
-
-    Returns:
-      Coefficients [..., K] and error power [...].
-    """
+    """Return what `wavenet.linear_prediction.levinson` does for float64, without gradients."""
     found = tf.numpy_function(solve_rows, [correlation], [tf.float64, tf.float64], stateful=False)
     found[0].set_shape([*correlation.shape[:-1], correlation.shape[-1] - 1])
     found[1].set_shape(correlation.shape[:-1])

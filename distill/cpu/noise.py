@@ -11,17 +11,7 @@ _LANE, _PARITY = np.uint32(FOLD_LANE), np.uint32(KEY_PARITY)
 
 
 def words(seed: int, rows: Sequence[int] | np.ndarray, start: int, length: int) -> np.ndarray:
-    """Return two random 32-bit integers per row and position, uint32 [rows, length, 2].
-
-    Args:
-      seed: integer in [0, 2^64).
-      rows: index of each row in the seed's sequence of rows, integers [rows].
-      start: the first position.
-      length: number of positions.
-
-    Raises:
-      ValueError: the seed is out of range.
-    """
+    """Return two random words per row index of the seed and position, uint32 [rows, length, 2]."""
     if not 0 <= seed < 2**64:
         raise ValueError(f"`seed` must be in [0, 2^64), got {seed}.")
     key = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)

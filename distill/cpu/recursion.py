@@ -18,7 +18,6 @@ def wave(
       residual: errors of the linear prediction in units of the gain, float32 [batch, time].
       prediction: coefficients and gain of each row of samples; the last row may be shorter.
       tail: the preceding K samples of the wave, oldest first, [batch, K].
-      row_samples: number of samples of a row.
     """
     coefficients = as_compiled(np.asarray(prediction.coefficients), np.float32)
     gain = np.exp(np.asarray(prediction.log_gain, np.float32))

@@ -108,13 +108,11 @@ def _address(array: np.ndarray) -> int:
 
 @compiled
 def _bunch_words(channels: int, pairs: np.ndarray | None) -> int:
-    """Return the number of rows of a sample's gate weights, float32 numbers or bfloat16 pairs."""
     return RECENT + channels if pairs is None else (RECENT + 1) // 2 + channels // 2
 
 
 @compiled
 def _reserve_rows(packed: PackedFlows, chunk: Chunk, tile: Tile, place: int) -> int:
-    """Reserve a tile's rows in a window, mark them as filled and return their address."""
     layer = packed.layers[place]
     vectors = packed.sizes.residual_vectors
     row_bytes = vectors * VECTOR_BYTES
@@ -151,7 +149,6 @@ def _row_of(sizes: Any, bunch: int) -> int:
 
 @compiled
 def _locate_rows(sizes: Any, scratch: Scratch, tile: Tile) -> None:
-    """Fill in the offsets of a tile's bunches in `held`."""
     first, gate_bytes = _row_of(sizes, tile.start), 2 * sizes.gate_vectors * VECTOR_BYTES
     for row in range(-(-tile.rows // ROWS) * ROWS):
         last = min(row, tile.rows - 1)
@@ -160,7 +157,6 @@ def _locate_rows(sizes: Any, scratch: Scratch, tile: Tile) -> None:
 
 @compiled
 def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> int:
-    """Compute the sums from which a layer's gates start, and return their address."""
     sizes, layer, weights = packed.sizes, packed.layers[place], _address(packed.memory)
     if not sizes.held_inputs:
         return weights + layer.gate_bias
@@ -233,7 +229,6 @@ def _head(packed: PackedFlows, scratch: Scratch, flow: Any, rows: int) -> None:
 def _gates_of_bunch(
     packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, number: int, member: int
 ) -> None:
-    """Compute `hidden` for one sample of every bunch, from `layered` and the newest noise."""
     sizes, flow = packed.sizes, packed.flows[number]
     channels = sizes.residual_vectors * LANES
     row_bytes, bunch_bytes = channels * FLOAT_BYTES, FLOAT_BYTES * sizes.bunch
@@ -257,10 +252,7 @@ def _gates_of_bunch(
 def _compose(
     sizes: Any, chunk: Chunk, scratch: Scratch, tile: Tile, flow: int, member: int
 ) -> None:
-    """Compute a flow's output, and update the location and log scale of all flows so far.
-
-    This covers one sample of every bunch of the tile: the sample at index `member`.
-    """
+    """Update location and log scale of all flows by a flow's output, at one sample per bunch."""
     lowest, bunch, sound = np.float32(sizes.min_log_scale), sizes.bunch, tile.sound
     start = tile.start * bunch + member
     for row in range(tile.rows):
@@ -279,15 +271,7 @@ def _compose(
 def run_tiles(
     packed: PackedFlows, chunk: Chunk, schedule: TileSchedule, scratch: Scratch, thread: int
 ) -> None:
-    """Compute every tile of this thread; the other threads must run at the same time.
-
-    Args:
-      packed: the weights.
-      chunk: the sounds' arrays, some of which are filled in.
-      schedule: the assignment of tiles to threads, and their progress.
-      scratch: this thread's temporary arrays.
-      thread: index of this thread.
-    """
+    """Compute every tile of this thread; the other threads must run at the same time."""
     sizes, layers = packed.sizes, len(packed.layers)
     time = chunk.location.shape[1] // sizes.bunch
     counters, counter_bytes = _address(schedule.progress), 8 * _LINE

@@ -73,12 +73,7 @@ class PackedFlows(NamedTuple):
 
 
 def pack(flows: list[Flow], narrow: bool = False) -> PackedFlows:
-    """Return a copy of the flows' current weights; later training does not change it.
-
-    Args:
-      flows: the flows, first to last.
-      narrow: whether to store the weights of large products as pairs of bfloat16 numbers.
-    """
+    """Return a copy of the flows' weights, of large products as bfloat16 pairs if `narrow`."""
     config = flows[0].config
     parts: list[np.ndarray] = []
     flow_table = np.zeros(len(flows), FLOW)
@@ -103,7 +98,6 @@ def pack(flows: list[Flow], narrow: bool = False) -> PackedFlows:
 
 
 def _enter(entry: np.void, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
-    """Append the arrays, padded to whole cache lines, and store their offsets in `entry`."""
     for name, array in named.items():
         entry[name] = sum(part.nbytes for part in parts)
         parts.append(np.pad(array.ravel(), (0, -array.size % 16)))
@@ -157,12 +151,10 @@ def _flow_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
 
 
 def _concatenate_kernels(kernels: list[np.ndarray], narrow: bool) -> np.ndarray:
-    """Concatenate kernels [inputs, outputs]; if `narrow`, pad each to an even number of inputs."""
     return np.concatenate([bfloat16.even(each) if narrow else each for each in kernels])
 
 
 def _bunch_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
-    """Return the weights of the gates for each sample of a bunch, one sample after another."""
     if flow.config.bunch_samples == 1:
         return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
     bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)

@@ -23,13 +23,7 @@ LEAST = 1e-6  # lower bound of the mean square in a denominator
 
 
 def classifier_for(dataset: ImageDataset, size: int, path: Path) -> Classifier:
-    """Load a classifier from a file, or train it on the training images if there is no file.
-
-    The classifier reads images sub-sampled to `size` pixels.
-
-    Raises:
-      UserError: the images have no classes.
-    """
+    """Load a classifier of images of `size` pixels, or train it if there is no file."""
     train: Any = dataset.source.splits["train"] if dataset.classes else None  # an `ImageSet`
     if train is None or train.labels is None:
         raise UserError("--targets.features needs images with classes.")
@@ -69,10 +63,7 @@ class Features:
 
 
 def features_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return the mean squared difference of the mean features, a scalar.
-
-    It is relative to the mean square of the real images' features.
-    """
+    """Return the mean squared difference of mean features, over the mean square of real ones."""
     apart = tf.reduce_mean(tf.square(means["features"] - means["wanted_features"]))
     return apart / tf.maximum(means["feature_energy"], LEAST)
 
@@ -86,12 +77,7 @@ def fold_normalisation(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the kernel and bias of a convolution merged with its batch normalisation.
 
-    Args:
-      kernel: the convolution's kernel, [height, width, inputs, outputs].
-      scale: the normalisation's factors, [outputs].
-      offset: the normalisation's offsets, [outputs].
-      mean: the mean of the convolution's outputs, [outputs].
-      variance: the variance of the convolution's outputs, [outputs].
+    The kernel is [height, width, inputs, outputs]; the others are [outputs].
     """
     factor = scale / np.sqrt(variance + EPSILON)
     return kernel * factor, offset - mean * factor

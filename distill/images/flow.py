@@ -48,7 +48,6 @@ class PixelConditionals:
     """The distribution of every number of images given the preceding numbers.
 
     Attributes:
-      likelihood: the mixture that `parameters` describe.
       parameters: the mixture's parameters at each pixel, [batch, height, width, parameters].
       before: the images, float32 in [-1, 1].
     """
@@ -75,12 +74,8 @@ class FlowLoss(ImageLoss):
     Args:
       student: a multiscale model whose base is a flow. Its other parts are not trained.
       teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
-      targets: the weights of the terms, and their settings.
       features: the features of a classifier for images of the base's size; required if the weight
         `targets.features` is not 0.
-
-    Raises:
-      ValueError: the student's base is not a flow, or `features` are missing.
     """
 
     def __init__(
@@ -103,10 +98,7 @@ class FlowLoss(ImageLoss):
         self._kept = [w for w in student.trainable_variables if w.ref() not in of_base]
 
     def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the weighted sum of the terms, in nats per dimension of the base.
-
-        Also return the values of the terms by name.
-        """
+        """Return the weighted sum of terms, nats per dimension of the base, and each by name."""
         targets, mode = self.targets, self.density.training_mode(batch)
         levels, condition = self._at_base(batch)
         terms: dict[str, Weighted] = {}
@@ -149,7 +141,6 @@ class FlowLoss(ImageLoss):
         return known
 
     def _statistics(self, drawn: tf.Tensor, levels: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the batch means that the terms `spectrum` and `features` compare."""
         images = value_of(levels, self._model.output_config.levels)
         means: dict[str, tf.Tensor] = {}
         if self.targets.spectrum:
@@ -176,11 +167,7 @@ class FlowLoss(ImageLoss):
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 
     def _drawn_by_teacher(self, batch: dict) -> tuple[tf.Tensor, tf.Tensor]:
-        """Draw images from the teacher; return int32 [batch, height, width, channels], and nats.
-
-        The images are guided if `targets.guidance` is set; the nats are their log probabilities,
-        float32 [batch].
-        """
+        """Draw int32 [batch, height, width, channels] from the teacher, guided if set, and nats."""
         side, keys = self._model.config.base_size, counter_noise.fold_in(batch["seed"], TEACHER)
         words = image_words(self._teacher, keys, tf.zeros_like(keys[:, 0]), side, side)
         guidance = self.targets.guidance or None
@@ -203,7 +190,6 @@ class FlowLoss(ImageLoss):
     def _draw_flow_output(
         self, seeds: tf.Tensor, shape: tf.TensorShape, condition: Condition, mode: Mode
     ) -> FlowOutput:
-        """Return the output of the student's flow for noise that each image's seed determines."""
         _, height, width, channels = shape
         keys, rows = counter_noise.fold_in(seeds, IMAGE), tf.zeros_like(seeds[:, 0])
         words = counter_noise.words(keys, rows, 0, height * width, channels)
@@ -245,16 +231,11 @@ def spectral_distance(drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
 
 
 def spectra_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return the mean squared difference of log power spectra, a scalar.
-
-    Args:
-      means: "power" and "wanted_power" [channels, rows, columns], of drawn and of real images.
-    """
+    """Return the mean squared difference of log power spectra, a scalar."""
     power, wanted = (tf.math.log(means[name] + LEAST_POWER) for name in ("power", "wanted_power"))
     return tf.reduce_mean(tf.square(power - wanted))
 
 
 def _power(images: tf.Tensor) -> tf.Tensor:
-    """Return the mean power of each frequency over the images, [channels, rows, columns]."""
     spectra = tf.signal.rfft2d(tf.transpose(images, [0, 3, 1, 2]))
     return tf.reduce_mean(tf.square(tf.abs(spectra)), 0) / math.prod(images.shape[1:3])

@@ -27,8 +27,6 @@ class GuidedLoss(ImageLoss):
 
     Args:
       student: a density with the teacher's configuration; only its weights get a gradient.
-      teacher: the density to learn from.
-      targets: the weights of the terms, and the guidance.
       table_side: `GuidedConfig.table_side`; it applies only in training.
     """
 
@@ -95,11 +93,8 @@ class GuidedLoss(ImageLoss):
 def thin_outputs(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
     """Return the conditionals at evenly spaced rows and columns, scaled to represent all pixels.
 
-    Args:
-      whole: the conditionals of all pixels.
-      side: smallest number of rows, and of columns, to keep. If there are fewer than twice as many
-        of either, `whole` is returned.
-      seed: int32 [2], which determines the first row and column.
+    At least `side` of either are kept; with fewer than twice as many, `whole` is returned. `seed`,
+    int32 [2], determines the first.
     """
     size = whole.levels.shape[1:3]
     distance = min(size) // side
@@ -133,8 +128,6 @@ def divergence(
     Args:
       teacher: the teacher's conditionals of the images under their conditions, followed by those of
         the same images under the null condition.
-      student: the student's conditionals of the images.
-      weight: guidance weight.
       temperature: temperature of q, a scalar; 1 does not change the guided distribution.
     """
     sides, channels = both_sides(teacher.hidden), tf.unstack(student.levels, axis=-1)

@@ -90,11 +90,7 @@ def student_and_teacher(
 
 
 def features_for(config: ImageDistillConfig, dataset: ImageDataset, path: Path) -> Features | None:
-    """Return the features that the loss compares, or None; `path` is the classifier's file.
-
-    Raises:
-      UserError: the images have no classes.
-    """
+    """Return the features that the loss compares, or None; `path` is the classifier's file."""
     if not config.needs_features:
         return None
     return Features(classifier_for(dataset, dataset.config.network.base_size, path))
@@ -111,12 +107,7 @@ def _variables_by_name(density: ImageDensity) -> dict:
 
 
 def dataset_for(config: ImageDistillConfig, teacher: Trained, data: Path | str) -> ImageDataset:
-    """Return the images as a dataset with the student's configuration.
-
-    Raises:
-      UserError: the teacher cannot be distilled in this way, the images cannot be read, or their
-        classes are not the teacher's.
-    """
+    """Return the images as a dataset with the student's configuration."""
     _check(config, teacher)
     dataset = ImageDataset.read(data, student_config(config, teacher.config))
     of_classes = teacher.config.conditioning.kind == "class"
@@ -150,7 +141,6 @@ def student_config(config: Any, teacher: AnyTrainConfig) -> AnyTrainConfig:
 
 
 def _check(config: ImageDistillConfig, teacher: Trained) -> None:
-    """Raise UserError if the teacher cannot be distilled in this way."""
     if not teacher.network.whole:
         raise UserError("The teacher has not trained all its parts.")
     if teacher.front.bits > 8:

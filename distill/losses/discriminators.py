@@ -37,9 +37,6 @@ class Convolutions(tf.Module):
 
     Args:
       shapes: height and width of each kernel, and its strides [down, across].
-      channels: number of hidden channels.
-      initial: the factory that creates the variables.
-      name: the module's name, which is also the prefix of the variables' names.
     """
 
     def __init__(
@@ -61,12 +58,7 @@ class Convolutions(tf.Module):
         ]
 
     def __call__(self, image: tf.Tensor, frozen: bool = False) -> Verdict:
-        """Return the `Verdict` for an image.
-
-        Args:
-          image: the input, float32 [batch, height, width, 1].
-          frozen: whether to stop the gradient of the weights, so that only the image has one.
-        """
+        """Return the `Verdict` for [batch, height, width, 1]; `frozen` weights have no gradient."""
         features: list[tf.Tensor] = []
         for kernel, bias, strides in zip(self.kernels, self.biases, self.strides, strict=True):
             kernel, bias = tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias)
@@ -80,13 +72,7 @@ class Convolutions(tf.Module):
 
 
 class SpectrogramDiscriminator(tf.Module):
-    """A discriminator that reads log-magnitude spectrograms with one FFT size.
-
-    Args:
-      fft_size: length of the FFT, in samples.
-      config: number of hidden channels, and share of the frequency bins, from 0 Hz up, to read.
-      initial: the factory that creates the variables.
-    """
+    """A discriminator of log-magnitude spectrograms of one FFT size, up to a share of the bins."""
 
     def __init__(self, fft_size: int, config: DiscriminatorConfig, initial: Initial) -> None:
         super().__init__(name=f"spectrum_{fft_size}")
@@ -103,13 +89,7 @@ class SpectrogramDiscriminator(tf.Module):
 
 
 class PeriodDiscriminator(tf.Module):
-    """A discriminator that reads every `period`-th sample, each phase separately.
-
-    Args:
-      period: spacing of the samples.
-      config: number of hidden channels.
-      initial: the factory that creates the variables.
-    """
+    """A discriminator that reads every `period`-th sample, each phase separately."""
 
     def __init__(self, period: int, config: DiscriminatorConfig, initial: Initial) -> None:
         super().__init__(name=f"period_{period}")
@@ -149,10 +129,6 @@ class Discriminators(tf.Module):
         gradient to the discriminators' weights, the third gives none to the sound. In the gradient
         of their sum, student and discriminators therefore get only the gradients of their own
         losses. The mean over equal shares of a batch is the value for the batch.
-
-        Args:
-          sound: the student's sound, float32 [batch, time].
-          recorded: the recordings, of the same shape.
         """
         adversarial, matching, scoring = [], [], []
         for member in self.members:
@@ -172,13 +148,7 @@ class Discriminators(tf.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Opposition:
-    """The adversarial terms: two losses of the student, and the loss of the discriminators.
-
-    Attributes:
-      discriminators: the networks that rate the sound.
-      config: the weights of the student's two losses, and the number of updates before they count.
-      step: int32 scalar, the number of updates so far.
-    """
+    """The adversarial terms: two losses of the student, and the loss of the discriminators."""
 
     discriminators: Discriminators
     config: LossConfig

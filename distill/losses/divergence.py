@@ -59,7 +59,6 @@ class Contrastive:
 
     Attributes:
       weight: factor of the KL, which is subtracted.
-      draws: number of values drawn per element to estimate the KL.
     """
 
     weight: float
@@ -75,11 +74,7 @@ class Contrastive:
         }
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict[str, tf.Tensor]:
-        """Return the frames and speaker of the row before a share's first row.
-
-        Their names are "frames_before" and "speaker_before". The row before the first row of the
-        whole batch is its last row.
-        """
+        """Return `frames_before` and `speaker_before`, those of a share's (cyclic) previous row."""
         last = {name: batch[name][-1] for name in ("frames", "speaker") if name in batch}
         before = (replicator.replica_id - 1) % replicator.num_replicas
         lasts = replicator.all_gather(last)
@@ -93,15 +88,7 @@ def normal_of(draw: Draw, given: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
 
 
 def measure_divergence(draw: Draw, given: Any, count: int) -> kl_divergence.Divergence:
-    """Return the student's divergence from the teacher, its cross-entropy and its entropy.
-
-    They are in closed form if both are normal; otherwise the cross-entropy is estimated.
-
-    Args:
-      draw: what the student drew.
-      given: the teacher's conditionals for it.
-      count: number of draws per element for the estimate.
-    """
+    """Return divergence from the teacher (exact for normals), cross-entropy and entropy."""
     kind, normal = draw.noise_kind, normal_of(draw, given)
     if normal is not None:
         apart = kl_divergence.gaussian_divergence(draw.output, *normal)

@@ -74,10 +74,7 @@ def divergence(
     """Return an unbiased estimate of the KL of the student from the teacher.
 
     Args:
-      teacher: the teacher's conditionals given `drawn.output`.
-      drawn: the student's output, [batch, elements...].
       draws: standard noise from `standard_draws`, [draws, batch, elements...].
-      kind: the student's noise, "logistic" or "normal".
       mask: 1 for each element that counts, [batch, elements...]; None: all count.
       counted: number of elements to divide by; None: the sum of the mask.
     """
@@ -122,11 +119,7 @@ def standard_draws(
     much less than the mean of independent draws.
 
     Args:
-      kind: "logistic" or "normal".
       seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
-      batch: number of rows.
-      length: number of elements per row.
-      count: number of draws per element.
       rows: int32 [batch], the index of each row in its seed's sequence of rows; None: 0, 1, ... A
         share of a larger batch uses the indices in the whole batch.
     """
@@ -145,11 +138,6 @@ def gaussian_divergence(drawn: FlowOutput, mean: tf.Tensor, log_scale: tf.Tensor
     """Return KL(q || p) of normals in closed form, nats [batch, elements...].
 
     ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (1807.07281), equation 6.
-
-    Args:
-      drawn: the student's output, whose conditionals are q, [batch, elements...].
-      mean: the means of the teacher p, of the same shape.
-      log_scale: the log scales of p, of the same shape.
     """
     ratio = log_scale - drawn.log_scale
     apart = tf.square((mean - drawn.location) * tf.exp(-log_scale))
@@ -160,10 +148,6 @@ def scales_apart(drawn: FlowOutput, log_scale: tf.Tensor) -> tf.Tensor:
     """Return ClariNet's regularisation, (ln sp - ln sq)^2, [batch, elements...].
 
     It is multiplied by lambda and added to `gaussian_divergence` (equation 7).
-
-    Args:
-      drawn: the student's output, [batch, elements...].
-      log_scale: the teacher's log scales, of the same shape.
     """
     return tf.square(log_scale - drawn.log_scale)
 
@@ -171,12 +155,9 @@ def scales_apart(drawn: FlowOutput, log_scale: tf.Tensor) -> tf.Tensor:
 def mean_of(
     values: tf.Tensor, mask: tf.Tensor | None = None, counted: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Return the mean of values where the mask is 1, a scalar.
+    """Return the mean of values where the mask is 1, or of all, a scalar.
 
-    Args:
-      values: [batch, elements...].
-      mask: 1 for each element that counts, of the same shape; None: all count.
-      counted: the divisor; for a share of a batch, the shares' mean count; None: the mask's sum.
+    `counted` is the divisor: for a share of a batch, the shares' mean count; None: the mask's sum.
     """
     if mask is None:
         return tf.reduce_mean(values)

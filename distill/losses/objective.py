@@ -32,14 +32,7 @@ DB_PER_NEPER = 20.0 / math.log(10.0)
 
 
 class Parts(NamedTuple):
-    """The inputs of the factories of terms, besides the configuration.
-
-    Attributes:
-      step: int32 scalar, the number of updates so far.
-      classifier: a classifier of speech units, or None.
-      mel: the mel settings of the frames that the classifier reads, or None.
-      discriminators: the discriminators of the adversarial terms, or None.
-    """
+    """The inputs of the factories of terms, besides the configuration."""
 
     step: tf.Variable
     classifier: UnitClassifier | None = None
@@ -97,11 +90,7 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
 
 def terms_of(config: LossConfig, parts: Parts) -> list[Listed]:
-    """Return the terms whose weights are not 0.
-
-    Raises:
-      UserError: a name in `config.others` is not a term, or a part that a term needs is missing.
-    """
+    """Return the terms whose weights are not 0."""
     if unknown := sorted({name for name, _ in config.other_weights} - TERMS.keys()):
         raise UserError(f"`loss.others` must be of {', '.join(TERMS)}, got {unknown[0]}.")
     weights = {name: config.weight(name) for name in TERMS}
@@ -112,20 +101,7 @@ class Objective:
     """The loss of a batch of clips, as the weighted sum of its terms.
 
     A replica calls it with its share of a batch and the result of `global_inputs`. Only the weights
-    of the student and of the discriminators get a gradient.
-
-    Args:
-      student: the network to train.
-      teacher: the density to learn from.
-      config: the weights of the terms.
-      seed: the seed of all noise, an integer in [0, 2^64).
-      step: int32 scalar, the number of updates so far; each step has different noise.
-      classifier: a classifier of speech units, for the perceptual terms.
-      mel: the mel settings of the frames that the classifier reads.
-      discriminators: the discriminators of the adversarial terms.
-
-    Raises:
-      UserError: a name in `config.others` is not a term, or an argument that a term needs is None.
+    of the student and of the discriminators get a gradient. Each step has different noise.
     """
 
     def __init__(
@@ -144,11 +120,7 @@ class Objective:
         self._seed, self._step = seed, step
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the weighted sum of the terms; and, by name, their values and the level in dB.
-
-        Args:
-          batch: a batch of `distill.training.batches`: waveform, mask, speaker and frames.
-        """
+        """Return the weighted sum of the terms; and, by name, their values and the level in dB."""
         draw = self.draw(batch)
         loss, values = sum_terms(self.terms, draw)
         return loss, values | {"level_db": _level_db(draw.output.output, draw.recorded)}
@@ -202,8 +174,6 @@ class Objective:
     def _teach_function(
         self, output: FlowOutput, batch: dict[str, tf.Tensor]
     ) -> Callable[[bool], Any]:
-        """Return the function `Draw.teach` for a batch."""
-
         @functools.cache
         def condition() -> Any:
             return self.teacher.condition(
@@ -222,14 +192,12 @@ class Objective:
 
     @property
     def _side_frames(self) -> int:
-        """Number of neighbouring frames on either side of every clip."""
         return 0 if self.student.residual is None else SIDE_FRAMES
 
     def _speaker(self, batch: dict[str, tf.Tensor]) -> tf.Tensor | None:
         return batch["speaker"] if self.student.config.speakers else None
 
     def _previous_condition(self, condition: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return the teacher's condition for the row before each row, within the whole batch."""
         if "speaker_before" not in batch:
             return tf.roll(condition, 1, 0)
         before = {name: batch.get(f"{name}_before") for name in ("frames", "speaker")}

@@ -32,13 +32,9 @@ class PerceptualLoss:
     features have a positive mean. The gradient reaches only the sound.
 
     Attributes:
-      classifier: the network whose hidden features are compared.
       convention: the mel settings of the sounds' frames, which must be the classifier's.
       compared: function from a layer's features to what is compared: the features themselves, or
         their `gram`, for which sounds may differ in length.
-
-    Raises:
-      UserError: `convention` is not the classifier's.
     """
 
     classifier: UnitClassifier
@@ -58,11 +54,7 @@ class PerceptualLoss:
     ) -> tf.Tensor:
         """Return the loss of sounds float32 [batch, time] in [-1, 1], at the level of the corpus.
 
-        Args:
-          sound: the student's sounds.
-          recorded: the recordings, of the same shape.
-          energies: for a share of a batch, the `energies` of the whole batch, float32 [layers];
-            None: the `energies` of `recorded`.
+        `energies` are those of the whole batch, float32 [layers]; None: those of `recorded`.
         """
         targets = [tf.stop_gradient(target) for target in self._features(recorded)]
         parts = [
@@ -91,12 +83,7 @@ class PerceptualLoss:
 
 @dataclasses.dataclass(frozen=True)
 class Perceived:
-    """A perceptual loss as a term, relative to the energies of the whole batch.
-
-    Attributes:
-      name: name of the term.
-      loss: the loss of sounds and recordings.
-    """
+    """A perceptual loss as a term, relative to the energies of the whole batch."""
 
     name: str
     loss: PerceptualLoss

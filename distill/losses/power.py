@@ -22,14 +22,10 @@ SILENT = 1.0  # energy added to the recording's, so that silent recordings hardl
 
 
 def squared_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return the relative squared error of the power spectrum averaged over time, a scalar.
+    """Return the relative squared error of the mean power spectra of sounds, [batch, 1024 or more].
 
     It is || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, the loss of the paper, which
     mostly measures the level.
-
-    Args:
-      sound: the student's sound, float32 [batch, time], of at least 1024 samples.
-      recorded: the recording, of the same shape.
     """
     drawn, target = (tf.reduce_mean(tf.square(m), 1) for m in _spectra(sound, recorded))
     return _relative(drawn, target, [1])
@@ -39,10 +35,6 @@ def magnitude_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
     """Return the relative squared error of the magnitudes of all frames, a scalar.
 
     It is || |S| - |S'| ||^2 / || |S| ||^2 (Ping et al. 2018).
-
-    Args:
-      sound: the student's sound, float32 [batch, time], of at least 1024 samples.
-      recorded: the recording, of the same shape.
     """
     drawn, target = _spectra(sound, recorded)
     return _relative(drawn, target, [1, 2])

@@ -95,10 +95,7 @@ class UnitClassifier(tf.Module):
         return tf.matmul(self._hidden_layers(mel, weights)[-1], self.head_kernel) + self.head_bias
 
     def features(self, mel: tf.Tensor) -> list[tf.Tensor]:
-        """Return the activations of each layer in order, float32 [batch, frames, channels].
-
-        Their gradient reaches `mel` but not the weights.
-        """
+        """Return each layer's activations [batch, frames, channels]; weights get no gradient."""
         weights = [(tf.stop_gradient(k), tf.stop_gradient(b)) for k, b in self._layers()]
         return self._hidden_layers(mel, weights)
 
@@ -184,7 +181,6 @@ def augment_mel(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _spans(batch: int, length: int, longest: int, rng: np.random.Generator) -> np.ndarray:
-    """Return rows that each have one span of up to `longest` true values, bool [batch, length]."""
     spans = rng.integers(0, longest + 1, [batch, 1])
     starts = rng.integers(0, length - spans + 1)
     places = np.arange(length)
@@ -194,7 +190,6 @@ def _spans(batch: int, length: int, longest: int, rng: np.random.Generator) -> n
 def _batch(
     mel: np.ndarray, units: np.ndarray, seed: int, step: int, shape: tuple[int, int]
 ) -> dict[str, tf.Tensor]:
-    """Return batch number `step`: masked clips of the frames [frames, bands], and their units."""
     rng = np.random.default_rng([seed, step])
     clips, frames = shape[0], min(shape[1], len(mel))
     starts = rng.integers(0, len(mel) - frames + 1, clips)
@@ -217,21 +212,6 @@ def train_units(
     """Find the units of a corpus, train a `UnitClassifier` on them, and return it.
 
     1,500 steps take about a minute on one core.
-
-    Args:
-      corpus: recordings with mel frames.
-      split: the split to train on.
-      num_units: number of units, which are the clusters of k-means.
-      channels: number of channels of the network's layers.
-      steps: number of updates.
-      batch_size: number of clips per batch.
-      clip_frames: number of frames per clip.
-      seed: seed of clusters, weights and clips.
-      log: function called with progress messages.
-
-    Raises:
-      UserError: the corpus has no mel frames, or fewer frames than units; or `num_units` is below
-        2, or `channels` below 1.
     """
     if corpus.mel is None:
         raise UserError("`corpus` must have mel frames, got none.")
@@ -260,7 +240,6 @@ def train_units(
 def _find_units(
     classifier: UnitClassifier, recordings: list[np.ndarray], seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Set the classifier's statistics; return all frames [frames, bands] and their units."""
     mel = np.concatenate(recordings)
     _standard(classifier, mel)
     points = np.concatenate([cepstra(recording) for recording in recordings])
@@ -296,11 +275,7 @@ def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[fl
 
 
 def save_units(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
-    """Write the classifier to one npz file, atomically.
-
-    Raises:
-      UserError: the file cannot be written.
-    """
+    """Write the classifier to one npz file, atomically."""
     description = {"kind": KIND, **dataclasses.asdict(classifier.config)}
     arrays = {name: variable.numpy() for name, variable in classifier.named().items()}
     arrays |= {name: getattr(classifier, name) for name in STATISTICS}
@@ -308,11 +283,7 @@ def save_units(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None
 
 
 def load_units(path: str | os.PathLike[str]) -> UnitClassifier:
-    """Load a classifier that `save_units` wrote.
-
-    Raises:
-      UserError: the file cannot be read or is invalid; the message names it and gives the reason.
-    """
+    """Load a classifier that `save_units` wrote."""
     arrays = read_npz(Path(path))
     classifier = UnitClassifier(_config(arrays, Path(path)))
     expected = {name: variable.shape for name, variable in classifier.named().items()}
