@@ -90,7 +90,7 @@ def _draw(model: Trained, value: Any, seed: int, row: int) -> Draw:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def draw(levels):
-        hidden = network.hidden(levels, condition)
+        hidden = network.compute_hidden(levels, condition)
         return network.output.sample(hidden, tf.repeat(words, tf.shape(levels)[0], 0), 1.0)
 
     return lambda levels: draw(tf.constant(levels, tf.int32)).numpy()

@@ -113,7 +113,7 @@ class EvaluationCallback:
 
     def __call__(self, log: MetricsLog, step: int) -> float:
         """Log the metrics on dev; return the multi-resolution STFT error plus the weighted KL."""
-        with self.state.averaged():
+        with self.state.swap_in_average():
             sounds = [self._synthesise(item, len(item["waveform"])) for item in self.recordings]
             kl, entropy = np.mean([self._closeness(row) for row in range(len(self.recordings))], 0)
         recorded = [item["waveform"] for item in self.recordings]

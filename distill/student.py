@@ -45,7 +45,7 @@ class Condition(NamedTuple):
         """Return the noise with the source added."""
         return noise if self.source is None else noise + tf.cast(self.source, noise.dtype)
 
-    def moved(self, flowed: FlowOutput) -> FlowOutput:
+    def move_source(self, flowed: FlowOutput) -> FlowOutput:
         """Return the flows' output for noise plus source, with the source moved to the location."""
         if self.source is None:
             return flowed
@@ -230,7 +230,7 @@ class ParallelWaveNet(tf.Module):
             noise = step.output
             steps.append(step)
             later.append(past)
-        flowed = condition.moved(compose(steps))
+        flowed = condition.move_source(compose(steps))
         if self.residual is None or condition.prediction is None:
             return flowed, later
         wave, tail = self.residual.wave(flowed, condition.prediction, pasts[-1][0])

@@ -117,7 +117,7 @@ def _frozen_variables(
 ) -> dict[str, tf.Variable]:
     """Return the variables that the loss reads and training does not change, by name."""
     frozen = {f"teacher/{i:03d}": v for i, v in enumerate(density.network.variables)}
-    units = {} if classifier is None else classifier.named()
+    units = {} if classifier is None else classifier.name_variables()
     return frozen | {f"units/{name}": variable for name, variable in units.items()}
 
 

@@ -84,10 +84,10 @@ class PixelSymbols:
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return each pixel's parameters given earlier pixels, [batch, height, width, ...]."""
-        hidden = self.network.hidden(symbols, self.given(condition, symbols))
+        hidden = self.network.compute_hidden(symbols, self.prepare_condition(condition, symbols))
         return tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
 
-    def given(self, condition: Any, like: tf.Tensor) -> Condition:
+    def prepare_condition(self, condition: Any, like: tf.Tensor) -> Condition:
         """Return the encoded condition, with coordinates for images with the shape of `like`."""
         if isinstance(condition, Condition):  # an earlier result of this method
             return condition

@@ -46,7 +46,7 @@ class EvaluationCallback:
     def __call__(self, log: MetricsLog, step: int) -> float:
         """Log and return bits per dimension or divergence on dev; also log samples if possible."""
         total = math.inf
-        with self.state.averaged():
+        with self.state.swap_in_average():
             for name, nats in self._nats.items():
                 parts = self._bits(nats)
                 total = sum(parts.values())

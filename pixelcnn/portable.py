@@ -135,10 +135,17 @@ def _multiscale_sampler(
 
     def draw_scales(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         words = multiscale_words(model, inputs["seed"], inputs["rows"], size)
-        fixed = (density.conditioner, model, size, sampler_of(sampler))
-        start, temperatures = inputs.get("start"), inputs["temperatures"]
+        start = inputs.get("start")
         scales, base = sample_multiscale(
-            *fixed, inputs, words, start, temperatures, inputs.get("guidance")
+            density.conditioner,
+            model,
+            size,
+            sampler_of(sampler),
+            inputs,
+            words,
+            start,
+            inputs["temperatures"],
+            inputs.get("guidance"),
         )
         counted = (
             {"passes": base.batch_passes} if sampler == "fixed-point" and start is None else {}

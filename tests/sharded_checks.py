@@ -124,12 +124,12 @@ def check_whole():
 
 
 def check_averaged():
-    """The weights in `TrainState.averaged`, inside and around `gathered_variables`, and after."""
+    """The weights in `swap_in_average`, inside and around `gathered_variables`, and after."""
     replicator, state, _, _ = automatic()
     before = state.arrays()
-    with replicator.gathered_variables(), state.averaged():
+    with replicator.gathered_variables(), state.swap_in_average():
         inside = [weight.numpy() for weight in state.weights]
-    with state.averaged(), replicator.gathered_variables():
+    with state.swap_in_average(), replicator.gathered_variables():
         around = [weight.numpy() for weight in state.weights]
     return before, inside, around, state.arrays()
 

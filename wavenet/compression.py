@@ -46,7 +46,7 @@ class RingSymbols(SoundSymbols):
 
     def stepper(self, condition: tf.Tensor | None) -> Callable:
         """Return a function of (time, remainder, state) that runs one time step of a chunk."""
-        step, given = Step(self.network, self._sampler.rings), self.given(condition)
+        step, given = Step(self.network, self._sampler.rings), self.prepare_condition(condition)
         config = self.network.config
 
         def one(time: int, remainder: int, state: State) -> tuple[tf.Tensor, Any]:

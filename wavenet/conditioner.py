@@ -91,7 +91,7 @@ class Conditioner(tf.Module):
         elif side_frames > side:
             frames = frames[:, side_frames - side : side - side_frames]
         mel, pitch = self._mel_and_pitch(frames)
-        hidden = self.hidden(mel, pitch)
+        hidden = self.compute_hidden(mel, pitch)
         local = tf.matmul(hidden, self._cast(self.kernel2)) + self._cast(self.bias2)
         near = FRAME_WIDTH // 2
         columns = [local, mel[:, near:-near]]
@@ -104,7 +104,7 @@ class Conditioner(tf.Module):
             return made
         return made._replace(pitch=tf.stop_gradient(pitch[:, near + 1 : -near - 1]))
 
-    def hidden(self, mel: tf.Tensor, pitch: tf.Tensor | None) -> tf.Tensor:
+    def compute_hidden(self, mel: tf.Tensor, pitch: tf.Tensor | None) -> tf.Tensor:
         """Return the units of the first layer, [batch, frames - 4, conditioner_units]."""
         inputs = self.standardise_mel(mel)
         if pitch is not None:

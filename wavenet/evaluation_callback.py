@@ -42,7 +42,7 @@ class EvaluationCallback:
 
     def __call__(self, log: MetricsLog, step: int) -> float:
         """Return the bits per dev sample; log them, generated audio and its spectrogram."""
-        with self.state.averaged():
+        with self.state.swap_in_average():
             bits = self._bits()
             log.scalars(step, {"dev_bits_per_sample": bits})
             self._sample(log, step)

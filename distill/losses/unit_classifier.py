@@ -103,7 +103,7 @@ class UnitClassifier(tf.Module):
         """Return the unit with the nearest centre for each frame of a recording, int32 [frames]."""
         return _nearest((cepstra(mel) - self.mean) / self.scale, self.centres)
 
-    def named(self) -> dict[str, tf.Variable]:
+    def name_variables(self) -> dict[str, tf.Variable]:
         """Return the variables by name, as they are stored in a file."""
         numbered = {"kernel": self.kernels, "bias": self.biases}
         named = {f"{kind}/{i}": v for kind, vs in numbered.items() for i, v in enumerate(vs)}
@@ -277,7 +277,7 @@ def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[fl
 def save_units(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
     """Write the classifier to one npz file, atomically."""
     description = {"kind": KIND, **dataclasses.asdict(classifier.config)}
-    arrays = {name: variable.numpy() for name, variable in classifier.named().items()}
+    arrays = {name: variable.numpy() for name, variable in classifier.name_variables().items()}
     arrays |= {name: getattr(classifier, name) for name in STATISTICS}
     write_npz(Path(path), {"description": np.array(json.dumps(description)), **arrays})
 
@@ -286,7 +286,7 @@ def load_units(path: str | os.PathLike[str]) -> UnitClassifier:
     """Load a classifier that `save_units` wrote."""
     arrays = read_npz(Path(path))
     classifier = UnitClassifier(_config(arrays, Path(path)))
-    expected = {name: variable.shape for name, variable in classifier.named().items()}
+    expected = {name: variable.shape for name, variable in classifier.name_variables().items()}
     expected |= {name: getattr(classifier, name).shape for name in STATISTICS}
     for name, shape in expected.items():
         array = arrays.get(name)
@@ -295,7 +295,7 @@ def load_units(path: str | os.PathLike[str]) -> UnitClassifier:
                 f"{path} is not a complete classifier of speech units: `{name}` must be float32 of "
                 f"shape {tuple(shape)}."
             )
-    for name, variable in classifier.named().items():
+    for name, variable in classifier.name_variables().items():
         variable.assign(arrays[name])
     for name in STATISTICS:
         setattr(classifier, name, arrays[name])

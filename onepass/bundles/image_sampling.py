@@ -93,11 +93,11 @@ class ImageSampling(Sampling):
         inputs: dict[str, Any] = image_inputs(known, seed, [row], temperature, guidance, conditions)
         signature = COMPILED
         if prefix is not None:
-            signature, begun = self._begun(np.asarray(prefix))
+            signature, begun = self._continue_prefix(np.asarray(prefix))
             inputs |= begun
         return signature, self.check(signature, inputs)
 
-    def _begun(self, prefix: np.ndarray) -> tuple[str, dict[str, Any]]:
+    def _continue_prefix(self, prefix: np.ndarray) -> tuple[str, dict[str, Any]]:
         channels, size = self.channels, self.size
         if self.sizes[:-1]:
             self._check_start(prefix)

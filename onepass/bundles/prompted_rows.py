@@ -144,16 +144,16 @@ class Rows:
 
     def _after(self, symbols: tf.Tensor, channels: Any, start: tf.Tensor, state: State) -> State:
         condition = self._streaming.conditions.split_frames(channels)
-        before = self._unpacked(start, state)
-        return self._packed(self._samplers.read(symbols, condition, before))
+        before = self._unpack_state(start, state)
+        return self._pack_state(self._samplers.read(symbols, condition, before))
 
-    def _unpacked(self, start: tf.Tensor, state: State) -> Any:
+    def _unpack_state(self, start: tf.Tensor, state: State) -> Any:
         """Return the step's state with the counts of symbols, which are 0 at position 0."""
         before = self._streaming.unpack_state(start, state)
         counts = {n: tf.where(start[0] == 0, 0, state[n]) for n in self.memory}
         return {**before, **counts}
 
-    def _packed(self, state: Any) -> State:
+    def _pack_state(self, state: Any) -> State:
         own = {name: value for name, value in state.items() if name not in self.memory}
         return {**self._streaming.pack_state(own), **{name: state[name] for name in self.memory}}
 
@@ -188,7 +188,7 @@ class Rows:
         state: State,
     ) -> tuple[tf.Tensor, State]:
         size = self.longest_loop
-        before = self._unpacked(start, state)
+        before = self._unpack_state(start, state)
         row = tf.ensure_shape(row, [1])
         noise = self._noise(key[0], row, start[0], size)
         bounded: Any = Bounded(prompt, count)
@@ -201,7 +201,7 @@ class Rows:
             before,
             bounded,
         )
-        return tf.ensure_shape(new, [1, size]), self._packed(after)
+        return tf.ensure_shape(new, [1, size]), self._pack_state(after)
 
 
 def _window(part: Part, position: tf.Tensor, size: int) -> Part:

@@ -41,7 +41,7 @@ class Request:
     side_frames: int = 0
 
     @classmethod
-    def checked(
+    def check_draw(
         cls,
         draw: Draw,
         order: str,

@@ -85,7 +85,7 @@ class Sampling(Model):
 
     def _own_request(self, draw: Draw, for_all: bool = False) -> Request:
         order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
-        return Request.checked(draw, order, self._conditions(draw.condition, for_all))
+        return Request.check_draw(draw, order, self._conditions(draw.condition, for_all))
 
     def log_prob(
         self,
@@ -144,7 +144,7 @@ class Sampling(Model):
     ) -> Callable[[int, int], Arrays] | None:
         """Return a function from numbers of rows and time steps to conditions' inputs, or None.
 
-        `Request.checked` calls it. If `for_all`, one row may be given for all rows even in a
+        `Request.check_draw` calls it. If `for_all`, one row may be given for all rows even in a
         condition with a time axis.
         """
         if condition is None:

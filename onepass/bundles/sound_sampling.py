@@ -171,7 +171,7 @@ class SoundSampling(Sampling):
             return found
 
         with self._own_errors():
-            request = Request.checked(
+            request = Request.check_draw(
                 dataclasses.replace(draw, length=length, temperature=heat),
                 "time",
                 conditions,

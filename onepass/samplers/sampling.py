@@ -124,7 +124,7 @@ class Samplers:
             count -= known.shape[1]
         heat = temperature if temperature.shape.rank else float(temperature)
         yield from in_chunks(
-            sampler, num, noise, network.given(condition), count, length, heat, known
+            sampler, num, noise, network.prepare_condition(condition), count, length, heat, known
         )
 
     def _machine(

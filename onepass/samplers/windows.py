@@ -97,7 +97,11 @@ def by_windows(
     if guess is None:
         guess = empty_symbols(distribution, noise) + (distribution.levels or 0) // 2
     (height, width), above = noise.shape[1:3], getattr(network, "rows_above", None)
-    condition = network.given(condition, noise) if hasattr(network, "given") else condition
+    condition = (
+        network.prepare_condition(condition, noise)
+        if hasattr(network, "prepare_condition")
+        else condition
+    )
     rows = height if above is None or active_rows is None else min(height, above + active_rows)
     given = Sampling(network, distribution, noise, condition, temperature, rows, slots)
     images = tf.shape(noise)[0] // given.twins

@@ -195,7 +195,7 @@ class _Evaluation:
         self.state, self.density, self.batch = state, density, batch
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        with self.state.averaged():
+        with self.state.swap_in_average():
             nats = float(self.density(self.batch)[0])
         log.scalars(step, {"dev_nats": nats})
         return nats

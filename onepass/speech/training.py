@@ -236,7 +236,7 @@ class EvaluationCallback:
 
     def __call__(self, log: MetricsLog, step: int) -> float:
         """Log each error and return the loss on the dev split, with averaged weights."""
-        with self.state.averaged():
+        with self.state.swap_in_average():
             loss, parts = self.loss(self.batch)
         log.scalars(step, {f"dev_{name}": float(value) for name, value in parts.items()})
         return float(loss)

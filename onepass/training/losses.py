@@ -99,7 +99,7 @@ class Score:
 
     def __call__(self, log: Any, step: int) -> float:
         """Compute the score, log it as "dev", and return it."""
-        with self._state.averaged():
+        with self._state.swap_in_average():
             value = float(self._score())
         log.scalars(step, {"dev": value})
         if self._then is not None:

@@ -134,7 +134,7 @@ class ImageFlow(tf.Module):
     def _run_flows(self, noise: tf.Tensor, condition: Condition, mode: Mode) -> FlowOutput:
         steps = []
         for flow in self.flows:
-            hidden = flow.hidden(squash_noise(noise), condition, mode)
+            hidden = flow.compute_hidden(squash_noise(noise), condition, mode)
             steps.append(flow.output(hidden, noise))
             noise = steps[-1].output
         return compose(steps)

@@ -63,12 +63,15 @@ class Multiscale(tf.Module):
             if part not in known:
                 raise ValueError(f"`parts` must be of {', '.join(known)}, got {part}.")
         self.parts = known if parts is None else tuple(part for part in known if part in parts)
-        channels = (vector_channels, map_channels)
         self.base: Any = None  # a PixelCNN or an ImageFlow, if the base is one of the parts
         if known[0] in self.parts and config.base_flows:
-            self.base = ImageFlow(config.base, config.base_flows, output, initial, *channels)
+            self.base = ImageFlow(
+                config.base, config.base_flows, output, initial, vector_channels, map_channels
+            )
         elif known[0] in self.parts:
-            self.base = PixelCNN(config.base, output, initial, *channels, name="base")
+            self.base = PixelCNN(
+                config.base, output, initial, vector_channels, map_channels, name="base"
+            )
         map_channels += PLACE * config.factor.coordinates
         self.factors = {
             part: Factor(

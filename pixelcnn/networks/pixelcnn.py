@@ -185,12 +185,12 @@ class PixelCNN(tf.Module):
         `levels` are int32 [batch, height, width, channels]; the condition has a vector [batch,
         vector_channels] and a map [batch, height, width, map_channels].
         """
-        return self.hidden(levels, self.add_coordinates(condition, levels), mode)
+        return self.compute_hidden(levels, self.add_coordinates(condition, levels), mode)
 
-    def hidden(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> Hidden:
+    def compute_hidden(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> Hidden:
         """Return each pixel's hidden state, for a condition that already includes coordinates."""
         rows, columns = self._before(levels)
-        above, left = self.above(rows, mode), self.left(columns, mode)
+        above, left = self.above(rows, mode), self.convolve_left(columns, mode)
         v, h = tf.split(above.units, 2, -1)
         h += left.units
         for i, layer in enumerate(self.layers):
@@ -244,7 +244,7 @@ class PixelCNN(tf.Module):
         units = convolve(tf.cast(rows, mode.dtype), self.above_kernel)
         return Hidden(units, convolve(mode.for_prediction(rows), self.above_prediction))
 
-    def left(self, columns: tf.Tensor, mode: Mode = EXACT) -> Hidden:
+    def convolve_left(self, columns: tf.Tensor, mode: Mode = EXACT) -> Hidden:
         """Return the left pixels' contribution to the first h, and to the prediction."""
         units = convolve(tf.cast(columns, mode.dtype), self.left_kernel)
         return Hidden(units, convolve(mode.for_prediction(columns), self.left_prediction))

@@ -142,7 +142,7 @@ def next_pixel(
     `left` are the inputs of the pixels to the left; `columns` are the queues, each layer's h in the
     columns to the left, [batch, dilation, units].
     """
-    front = network.left(left[:, tf.newaxis], mode)
+    front = network.convolve_left(left[:, tf.newaxis], mode)
     h = row.h[:, x] + front.units[:, 0, 0]
     across, queues = row.across[:, :, x], []
     for i, layer in enumerate(network.layers):

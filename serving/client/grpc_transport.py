@@ -177,7 +177,7 @@ class GrpcTransport:
 
         def attempt() -> Any:
             try:
-                return ask(request, timeout=deadline.left(), metadata=self._metadata)
+                return ask(request, timeout=deadline.count_seconds(), metadata=self._metadata)
             except grpc.RpcError as error:
                 raise self._client_error(error, deadline) from None
 
@@ -190,7 +190,7 @@ class GrpcTransport:
 
     def _start_stream(self, request: Any, deadline: Deadline) -> tuple[Any, Any]:
         call = self._method(MODELS, "Speak")(
-            request, timeout=deadline.left(), metadata=self._metadata
+            request, timeout=deadline.count_seconds(), metadata=self._metadata
         )
         try:
             return call, next(call, None)

@@ -111,7 +111,7 @@ class HttpTransport:
 
         # Built for every attempt, as the remaining time decreases.
         def content() -> tuple[bytes, dict[str, str]]:
-            timed = parameters | {"timeout": int(1e6 * deadline.left()) + 1}
+            timed = parameters | {"timeout": int(1e6 * deadline.count_seconds()) + 1}
             head = json.dumps({"inputs": described, "parameters": timed}).encode()
             headers = {HEADER: str(len(head)), "content-type": "application/octet-stream"}
             return b"".join([head, *tail]), headers
@@ -164,7 +164,7 @@ class HttpTransport:
 
     def _attempt(self, method: str, path: str, deadline: Deadline, content: Any) -> httpx.Response:
         body, headers = content() if content is not None else (None, {})
-        left = deadline.left()
+        left = deadline.count_seconds()
         request = self._client.build_request(
             method, path, content=body, headers=headers, timeout=left
         )
@@ -208,7 +208,7 @@ class HttpTransport:
     def _whole(self, response: httpx.Response, deadline: Deadline) -> bytes:
         parts = []
         for part in response.iter_raw():
-            deadline.left()
+            deadline.count_seconds()
             parts.append(part)
         return b"".join(parts)
 
@@ -254,7 +254,7 @@ class HttpTransport:
         rest = b""
         with opened:
             for part in response.iter_raw():
-                deadline.left()
+                deadline.count_seconds()
                 data = rest + part
                 whole = len(data) - len(data) % MIN_SAMPLE_BYTES
                 rest = data[whole:]
@@ -268,7 +268,7 @@ class HttpTransport:
         done = 0
         with opened:
             for line in response.iter_lines():
-                deadline.left()
+                deadline.count_seconds()
                 scale = self._image_scale(line)
                 done += scale.last
                 yield scale

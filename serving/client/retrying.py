@@ -62,7 +62,7 @@ class Deadline:
         self.seconds, self._now = seconds, now
         self._end = now() + seconds
 
-    def left(self) -> float:
+    def count_seconds(self) -> float:
         """Return the seconds until the deadline; raise ClientError if it has passed."""
         left = self._end - self._now()
         if left <= 0:
@@ -88,7 +88,10 @@ class Retrying:
         """Call `attempt` until it does not raise RetryableError, and return its result."""
 
         def pause(error: Exception) -> bool | float:
-            if not isinstance(error, RetryableError) or error.after_seconds >= deadline.left():
+            if (
+                not isinstance(error, RetryableError)
+                or error.after_seconds >= deadline.count_seconds()
+            ):
                 return False
             return error.after_seconds or True
 
@@ -98,7 +101,7 @@ class Retrying:
             timeout=deadline.seconds,
             wait_initial=FIRST_SECONDS,
             wait_jitter=FIRST_SECONDS,
-            wait_max=min(LONGEST_SECONDS, deadline.left()),
+            wait_max=min(LONGEST_SECONDS, deadline.count_seconds()),
         )
         try:
             for trial in trials:

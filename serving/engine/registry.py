@@ -72,7 +72,7 @@ class ModelRegistry:
     def is_busy(self) -> bool:
         """True if a thread loads a model or works on a request."""
         return any(
-            version_set.is_loading or any(served.is_busy for served in version_set.loaded())
+            version_set.is_loading or any(served.is_busy for served in version_set.list_loaded())
             for version_set in self._version_sets.values()
         )
 
@@ -92,7 +92,7 @@ class ModelRegistry:
         current = version_set.current
         if current is not None and version is None:
             return current
-        for served in version_set.loaded():
+        for served in version_set.list_loaded():
             if served.version == version:
                 return served
         if current is None and version in (
@@ -134,7 +134,7 @@ class ModelRegistry:
         if self._poller is not None:
             self._poller.cancel()
             await asyncio.wait([self._poller])
-        served = [one for known in self._version_sets.values() for one in known.loaded()]
+        served = [one for known in self._version_sets.values() for one in known.list_loaded()]
         try:
             async with asyncio.timeout(drain_seconds):
                 for one in served:

@@ -151,6 +151,6 @@ class VersionSet:
             statuses_by_number[version] = VersionStatus(version, "AVAILABLE", self.problem)
         return [statuses_by_number[number] for number in sorted(statuses_by_number)]
 
-    def loaded(self) -> list[ServedModel]:
+    def list_loaded(self) -> list[ServedModel]:
         """Return the loaded versions, which may still answer requests; the current one is last."""
         return [*self.unloading, *([] if self.current is None else [self.current])]

@@ -86,10 +86,10 @@ def _serve(bundle: Any, connection: socket.socket) -> None:
         while True:
             head, arrays = receive(connection)
             try:
-                answer = getattr(answers, head.pop("do"))(head, arrays)
+                answer, outputs = getattr(answers, head.pop("do"))(head, arrays)
             except Exception as error:
-                answer = describe_error(error), {}
-            send(connection, *answer)
+                answer, outputs = describe_error(error), {}
+            send(connection, answer, outputs)
     except (EOFError, OSError):  # the server has ended
         os._exit(0)
 

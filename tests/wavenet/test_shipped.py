@@ -109,7 +109,7 @@ def test_most_units_of_its_conditioner_follow_the_frames(teacher):
         mel = tf.constant(np.pad(frames, ((side, side), (0, 0)))[None])
         octaves, logit = conditioner.reader(conditioner.standardise_mel(mel))
         pitch = tf.stack([octaves, tf.sigmoid(logit)], -1)
-        units.append(conditioner.hidden(frames[None], pitch)[0])
+        units.append(conditioner.compute_hidden(frames[None], pitch)[0])
     spread = np.std(np.concatenate(units), 0)
     assert np.mean(spread > 0.05 * np.median(spread)) >= 0.8
 

@@ -56,7 +56,7 @@ class SoundSymbols:
 
     def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return each sample's parameters, from unshifted network inputs as returned by `read`."""
-        return self.network(inputs, self.given(condition))
+        return self.network(inputs, self.prepare_condition(condition))
 
     @functools.cached_property
     def block_passes(self) -> BlockPass | None:
@@ -71,7 +71,7 @@ class SoundSymbols:
         """Return the network's inputs for levels [batch, time]."""
         return tf.cast(self.network.inputs(symbols), self.inputs.dtype)
 
-    def given(self, condition: tf.Tensor | None, like: Any = None) -> tf.Tensor | None:
+    def prepare_condition(self, condition: tf.Tensor | None, like: Any = None) -> tf.Tensor | None:
         """Return the condition in the network's type, or None for an unconditional network."""
         del like
         if self.condition is None:
@@ -111,7 +111,7 @@ class SoundSymbols:
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
         """Return a function from (time, remainder, state) to parameters and the next state."""
-        given = self.given(condition)
+        given = self.prepare_condition(condition)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
             now = [] if given is None else [given[:, time][:, tf.newaxis]]
@@ -127,5 +127,5 @@ class SoundSymbols:
         `inputs` are the inputs before each sample, [batch, n]; `state` is the entry "network" of
         the whole state.
         """
-        given = self.given(condition)
+        given = self.prepare_condition(condition)
         return self.stepped.step(inputs, state, *([] if given is None else [given]))

@@ -249,7 +249,7 @@ def _replicate_values(rules: LayoutRules, values: Any) -> Any:
         if value is None:
             return None
         value = tf.convert_to_tensor(value)
-        return dtensor.relayout(value, rules.replicated(value.shape.rank))
+        return dtensor.relayout(value, rules.make_replicated(value.shape.rank))
 
     return tf.nest.map_structure(gathered_variables, values)
 

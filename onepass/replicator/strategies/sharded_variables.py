@@ -53,7 +53,7 @@ class LayoutRules:
                         f"are {', '.join(mesh.dim_names)}."
                     )
 
-    def replicated(self, rank: int) -> dtensor.Layout:
+    def make_replicated(self, rank: int) -> dtensor.Layout:
         """Return the layout of a tensor that is whole on every device."""
         return dtensor.Layout.replicated(self.mesh, rank)
 
@@ -70,7 +70,7 @@ class LayoutRules:
                 return self._check_layout(pattern.pattern, dims, name, shape)
         if like is not None:
             return like
-        return self._widest(shape) if self.is_automatic else self.replicated(len(shape))
+        return self._widest(shape) if self.is_automatic else self.make_replicated(len(shape))
 
     def check_all_used(self) -> None:
         """Raise UserError if a pattern was not found in any name."""
@@ -200,12 +200,12 @@ class ShardedVariableStore:
     def relayout(self, value: tf.Tensor, layout: dtensor.Layout) -> tf.Tensor:
         """Convert a tensor, plain or sharded, to a layout."""
         if tf.executing_eagerly() and not dtensor.is_dtensor(value):
-            value = dtensor.copy_to_mesh(value, self.rules.replicated(value.shape.rank))
+            value = dtensor.copy_to_mesh(value, self.rules.make_replicated(value.shape.rank))
         return dtensor.relayout(value, layout)
 
     def gathered_value(self, value: tf.Tensor) -> tf.Tensor:
         """Return the whole value of a sharded tensor as a plain tensor."""
-        replicated = dtensor.relayout(value, self.rules.replicated(value.shape.rank))
+        replicated = dtensor.relayout(value, self.rules.make_replicated(value.shape.rank))
         return dtensor.unpack(replicated)[0]
 
     def copy(self, variable: "ShardedVariable", device: int) -> tf.Variable:
@@ -290,7 +290,7 @@ class ShardedVariable(dtensor.DVariable):
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         value, store = self._sharded_value(no_copy), self._store
         if store.mode is ReadMode.STEP and store.rules.is_automatic and self.trainable:
-            value = dtensor.relayout(value, store.rules.replicated(value.shape.rank))
+            value = dtensor.relayout(value, store.rules.make_replicated(value.shape.rank))
         return value
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:

@@ -162,7 +162,7 @@ class TrainState(tf.Module):
             average.assign(value)
 
     @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
+    def swap_in_average(self) -> Iterator[None]:
         """Replace all weights, the opponent's included, with their Polyak averages in the block."""
         live = [weight.numpy().copy() for weight in self.weights]
         self.use_average()

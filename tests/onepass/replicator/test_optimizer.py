@@ -114,7 +114,7 @@ def test_the_average_is_that_of_the_weights_and_only_borrowed():
         decay = min(0.5, (1 + n) / (10 + n))
         expected = decay * expected + (1 - decay) * line.slope.numpy()
     live = line.slope.numpy()
-    with pytest.raises(KeyError), state.averaged():
+    with pytest.raises(KeyError), state.swap_in_average():
         seen = line.slope.numpy()
         raise KeyError
     np.testing.assert_allclose(seen, expected, rtol=1e-6)

@@ -91,7 +91,7 @@ def test_a_model_without_its_base_takes_as_many_words(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monkeypatch):
     passes = []
-    for network, call in ((Factor, "__call__"), (PixelCNN, "hidden")):
+    for network, call in ((Factor, "__call__"), (PixelCNN, "compute_hidden")):
         original = getattr(network, call)
 
         def counted(self, *args, forward=original, name=network.__name__):

@@ -167,13 +167,13 @@ def test_no_two_pixels_share_a_word():
 
 
 def test_the_cached_sampler_needs_no_pass_of_the_network(monkeypatch):
-    passes, forward = [], PixelCNN.hidden
+    passes, forward = [], PixelCNN.compute_hidden
 
     def counted(self, *args):
         passes.append(1)
         return forward(self, *args)
 
-    monkeypatch.setattr(PixelCNN, "hidden", counted)
+    monkeypatch.setattr(PixelCNN, "compute_hidden", counted)
     network = pixelcnn_of()
     words = image_words(network, 3, [0], 3, 4)
     sample(network, words, NONE)

@@ -36,13 +36,12 @@ LOST_PEER = re.compile("gloo|nccl|coordination|peer|socket", re.IGNORECASE)
 @contextlib.contextmanager
 def together(options: argparse.Namespace) -> Iterator[None]:
     """Join the other processes in run.py's options; an error in the block ends this one."""
-    given = (options.coordinator, options.processes, options.process)
-    if given == (None, None, None):
+    if options.coordinator is options.processes is options.process is None:
         yield
         return
     ending = Ending(f"not all processes connected within {options.wait_seconds} s")
     try:
-        _join(*given, options.wait_seconds)
+        _join(options.coordinator, options.processes, options.process, options.wait_seconds)
         ending.line = GONE
         yield
         jax.distributed.shutdown()

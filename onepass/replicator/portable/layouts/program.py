@@ -83,8 +83,8 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
             pieces[name] = []
             for each in read:
                 pieces[name].append((len(program),))
-                made = (name, opcode, float(sizes[each]), given.get(each, ()), group, LINK)
-                program.append(Operation(*made))
+                size = float(sizes[each])
+                program.append(Operation(name, opcode, size, given.get(each, ()), group, LINK))
             given[name] = tuple(index for (index,) in pieces[name])
         else:
             given[name] = (len(program),)
