@@ -26,7 +26,8 @@ class Engine:
         try:
             from distill.model import load
 
-            self._generation: Any = family.sampler and family.sampler()
+            sampler: Any = family.sampler  # kinds without one have no engine
+            self._generation: Any = sampler()
             loaded = load(path)
             if backend != "numba":
                 self._generation.check_backend(backend)
