@@ -141,9 +141,8 @@ def _images_given(given: Any, model: Any) -> dict[str, Any]:
         found["prefix"] = at_own_size(given.start, model)
     prime, prime_rows = (getattr(given, name, None) for name in ("prime", "prime_rows"))
     if prime is not None:
-        found["prefix"] = read_prefix_image(
-            prime, prime_rows, given.size or model.front.size, model
-        )
+        size = given.size or model.front.size
+        found["prefix"] = read_prefix_image(prime, prime_rows, size, model)
     elif prime_rows is not None:
         raise UserError("`--prime-rows` needs `--prime`, the image they are of.")
     return found

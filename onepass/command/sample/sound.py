@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from distill.model import load_student
 from onepass.command.sample.sound_files import Chunk, SoundDrawing, say_markup
 from onepass.command.sample.sound_source import Source, source_of
 from onepass.foundation.atomic_files import read_npy
@@ -47,6 +46,8 @@ class SoundHere(SoundDrawing):
         if "refine" in model.options:
             arguments["refine"] = given.refine
         if given.draft is not None:
+            from distill.model import load_student
+
             draft = load_student(given.draft)
             arguments |= {"method": "speculative", "draft": draft, "acceptance": "rejection"}
         drawn = model.stream(len(self.paths), whole, given.seed, source.frames, **arguments)
@@ -132,11 +133,8 @@ def _check_ability(given: Any, model: Any) -> None:
 
 
 def _recording_file(given: Any, model: Any) -> Path | None:
-    if (
-        given.mel
-        or given.text
-        or not (given.recording or model.front.conditional or given.prime_seconds)
-    ):
+    has_other = given.mel or given.text
+    if has_other or not (given.recording or model.front.conditional or given.prime_seconds):
         return None
     return given.recording or sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
 

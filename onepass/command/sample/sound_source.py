@@ -50,27 +50,20 @@ def source_of(given: Any, model: Any, path: Path | None) -> Source:
 
 
 def _of_recording(given: Any, model: Any, path: Path) -> Source:
-    rate_hz = model.front.sample_rate_hz
-    if (
-        model.model.takes_pieces
-        and model.front.conditional
-        and model.front.data.features == ("mel",)
-    ):
+    front = model.front
+    rate_hz = front.sample_rate_hz
+    if model.model.takes_pieces and front.data.features == ("mel",):
         pieces = RecordingInPieces(path, rate_hz)
         _say_notes(given, path, pieces.file, rate_hz)
-        frames = model.front.frames_in_pieces(pieces)
+        frames = front.frames_in_pieces(pieces)
         beginning = pieces.beginning(int(PLOTTED_SECONDS * rate_hz))
-        return Source(beginning, model.front.level_gain_of(pieces), frames, pieces.samples)
+        return Source(beginning, front.level_gain_of(pieces), frames, pieces.samples)
     sound = audio.read_sound(path)
     _say_notes(given, path, sound, rate_hz)
     recording = audio.resample(sound.waveform, sound.sample_rate_hz, rate_hz)
     check_length(path, len(recording))
-    whole = (
-        recorded_frames(np.asarray(model.front.frames(recording)), 0.0)
-        if model.front.conditional
-        else None
-    )
-    return Source(recording, model.front.level_gain_db(recording), whole, len(recording))
+    whole = recorded_frames(front.frames(recording), 0.0) if front.conditional else None
+    return Source(recording, front.level_gain_db(recording), whole, len(recording))
 
 
 def _say_notes(given: Any, path: Path, file: SoundProperties, rate_hz: int) -> None:
