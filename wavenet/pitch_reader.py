@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -138,24 +137,20 @@ def train_pitch_reader(
     The last two channels of the source's frames are the true F0 and voicing; `prepare` converts
     frames to the reader's input. The reader ends with averaged weights.
     """
-    from onepass.replicator.training.state import TrainState  # a trained reader needs no optimiser
+    # A trained reader needs no optimiser.
+    from onepass.replicator.training.state import TrainState
+    from onepass.replicator.training.step import compile_step
+
+    def loss(clips: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        frames, side = clips["frames"], reader.side_frames
+        return reader.loss(prepare(frames), frames[:, side : frames.shape[1] - side, -2:]), {}
 
     state = TrainState(reader, READER_OPTIMIZER, steps)
-    side = reader.side_frames
-
-    @tf.function(autograph=False)
-    def update(frames: tf.Tensor) -> tf.Tensor:
-        def loss(_: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-            return reader.loss(prepare(frames), frames[:, side : frames.shape[1] - side, -2:]), {}
-
-        values, metrics = state.update(loss, {})
-        state.assign(values)
-        return metrics["loss"]
-
-    value = math.inf
+    update, value = compile_step(state, loss, jit_compile=False), math.inf
     with Progress(steps, "learning to read F0", "step") as progress:
         for step in range(steps):
-            value = float(update(batch(source, seed, step, READER_CLIPS)["frames"]))
+            frames = batch(source, seed, step, READER_CLIPS)["frames"]
+            value = float(update({"frames": frames})["loss"])
             progress.advance(loss=value)
     state.use_average()
     return value

@@ -25,6 +25,7 @@ from onepass.foundation.errors import UserError
 from onepass.likelihoods.initial import Initial
 from onepass.replicator.training.config import OptimizerConfig
 from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.step import compile_step
 from wavenet.data import Corpus, frames_of, recordings_of
 from wavenet.features import MelConvention
 
@@ -221,12 +222,7 @@ def train_units(
     mel, units = _find_units(classifier, recordings, seed)
     log(f"speech units: {num_units} clusters of {len(mel):,} frames")
     state = TrainState(classifier, OPTIMIZER, steps)
-
-    @tf.function(autograph=False)
-    def update(batch: dict[str, tf.Tensor]) -> None:
-        values, _ = state.update(lambda b: (_cross_entropy(classifier, b), {}), batch)
-        state.assign(values)
-
+    update = compile_step(state, lambda batch: (_cross_entropy(classifier, batch), {}), False)
     for step in range(steps):
         update(_batch(mel, units, seed, step, (batch_size, clip_frames)))
     state.use_average()

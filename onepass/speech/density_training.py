@@ -7,14 +7,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.model_folder import averages, best_or_newest
-from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import to_json
-from onepass.replicator import TrainState
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
-from onepass.replicator.training.training_run import TrainingRun
 from onepass.speech.acoustic import TensorFlowBackend
 from onepass.speech.evaluation import BEFORE, BEHIND
 from onepass.speech.examples import Example
@@ -27,11 +22,10 @@ from onepass.speech.frame_density import (
 )
 from onepass.speech.inputs import positions
 from onepass.speech.network import VoiceConfig
-from onepass.speech.training import Scale, with_silence
+from onepass.speech.training import Scale, train_network, trained_weights, with_silence
 from onepass.speech.voice import Voice
 
 KIND = "speech-density"
-PREFIX = "weights/"
 LOG_ROOT = 0.5 * np.log(2.0 * np.pi)
 Rows = dict[str, np.ndarray]
 
@@ -168,34 +162,19 @@ def train_density(
     train, dev = (rows_of(voice, examples[split], scale) for split in ("train", "dev"))
     fixed = statistics(np.concatenate([row["difference"] for row in train]))
     seen, held = ([whiten_difference(row, fixed) for row in rows] for rows in (train, dev))
-    with TrainingRun(workdir) as run:
-        run.claim({"kind": KIND, **to_json(config), "sizes": to_json(sizes)}, ("loop",))
-        density = FrameDensity(sizes, config.seed)
-        state = TrainState(density, config.optimizer, config.loop.num_steps)
-        outcome = run.train(
-            state,
-            density,
-            config.loop,
-            lambda step, *_: batches(seen, config, step),
-            lambda: _Evaluation(state, density, _stack_rows(held)),
-        )
+    density = FrameDensity(sizes, config.seed)
+    outcome = train_network(
+        workdir,
+        {"kind": KIND, **to_json(config), "sizes": to_json(sizes)},
+        density,
+        density,
+        config,
+        lambda step, *_: batches(seen, config, step),
+        _stack_rows(held),
+    )
     if outcome.exit_status:
         return voice, outcome
-    stored = averages(best_or_newest(RunDirectory.open(workdir)))
-    learnt = {name.removeprefix(PREFIX): value for name, value in stored.items()}
+    learnt, _ = trained_weights(workdir)
     weights = {**voice.weights, **learnt, **{name: fixed[name] for name in STATISTICS}}
     spec = {**voice.spec, "config": to_json(sizes), "temperature": config.temperature}
     return dataclasses.replace(voice, config=sizes, weights=weights, spec=spec), outcome
-
-
-class _Evaluation:
-    """Callback of the training loop that logs and returns the mean nats on the dev split."""
-
-    def __init__(self, state: TrainState, density: FrameDensity, batch: Rows):
-        self.state, self.density, self.batch = state, density, batch
-
-    def __call__(self, log: MetricsLog, step: int) -> float:
-        with self.state.swap_in_average():
-            nats = float(self.density(self.batch)[0])
-        log.scalars(step, {"dev_nats": nats})
-        return nats

@@ -15,9 +15,7 @@ from onepass.foundation.atomic_files import write_npz, write_text
 from onepass.foundation.atomic_folders import replacing_folder
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import training_seconds
-from onepass.foundation.model_folder import averages, best_or_newest
 from onepass.foundation.provenance import machine_name
-from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import to_json
 from onepass.speech.card import card
 from onepass.speech.density_training import DensityConfig, train_density
@@ -25,13 +23,11 @@ from onepass.speech.evaluation import frame_measures, measure_speech, variance_c
 from onepass.speech.examples import Example, examples, prepare_corpus
 from onepass.speech.network import VoiceConfig
 from onepass.speech.phonemes import QUESTION
-from onepass.speech.training import Scale, SpeechConfig, scale_of, train
+from onepass.speech.training import Scale, SpeechConfig, scale_of, train, trained_weights
 from onepass.speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice, load_voice
 from wavenet.data import audio
 from wavenet.features import MelConvention
 from wavenet.plots import spectrogram_png
-
-PREFIX = "weights/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,16 +122,14 @@ def voice_of(
 def _finish_voice(
     given: Arguments, train_split: list[Example], scale: Scale, mel: MelConvention
 ) -> Voice:
-    arrays = best_or_newest(RunDirectory.open(given.workdir))
-    weights = averages(arrays)
-    weights = {name.removeprefix(PREFIX): value for name, value in weights.items()}
+    weights, step = trained_weights(given.workdir)
     sizes = VoiceConfig(len(scale.symbols) + 1, mel.bands)
     voice = voice_of(sizes, weights, scale, mel)
     bands, seconds = variance_corrections(voice, train_split, scale)
     return dataclasses.replace(
         voice,
         weights={**voice.weights, "mel_stretch": bands},
-        spec={**voice.spec, "duration_stretch": seconds, "step": int(arrays["step"])},
+        spec={**voice.spec, "duration_stretch": seconds, "step": step},
     )
 
 

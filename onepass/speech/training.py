@@ -3,15 +3,22 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.metrics import MetricsLog
+from onepass.foundation.model_folder import averages, best_or_newest
+from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import to_json
 from onepass.replicator import TrainState
+from onepass.replicator.training.accumulation import Batch
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
-from onepass.replicator.training.training_run import TrainingRun
+from onepass.replicator.training.state import LossFn
+from onepass.replicator.training.training_run import BatchesFrom, TrainingRun
 from onepass.speech.acoustic import AcousticLoss, AcousticLossConfig, AcousticModel
 from onepass.speech.examples import Example
 from onepass.speech.inputs import contexts, numbers, phoneme_of_frame, positions
@@ -221,45 +228,63 @@ def batches(
         step += 1
 
 
-class EvaluationCallback:
-    """Callback of the training loop that measures the loss on the dev split."""
-
-    def __init__(self, state: TrainState, loss: AcousticLoss, dev: Sequence[Example], scale: Scale):
-        self.state, self.loss = state, loss
-        channels = loss.model.config.encoder_channels
-        rows = [network_inputs(with_silence(e, 4, 10, scale), scale) for e in dev]
-        self.batch = stack_rows(
-            rows, max(len(r["numbers"]) for r in rows), max(len(r["mel"]) for r in rows)
-        )
-        everything = np.ones((len(rows), channels), np.float32)
-        self.batch |= {"kept_by_mel": everything, "kept_by_melody": everything}
-
-    def __call__(self, log: MetricsLog, step: int) -> float:
-        """Log each error and return the loss on the dev split, with averaged weights."""
-        with self.state.swap_in_average():
-            loss, parts = self.loss(self.batch)
-        log.scalars(step, {f"dev_{name}": float(value) for name, value in parts.items()})
-        return float(loss)
-
-
 def train(
     examples: dict[str, list[Example]], scale: Scale, config: SpeechConfig, workdir: Path
 ) -> tuple[AcousticModel, Outcome]:
     """Train, or resume training, in a run directory; return the model and the outcome."""
     bands = len(scale.weights["mel_mean"])
     sizes = VoiceConfig(len(scale.symbols) + 1, bands)
-    stored = {"kind": KIND, **to_json(config), "sizes": to_json(sizes)}
+    model, channels = AcousticModel(sizes, config.seed), sizes.encoder_channels
+    rows = [network_inputs(with_silence(e, 4, 10, scale), scale) for e in examples["dev"]]
+    dev = stack_rows(rows, max(len(r["numbers"]) for r in rows), max(len(r["mel"]) for r in rows))
+    everything = np.ones((len(rows), channels), np.float32)
+    outcome = train_network(
+        workdir,
+        {"kind": KIND, **to_json(config), "sizes": to_json(sizes)},
+        model,
+        AcousticLoss(model, config.loss),
+        config,
+        lambda step, *_: batches(examples["train"], scale, config, channels, step),
+        dev | {"kept_by_mel": everything, "kept_by_melody": everything},
+    )
+    return model, outcome
+
+
+def train_network(
+    workdir: Path,
+    stored: dict,
+    network: tf.Module,
+    loss: LossFn,
+    config: Any,
+    batches: BatchesFrom,
+    dev: Batch,
+) -> Outcome:
+    """Train a network, or resume its training, in a run directory; return the outcome.
+
+    Args:
+      workdir: the run directory.
+      stored: what its config.json holds, of which only the loop may change.
+      network: the network to train.
+      loss: returns the loss [] of a batch, and metrics.
+      config: the configuration, with an `optimizer` and a `loop`.
+      batches: function from a step to the batches that start there.
+      dev: the dev split as one batch, whose loss with averaged weights is the score.
+    """
     with TrainingRun(workdir) as run:
         run.claim(stored, ("loop",))
-        model = AcousticModel(sizes, config.seed)
-        state = TrainState(model, config.optimizer, config.loop.num_steps)
-        loss = AcousticLoss(model, config.loss)
-        channels = sizes.encoder_channels
-        outcome = run.train(
-            state,
-            loss,
-            config.loop,
-            lambda step, *_: batches(examples["train"], scale, config, channels, step),
-            lambda: EvaluationCallback(state, loss, examples["dev"], scale),
-        )
-    return model, outcome
+        state = TrainState(network, config.optimizer, config.loop.num_steps)
+
+        def score(log: MetricsLog, step: int) -> float:
+            with state.swap_in_average():
+                value, parts = loss(dev)
+            log.scalars(step, {f"dev_{name}": float(part) for name, part in parts.items()})
+            return float(value)
+
+        return run.train(state, loss, config.loop, batches, lambda: score)
+
+
+def trained_weights(workdir: Path) -> tuple[Arrays, int]:
+    """Return the averaged weights of a run's best checkpoint, by name, and its step."""
+    arrays = best_or_newest(RunDirectory.open(workdir))
+    weights = {name.removeprefix("weights/"): v for name, v in averages(arrays).items()}
+    return weights, int(arrays["step"])
