@@ -51,10 +51,11 @@ def test_no_pixel_of_a_network_changes_one_before_it(monkeypatch, layers):
     image = sampler_of("fixed-point")(network, words, NONE).levels.numpy()
     model = types.SimpleNamespace(
         config=types.SimpleNamespace(conditioning=types.SimpleNamespace(classes=0)),
-        density=types.SimpleNamespace(pixelcnn=network, conditioner=lambda given: NONE),
+        network=types.SimpleNamespace(pixelcnn=network, conditioner=lambda given: NONE),
         sample=lambda num, seed, condition: np.repeat(image, num, 0),
-        condition=lambda value: {},
-        size=SIDE, channels=1, levels=16,
+        front=types.SimpleNamespace(
+            condition=lambda value: {}, size=SIDE, channels=1, levels=16
+        ),
     )  # fmt: skip
     draw = chains._draw(model, None, 1, 0)
     depends = chains.dependence(draw, image[0], chains.one_level(image[0], 16))

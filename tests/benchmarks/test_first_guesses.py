@@ -25,7 +25,8 @@ def test_every_guess_has_a_row_with_its_passes_and_the_images_that_differ(monkey
 
     conditioning = types.SimpleNamespace(classes=2)
     config = types.SimpleNamespace(conditioning=conditioning)
-    known = types.SimpleNamespace(config=config, size=8, sample=sample)
+    front = types.SimpleNamespace(size=8)
+    known = types.SimpleNamespace(config=config, front=front, sample=sample)
     multiscale = types.SimpleNamespace(stream=lambda num, seed, condition, scales: iter(parts))
     monkeypatch.setattr(guesses, "sampled", sampled)
     assert list(guesses.lines(known, multiscale, 3, 5, {"slots": 2})) == [

@@ -15,7 +15,8 @@ from pixelcnn.measures import classifier
 def model_of(size, base=0, flow=False):
     config = types.SimpleNamespace(base_size=base)
     multiscale = types.SimpleNamespace(config=config, has_flow=flow) if base else None
-    return types.SimpleNamespace(size=size, multiscale=multiscale)
+    front = types.SimpleNamespace(size=size)
+    return types.SimpleNamespace(front=front, network=types.SimpleNamespace(multiscale=multiscale))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_bits_are_those_of_a_number():
     def log_prob(images, labels):
         return np.log(2.0) * np.array([-12.0, -36.0])
 
-    model = types.SimpleNamespace(density=density, log_prob=log_prob)
+    model = types.SimpleNamespace(network=density, log_prob=log_prob)
     assert students.bits(model, np.zeros([2, 2, 2, 3]), [0, 1]) == pytest.approx(2.0)
 
 

@@ -63,7 +63,8 @@ def test_every_recording_has_noise_of_its_own(monkeypatch):
 
     monkeypatch.setattr(evaluation, "measure_closeness", measured)
     monkeypatch.setattr(evaluation, "WaveNetDensity", lambda network: network)
-    model = SimpleNamespace(network=None, sample_rate_hz=10, conditional=False, known_speakers=())
+    front = SimpleNamespace(sample_rate_hz=10, conditional=False, speakers=())
+    model = SimpleNamespace(network=None, front=front)
     items = [{"waveform": np.zeros(20)}] * 3
     kl_nats = evaluation.closeness(model, model, items, seed=4)["kl_nats"]
     assert noises == [(4, 0), (4, 1), (4, 2)]

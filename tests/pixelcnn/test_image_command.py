@@ -185,7 +185,7 @@ def test_a_transparent_map_is_refused_and_a_transparent_prime_is_on_white_and_sa
         image.save(tmp_path / name, **options)
         with pytest.raises(UserError, match=r"\.(png|gif) must not have transparency"):
             image_inputs.labels_of(tmp_path / name, None)
-    shape = types.SimpleNamespace(channels=1, bits=8)
+    shape = types.SimpleNamespace(front=types.SimpleNamespace(channels=1, bits=8))
     levels = image_inputs.read_prefix_image(tmp_path / "key.png", None, 8, shape)
     np.testing.assert_array_equal(levels[..., 0], np.where(np.asarray(grey)[:4] == 0, 255, 1))
     assert capsys.readouterr().err == f"{tmp_path / 'key.png'}: transparent, laid on white\n"

@@ -170,7 +170,8 @@ def with_key(mode):
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_a_transparent_colour_is_refused(here, mode):
     with_key(mode).save(here / "d.png")
-    stub = types.SimpleNamespace(size=8, channels=len(Image.new(mode, (1, 1)).getbands()))
+    front = types.SimpleNamespace(size=8, channels=len(Image.new(mode, (1, 1)).getbands()))
+    stub = types.SimpleNamespace(front=front)
     with pytest.raises(UserError, match="must not have transparency, got a transparent"):
         FILES["images"].read(here / "d.png", stub)
     with pytest.raises(UserError, match="must not have transparency"):
