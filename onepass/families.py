@@ -14,12 +14,12 @@ from onepass.shipped import model_folder
 
 # Each family, as MODULE:NAME or itself, and its kinds of models in config.json and model.json.
 FAMILIES: list[tuple[str | ModelFamily, tuple[str, ...]]] = [
-    ("wavenet.family:WAVENET", ("wavenet",)),
-    ("pixelcnn.family:IMAGES", ("pixelcnn", "multiscale")),
-    ("distill.family:STUDENT", ("parallel-wavenet",)),
-    ("distill.images.family:IMAGE_STUDENT", ()),  # trains models of the kinds of IMAGES
     ("onepass.own_family:AUTOREGRESSIVE", ("autoregressive",)),
     ("onepass.own_family:FLOW_STUDENT", ("flow-student",)),
+    ("wavenet.family:WAVENET", ("wavenet",)),
+    ("distill.family:STUDENT", ("parallel-wavenet",)),
+    ("pixelcnn.family:IMAGES", ("pixelcnn", "multiscale")),
+    ("distill.images.family:IMAGE_STUDENT", ()),  # trains models of the kinds of IMAGES
 ]
 STUDENT = "parallel-wavenet"  # the kind whose loader says what is wrong with an unknown model
 

@@ -108,7 +108,7 @@ class ModelFamily:
 
     def load(self, path: Path, given: Any) -> Any:
         """Load a model, with the trust that the options of a command put into its program."""
-        trust = {"trust": True} if getattr(given, "trust", False) else {}
+        trust = {"trust": given.trust} if self.parts.store else {}
         return self.parts.load(path, **trust)
 
 
