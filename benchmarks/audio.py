@@ -18,7 +18,7 @@ import tensorflow as tf
 from benchmarks import cpp_bound, torch_peers
 from benchmarks.report import Benchmark, Measure, Row
 from benchmarks.while_loop import PlainLoop
-from onepass.networks.prompts import NO_STOP, Prompt
+from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.noise import as_key
-from onepass.samplers.windows import FixedPoint
+from onepass.samplers.fixed_point import FixedPoint
 from onepass.trained import Trained
 from pixelcnn.autoregression import ACTIVE_ROWS, Forecast, linear_forecast
 from pixelcnn.model import load

@@ -20,7 +20,7 @@ from onepass.likelihoods.noise import as_key
 from pixelcnn.density import ImageDensity
 from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.generation import LARGEST_COMPILED, ImageSampler, sampler_of
-from pixelcnn.sampling.pixelcnn_sampler import image_words
+from pixelcnn.sampling.samplers import image_words
 
 CLASSES, LABEL, SEED = 10, 3, 0
 PIXELCNN, TRAINED_SIZE = "pixelcnn-cpu-32", 32

@@ -20,10 +20,9 @@ from onepass.foundation.intervals import format_measure
 from onepass.foundation.progress import Progress
 from onepass.trained import Trained
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.measures.classifier import Classifier
-from pixelcnn.measures.sample_quality import sample_quality
+from pixelcnn.evaluation import classifier_for
+from pixelcnn.measures import Classifier, sample_quality
 from pixelcnn.model import load
-from pixelcnn.sample_evaluation import classifier_for
 from pixelcnn.sampling.grids import grid, write_png
 
 COLUMNS = (

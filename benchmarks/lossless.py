@@ -14,7 +14,7 @@ import numpy as np
 
 import onepass
 from benchmarks.report import Benchmark, Row
-from pixelcnn.measures.codecs import jpeg_xl_bits_per_dim, webp_bits_per_dim
+from pixelcnn.measures import jpeg_xl_bits_per_dim, webp_bits_per_dim
 from pixelcnn.shipped import dev_images
 from wavenet import shipped
 from wavenet.data import audio

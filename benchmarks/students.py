@@ -18,7 +18,7 @@ from benchmarks import torch_peers
 from benchmarks.matrix_peak import PEAK, peak_gflops
 from benchmarks.report import Benchmark, Row
 from distill.config import RECENT, StudentConfig
-from distill.cpu import bfloat16
+from distill.cpu import kernels
 from distill.cpu.engine import FlowEngine
 from distill.generation import NARROW, Backend, Request, generate, stream
 from distill.student import ParallelWaveNet
@@ -48,14 +48,14 @@ def benchmark(quick: bool = False, paper: StudentConfig = PAPER) -> Benchmark:
     mel = MelConvention(paper.sample_rate_hz, paper.hop_samples, bands=80)
     random = ParallelWaveNet(paper, mel=mel)
     small: Any = onepass.load("shipped-small")
-    if not bfloat16.IS_AVAILABLE:
+    if not kernels.IS_AVAILABLE:
         found.left_out["student, bfloat16"] = "the processor lacks AVX512-BF16"
     for seconds in (0.2,) if quick else SECONDS:
         size = f"{seconds:g} s"
         _add_student(found, "student", student.network, seconds, size)
         _add_student(found, "student, paper", random, seconds, size)
         _add_student(found, "small student", small.network, seconds, size)
-        if bfloat16.IS_AVAILABLE:
+        if kernels.IS_AVAILABLE:
             for name, model in (("student", student), ("small student", small)):
                 _add_whole(found, f"{name}, bfloat16", model.network, seconds, size, NARROW)
         frames = _frames(teacher.network.config, round(seconds * teacher.front.sample_rate_hz))[0]

@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from distill.flow_student import FlowStudent
 from onepass.networks.trainable import Listed
-from onepass.storage.comparison import check_calls
 from onepass.storage.load import StoredCodec, listed_weights, read
-from onepass.storage.program import add_codec, function_of, variables_of
+from onepass.storage.program import add_codec, check_calls, function_of, variables_of
 from onepass.storage.save import rate_of, write
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.drafts import NOISE, FlowDraft
-from distill.losses.kl_divergence import log_density
+from distill.losses.divergence import log_density
 from onepass.draw import Draw
 from onepass.foundation.arguments import (
     checked_length,
@@ -22,9 +22,9 @@ from onepass.likelihoods.codec import Codec
 from onepass.model import CHUNK, Autoregressive
 from onepass.networks.any_length import any_length
 from onepass.networks.changes import Watch
+from onepass.networks.conditions import between
 from onepass.networks.elements import as_condition
-from onepass.networks.named_conditions import between
-from onepass.networks.tables import Tables
+from onepass.networks.length_limits import Tables
 from onepass.networks.trainable import Weights, weights_read
 from onepass.samplers.compiled import compiled_step
 from onepass.step import incremental

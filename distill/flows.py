@@ -20,7 +20,7 @@ from onepass.foundation.compute_dtype import compute_dtype
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.initial import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised
-from wavenet.residual_layers import SQRT_HALF, causal_taps, gate_halves
+from wavenet.network import SQRT_HALF, causal_taps, gate_halves
 
 Past = list[tf.Tensor]
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import tensorflow as tf
 
-from distill.cpu import bfloat16, noise, recursion
+from distill.cpu import kernels, noise, recursion
 from distill.cpu.engine import FlowEngine
 from distill.student import Condition, ParallelWaveNet
 from onepass.foundation.errors import UserError
@@ -139,7 +139,7 @@ def check_backend(backend: str) -> None:
     if backend not in get_args(Backend):
         known = ", ".join(get_args(Backend))
         raise UserError(f"`method` must be one of {known}, got {backend!r}.")
-    if backend == NARROW and not bfloat16.IS_AVAILABLE:
+    if backend == NARROW and not kernels.IS_AVAILABLE:
         raise UserError(
             f"`method` {NARROW} needs a processor with AVX512-BF16, which this one lacks; numba "
             "runs here."

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import tensorflow as tf
 
+from distill.drafts import SoundDraft, sound_draft
 from distill.generation import (
     CHUNK_SAMPLES,
     FIRST_SAMPLES,
@@ -17,10 +18,9 @@ from distill.generation import (
     condition_between,
     stream,
 )
-from distill.losses.kl_divergence import log_density
+from distill.losses.divergence import log_density
 from distill.presets import KIND, DistillConfig
 from distill.refinement import Refiner, refine_chunks
-from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from onepass import shipped
 from onepass.draw import Draw

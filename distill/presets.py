@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distill.config import DiscriminatorConfig, StudentConfig
 from onepass.foundation.errors import UserError
-from onepass.foundation.field_rules import at_least
+from onepass.foundation.stored_config import at_least
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig

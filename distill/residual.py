@@ -17,10 +17,9 @@ from distill.config import SOURCE_SIDE, StudentConfig
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.initial import Initial
-from wavenet.conditioner import Conditioner
+from wavenet.conditioner import REFERENCE_HZ, Conditioner
 from wavenet.features import MelConvention
-from wavenet.pitch_reader import REFERENCE_HZ
-from wavenet.upsampling import interpolate_frames
+from wavenet.network import interpolate_frames
 
 LEVEL = 3.0  # root mean square of the pulses, which must stand out from the noise's 1.8
 TOP_SHARE = 0.47  # harmonics above this share of the sample rate are left out

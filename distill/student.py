@@ -19,8 +19,8 @@ from onepass.likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import solved_by
+from wavenet.network import FrameUpsampler
 from wavenet.sound_network import check_condition
-from wavenet.upsampling import FrameUpsampler
 
 
 class Condition(NamedTuple):
@@ -101,7 +101,7 @@ class ParallelWaveNet(tf.Module):
     @functools.cached_property
     def condition_graph(self) -> Any:
         """`condition` as one graph for all lengths, much faster than eager operations."""
-        from distill.cpu.levinson import levinson  # not needed in training
+        from distill.cpu.recursion import levinson  # not needed in training
 
         batch = [tf.TensorSpec([None, None, self.config.feature_channels], tf.float32)]
         batch.append(tf.TensorSpec([None], tf.float64))

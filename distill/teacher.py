@@ -5,9 +5,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from distill.frozen import freeze
-from distill.losses.kl_divergence import TeacherConditionals
+from distill.losses.divergence import TeacherConditionals
 from onepass.foundation.errors import UserError
-from onepass.likelihoods.capabilities import with_density
+from onepass.likelihoods.distribution import with_density
 from onepass.trained import Trained
 from wavenet.model import load
 from wavenet.sound_network import Network

@@ -1,13 +1,18 @@
-"""Distillation of a student: from a trained teacher and recordings to a run directory."""
+"""Distillation of a student, with evaluation meanwhile: from a teacher and recordings to a run."""
 
+import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import tensorflow as tf
+from PIL import Image
 
-from distill.evaluation_callback import EvaluationCallback
+from distill.evaluation import measure_closeness
 from distill.frozen import digest, frozen_copy
+from distill.generation import generate
 from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import (
@@ -23,6 +28,7 @@ from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from onepass import shipped
 from onepass.foundation.errors import UserError
+from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.model_folder import assign_weights, stored_weights
 from onepass.foundation.stored_config import defaults, to_json
 from onepass.replicator.training.recipe import Recipe, Setup
@@ -31,10 +37,192 @@ from onepass.replicator.training.step import is_single_device
 from onepass.replicator.training.training_run import TrainingRun
 from onepass.trained import Trained
 from wavenet.conditioner import SIDE_FRAMES
-from wavenet.data import Corpus
+from wavenet.data import Corpus, audio
 from wavenet.data.clip_batches import ClipBatches
 from wavenet.data.pipeline import ClipContext
+from wavenet.density import Density
+from wavenet.dev_recordings import condition_of, dev_recordings, up_to
+from wavenet.features import MelConvention, PitchConvention, fundamental_frequency
+from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
+from wavenet.plots import spectrogram_png
+from wavenet.trained_speech import request_of
 from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
+
+DEV_SECONDS = 20.0  # total length of the dev recordings used in training; `evaluate` uses all
+SHOWN_SECONDS = 3.0
+PITCH_HOP_SECONDS = 0.0125
+QUIET_DB = -6.0  # a student below this level, relative to the recordings, counts as silent
+TOO_SURE_NATS = 1.5  # entropy below the teacher's by more than this means that noise dies out
+WHISPERED_SHARE = 0.5  # a student with less than this share of the recordings' voicing whispers
+LEAST_VOICED = 0.1  # whispering is checked only if at least this share of frames is voiced
+
+
+@dataclasses.dataclass(frozen=True)
+class HealthMetrics:
+    """Metrics on dev recordings that show whether a student has collapsed.
+
+    Attributes:
+      level_db: level of the student's sound relative to the recordings, in dB.
+      entropy_nats: entropy of a sample given the preceding samples, in nats.
+      teacher_entropy_nats: the teacher's negative log density of one recording, in nats per sample,
+        which is close to the teacher's entropy.
+      voiced: share of voiced frames in the student's sound.
+      recorded_voiced: share of voiced frames in the recordings.
+    """
+
+    level_db: float
+    entropy_nats: float
+    teacher_entropy_nats: float
+    voiced: float
+    recorded_voiced: float
+
+
+def collapse_warnings(health: HealthMetrics) -> list[str]:
+    """Return a line of text for each symptom of collapse; [] for a healthy student."""
+    found = []
+    if not math.isfinite(health.level_db) or health.level_db < QUIET_DB:
+        found.append(
+            f"the student falls silent: {-health.level_db:.1f} dB below the recordings. More draws "
+            "(--loss.draws), a larger --loss.squared or a lower rate may help."
+        )
+    if health.entropy_nats < health.teacher_entropy_nats - TOO_SURE_NATS:
+        found.append(
+            f"the student's noise dies out: {health.entropy_nats:.1f} nats per sample, the "
+            f"teacher's {health.teacher_entropy_nats:.1f}. A larger --loss.kl "
+            "or more --loss.draws may help."
+        )
+    voiced = health.recorded_voiced > LEAST_VOICED
+    if voiced and health.voiced < WHISPERED_SHARE * health.recorded_voiced:
+        found.append(
+            f"the student whispers: {100 * health.voiced:.0f} % of its frames are voiced, "
+            f"{100 * health.recorded_voiced:.0f} % of the recordings'. More --loss.multi, a "
+            "source (--student.source) may help."
+        )
+    return found
+
+
+class EvaluationCallback:
+    """Evaluation of the averaged weights; its score selects the best checkpoint.
+
+    Args:
+      student: the network whose averaged weights are evaluated.
+      state: the training state, which contains the averages.
+      teacher: the model that the student is distilled from.
+      corpus: the recordings, part of which is held out as dev.
+      folder: the folder for sounds and plots.
+      log: function called with a line of text for each symptom of collapse.
+      kl_weight: weight of the KL in the loss and in the score of a checkpoint.
+    """
+
+    def __init__(
+        self,
+        student: ParallelWaveNet,
+        state: TrainState,
+        teacher: Trained,
+        corpus: Corpus,
+        folder: Path,
+        log: Callable[[str], None],
+        kl_weight: float = 1.0,
+    ) -> None:
+        self.kl_weight, self._density = kl_weight, WaveNetDensity(teacher.network)
+        self.student, self.state, self.teacher = student, state, teacher
+        self.folder, self.log = folder, log
+        self.rate_hz = corpus.sample_rate_hz
+        self.mel = corpus.mel or MelConvention(self.rate_hz)
+        recordings = dev_recordings(
+            teacher.network, corpus, teacher.config.data.features, teacher.front.speakers, "choose"
+        )
+        self.recordings = up_to(recordings, DEV_SECONDS * self.rate_hz)
+        self.teacher_entropy_nats = self._teacher_entropy()
+
+    def __call__(self, log: MetricsLog, step: int) -> float:
+        """Log the metrics on dev; return the multi-resolution STFT error plus the weighted KL."""
+        with self.state.swap_in_average():
+            sounds = [self._synthesise(item, len(item["waveform"])) for item in self.recordings]
+            kl, entropy = np.mean([self._closeness(row) for row in range(len(self.recordings))], 0)
+        recorded = [item["waveform"] for item in self.recordings]
+        pairs = list(zip(sounds, recorded, strict=True))
+        distance = float(np.mean([multi_resolution_stft_distance(a, b) for a, b in pairs]))
+        health = self._health(np.concatenate(sounds), np.concatenate(recorded), entropy)
+        log.scalars(
+            step,
+            {
+                "dev_stft_distance": distance,
+                "dev_log_mel_distance_db": float(
+                    np.mean([log_mel_distance_db(a, b, self.mel) for a, b in pairs])
+                ),
+                "dev_level_db": health.level_db,
+                "dev_kl": kl,
+                "dev_entropy": health.entropy_nats,
+                "dev_voiced": health.voiced,
+            },
+        )
+        for line in collapse_warnings(health):
+            self.log(f"step {step}: {line}")
+        self._show(log, step, sounds[0], recorded[0])
+        return distance + self.kl_weight * float(kl)
+
+    def _synthesise(self, item: dict, length: int) -> np.ndarray:
+        request = request_of(condition_of(self.teacher.network, item), length)
+        return generate(self.student, request)[0]
+
+    def _closeness(self, row: int) -> tuple[float, float]:
+        """Return the KL from the teacher and the student's entropy, in nats per sample."""
+        item = self.recordings[row]
+        length = min(int(SHOWN_SECONDS * self.rate_hz), len(item["waveform"]))
+        frames, speaker = condition_of(self.teacher.network, item)
+        if frames is not None:
+            frames = tf.constant(frames[None, : -(-length // self.student.config.hop_samples)])
+        speaker = None if speaker is None else tf.constant([speaker])
+        close = measure_closeness(self.student, self._density, frames, speaker, length, 0, row)
+        return close.kl, close.entropy
+
+    def _teacher_entropy(self) -> float:
+        """Return the teacher's negative log density of the first recording, in nats per sample."""
+        network, item = self.teacher.network, self.recordings[0]
+        levels = network.codec.encode(item["waveform"]).numpy()
+        log_prob = Density(network).log_prob(levels, *condition_of(network, item))
+        width = 2.0 / (network.config.levels - 1)
+        return float(-np.mean(log_prob)) + float(np.log(width))
+
+    def _health(self, sound: np.ndarray, recorded: np.ndarray, entropy: float) -> HealthMetrics:
+        pitch = PitchConvention(self.rate_hz, round(PITCH_HOP_SECONDS * self.rate_hz))
+        voiced = [float(np.mean(fundamental_frequency(x, pitch)[1])) for x in (sound, recorded)]
+        level_db = audio.rms_db(sound) - audio.rms_db(recorded)
+        return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
+
+    def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
+        """Log and write sounds and spectrograms of student, teacher and recording."""
+        length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
+        path = self.folder / f"step_{step:08d}"
+        audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)
+        waveforms = {
+            "student": sound[:length],
+            "teacher": self._teacher_sound(length),
+            "recorded": recorded[:length],
+        }
+        spectrogram_png(path.with_suffix(".png"), waveforms, self.rate_hz)
+        for name, waveform in waveforms.items():
+            log.audio(step, name, waveform, self.rate_hz)
+        with Image.open(path.with_suffix(".png")) as image:
+            log.image(step, "spectrogram", np.asarray(image.convert("RGB")))
+
+    def _teacher_sound(self, length: int) -> np.ndarray:
+        """Return the teacher's sound for the first recording, from a file after the first call."""
+        path = self.folder / "teacher.wav"
+        if not path.exists():
+            item = self.recordings[0]
+            frames, speaker = condition_of(self.teacher.network, item)
+            names = self.teacher.front.speakers
+            sound = self.teacher.sample(
+                length=length,
+                condition=frames,
+                speaker=None if speaker is None else names[speaker],
+            )[0]
+            audio.write(path, sound, self.rate_hz)
+            audio.write(self.folder / "recorded.wav", item["waveform"][:length], self.rate_hz)
+        return audio.read(path, self.rate_hz)
+
 
 CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
 UNITS = "units.npz"  # the classifier of the perceptual losses in a run directory

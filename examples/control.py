@@ -22,7 +22,7 @@ from onepass.foundation.errors import UserError, in_one_line
 from onepass.foundation.progress import Progress
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.optimizer import adam
+from onepass.replicator.training.state import adam
 
 SOLVED = -200.0  # mean return of Pendulum-v1 without noise, from 20 fixed starts
 KEYS = ("observation", "action", "reward", "discount", "after")

@@ -17,7 +17,7 @@ from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import in_one_line
 from onepass.foundation.progress import Progress
 from onepass.replicator import strategies
-from onepass.replicator.training.resumption import resume_variables
+from onepass.replicator.training.state import resume_variables
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Settings:
 
 def batch_of(settings: Settings, kind: str) -> dict[str, np.ndarray]:
     """Return the student's noise and the draws for its divergence, of all microbatches."""
-    from distill.losses.kl_divergence import standard_draws
+    from distill.losses.divergence import standard_draws
 
     rows = settings.rows * settings.microbatches
     drawn = standard_draws(kind, 1, rows, settings.samples, 5).numpy()
@@ -83,9 +83,8 @@ def export(settings: Settings, folder: Path):
 
 def row_of(folder: Path, settings: Settings, name: str, batch, value, gradients) -> dict:
     """Return the figures of a schedule."""
-    from onepass.planning.pipeline.building_blocks import schedule
     from onepass.planning.pipeline.execution import Pipeline
-    from onepass.planning.pipeline.simulation import simulate
+    from onepass.planning.pipeline.schedule import schedule, simulate
 
     devices = len(settings.flows) // (1 if name == "1f1b" else 2)
     made = schedule(name, devices, settings.microbatches)

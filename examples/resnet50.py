@@ -24,7 +24,7 @@ from onepass.foundation.errors import UserError, in_one_line
 from onepass.foundation.folders import is_ignored, list_files
 from onepass.foundation.progress import Progress
 from onepass.replicator import Replicator, strategies
-from onepass.replicator.training.resumption import resume_variables
+from onepass.replicator.training.state import resume_variables
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp"}  # formats that TensorFlow decodes
 EPSILON = 1e-5  # of batch norm

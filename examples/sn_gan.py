@@ -23,8 +23,7 @@ from onepass.foundation.errors import UserError, in_one_line
 from onepass.foundation.progress import Progress
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.optimizer import adam
-from onepass.replicator.training.resumption import resume_variables
+from onepass.replicator.training.state import adam, resume_variables
 from pixelcnn.data.corpus import ImageRules, read_corpus
 from pixelcnn.sampling.grids import write_png
 from pixelcnn.shipped import dev_images

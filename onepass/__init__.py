@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from onepass.models import list_models as list_models
     from onepass.models import load as load
     from onepass.networks.causality import check_causal as check_causal
-    from onepass.networks.condition_specs import Frames as Frames
-    from onepass.networks.condition_specs import Memory as Memory
+    from onepass.networks.conditions import Frames as Frames
+    from onepass.networks.conditions import Memory as Memory
     from onepass.networks.from_torch.conversion import from_torch as from_torch
     from onepass.networks.from_torch.network import load_network as load_network
     from onepass.networks.from_torch.table import aten as aten
@@ -58,9 +58,9 @@ _EXPORTS = {
     "Compared": "distill.losses.terms",
     "FlowStudent": "distill.flow_student",
     "KL": "distill.losses.divergence",
-    "Frames": "onepass.networks.condition_specs",
+    "Frames": "onepass.networks.conditions",
     "ModelInfo": "onepass.models",
-    "Memory": "onepass.networks.condition_specs",
+    "Memory": "onepass.networks.conditions",
     "NotCausalError": "onepass.step",
     "OptimizerConfig": "onepass.replicator",
     "UnsupportedNetworkError": "onepass.step",

@@ -561,7 +561,7 @@ class Draw:
 
         from onepass.foundation.arguments import checked_temperature
         from onepass.foundation.tensorflow_state import check_compiler
-        from onepass.likelihoods.capabilities import table_of, tempers
+        from onepass.likelihoods.distribution import table_of, tempers
         from onepass.likelihoods.truncated import Choice
         from onepass.networks.elements import encode_tokens
 
@@ -594,7 +594,7 @@ class Draw:
 
     def prompt(self, codec: Any, num: int, length: int, layout: Any) -> tuple[Any, int]:
         """Return the prompt, and the number of symbols known in every row, as `prompt_of` does."""
-        from onepass.networks.prompts import prompt_of
+        from onepass.networks.symbols import prompt_of
 
         return prompt_of(self.prefix, self.stop, codec, num, length, layout)
 

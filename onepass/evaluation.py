@@ -1,19 +1,159 @@
 """Measure nats and bits per element of data, with a 95% interval over examples."""
 
 import dataclasses
+import itertools
 import math
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.evaluation_batches import Example, batches, examples, rank_of
-from onepass.foundation.arguments import whole_number
+from onepass.foundation.arguments import check_unmasked, whole_number
 from onepass.foundation.ending import MOST_ROWS, ends, limit_rows
 from onepass.foundation.errors import UserError
 from onepass.foundation.intervals import Measure, weighted_mean
 from onepass.interface import Model
+
+CONDITION, ELEMENTS, LENGTHS = "condition", "elements", "lengths"
+
+
+class Example(NamedTuple):
+    """One row of a data set."""
+
+    elements: np.ndarray
+    conditions: dict[str, Any]
+    length: int | None = None  # number of its elements in time that are no padding; None: all
+    shared: Mapping[str, Any] = MappingProxyType({})  # numbers for all rows
+
+    @property
+    def alike(self) -> tuple:
+        """The shapes that rows of one batch have in common."""
+        shapes = ((name, np.shape(value)) for name, value in sorted(self.conditions.items()))
+        return self.elements.shape, *shapes, self.length is None, *sorted(self.shared.items())
+
+
+class Batch(NamedTuple):
+    """Consecutive rows of equal shape, with the condition and the lengths for `log_prob`."""
+
+    elements: np.ndarray
+    condition: Any
+    lengths: np.ndarray | None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of elements of each row, without padding."""
+        rows, whole = len(self.elements), int(np.prod(self.elements.shape[1:]))
+        if self.lengths is None:
+            return [whole] * rows
+        return [int(length) * whole // self.elements.shape[1] for length in self.lengths]
+
+
+def rank_of(model: Any) -> int:
+    """Return the number of axes of a batch of a model's elements."""
+    layout = getattr(model, "layout", None)
+    if layout is not None:
+        return int(layout.rank)
+    order = (getattr(model, "spec", None) or {}).get("order", "time")
+    return 4 if order == "raster" or getattr(model, "makes", None) == "images" else 2
+
+
+def examples(data: Any, condition: Any, rank: int) -> Iterator[Example]:
+    """Yield the rows of a data set."""
+    if isinstance(data, Mapping) or _is_pair(data, rank):
+        yield from _of_batch(data, condition, rank)
+        return
+    given, number = _by_name(condition), 0
+    if hasattr(data, "__len__") and not hasattr(data, "cardinality"):
+        _check_rows(given, len(data))
+    check_unmasked(data, ELEMENTS)
+    for item in data:
+        if isinstance(item, Mapping | tuple) or np.ndim(item) == rank:
+            found = list(_of_batch(item, None, rank))
+        else:
+            check_unmasked(item, ELEMENTS)
+            found = [Example(np.asarray(item), {})]
+        for each in found:
+            if given and (each.conditions or each.shared):
+                raise UserError("`condition` must be None where `data` has conditions.")
+            if given:
+                each = each._replace(
+                    conditions=_row(given, number), shared=_shared_conditions(given)
+                )
+            yield each
+            number += 1
+    _check_rows(given, number)
+
+
+def batches(rows: Iterable[Example], size: int) -> Iterator[Batch]:
+    """Yield batches of at most `size` consecutive rows of equal shapes."""
+    for _, alike in itertools.groupby(rows, lambda row: row.alike):
+        while together := list(itertools.islice(alike, size)):
+            conditions = {
+                name: np.stack([row.conditions[name] for row in together])
+                for name in together[0].conditions
+            } | dict(together[0].shared)
+            lengths = None
+            if together[0].length is not None:
+                lengths = np.array([row.length for row in together])
+            only = set(conditions) <= {CONDITION}
+            condition = conditions.get(CONDITION) if only else conditions
+            yield Batch(np.stack([row.elements for row in together]), condition, lengths)
+
+
+def _is_pair(data: Any, rank: int) -> bool:
+    return isinstance(data, tuple) and 0 < len(data) <= 2 and np.ndim(data[0]) == rank
+
+
+def _of_batch(batch: Any, condition: Any, rank: int) -> Iterator[Example]:
+    """Yield the rows of a batch in a form of `fit`, or the only row where it has no batch axis."""
+    fields = batch if isinstance(batch, Mapping) else None
+    if fields is None:
+        parts = batch if isinstance(batch, tuple) else (batch,)
+        fields = dict(zip((ELEMENTS, CONDITION), parts, strict=False))
+    if ELEMENTS not in fields:
+        raise UserError(f"`data` must have the key `elements`, got {sorted(fields)}.")
+    if condition is not None and fields.get(CONDITION) is not None:
+        raise UserError("`condition` must be None where `data` has conditions.")
+    given = _by_name(fields.get(CONDITION) if condition is None else condition)
+    rows, lengths = fields[ELEMENTS], fields.get(LENGTHS)
+    check_unmasked(rows, ELEMENTS)
+    if not isinstance(rows, list) and np.ndim(rows) == rank - 1:  # one example
+        yield Example(np.asarray(rows), given, None if lengths is None else int(lengths))
+        return
+    _check_rows(given | ({} if lengths is None else {LENGTHS: np.asarray(lengths)}), len(rows))
+    for number, row in enumerate(rows):
+        length = None if lengths is None else int(lengths[number])
+        yield Example(np.asarray(row), _row(given, number), length, _shared_conditions(given))
+
+
+def _by_name(condition: Any) -> dict[str, Any]:
+    if condition is None:
+        return {}
+    named = condition if isinstance(condition, Mapping) else {CONDITION: condition}
+    for name, value in named.items():
+        check_unmasked(value, name)
+    return {
+        name: value if np.ndim(value) == 0 else np.asarray(value) for name, value in named.items()
+    }
+
+
+def _row(conditions: Mapping[str, Any], number: int) -> dict[str, Any]:
+    for name, value in conditions.items():
+        if np.ndim(value) and number >= len(value):
+            raise UserError(f"`{name}` must have a row for each example, got {len(value)}.")
+    return {name: value[number] for name, value in conditions.items() if np.ndim(value)}
+
+
+def _shared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in conditions.items() if not np.ndim(value)}
+
+
+def _check_rows(conditions: Mapping[str, Any], count: int) -> None:
+    for name, each in conditions.items():
+        if np.ndim(each) and len(each) != count:
+            raise UserError(f"`{name}` must have {count} rows, got {len(each)}.")
 
 
 @dataclasses.dataclass(frozen=True)

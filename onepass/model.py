@@ -14,15 +14,27 @@ from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.changes import Watch
-from onepass.networks.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
 from onepass.networks.condition_values import given_once, given_to
-from onepass.networks.elements import as_array, check_elements, check_parts, codec_for
-from onepass.networks.layout import layout_of
-from onepass.networks.named_conditions import first_state, rows
+from onepass.networks.conditions import (
+    Specs,
+    as_specs,
+    conditions_of,
+    first_state,
+    only_rate,
+    rows,
+    zeros_for,
+)
+from onepass.networks.elements import (
+    as_array,
+    check_elements,
+    check_parts,
+    codec_for,
+    layout_of,
+    with_lengths,
+    zero_after_end,
+)
 from onepass.networks.network import condition_specs
-from onepass.networks.prompts import decode_chunks
-from onepass.networks.ragged import with_lengths, zero_after_end
-from onepass.networks.symbols_of import symbols_of
+from onepass.networks.symbols import decode_chunks, symbols_of
 from onepass.networks.trainable import Weights, weights_read
 from onepass.samplers import Draft, methods_of
 from onepass.samplers.compiled import Compiled

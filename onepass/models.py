@@ -87,11 +87,11 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
     if kind == "saved":
-        from onepass.bundles.stored_models import load_saved
+        from onepass.bundles.bundle import load_saved
 
         return load_saved(path, trust)
     if kind == "bundle":
-        from onepass.bundles.loading import load as load_bundle
+        from onepass.bundles.bundle import load as load_bundle
 
         return load_bundle(path)
     return load_trained(path)

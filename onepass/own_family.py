@@ -39,7 +39,7 @@ class EvaluateArguments:
 
 
 def _evaluate(given: EvaluateArguments, model: Any, data: Path) -> dict:
-    from onepass.bundles.condition_words import condition_of
+    from onepass.bundles.condition_inputs import condition_of
     from onepass.bundles.errors import ServingError
     from onepass.command.array_files import rows_of
     from onepass.evaluation import evaluate
@@ -66,15 +66,15 @@ def _report(figures: dict) -> str:
 
 
 def _bundled_network() -> tuple[Any, Any]:
-    from onepass.bundles import own_draws, own_signatures
+    from onepass.bundles import own_export, own_signatures
 
-    return own_signatures.StreamingAutoregressive, own_draws.drawn_again
+    return own_signatures.StreamingAutoregressive, own_export.drawn_again
 
 
 def _bundled_flows() -> tuple[Any, Any]:
-    from onepass.bundles import own_draws, own_signatures
+    from onepass.bundles import own_export, own_signatures
 
-    return own_signatures.StreamingFlows, own_draws.drawn_from_noise
+    return own_signatures.StreamingFlows, own_export.drawn_from_noise
 
 
 def _network_parts() -> Parts:

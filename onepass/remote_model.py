@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onepass.bundles.condition_inputs import has_named
-from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
+from onepass.bundles.image_sampling import condition_rows, image_inputs, scales_of
 from onepass.bundles.sampling import OWN_OPTIONS, Sampling
 from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest
 from onepass.bundles.sound_sampling import restore_level

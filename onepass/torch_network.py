@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         module, arguments = _make_module(options.factory)
         from onepass.networks.from_torch.export import export
-        from onepass.networks.from_torch.folder import write_folder
+        from onepass.networks.from_torch.graph import write_folder
 
         graph = export(module, **arguments)
         folder = write_folder(graph, options.out)

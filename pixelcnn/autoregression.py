@@ -15,7 +15,7 @@ from pixelcnn.density import ImageDensity, condition_specs
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden, Output
 from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
-from pixelcnn.sampling.pixelcnn_sampler import sample
+from pixelcnn.sampling.samplers import sample
 
 ACTIVE_ROWS = 16  # rows per fixed-point pass; more rows need fewer passes, which take longer
 # Predicts the parameters that the next pass will compute, from the network, the parameters for the

@@ -17,7 +17,7 @@ from onepass.foundation.intervals import EXPLAINED
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.joining import join_runs
-from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
+from pixelcnn.measures import DEEP_NAMES, NAMES
 from pixelcnn.model import load
 
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # entries of config.json about a teacher

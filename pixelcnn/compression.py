@@ -1,35 +1,281 @@
 """Lossless compression of images with the conditional distributions of an image model.
 
+A network computes the hidden units of a pixel in float32, so that their last digits differ between
+machines. The last layer, the linear prediction and everything that follows are float64.
+
+In contrast to `networks.raster_scan`, which draws within one compiled program, a callback gets
+every pixel's hidden state and returns the pixel, for example by decoding it from a stream.
+
 A PixelCNN decodes pixel by pixel, with caches as in sampling. In a multiscale model only the base
 is decoded pixel by pixel, and each doubling then takes three network passes, O(log N) per image.
 All images of a batch are decoded together.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
 
-from onepass.compression import fields
-from onepass.compression.conditionals import Coding, Known
+from onepass.compression import container
+from onepass.compression.arrays import digest_of_network
+from onepass.compression.conditionals import Coding, Known, Moved
 from onepass.compression.container import Container
 from onepass.compression.files import Kind
-from onepass.compression.model_digest import digest_of_network
+from onepass.compression.model_odds import table_of
+from onepass.compression.odds import Categorical, Mixture, tolerances
 from onepass.compression.stream import Decoder, Layout, depth_of
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
+from onepass.likelihoods.pixels import PAIRS
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.config import GROUPS
+from pixelcnn.networks.config import GROUPS, SOFTMAX
 from pixelcnn.networks.groups import merge, paste
-from pixelcnn.networks.mode import Mode
+from pixelcnn.networks.layers import Mode
 from pixelcnn.networks.multiscale import Multiscale, condition_at
-from pixelcnn.networks.outputs import Hidden
-from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
-from pixelcnn.pixel_distributions import PIXELS, Pixels, TabledPixels
-from pixelcnn.stepping import SteppedPixelCNN
+from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
+from pixelcnn.networks.pixelcnn import (
+    FRONT_COLUMNS,
+    FRONT_REACH,
+    FRONT_ROWS,
+    PixelCNN,
+    Scan,
+    ScanRow,
+    next_pixel,
+    vertical_row,
+    with_coordinates,
+)
+
+AT_ONCE = 4096  # pixels whose tables are computed together
+LINEAR_SHARE = 0.1  # tolerance of a linear function, as a share of a deep network's tolerance
+
+
+def tanh_off(raw: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """Return an upper bound on the change in tanh(raw) if raw changes by up to `off`."""
+    nearest = np.clip(np.abs(raw) - off, 0.0, 300.0)
+    return off / np.cosh(nearest) ** 2
+
+
+class MixturePixels:
+    """The mixture distributions of several pixels; channels must be requested in order.
+
+    Args:
+      hidden: hidden states [pixels, ...].
+      tolerance: relative tolerance of the last layer's outputs; None: no margins.
+      mapped: whether the linear prediction reads a condition map computed by a network.
+    """
+
+    def __init__(
+        self,
+        output: MixtureOutput,
+        hidden: Hidden,
+        tolerance: float | None,
+        mapped: bool = False,
+        moved: Moved | None = None,
+    ) -> None:
+        self.likelihood = output.likelihood
+        self.prediction = np.asarray(hidden.prediction, np.float64)
+        outputs = self.outputs(output, np.asarray(hidden.units, np.float64))
+        outputs = outputs if moved is None else moved(outputs)
+        shape = [len(outputs), -1, self.likelihood.components]
+        self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
+        self.bounded, tolerance = tolerance is not None, tolerance or 0.0
+        self.tolerance = tolerance
+        self.off = tolerances(outputs, tolerance).reshape(shape)
+        # Sums of a few float32 terms have smaller errors than deep networks.
+        self.prediction_off = LINEAR_SHARE * tolerance * mapped * np.abs(self.prediction)
+        self._before: list[np.ndarray] = []
+        self._mixture: Mixture | None = None
+
+    @staticmethod
+    def outputs(output: MixtureOutput, units: np.ndarray) -> np.ndarray:
+        """Return the last layer's outputs without the bias, float64 [pixels, parameters]."""
+        return units @ output.kernel.numpy().astype(np.float64)
+
+    def next_channel(self, before: np.ndarray | None) -> Any:
+        """Return the next channel's distribution, given the previous channel's levels [pixels]."""
+        likelihood, half = self.likelihood, 0.5 * (self.likelihood.levels - 1)
+        channel, count = len(self._before), likelihood.channels
+        weights, weight_off = self.parameters[:, 0], self.off[:, 0]
+        if self._mixture is not None and before is not None:
+            channel += 1
+            self._before.append(before / half - 1.0)
+            weights, weight_off = self._mixture.condition_on_levels(before)
+        means, off = self.parameters[:, 1 + channel], self.off[:, 1 + channel]
+        off = off + self.prediction_off[:, channel, None]
+        means = means + self.prediction[:, channel, None]
+        for i, (moved, by) in enumerate(PAIRS[count]):
+            if moved == channel:
+                raw, value = self.parameters[:, 1 + 2 * count + i], self._before[by][:, None]
+                means = means + np.tanh(raw) * value
+                off = off + tanh_off(raw, self.off[:, 1 + 2 * count + i]) * np.abs(value)
+        scales = self.parameters[:, 1 + count + channel]
+        clipped = np.maximum(scales, likelihood.min_log_scale) + math.log(half)
+        scale_off = self.off[:, 1 + count + channel]
+        offs = (_whole(weight_off), _whole(half * off), _whole(scale_off))
+        self._mixture = Mixture(
+            likelihood.levels,
+            _whole(weights),
+            _whole(half * (means + 1.0)),
+            _whole(clipped),
+            offs if self.bounded else None,
+        )
+        return self._mixture
+
+
+class TabledPixels(MixturePixels):
+    """The distributions of pixels for mixtures without a closed form, as tables of all levels."""
+
+    def next_channel(self, before: np.ndarray | None) -> Any:
+        """Return the next channel's distribution, given the previous channel's levels [pixels]."""
+        if before is not None:
+            self._before.append(before)
+        means = slice(1, 1 + self.likelihood.channels)
+        rows, off = self.parameters.copy(), self.off.copy()
+        rows[:, means] += self.prediction[..., None]
+        off[:, means] += self.prediction_off[..., None]
+        known = [tf.constant(levels, tf.int32) for levels in self._before]
+
+        def values(moved: np.ndarray) -> np.ndarray:
+            table = np.empty([len(moved), self.likelihood.levels])
+            for start in range(0, len(moved), AT_ONCE):
+                part = slice(start, start + AT_ONCE)
+                before = [levels[part] for levels in known]
+                parameters = tf.constant(moved[part], tf.float32)
+                table[part] = self.likelihood.level_log_probs(parameters, before)
+            return table
+
+        flat = [array.reshape(len(array), -1) for array in (rows, off)]
+        return table_of(values, flat[0], flat[1] if self.bounded else None, self.tolerance)
+
+
+class SoftmaxPixels:
+    """The softmax distributions of several pixels, with the interface of `MixturePixels`."""
+
+    def __init__(
+        self,
+        output: SoftmaxOutput,
+        hidden: Hidden,
+        tolerance: float | None,
+        mapped: bool = False,
+        moved: Moved | None = None,
+    ) -> None:
+        self.output, self.tolerance, self._moved = output, tolerance or 0.0, moved
+        parts = [np.asarray(part, np.float64) for part in hidden]
+        self.inputs, self._before = np.concatenate(parts, -1), list[np.ndarray]()
+
+    @staticmethod
+    def outputs(output: SoftmaxOutput, channel: int, inside: np.ndarray) -> np.ndarray:
+        """Return the last layer's outputs for a channel without bias, float64 [pixels, levels]."""
+        return np.maximum(inside, 0.0) @ output.kernels[channel].numpy().astype(np.float64)
+
+    def next_channel(self, before: np.ndarray | None) -> Categorical:
+        """Return the next channel's distribution, given the previous channel's levels, if any."""
+        if before is not None:
+            self._before.append(before)
+        output, channel = self.output, len(self._before)
+        inside = self.inputs @ output.hidden_kernels[channel].numpy().astype(np.float64)
+        inside += output.hidden_biases[channel].numpy()
+        for levels, embedding in zip(self._before, output.embeddings[channel], strict=True):
+            inside += embedding.numpy()[0][levels]
+        outputs = self.outputs(output, channel, inside)
+        outputs = outputs if self._moved is None else self._moved(outputs)
+        logits = outputs + output.biases[channel].numpy()
+        return Categorical(logits, tolerances(outputs, self.tolerance))
+
+
+Pixels = MixturePixels | SoftmaxPixels
+# By the name of the likelihood; all others use `TabledPixels`.
+PIXELS: dict[str, type[Pixels]] = {"logistic": MixturePixels, SOFTMAX: SoftmaxPixels}
+
+
+def _whole(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, np.float64)
+
+
+# Returns a pixel's levels, int32 [batch, channels], given its hidden state, float [batch, ...].
+ReadPixel = Callable[[Hidden], np.ndarray]
+
+
+class SteppedPixelCNN:
+    """A pixel-by-pixel scan over images of one width, under the network's current weights."""
+
+    def __init__(self, network: PixelCNN, width: int, mode: Mode) -> None:
+        self.network, self.width, self.mode = network, width, mode
+        self._row = tf.function(self._row_of, autograph=False, reduce_retracing=True)
+        self._pixel = tf.function(self._pixel_of, autograph=False, reduce_retracing=True)
+
+    def read(
+        self,
+        condition: Condition,
+        batch: int,
+        height: int,
+        read: ReadPixel,
+        prediction: tf.Tensor | None = None,
+    ) -> np.ndarray:
+        """Return images int32 [batch, height, width, channels] of pixels returned by `read`.
+
+        The condition's map is [batch or 1, height, width, channels]; `prediction` [batch, height,
+        width, channels] is added to the linear prediction.
+        """
+        network, channels = self.network, self.network.output_config.channels
+        images = np.zeros([batch, height, self.width, channels], np.int32)
+        condition = network.add_coordinates(condition, images)
+        padded = tf.zeros([batch, FRONT_ROWS, self.width + 2 * FRONT_REACH, channels + 1])
+        units = network.config.units
+        above = [tf.zeros([batch, each.dilation, self.width, units]) for each in network.layers]
+        side = [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]]
+        for y in range(height):
+            more = None if prediction is None else prediction[:, y : y + 1]
+            row, above = self._row(_row_of(condition, y), padded, above, more)
+            self._read_row(row, images[:, y], read)
+            fresh = tf.pad(network.inputs(tf.constant(images[:, y : y + 1])), side)
+            padded = tf.concat([padded[:, 1:], fresh], 1)
+        return images
+
+    def _read_row(self, row: ScanRow, levels: np.ndarray, read: ReadPixel) -> None:
+        network, batch = self.network, len(levels)
+        units = network.config.units
+        columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
+        left = tf.zeros([batch, FRONT_COLUMNS, levels.shape[-1] + 1])
+        for x in range(self.width):
+            hidden, columns = self._pixel(row, tf.constant(x), left, columns)
+            levels[:, x] = read(hidden)
+            left = self._shift_left(left, tf.constant(levels[:, x]))
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def _shift_left(self, left: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        """Return the inputs to the left of the next pixel, after appending `levels`."""
+        return tf.concat([left[:, 1:], self.network.inputs(levels)[:, tf.newaxis]], 1)
+
+    def _row_of(
+        self,
+        condition: Condition,
+        padded: tf.Tensor,
+        above: Sequence[tf.Tensor],
+        prediction: tf.Tensor | None,
+    ) -> tuple[ScanRow, list[tf.Tensor]]:
+        scan = Scan(self.network, self.width, condition, _no_pixel, prediction=prediction)
+        return vertical_row(scan._replace(mode=self.mode), 0, padded, above)
+
+    def _pixel_of(
+        self, row: ScanRow, x: tf.Tensor, left: tf.Tensor, columns: Sequence[tf.Tensor]
+    ) -> tuple[Hidden, list[tf.Tensor]]:
+        return next_pixel(self.network, row, x, left, columns, self.mode)
+
+
+def _no_pixel(*_: Any) -> NoReturn:
+    raise NotImplementedError  # `vertical_row` draws no pixels
+
+
+def _row_of(condition: Condition, y: int) -> Condition:
+    if condition.map is None:
+        return condition
+    return Condition(condition.vector, condition.map[:, y : y + 1])
+
 
 MODE = Mode(linear=tf.float64)
 MOST_TABLED = 256  # levels of a likelihood without a closed form
@@ -243,16 +489,16 @@ class Images(Kind):
         num, *shape = found.shape
         if not num or tuple(shape) != self._shape:
             size = self._front.size
-            fields.raise_damaged("shape", f"one or more images of {size}x{size} pixels")
-        batch = fields.whole("batch", found.description.get("batch"), 1, MOST_BATCH)
+            container.raise_damaged("shape", f"one or more images of {size}x{size} pixels")
+        batch = container.whole("batch", found.description.get("batch"), 1, MOST_BATCH)
         if len(found.streams) != -(-num // batch):
-            fields.raise_damaged("streams", f"one for each {batch} images")
-        stored = fields.check_list(
+            container.raise_damaged("streams", f"one for each {batch} images")
+        stored = container.check_list(
             "condition", found.description.get("condition", [None]), (1, num)
         )
         wanted = STORED[self._front.config.conditioning.kind]
         if not all(type(value) is wanted for value in stored):
-            fields.raise_damaged("condition", f"a list of {wanted.__name__}")
+            container.raise_damaged("condition", f"a list of {wanted.__name__}")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the shape and the conditions of each batch in a file."""
@@ -273,9 +519,9 @@ class Images(Kind):
             rows = [read(np.array(v) if isinstance(v, list) else v) for v in values]
             found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         except (TypeError, ValueError, OverflowError):  # raised for lists that are not maps
-            fields.raise_damaged("condition", "maps")
+            container.raise_damaged("condition", "maps")
         if "map" in found and found["map"].shape != (count, size, size):
-            fields.raise_damaged("condition", f"maps of {size}x{size} labels")
+            container.raise_damaged("condition", f"maps of {size}x{size} labels")
         return found
 
 

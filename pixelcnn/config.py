@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.field_rules import at_least, require
+from onepass.foundation.stored_config import at_least, require
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.networks.config import (

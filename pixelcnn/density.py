@@ -11,11 +11,11 @@ from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import part_names
-from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
+from pixelcnn.networks.layers import EXACT, BatchSlice, Mode
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import PixelOutputs
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.multiscale_sampler import multiscale_words
+from pixelcnn.sampling.samplers import multiscale_words
 
 Specs = dict[str, tf.TensorSpec]
 

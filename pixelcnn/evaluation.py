@@ -1,21 +1,31 @@
-"""Evaluation of an image model: bits per dimension, compared with lossless image files."""
+"""Evaluation of an image model: bits per dimension, lossless codecs, and its samples."""
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from onepass.draw import Draw
-from onepass.foundation.heartbeat import during
 from onepass.foundation.intervals import share_of, weighted_mean
-from onepass.foundation.progress import Progress
+from onepass.foundation.progress import Progress, during
 from onepass.trained import Trained
+from pixelcnn import shipped
+from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.depth import dtype_of
-from pixelcnn.measures.codecs import codec_bits_by_scale, codec_bits_per_dim
+from pixelcnn.data.image_file import EIGHT, DataError, dtype_of, rescale_levels
+from pixelcnn.measures import (
+    Classifier,
+    classifier_of,
+    codec_bits_by_scale,
+    codec_bits_per_dim,
+    opened_classifier,
+    sample_quality,
+)
 from pixelcnn.networks.config import GROUPS
 from pixelcnn.networks.multiscale import size_of
 
@@ -153,3 +163,70 @@ def _seconds(model: Trained, dataset: ImageDataset, seed: int) -> float:
 def _images(dataset: ImageDataset) -> Iterator[np.ndarray]:
     for batch in dataset.dev():
         yield from batch["levels"].numpy().astype(dtype_of(dataset.config.data.bits))
+
+
+def classifier_for(model: Trained, name: str, sources: Sequence[str]) -> Classifier | None:
+    """Return a classifier for a model's classes, or None if there are no training images.
+
+    Some shipped models have a shipped classifier. Otherwise it is trained on the first of the
+    `sources` (arguments of `read_corpus`) with training images of the model's classes.
+    """
+    file = shipped.classifier(name)
+    if file is not None:
+        return opened_classifier(file)
+    for source in sources:
+        with contextlib.suppress(DataError):
+            if not is_dev_file(source):
+                corpus = read_corpus(source, model.config.data)
+                if corpus.classes == model.front.classes:
+                    train = corpus.splits["train"]
+                    shown = rescale_levels(train.images, model.front.bits, EIGHT)
+                    train = dataclasses.replace(train, images=shown)
+                    return classifier_of(train, len(corpus.classes))
+    return None
+
+
+def evaluate_samples(
+    model: Trained,
+    dataset: ImageDataset,
+    classifier: Classifier,
+    num: int,
+    seed: int,
+    guidance: float = 0.0,
+    temperature: tuple[float, ...] = (1.0,),
+) -> dict:
+    """Return the measures of `sample_quality` for samples of all classes, or of dev captions.
+
+    The result also contains "num", "guidance", "temperature" and, as "dev", the same measures for
+    up to `num` real dev images, which a perfect model would reach.
+    """
+    dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
+    chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
+    labels, conditions = _classes_and_conditions(model, dev, chosen, num)
+    heat = temperature[0] if len(temperature) == 1 else temperature
+    sampled = model.stream(
+        num, seed=seed, condition=conditions, temperature=heat, guidance=guidance
+    )
+    drawn = []
+    with Progress(num, "drawing", "image") as progress:
+        for (image,) in sampled:
+            drawn.append(rescale_levels(image, model.front.bits, EIGHT))
+            progress.advance()
+    real = sample_quality(
+        classifier,
+        list(rescale_levels(dev.images[chosen], model.front.bits, EIGHT)),
+        dev.labels[chosen],
+    )
+    made = sample_quality(classifier, drawn, labels)
+    asked = {"num": num, "guidance": guidance, "temperature": list(temperature)}
+    return {**asked, **made, "dev": {"pictures": len(chosen), **real}}
+
+
+def _classes_and_conditions(
+    model: Trained, dev: Any, chosen: np.ndarray, num: int
+) -> tuple[np.ndarray, list]:
+    if model.config.conditioning.kind == "text":
+        rows = np.resize(chosen, num)
+        return dev.labels[rows], [dev.captions[row] for row in rows]
+    labels = np.arange(num) % len(model.front.classes)
+    return labels, labels.tolist()

@@ -110,7 +110,7 @@ def _of_samples(given: EvaluateArguments, model: "Trained", dataset: Any) -> dic
     """Return {"samples": measures of samples}; {} if samples are not wanted or cannot be judged."""
     if not dataset.classes or not model.network.whole or not given.samples:
         return {}
-    from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
+    from pixelcnn.evaluation import classifier_for, evaluate_samples
 
     sources = [given.data] if given.data else []
     with contextlib.suppress(UserError):
@@ -148,7 +148,7 @@ def format_report(figures: dict) -> str:
     """Return the result of an evaluation as lines of text."""
     from onepass.foundation import intervals
     from onepass.foundation.folders import count_noun
-    from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
+    from pixelcnn.measures import DEEP_NAMES, NAMES
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
     used = figures["dev"]["pictures"]

@@ -14,8 +14,7 @@ from onepass.replicator.training.state import TrainState
 from pixelcnn.config import AnyTrainConfig, SamplerName
 from pixelcnn.density import ImageDensity, ImageLoss, condition_specs
 from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn, sampler_of
-from pixelcnn.sampling.multiscale_sampler import multiscale_words
-from pixelcnn.sampling.pixelcnn_sampler import Prefix
+from pixelcnn.sampling.samplers import Prefix, multiscale_words
 
 PLANNED_CLASSES = 10  # assumed number of classes if the configuration leaves it to the data
 

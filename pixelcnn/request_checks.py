@@ -13,7 +13,7 @@ from onepass.samplers import SAMPLERS
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.sampling.multiscale_sampler import temperatures_of
+from pixelcnn.sampling.samplers import temperatures_of
 
 
 def checked_draw(density: ImageDensity, draw: Draw) -> Draw:

@@ -15,14 +15,14 @@ from typing import Any
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.server_address import TOKEN_VARIABLE
+from serving import observability
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
-from serving.engine.version_scanner import scan
+from serving.engine.versions import scan
 from serving.grpc.server import make_server
 from serving.http.app import Probes, make_app
 from serving.http.server import HttpServer
-from serving.observability import logs, traces
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics
 from serving.sandbox.confinement import check_available
 from serving.settings import Settings
 
@@ -35,15 +35,15 @@ def serve(settings: Settings, models: Path) -> int:
     """Serve until a signal arrives; return the exit status of `onepass serve`."""
     check(settings, models)
     metrics = Metrics()
-    log = logs.configure(
+    log = observability.configure_logging(
         settings.log_format, settings.log_level, on_lost=metrics.log_lines_lost.inc
     )
-    traces.configure()
+    observability.configure_tracing()
     _allow_many_files()
     if settings.sandbox and ACCELERATOR.exists():
         LOG.warning("models in the sandbox run on the processor; --no-sandbox gives them the GPU")
     status, is_busy = asyncio.run(_serve_until_signal(settings, models, metrics))
-    traces.close()
+    observability.close()
     if is_busy or not log.write_all():  # a hanging thread must not keep the process alive
         os._exit(status)
     return status
@@ -142,7 +142,9 @@ async def _serve_until_signal(
         threading.Thread(target=announce, daemon=True).start()  # stdout may not be read
     initial_load_done.cancel()
     number = await shutdown
-    logs.event(LOG, f"{signal.Signals(number).name}: answering accepted requests, then stopping")
+    observability.event(
+        LOG, f"{signal.Signals(number).name}: answering accepted requests, then stopping"
+    )
     is_drained = await server.stop()
     return 0 if is_drained else 128 + number, registry.is_busy
 

@@ -17,7 +17,7 @@ from toys import Line, line_batch
 from onepass.foundation.errors import UserError
 from onepass.replicator import strategies
 from onepass.replicator.strategies import asynchronous as parameter_server
-from onepass.replicator.strategies import server_processes as servers
+from onepass.replicator.strategies import asynchronous as servers
 from onepass.replicator.training.config import OptimizerConfig
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.step import compile_replicated_step, compile_step

@@ -7,9 +7,8 @@ import numpy as np
 from fake_bundle import FakeSound
 from registries import until
 
-from serving.engine.batching import Batcher
-from serving.engine.padding import Padding
-from serving.observability.metrics import Metrics
+from serving.engine.batching import Batcher, Padding
+from serving.observability import Metrics
 
 PLAIN = "serving_default"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import serving
-from onepass.bundles.loading import load as load_bundle
+from onepass.bundles.bundle import load as load_bundle
 from serving.sandbox.processes import ForkServer
 from serving.sandbox.sandboxed_bundle import SandboxedBundle
 from serving.sandbox.worker import readable

@@ -296,7 +296,7 @@ class FakeModelStore:
         return self.controls[name, version]
 
     def load(self, path, backend="auto"):
-        """Stands in for `onepass.bundles.loading.load`."""
+        """Stands in for `onepass.bundles.bundle.load`."""
         path = Path(path)
         name, version = path.parent.name, int(path.name)
         self.loads.append((name, version))

@@ -21,7 +21,7 @@ from onepass.likelihoods import Gaussian, LogisticMixture
 from onepass.model import Autoregressive
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig
 from pixelcnn.density import ImageDensity
-from pixelcnn.measures.classifier import FEATURES, Classifier, make_network
+from pixelcnn.measures import FEATURES, Classifier, make_network
 from pixelcnn.networks.config import (
     ConditioningConfig,
     MultiscaleConfig,

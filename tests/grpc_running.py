@@ -12,7 +12,7 @@ from loops import end_loop
 
 from serving.engine.registry import ModelRegistry
 from serving.grpc.server import make_server
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics
 from serving.settings import Settings
 
 ROOT = str(Path(__file__).resolve().parent.parent)

@@ -13,7 +13,7 @@ from onepass import speech
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.http.server import HttpServer
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics
 from serving.server import bind_socket
 from serving.settings import Settings
 

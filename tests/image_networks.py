@@ -9,8 +9,7 @@ import tensorflow as tf
 from onepass.likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
-from pixelcnn.networks.factor import Factor
-from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.multiscale import Factor, Multiscale
 from pixelcnn.networks.pixelcnn import PLACE, PixelCNN
 
 LAYERS, UNITS, OUTPUT_UNITS = 2, 6, 20  # of these, ReLUs leave about half

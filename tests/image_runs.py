@@ -18,7 +18,7 @@ from onepass.trained import Trained
 
 # `card` and `joining` take `pixelcnn.model.load` for themselves before tests replace it.
 from pixelcnn import card as card
-from pixelcnn import density, evaluation_callback
+from pixelcnn import density, training
 from pixelcnn import joining as joining
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
@@ -131,7 +131,7 @@ def data_of(kind: str) -> Path:
 def quickly():
     """A context in which nothing is compiled or drawn and initial weights are cheap."""
     with eagerly(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda self: False)
+        patch.setattr(training.EvaluationCallback, "_can_sample", lambda self: False)
         patch.setattr(density, "Initial", QuickInitial)
         yield
 

@@ -47,13 +47,13 @@ FAULTS = {
         ("tests/onepass/samplers/test_speculative.py",),
     ),
     "windows begin a row too low": Fault(
-        "onepass/samplers/windows.py",
+        "onepass/samplers/fixed_point.py",
         "top = tf.clip_by_value(before // width - above, 0, height - rows)",
         "top = tf.clip_by_value(before // width - above + 1, 0, height - rows)",
         ("tests/onepass/samplers/test_windows.py",),
     ),
     "one pixel more than given is kept": Fault(
-        "pixelcnn/sampling/pixelcnn_sampler.py",
+        "pixelcnn/sampling/samplers.py",
         "before = y * self.words.shape[2] + x < self.given.count",
         "before = y * self.words.shape[2] + x <= self.given.count",
         ("tests/pixelcnn/sampling/test_pixelcnn_sampler.py",),
@@ -77,7 +77,7 @@ FAULTS = {
         ("tests/onepass/foundation/test_checkpoints.py",),
     ),
     "odds near a border of their bin are coded": Fault(
-        "onepass/compression/rounding.py",
+        "onepass/compression/stream.py",
         "if _bin(t, step, shift / SHIFTS)[1] <= margin:",
         "if _bin(t, step, shift / SHIFTS)[1] <= 0.3 * margin:",
         (

@@ -96,8 +96,8 @@ def eagerly() -> Iterator[None]:
 @contextlib.contextmanager
 def unevaluated(students: bool = True) -> Iterator[None]:
     """A context in which evaluations, or those of WaveNets alone, give 1.0 and no sound."""
-    from distill.evaluation_callback import EvaluationCallback as OfStudents
-    from wavenet.evaluation_callback import EvaluationCallback as OfTeachers
+    from distill.training import EvaluationCallback as OfStudents
+    from wavenet.training import EvaluationCallback as OfTeachers
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OfTeachers, "__call__", lambda *_: 1.0)

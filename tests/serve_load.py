@@ -10,8 +10,7 @@ import grpc
 import numpy as np
 from fake_bundle import CHANNELS, HOP
 
-from serving.grpc.messages import message
-from serving.grpc.tensors import encode
+from serving.grpc.tensors import encode, message
 
 FRAMES = 8
 INFER = json.dumps(

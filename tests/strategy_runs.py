@@ -15,8 +15,8 @@ import numpy as np
 import soundfile
 from runs import NEVER, TINY
 
-from distill import evaluation_callback as student_evaluation
 from distill import training as distillation
+from distill import training as student_evaluation
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import load_teacher
@@ -24,7 +24,7 @@ from onepass.foundation.errors import UserError
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.training import recipe as recipes
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from pixelcnn import evaluation_callback as image_evaluation
+from pixelcnn import training as image_evaluation
 from pixelcnn import training as image_training
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.networks.config import (
@@ -34,7 +34,7 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from wavenet import evaluation_callback as sound_evaluation
+from wavenet import training as sound_evaluation
 from wavenet import training as sound_training
 
 STEPS, ROWS, RATE_HZ, CLIP = 20, 4, 16_000, 2560

@@ -18,7 +18,7 @@ SHORT = {
     "onepass/__main__.py": "`python -m onepass`",
     "benchmarks/matrix_peak.py": "two benchmarks are held against it",
     "onepass/foundation/model_spec.py": "the command imports it without NumPy",
-    "onepass/foundation/tensorflow_paths.py": "bundles import it without the packages of training",
+    "onepass/foundation/tensorflow_state.py": "bundles import it without the packages of training",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",
 }
 

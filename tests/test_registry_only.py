@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ("wavenet", "pixelcnn", "distill", "serving", "onepass", "benchmarks")
 # The files that look for what a stranger's network or distribution offers.
-REGISTRIES = {"onepass/networks/network.py", "onepass/likelihoods/capabilities.py"}
+REGISTRIES = {"onepass/networks/network.py", "onepass/likelihoods/distribution.py"}
 # What a class of a network, a distribution, a model or its configuration has for a base or a name.
 BASES = {
     "Module",

@@ -1,8 +1,8 @@
 """A WaveNet around linear predictions that adapt to the audio: a density for lossless compression.
 
 Each block of samples has several linear predictors, which are solved from windows of the samples
-before it (`wavenet.past_prediction`). With the prediction p of the first predictor, its residuals e
-and their expected size g, the network
+before it (`wavenet.linear_prediction`). With the prediction p of the first predictor, its residuals
+e and their expected size g, the network
 
     reads    e_(t-1..t-K) / g, x_(t-1..t-K) / level, the other predictions, logs of g and level
     mean     p + sum_k c_k e_(t-k) + sum_w v_w (p_w - p) + m g s
@@ -16,10 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.likelihoods.capabilities import with_scales
+from onepass.likelihoods.distribution import with_scales
 from wavenet.config import WaveNetConfig
+from wavenet.linear_prediction import PastPrediction
 from wavenet.network import WaveNet
-from wavenet.past_prediction import PastPrediction
 
 LOG_LEVEL = -6.0  # of speech, about the middle of the logs that the network reads
 LOG_SPREAD = 3.0

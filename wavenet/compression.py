@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.compression import fields
+from onepass.compression import container
+from onepass.compression.arrays import SymbolConditionals, digest_of_network
 from onepass.compression.container import Container
 from onepass.compression.files import Kind
-from onepass.compression.forms import narrowest_of
-from onepass.compression.model_digest import digest_of_network
 from onepass.compression.model_odds import check_table
-from onepass.compression.symbols import SymbolConditionals
+from onepass.compression.odds import narrowest_of
 from onepass.foundation.errors import UserError
 from onepass.model import Autoregressive
 from onepass.networks.symbols import State
@@ -112,15 +111,15 @@ class Recordings(Kind):
         """Raise a UserError unless all fields of a file are in range."""
         count, samples, *rest = found.shape
         if rest != [1, 1] or not count or count != len(found.streams):
-            fields.raise_damaged("shape", "recordings, samples, 1, 1")
-        lengths = fields.check_list("lengths", found.description.get("lengths"), (count,))
-        if sum(fields.whole("lengths", length, 1, samples) for length in lengths) != samples:
-            fields.raise_damaged("lengths", f"{samples} in all")
+            container.raise_damaged("shape", "recordings, samples, 1, 1")
+        lengths = container.check_list("lengths", found.description.get("lengths"), (count,))
+        if sum(container.whole("lengths", length, 1, samples) for length in lengths) != samples:
+            container.raise_damaged("lengths", f"{samples} in all")
         speaker, speakers = found.description.get("speaker"), self._network.config.speakers
         if speakers:
-            fields.whole("speaker", speaker, 0, speakers - 1)
+            container.whole("speaker", speaker, 0, speakers - 1)
         elif speaker is not None:
-            fields.raise_damaged("speaker", "absent")
+            container.raise_damaged("speaker", "absent")
 
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the shape (1, samples) and the condition of each recording in a file."""

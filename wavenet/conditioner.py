@@ -1,15 +1,174 @@
 """Computation of a vocoder's condition from mel frames: spectrum, pitch and linear prediction."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
+from onepass import shipped
+from onepass.foundation.atomic_files import Arrays
+from onepass.foundation.model_folder import assign_weights, stored_model, variable_names
+from onepass.foundation.progress import Progress
+from onepass.foundation.stored_config import stored_config
 from onepass.likelihoods.initial import Initial
-from wavenet.features import MelConvention
+from onepass.replicator.training.config import OptimizerConfig
+from wavenet.data.batch_sampling import ClipSource, batch
+from wavenet.data.corpus import Corpus, frames_of, recordings_of
+from wavenet.data.pipeline import source_of
+from wavenet.features.conventions import MelConvention
 from wavenet.linear_prediction import MelPrediction
-from wavenet.pitch_reader import HIGHEST_HZ, LOWEST_HZ, REFERENCE_HZ, PitchReader
-from wavenet.upsampling import interpolate_frames
+from wavenet.network import interpolate_frames
+from wavenet.presets import TrainConfig
+from wavenet.sound_network import Network
+
+REFERENCE_HZ = 200.0  # as in `log_f0_features`
+LOWEST_HZ, HIGHEST_HZ = 60.0, 600.0
+WIDTHS = (5, 5, 3)  # kernel width of each layer, in frames
+GAINS = (4.0, math.sqrt(2.0), math.sqrt(2.0))
+READER_CLIPS = 16
+NEAR_BINS = 4  # F0 is averaged over this many bins on either side of the most probable one
+BLUR_CENTS = 25.0  # standard deviation of the target distribution over the bins
+READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
+
+
+class PitchReader(tf.Module):
+    """A small convolutional network that estimates F0 and voicing from frames.
+
+    With `bins`, evenly spaced between 60 and 600 Hz on a logarithmic scale, it classifies F0, like
+    CREPE (Kim et al. 2018, arXiv 1802.06182): if two octaves are plausible, it chooses one of them
+    instead of a value in between. With 0, F0 is regressed.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        initial: Initial,
+        channels: int = 96,
+        bins: int = 0,
+        name: str = "pitch_reader",
+    ) -> None:
+        super().__init__(name=name)
+        self.bins, inputs = bins, (features, channels, channels)
+        self.kernels = [
+            initial.kernel([width, size, channels], f"kernel_{i}", gain)
+            for i, (width, size, gain) in enumerate(zip(WIDTHS, inputs, GAINS, strict=True))
+        ]
+        self.biases = [initial.zeros([channels], f"bias_{i}") for i in range(len(WIDTHS))]
+        outputs = bins + 1 if bins else 2
+        self.head_kernel = initial.kernel([channels, outputs], "head_kernel", gain=0.1)
+        self.head_bias = initial.zeros([outputs], "head_bias")
+
+    def __call__(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return log2(F0 / 200 Hz) and voicing's logit, [batch, frames - 2 side_frames] each."""
+        raw = self._outputs(frames)
+        if self.bins:
+            return _likeliest(raw[..., :-1]), raw[..., -1]
+        low, high = _octaves_of(LOWEST_HZ), _octaves_of(HIGHEST_HZ)
+        return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
+
+    def loss(self, frames: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
+        """Return the scalar loss for the true `pitch`, [batch, frames - 2 side_frames, 2]."""
+        if self.bins:
+            raw = self._outputs(frames)
+            return class_loss(raw[..., :-1], raw[..., -1], pitch)
+        octaves, logit = self(frames)
+        return pitch_loss(octaves, logit, pitch)
+
+    def _outputs(self, frames: tf.Tensor) -> tf.Tensor:
+        hidden = frames
+        for kernel, bias in zip(self.kernels, self.biases, strict=True):
+            sums = tf.nn.conv1d(hidden, tf.cast(kernel, hidden.dtype), 1, "VALID")
+            hidden = tf.nn.relu(sums + tf.cast(bias, sums.dtype))
+        raw = tf.matmul(hidden, tf.cast(self.head_kernel, hidden.dtype))
+        return raw + tf.cast(self.head_bias, raw.dtype)
+
+    @property
+    def side_frames(self) -> int:
+        """Number of neighbouring frames on either side that an estimate depends on."""
+        return sum(width // 2 for width in WIDTHS)
+
+
+def _octaves_of(hz: float) -> float:
+    return math.log2(hz / REFERENCE_HZ)
+
+
+def _centres(bins: int, dtype: tf.DType) -> tf.Tensor:
+    low, high = _octaves_of(LOWEST_HZ), _octaves_of(HIGHEST_HZ)
+    return tf.linspace(tf.constant(low, dtype), tf.constant(high, dtype), bins)
+
+
+def _likeliest(logits: tf.Tensor) -> tf.Tensor:
+    bins, dtype = logits.shape[-1], logits.dtype
+    best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
+    # Average only nearby bins: a mean over two possible octaves would be neither of them.
+    near = tf.cast(tf.abs(tf.range(bins) - best) <= NEAR_BINS, dtype)
+    weights = tf.nn.softmax(logits) * near
+    return tf.reduce_sum(weights * _centres(bins, dtype), -1) / tf.reduce_sum(weights, -1)
+
+
+def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
+    """Return the cross-entropy of F0 over voiced frames plus the cross-entropy of voicing.
+
+    The target over the bins is a normal distribution around F0 with a deviation of `BLUR_CENTS`.
+    `logits` of the bins are [batch, frames, bins]; the `logit` of voicing is [batch, frames];
+    `pitch` is the true F0 and voicing from `log_f0_features`, [batch, frames, 2].
+    """
+    truth, voiced = tf.unstack(pitch, axis=-1)
+    cents = 1200.0 * (truth[..., tf.newaxis] - _centres(logits.shape[-1], logits.dtype))
+    target = tf.nn.softmax(-0.5 * tf.square(cents / BLUR_CENTS))
+    error = tf.nn.softmax_cross_entropy_with_logits(target, logits)
+    doubt = tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit)
+    # Unvoiced frames have no F0; the minimum avoids a division by zero if no frame is voiced.
+    share = tf.maximum(tf.reduce_mean(voiced), 1e-3)
+    return tf.reduce_mean(voiced * error) / share + tf.reduce_mean(doubt)
+
+
+def pitch_loss(octaves: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
+    """Return the F0 error in semitones over voiced frames plus the cross-entropy of voicing.
+
+    The error is squared below one semitone and linear above, so that octave errors do not dominate.
+    Shapes are as in `class_loss`.
+    """
+    truth, voiced = tf.unstack(pitch, axis=-1)
+    off = tf.abs(12.0 * (octaves - truth))
+    error = tf.reduce_mean(voiced * tf.minimum(tf.square(off), off))
+    doubt = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit))
+    return error / tf.maximum(tf.reduce_mean(voiced), 1e-3) + doubt
+
+
+def train_pitch_reader(
+    reader: PitchReader,
+    source: ClipSource,
+    steps: int,
+    seed: int,
+    prepare: Callable[[tf.Tensor], tf.Tensor],
+) -> float:
+    """Train the reader on random clips of frames and return the last loss.
+
+    The last two channels of the source's frames are the true F0 and voicing; `prepare` converts
+    frames to the reader's input. The reader ends with averaged weights.
+    """
+    # A trained reader needs no optimiser.
+    from onepass.replicator.training.state import TrainState
+    from onepass.replicator.training.step import compile_step
+
+    def loss(clips: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        frames, side = clips["frames"], reader.side_frames
+        return reader.loss(prepare(frames), frames[:, side : frames.shape[1] - side, -2:]), {}
+
+    state = TrainState(reader, READER_OPTIMIZER, steps)
+    update, value = compile_step(state, loss, jit_compile=False), math.inf
+    with Progress(steps, "learning to read F0", "step") as progress:
+        for step in range(steps):
+            frames = batch(source, seed, step, READER_CLIPS)["frames"]
+            value = float(update({"frames": frames})["loss"])
+            progress.advance(loss=value)
+    state.use_average()
+    return value
+
 
 FRAME_WIDTH = 5  # frames that the first layer reads
 SIDE_FRAMES = 8  # neighbouring frames on either side of a clip, enough for any conditioner
@@ -155,3 +314,109 @@ class Conditioner(tf.Module):
 def freeze_variable(variable: tf.Variable) -> tf.Tensor:
     """Return the value of an untrained variable, whose gradient is zero instead of None."""
     return tf.stop_gradient(variable) + 0.0 * variable
+
+
+READER = "conditioner/reader/"  # name prefix of the pitch reader's variables
+READER_FRAMES = 80  # length of the pitch reader's training clips
+LEAST_DEVIATION = 0.02  # lower bound of a band's standard deviation, in units of `above_silence`
+CENTS_PER_OCTAVE = 1200.0
+
+
+def prepare_network(
+    network: Network, config: TrainConfig, corpus: Corpus, log: Callable[[str], None] = print
+) -> None:
+    """Set the network's mel statistics, and train its pitch reader if it has one.
+
+    Both are stored with the weights and stay fixed during training. With `start_from`, all weights
+    come from that model, and the pitch reader is trained further for `pitch_steps`. The mel
+    statistics come from it too if its mel convention is the same; otherwise they are measured. A
+    pitch reader of a different size is trained from random weights.
+    """
+    same_frames = False
+    if config.start_from is not None:
+        folder = shipped.model_folder(Path(config.start_from))
+        stored, weights, _ = stored_model(folder, lambda stored, path: {})
+        same_frames = _mel_of(stored) == config.data.mel(config.network.hop_samples)
+        own = _unlike(_reader_variables(network), weights)
+        assign_weights(network, weights | own, folder)
+    conditioner = network.conditioner
+    if conditioner is None:
+        return
+    if not same_frames:
+        mean, deviation = mel_statistics(corpus)
+        conditioner.mean.assign(mean)
+        conditioner.deviation.assign(deviation)
+    reader = conditioner.reader
+    if reader is None or not config.pitch_steps:
+        return
+    train_reader(conditioner, reader, corpus, config)
+    cents, voicing = reader_error(conditioner, reader, corpus)
+    log(
+        f"F0 read off the mel on dev: half of the voiced frames within {cents:.0f} cents, "
+        f"voicing wrong in {100 * voicing:.1f} % of the frames"
+    )
+
+
+def _mel_of(stored: dict) -> MelConvention | None:
+    config = stored_config(TrainConfig, stored)
+    return config.data.mel(config.network.hop_samples)
+
+
+def _reader_variables(network: Network) -> dict[str, tf.Variable]:
+    names = zip(variable_names(network), network.trainable_variables, strict=True)
+    return {name: variable for name, variable in names if name.startswith(READER)}
+
+
+def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
+    shapes = {name: weights[name].shape for name in variables if name in weights}
+    if shapes == {name: tuple(variable.shape) for name, variable in variables.items()}:
+        return {}
+    return {name: variable.numpy() for name, variable in variables.items()}
+
+
+def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation (LEAST_DEVIATION or more) of train's mel bands."""
+    frames = np.concatenate(
+        [frames_of(corpus, p, ("mel",)) for p in recordings_of(corpus, "train")]
+    )
+    deviation = np.maximum(frames.std(0, dtype=np.float64), LEAST_DEVIATION)
+    return frames.mean(0, dtype=np.float64).astype(np.float32), deviation.astype(np.float32)
+
+
+def train_reader(
+    conditioner: Conditioner, reader: PitchReader, corpus: Corpus, config: TrainConfig
+) -> None:
+    """Train the conditioner's pitch reader on the F0 and voicing of the corpus."""
+    bands = conditioner.mel.bands
+    clip_samples = READER_FRAMES * config.network.hop_samples
+    source = source_of(corpus, "train", clip_samples, ("mel", "f0"))
+    train_pitch_reader(
+        reader,
+        source,
+        config.pitch_steps,
+        config.seed,
+        lambda frames: conditioner.standardise_mel(frames[..., :bands]),
+    )
+
+
+def reader_error(
+    conditioner: Conditioner, reader: PitchReader, corpus: Corpus
+) -> tuple[float, float]:
+    """Return the reader's median F0 error in cents and its voicing error rate on the dev split.
+
+    The F0 error is over frames that are voiced in both the reader's and the true pitch; it is nan
+    if there are none.
+    """
+    bands, side, cents, wrong = conditioner.mel.bands, reader.side_frames, [], []
+    for prepared in recordings_of(corpus, "dev"):
+        frames = frames_of(corpus, prepared, ("mel", "f0"))
+        padded = np.pad(frames[None, :, :bands], ((0, 0), (side, side), (0, 0)))
+        read = reader(conditioner.standardise_mel(tf.constant(padded)))
+        octaves, logit = (x.numpy()[0] for x in read)
+        voiced = frames[:, -1] > 0.5
+        both = voiced & (logit > 0.0)
+        cents.append(CENTS_PER_OCTAVE * np.abs(octaves - frames[:, -2])[both])
+        wrong.append(voiced != (logit > 0.0))
+    every = np.concatenate(cents)
+    error = float(np.median(every)) if every.size else math.nan
+    return error, float(np.concatenate(wrong).mean())

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal
 
-from onepass.foundation.field_rules import at_least, require
+from onepass.foundation.stored_config import at_least, require
 from onepass.likelihoods import registry
 from onepass.likelihoods.registry import LikelihoodName
 

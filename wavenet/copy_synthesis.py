@@ -18,9 +18,8 @@ from onepass.foundation.intervals import EXPLAINED, finite_mean
 from onepass.foundation.progress import Progress
 from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames
-from wavenet.features.mel import MelConvention, mel_spectrogram
-from wavenet.features.mel_inversion import griffin_lim
-from wavenet.measures.quality import measure
+from wavenet.features.mel import MelConvention, griffin_lim, mel_spectrogram
+from wavenet.measures import measure
 from wavenet.optional_packages import is_installed
 
 COLUMNS = 3  # systems side by side in a table

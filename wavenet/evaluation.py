@@ -30,9 +30,9 @@ from wavenet.density import Density
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import condition_of, dev_recordings
 from wavenet.features.mel import MelConvention
+from wavenet.linear_prediction import ORDER, untrained_bits
 from wavenet.optional_packages import left_out, left_out_line
 from wavenet.training import prepare_corpus, scan_folder
-from wavenet.untrained_predictor import ORDER, untrained_bits
 
 SIXTEEN_BITS = 65536  # levels of the samples that FLAC and mel-LPC code
 

@@ -10,6 +10,7 @@ from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_state import check_eager
 from wavenet.data import audio
+from wavenet.data.audio import without_offset
 from wavenet.data.recorded_level import (
     RecordedFrames,
     at_recorded_level,
@@ -20,7 +21,6 @@ from wavenet.data.recorded_level import (
     recorded_frames,
 )
 from wavenet.data.recording_in_pieces import RecordingInPieces
-from wavenet.data.sound_properties import without_offset
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frame_statistics import FrameStatistics
 from wavenet.features.frames_in_pieces import FramesInPieces

@@ -1,4 +1,4 @@
-"""Linear prediction of speech computed from mel frames, without training or side information.
+"""Linear prediction of speech from mel frames, or from its past alone.
 
 A mel frame determines the spectral envelope, which determines the best linear predictor (Valin and
 Skoglund 2019, LPCNet, arXiv 1810.11846; LP-WaveNet, 1811.11913). The computation
@@ -8,19 +8,31 @@ Skoglund 2019, LPCNet, arXiv 1810.11846; LP-WaveNet, 1811.11913). The computatio
 yields the coefficients a_1 .. a_K and the gain g of the residual e in
 
     x_t = sum_k a_k x_(t-k) + g e_t
+
+Levinson's recursion computes the best predictor from the autocorrelation of a window of the samples
+before a block. A decoder knows the same samples and computes the same predictor, as in
+backward-adaptive coders (Chen et al. 1992, "A low-delay CELP coder for the CCITT 16 kb/s speech
+coding standard").
+
+A model conditioned on mel frames cannot be compared fairly with a lossless codec, which does not
+read them. This predictor reads the same frames: they determine the coefficients and the gain of a
+linear prediction (wavenet/linear_prediction.py). One distribution of the residual relative to the
+gain is fitted to samples of all recordings.
 """
 
 import contextlib
 import contextvars
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
+from scipy.special import expit
 
 from onepass.foundation.errors import UserError
-from wavenet.features import MelConvention, mel_filters
+from wavenet.features.conventions import MelConvention
+from wavenet.features.mel import above_silence, mel_filters, mel_spectrogram
 
 LAG_WINDOW_HZ = 40.0  # standard deviation of the Gaussian that smooths the power spectrum
 WHITE_NOISE = 1e-4  # noise power relative to the signal's, -40 dB; limits the spectrum's valleys
@@ -187,3 +199,126 @@ def predictions(wave: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
         for k in range(1, order + 1)
     )
     return tf.reshape(tf.add_n(list(taps)), [shape[0], time])
+
+
+RISE = 0.9  # share of a window over which it rises; it falls over the rest, up to the block
+PAST_WHITE_NOISE = 1e-7  # noise power relative to the signal's, -70 dB, which float64 resolves
+PAST_FLOOR = 0.3 / 32768  # RMS, about a third of a 16-bit step
+
+
+class PastPrediction:
+    """Linear predictors of order K, in float64, one for each window of the newest samples."""
+
+    def __init__(self, order: int, windows: tuple[int, ...]) -> None:
+        self.order, self.windows = order, windows
+        self._weights = [weights_of(window) for window in windows]
+
+    def __call__(self, past: tf.Tensor) -> tf.Tensor:
+        """Return K coefficients and the logs of the RMS of the residual and of the samples.
+
+        The result is float64 [..., windows, K + 2], without gradient; `past`, float64 [...,
+        samples], oldest first, must fill the longest window.
+        """
+        power = tf.stack([self._power(past, weights) for weights in self._weights], -2)
+        noise = PAST_WHITE_NOISE * power[..., :1] + PAST_FLOOR**2
+        power = tf.stop_gradient(tf.concat([power[..., :1] + noise, power[..., 1:]], -1))
+        coefficients, error = levinson(power)
+        logs = 0.5 * tf.math.log(tf.stack([error, power[..., 0]], -1))
+        return tf.concat([coefficients, logs], -1)
+
+    def _power(self, past: tf.Tensor, weights: np.ndarray) -> tf.Tensor:
+        """Return the autocorrelation of the windowed samples at lags 0 to K, [..., K + 1]."""
+        size = fast_size(len(weights) + self.order)
+        spectrum = tf.signal.rfft(past[..., -len(weights) :] * weights, [size])
+        energy = tf.square(tf.math.real(spectrum)) + tf.square(tf.math.imag(spectrum))
+        lags = tf.signal.irfft(tf.complex(energy, tf.zeros_like(energy)), [size])
+        return lags[..., : self.order + 1]
+
+
+def weights_of(window: int) -> np.ndarray:
+    """Return a window whose squares sum to one, float64 [window]: a slow rise and a quick fall."""
+    places, rise = np.arange(window) + 0.5, round(RISE * window)
+    falling = np.cos(0.5 * np.pi * (places - rise) / (window - rise))
+    weights = np.where(places < rise, np.sin(0.5 * np.pi * places / rise), falling)
+    return weights / np.sqrt(np.square(weights).sum())
+
+
+def fast_size(least: int) -> int:
+    """Return the smallest 2^n, 9/8 2^n, 5/4 2^n or 3/2 2^n that is at least `least` (and 4)."""
+    whole = 2 ** (math.ceil(math.log2(max(least, 8))) - 1)
+    return next(
+        size
+        for size in (whole, whole * 9 // 8, whole * 5 // 4, whole * 3 // 2, 2 * whole)
+        if size >= least
+    )
+
+
+ORDER = 32
+ROW_SAMPLES = 50  # approximate number of samples that share one set of coefficients
+SCALES = 0.02 * 1.5 ** np.arange(16)  # scales of the logistics relative to the gain, 0.02 to 8.8
+FITTED_SAMPLES = 500_000  # longer data are subsampled to this size for fitting
+ITERATIONS = 100
+STEP = 2.0 / 65535.0  # distance between two 16-bit levels
+
+
+def untrained_bits(
+    items: Sequence[dict], mel: MelConvention, order: int = ORDER
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bits per sample and the number of samples of each recording, [recordings] each.
+
+    The probability of a 16-bit level is the mass in its bin under a mixture of logistics around the
+    linear prediction of the given order. Only the mixture weights are fitted, by maximum likelihood
+    over all recordings. Each item has a "waveform", [samples] in [-1, 1].
+    """
+    prediction = MelPrediction(mel, order)
+    pairs = [_over_gain(item["waveform"], mel, prediction) for item in items]
+    lengths = np.array([len(residual) for residual, _ in pairs])
+    every = -(-int(lengths.sum()) // FITTED_SAMPLES)
+    residuals, half_bins = (np.concatenate(each)[::every] for each in zip(*pairs, strict=True))
+    weights = _fitted_weights(_bin_probabilities(residuals, half_bins))
+    bits = [-np.mean(np.log2(_bin_probabilities(*pair) @ weights)) for pair in pairs]
+    return np.array(bits, np.float64), lengths.astype(np.float64)
+
+
+def _over_gain(
+    waveform: np.ndarray, mel: MelConvention, prediction: MelPrediction
+) -> tuple[np.ndarray, np.ndarray]:
+    rows, row_samples = _rows(waveform, mel)
+    coefficients, log_gain, _ = (np.asarray(each) for each in prediction(rows))
+    padded = np.pad(waveform, (0, len(rows) * row_samples - len(waveform))).astype(np.float32)
+    predicted = predictions(tf.constant(padded[None]), tf.constant(coefficients[None]))
+    gain = np.repeat(np.exp(log_gain), row_samples)[: len(waveform)]
+    residual = (waveform - np.asarray(predicted)[0, : len(waveform)]) / gain
+    return residual.astype(np.float64), (STEP / 2.0 / gain).astype(np.float64)
+
+
+def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
+    frames = above_silence(mel_spectrogram(waveform, mel), mel)
+    hop = mel.hop_samples
+    count = max(n for n in range(1, max(1, hop // ROW_SAMPLES) + 1) if hop % n == 0)
+    places = (np.arange(len(frames) * count) + 0.5) / count - 0.5
+    before = np.clip(np.floor(places).astype(int), 0, len(frames) - 1)
+    after = np.minimum(before + 1, len(frames) - 1)
+    share = np.clip(places - before, 0.0, 1.0)[:, None]
+    rows = frames[before] * (1.0 - share) + frames[after] * share
+    return rows.astype(np.float32), hop // count
+
+
+def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray:
+    """Return the probability of each sample's bin under each logistic, [samples, scales].
+
+    It is F(b) - F(a), where F is the logistic distribution function; both arguments are reflected
+    to negative values, where F is small, to keep precision in the tails.
+    """
+    distance = np.abs(residual)[:, None]
+    half = half_bin[:, None]
+    upper, lower = (half - distance) / SCALES, (-half - distance) / SCALES
+    return np.maximum(expit(upper) - expit(lower), 1e-30)
+
+
+def _fitted_weights(probabilities: np.ndarray) -> np.ndarray:
+    weights = np.full(len(SCALES), 1.0 / len(SCALES))
+    for _ in range(ITERATIONS):
+        responsibilities = (1.0 / (probabilities @ weights)) @ probabilities
+        weights = weights * responsibilities / len(probabilities)
+    return weights

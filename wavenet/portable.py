@@ -11,13 +11,13 @@ from onepass.foundation.atomic_files import write_npz
 from onepass.planning.trainable import Trainable
 from onepass.replicator.portable.export import export_function, named_weights, storable
 from onepass.replicator.training.state import TrainState
-from onepass.samplers.chunks import ChunkSampler, FixedPointSampler
+from onepass.samplers.cached import ChunkSampler, FixedPointSampler
 from onepass.trained import Trained
 from wavenet.config import WaveNetConfig
 from wavenet.network_factory import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers import CHUNK_SAMPLES
-from wavenet.samplers.fixed_point import BlockPass
+from wavenet.samplers.symbols import BlockPass
 from wavenet.samplers.xla import XlaSampler
 from wavenet.sound_network import Network
 from wavenet.training import ClipLoss, clip_context

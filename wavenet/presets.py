@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from onepass.foundation.field_rules import at_least, require
-from onepass.foundation.stored_config import stored_config
+from onepass.foundation.stored_config import at_least, require, stored_config
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.features.conventions import MelConvention, PitchConvention

@@ -7,9 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.likelihoods.capabilities import with_scales
 from onepass.likelihoods.codec import Codec
-from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.distribution import Distribution, with_scales
 from onepass.likelihoods.initial import Initial
 from onepass.samplers.compiled import Compiled
 from wavenet.config import WaveNetConfig

@@ -7,7 +7,7 @@ import numpy as np
 
 from onepass.draw import Draw
 from onepass.foundation.arguments import checked_seed, whole_number
-from onepass.foundation.field_rules import at_least, require
+from onepass.foundation.stored_config import at_least, require
 from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
 from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames
 from wavenet.front import SoundFront

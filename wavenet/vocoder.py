@@ -18,14 +18,13 @@ import tensorflow as tf
 
 from onepass.foundation.compute_dtype import compute_dtype
 from onepass.foundation.errors import UserError
-from onepass.likelihoods.capabilities import with_scales
-from onepass.likelihoods.distribution import Distribution, LocationScale
+from onepass.likelihoods.distribution import Distribution, LocationScale, with_scales
 from onepass.likelihoods.initial import Initial
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import predictions
-from wavenet.residual_layers import gate_halves, stack_of
+from wavenet.network import gate_halves, stack_of
 from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
 
 AHEAD = 4  # number of pitch taps after the sample exactly one period ago

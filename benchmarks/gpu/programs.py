@@ -15,8 +15,7 @@ from onepass.replicator.portable.export import PureFn, named_weights
 from onepass.step import incremental
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn, sampler_of
-from pixelcnn.sampling.multiscale_sampler import multiscale_words
-from pixelcnn.sampling.pixelcnn_sampler import sample
+from pixelcnn.sampling.samplers import multiscale_words, sample
 from wavenet.network import WaveNet
 from wavenet.samplers import generation
 from wavenet.sound_network import Network

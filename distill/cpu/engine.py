@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from distill.config import RECENT
-from distill.cpu import bfloat16, levinson, noise, recursion
+from distill.cpu import kernels, noise, recursion
 from distill.cpu.kernels import ROWS
 from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
 from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
@@ -64,7 +64,7 @@ class FlowEngine:
         if not flows:
             raise ValueError("`flows` must be at least one, got none.")
         self.threads = cores(threads)
-        if narrow and not bfloat16.IS_AVAILABLE:
+        if narrow and not kernels.IS_AVAILABLE:
             raise ValueError("`narrow` needs a processor with bfloat16 instructions (AVX512-BF16).")
         self._narrow = narrow
         self._packed = pack(flows, narrow)
@@ -199,7 +199,7 @@ def compile_kernels() -> None:
     run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
     recursion.wave(rows, Prediction(none, rows), rows, 1)
     noise.words(0, (), 0, 0)
-    levinson.solve_rows(np.ones([1, 2]))
+    recursion.solve_rows(np.ones([1, 2]))
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:

@@ -25,8 +25,9 @@ from onepass.machine.kernels import (
     copy,
     entry,
     exponential,
+    publish,
+    wait_for,
 )
-from onepass.machine.waiting import publish, wait_for
 
 _FLOOR = -np.inf  # lower bound of a product that is not rectified
 OFFSET_BYTES = 8

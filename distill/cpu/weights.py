@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distill.config import StudentConfig
-from distill.cpu import bfloat16, units
 from distill.cpu import kernels as flow_kernels
 from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
@@ -21,7 +20,7 @@ TILE_ROWS = 80 * ROWS
 
 # Numba's cache checks only one file. As the name of this field is part of every compiled function's
 # signature, the cache depends on the kernels' sources as well.
-_MODULES = (kernels, flow_kernels, units, bfloat16)
+_MODULES = (kernels, flow_kernels)
 _SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in _MODULES)
 _KERNELS = f"kernels_{zlib.crc32(_SOURCES):08x}"
 
@@ -150,8 +149,8 @@ def _flow_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
     }
 
 
-def _concatenate_kernels(kernels: list[np.ndarray], narrow: bool) -> np.ndarray:
-    return np.concatenate([bfloat16.even(each) if narrow else each for each in kernels])
+def _concatenate_kernels(parts: list[np.ndarray], narrow: bool) -> np.ndarray:
+    return np.concatenate([flow_kernels.even(each) if narrow else each for each in parts])
 
 
 def _bunch_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:

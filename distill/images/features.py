@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.measures.classifier import Classifier, opened_classifier, train_classifier
+from pixelcnn.measures import Classifier, opened_classifier, train_classifier
 
 FILE = "classifier.npz"  # the file's name in a run directory
 SEED = 1  # classifiers that measure samples have seed 0

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from distill.images.config import FlowTargets
 from distill.images.features import Features, features_apart
-from distill.losses import kl_divergence
+from distill.losses import divergence
 from distill.losses.terms import Weighted, sum_weighted
 from onepass.likelihoods import PixelMixture
 from onepass.likelihoods import noise as counter_noise
@@ -31,12 +31,11 @@ from onepass.likelihoods.levels import value_of
 from onepass.replicator import Replicator
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.layers import EXACT, Mode
 from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.outputs import guided_log_prob
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.guidance import drop_guidance_pair, pair_for_guidance
-from pixelcnn.sampling.pixelcnn_sampler import image_words, sample
+from pixelcnn.sampling.samplers import drop_guidance_pair, image_words, pair_for_guidance, sample
 
 LEAST_POWER = 1e-3  # frequencies with less power than this do not count as different
 # Folded into an example's seed: for the student's image, the draws and the teacher's image.
@@ -203,11 +202,11 @@ class FlowLoss(ImageLoss):
         numbers, count = math.prod(drawn.output.shape[1:]), self.targets.draws
         keys, rows = counter_noise.fold_in(seeds, DRAWS), tf.shape(seeds)[0]
         names = tf.zeros_like(seeds[:, 0])  # each image has its own seed
-        draws = kl_divergence.standard_draws("logistic", keys, rows, numbers, count, names)
+        draws = divergence.standard_draws("logistic", keys, rows, numbers, count, names)
         draws = tf.reshape(draws, [count, -1, *drawn.output.shape[1:]])
         given = conditionals(self._teacher, drawn.output, condition)
-        cross = kl_divergence.cross_entropy(given, drawn, draws)
-        own = kl_divergence.entropy(drawn, "logistic")
+        cross = divergence.cross_entropy(given, drawn, draws)
+        own = divergence.entropy(drawn, "logistic")
         kl = tf.reduce_mean(cross - own, [1, 2, 3])
         return kl, tf.reduce_mean(cross), tf.reduce_mean(own)
 

@@ -16,10 +16,9 @@ import tensorflow as tf
 
 from distill.images.config import GuidedTargets
 from pixelcnn.density import ImageDensity, ImageLoss
-from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.layers import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, PixelOutputs, both_sides, guided_nats
-from pixelcnn.sampling.guidance import pair_for_guidance
-from pixelcnn.sampling.multiscale_sampler import temperatures_of
+from pixelcnn.sampling.samplers import pair_for_guidance, temperatures_of
 
 
 class GuidedLoss(ImageLoss):

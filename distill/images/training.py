@@ -22,10 +22,9 @@ from onepass.trained import Trained
 from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
-from pixelcnn.evaluation_callback import EvaluationCallback
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
-from pixelcnn.training import facts_of, portable_batches
+from pixelcnn.training import EvaluationCallback, facts_of, portable_batches
 
 CHANGEABLE = (*OF_TRAINING, "teacher")
 LOSSES: dict[str, Callable[..., GuidedLoss | FlowLoss]] = {

@@ -4,8 +4,12 @@ Its program runs in a TensorFlow session, so that exactly the checked program ru
 `tf.saved_model.load` would read the file again, and create Python objects for all functions.
 """
 
+import contextlib
 import functools
 import itertools
+import json
+import shlex
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,17 +17,21 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from onepass.bundles.errors import InvalidInput, NotFound
+from onepass.bundles.errors import InvalidInput, NotFound, shorten_text
+from onepass.bundles.folder_kind import folder_kind, versions_of
 from onepass.bundles.image_sampling import IMAGE_OPTIONS, ImageSampling
+from onepass.bundles.manifest import check_folder, files_of, verify
 from onepass.bundles.numba_engine import engine_for
-from onepass.bundles.prompt_inputs import NUM_PREFIX, PROMPTED
+from onepass.bundles.own_spec import ROWS, check_own_spec
 from onepass.bundles.sampling import OWN_OPTIONS
 from onepass.bundles.signature import (
     ARRAY,
     CHUNK,
     COMPILED,
     IMAGE,
+    NUM_PREFIX,
     PLAIN,
+    PROMPTED,
     SEED,
     SOUND,
     WHOLE,
@@ -31,18 +39,76 @@ from onepass.bundles.signature import (
     Signature,
     TensorInfo,
     check,
+    check_program,
     example,
+    without,
 )
 from onepass.bundles.sound_sampling import SOUND_OPTIONS, SoundSampling
-from onepass.bundles.stored_models import scanned_copy
 from onepass.draw import OPTIONS, Draw
+from onepass.families import known_kinds, registered
+from onepass.foundation.allowed_operations import PROGRAM, scanned_program
 from onepass.foundation.errors import UserError
-from onepass.foundation.tensorflow_paths import named_for_tensorflow
-from onepass.foundation.tensorflow_state import check_process
+from onepass.foundation.folders import read_plain
+from onepass.foundation.model_spec import SAVED_FILE, read_spec
+from onepass.foundation.tensorflow_state import check_process, named_for_tensorflow
 from onepass.interface import collect_images, stream_images
 
 if TYPE_CHECKING:
+    from distill.flow_student import FlowStudent
     from onepass.model import Autoregressive
+
+VARIABLES_FOLDER = "variables"
+TRUST = "If you trust its author, load it with `trust=True` (on the command line: `--trust`)."
+
+
+def load_saved(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
+    """Load a model that `onepass.save` wrote; `trust` runs its program without a scan."""
+    from distill import model_store
+
+    if trust:
+        return model_store.load_stored(folder)
+    with scanned_copy(folder, TRUST) as copy:
+        return model_store.load_stored(copy)
+
+
+@contextlib.contextmanager
+def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
+    """Yield a copy of a saved model with exactly the program that was scanned.
+
+    Besides the program, TensorFlow reads only the variables, which are numbers; the copy links to
+    them. The copy is deleted after the block.
+    """
+    with tempfile.TemporaryDirectory() as root:
+        copy = Path(root) / "model"
+        try:
+            _copy(folder, copy, hint)
+            yield copy
+        except MemoryError:
+            raise
+        except UserError as error:
+            raise UserError(str(error).replace(str(copy), str(folder))) from error
+        except Exception as error:  # its type depends on the corrupted byte
+            text = str(error) or type(error).__name__
+            line = " ".join(text.replace(str(copy), str(folder)).split())[:200]
+            raise UserError(f"{folder} contains no model that `save` wrote: {line}.") from error
+
+
+def _copy(folder: Path, copy: Path, hint: str) -> None:
+    spec = read_spec(folder)
+    program, own = folder / spec["program"], copy / spec["program"]
+    own.mkdir(parents=True)
+    (copy / SAVED_FILE).write_text(json.dumps(spec), encoding="utf-8")
+    try:
+        content = scanned_program(program)
+    except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            raise UserError(f"{folder} contains no model that `save` wrote: {error}") from error
+        raise UserError(f"{error} {hint}".rstrip()) from error
+    (own / PROGRAM).write_bytes(content)
+    variables = program / VARIABLES_FOLDER
+    files_of(variables)  # rejects pipes and links
+    (own / VARIABLES_FOLDER).symlink_to(variables.resolve())
+
 
 VARIABLES = Path("variables") / "variables"
 Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
@@ -289,3 +355,92 @@ def signatures_of(spec: Mapping[str, Any]) -> dict[str, Signature]:
     """Return the signatures that a model.json declares, by name."""
     declared = spec["serving"]["signatures"]
     return {name: Signature.from_dict(stored) for name, stored in declared.items()}
+
+
+MOST_SPEC_BYTES = 2**24
+
+
+def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "") -> Bundle:
+    """Load a bundle from a folder, which is checked before anything in it runs.
+
+    Args:
+      path: folder of a version, NAME/VERSION; or the folder NAME, for its highest version.
+      backend: "tensorflow" runs the exported program; "numba" is the CPU engine for WaveNets and
+        students (needs the packages `wavenet` and `distill`), "numba-bfloat16" the same with
+        bfloat16 products, for students; "auto" uses "numba" for students if there is no GPU.
+      manifest_digest: SHA-256 of the signed manifest, in hexadecimal; "": any manifest.
+
+    Raises:
+      UserError: the folder is not a bundle, or has files of two kinds of models; it was changed
+        since its export, has a disallowed operation, or has an unknown format version; or the
+        backend cannot run the model.
+    """
+    folder = version_folder(Path(path))
+    folder_kind(folder)
+    verify(folder, manifest_digest)
+    spec = read_model_spec(folder)
+    # `serving_default` is for TensorFlow Serving; here, `compiled` replaces it.
+    graph = check_program(folder, signatures_of(spec))
+    if PLAIN in graph.signature_def:
+        graph = without(graph, PLAIN)
+    program = Program(folder, graph)
+    bundle = make_bundle(folder, spec, program, backend)
+    if bundle.engine == "tensorflow":
+        program.restore()
+    return bundle
+
+
+def make_bundle(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> Bundle:
+    """Return the bundle of a program; raise UserError if model.json does not describe its model."""
+    try:
+        if registered(spec["kind"]).makes == "arrays":
+            check_own_spec(folder, spec, signatures_of(spec))
+        return Bundle(folder, spec, program, backend)
+    except UserError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        line = shorten_text(str(error) or type(error).__name__)
+        raise UserError(f"{folder}/{SPEC_FILE} does not describe its model: {line}") from error
+
+
+def version_folder(path: Path) -> Path:
+    """Return `path` if it is a bundle, else its highest version, as an absolute path."""
+    path = path.resolve()
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder.")
+    if not (path / SPEC_FILE).exists():
+        versions = versions_of(path)
+        if not versions:
+            raise UserError(f"{path} is not a bundle, and holds no version of one.")
+        path = versions[-1]
+    check_folder(path, "The folder of a bundle")
+    return path
+
+
+def read_model_spec(folder: Path) -> dict[str, Any]:
+    """Return a bundle's model.json; raise UserError if it lacks what loading and serving need."""
+    path = folder / SPEC_FILE
+    try:
+        spec = json.loads(read_plain(path, MOST_SPEC_BYTES))
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(spec, dict) or spec.get("kind") not in known_kinds():
+        raise UserError(f"{path} must have a `kind` among {', '.join(known_kinds())}.")
+    serving = spec.get("serving")
+    if not isinstance(serving, dict):
+        quoted = shlex.quote(str(folder))
+        raise UserError(f"{folder} has no program; add one by `onepass export {quoted} --out DIR`.")
+    if serving.get("format") != FORMAT:
+        raise UserError(
+            f"{path} is of format {serving.get('format')}; this version reads {FORMAT}."
+        )
+    try:
+        if COMPILED not in signatures_of(spec):
+            raise KeyError(COMPILED)
+        if not ROWS.holds(serving["allowed_batches"]):
+            raise ValueError(f"`allowed_batches` must be {ROWS.words}")
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} lacks what is needed to serve it: {error}.") from error
+    return spec

@@ -9,19 +9,17 @@ from typing import Any
 from distill import model as speech_models
 from onepass import families
 from onepass.bundles import own_export
-from onepass.bundles.condition_words import entries_of
+from onepass.bundles.condition_inputs import entries_of
 from onepass.bundles.export_arguments import ExportArguments
 from onepass.bundles.folder_kind import folder_kind
-from onepass.bundles.manifest import private_key
-from onepass.bundles.names import check_folder
+from onepass.bundles.manifest import check_folder, private_key
 from onepass.bundles.writing import (
     check_new,
     seal,
     write_program,
     write_spec,
 )
-from onepass.foundation.atomic_files import write_npz
-from onepass.foundation.atomic_folders import replacing_folder
+from onepass.foundation.atomic_files import replacing_folder, write_npz
 from onepass.foundation.card import write_folder
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import SHARED, read_folder

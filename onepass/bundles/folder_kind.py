@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from onepass.bundles.names import is_version
+from onepass.bundles.manifest import is_version
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import SAVED_FILE
 

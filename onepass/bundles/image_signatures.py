@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.bundles.functions import Exported, Tensors, row_function, serving_spec
 from onepass.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
+from onepass.bundles.writing import Exported, Tensors, row_function, serving_spec
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.noise import as_key
 from onepass.replicator.portable.stablehlo import as_stablehlo
@@ -27,8 +27,7 @@ from pixelcnn.sampling.generation import (
     sample_multiscale,
     sample_pixelcnn,
 )
-from pixelcnn.sampling.multiscale_sampler import multiscale_words
-from pixelcnn.sampling.pixelcnn_sampler import Prefix, sample
+from pixelcnn.sampling.samplers import Prefix, multiscale_words, sample
 
 BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so no batch is padded
 MAX_GUIDANCE = 20.0  # beyond it, a pixel's best level has all of the probability

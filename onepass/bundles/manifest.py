@@ -1,4 +1,6 @@
-"""The manifest, with the SHA-256 of each file of a bundle, and its signature.
+"""The manifest, with the SHA-256 of each file of a bundle, its signature, and rules for names.
+
+Names appear unchanged in URLs, metrics and logs, so they need no quoting anywhere.
 
 The manifest shows whether a file was changed since the export. Only plain files are read, up to a
 size limit: a link can lead anywhere, and a pipe blocks its reader. Either may replace a file
@@ -11,12 +13,52 @@ files, as written by `openssl genpkey -algorithm ed25519`.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from onepass.bundles.errors import shorten_text
 from onepass.foundation.errors import UserError
-from onepass.foundation.plain_files import open_plain, read_plain
+from onepass.foundation.folders import open_plain, read_plain
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+VERSION = re.compile(r"0|[1-9][0-9]{0,17}")  # each number is written in one way
+NAME_RULE = (
+    "must be at most 128 letters from a to z or A to Z, digits and `._-`, not begun by `._-`"
+)
+VERSION_RULE = "must be a number of at most 18 digits from 0 to 9, not begun by 0"
+
+
+def is_version(word: str) -> bool:
+    """Return whether a word is a version."""
+    return VERSION.fullmatch(word) is not None
+
+
+def name_problem(word: str) -> str:
+    """Return the rule that the name of a model breaks, and the name; "" if it breaks none."""
+    return "" if NAME.fullmatch(word) else f"{NAME_RULE}, got `{shorten_text(word)}`"
+
+
+def version_problem(word: str) -> str:
+    """Return the rule that a version breaks, and the version; "" if it breaks none."""
+    return "" if is_version(word) else f"{VERSION_RULE}, got `{shorten_text(word)}`"
+
+
+def folder_problem(path: Path) -> str:
+    """Return why a path does not end in NAME/VERSION, in one clause; "" if it does."""
+    path = path.absolute()
+    if problem := version_problem(path.name):
+        return f"a version {problem}"
+    problem = name_problem(path.parent.name)
+    return problem and f"a name {problem}"
+
+
+def check_folder(path: Path, what: str) -> None:
+    """Raise UserError, naming the path `what`, unless it ends in NAME/VERSION."""
+    if problem := folder_problem(path):
+        raise UserError(f"{what} must end in NAME/VERSION, such as voice/1, got {path}: {problem}.")
+
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1

@@ -13,7 +13,7 @@ import numpy as np
 
 from onepass import families
 from onepass.bundles.condition_inputs import FRAMES
-from onepass.bundles.requests import Request
+from onepass.bundles.sampling import Request
 from onepass.bundles.signature import SOUND, SPEAKER, Arrays
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.family import ModelFamily

@@ -1,4 +1,9 @@
-"""`export` writes a user's model as a bundle, NAME/VERSION, which `onepass serve` serves."""
+"""`export` writes a user's model as a bundle, NAME/VERSION, which `onepass serve` serves.
+
+One pass of the network suffices: given the elements that the bundle has drawn, each is drawn again
+from its noise and the elements before it. So an element that rounding moves to another level has no
+effect on those after it. Where many move, the passes of the model itself may not have converged.
+"""
 
 import functools
 import shutil
@@ -8,25 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from distill.flow_student import FlowStudent
 from onepass.bundles.audio_signatures import default_buckets, streaming_functions
 from onepass.bundles.bundle import MODEL_FOLDER
 from onepass.bundles.condition_inputs import CONDITIONS, ELEMENTS, FRAMES
-from onepass.bundles.functions import Exported
-from onepass.bundles.manifest import private_key
-from onepass.bundles.names import check_folder
-from onepass.bundles.own_conditions import Conditions, Entries
+from onepass.bundles.manifest import check_folder, private_key
 from onepass.bundles.own_prompts import offer_prompts, offer_prompts_of_shape
 from onepass.bundles.own_signatures import (
+    Conditions,
+    Entries,
     element_type,
     elements_of,
     of_shape,
     offer_log_prob,
+    pad_log_prob,
 )
-from onepass.bundles.padded_log_prob import pad_log_prob
-from onepass.bundles.signature import ARRAY, IMAGE, SOUND
+from onepass.bundles.signature import ARRAY, IMAGE, SEED, SOUND, Arrays
 from onepass.bundles.writing import (
+    Exported,
     check_new,
     seal,
     write_program,
@@ -34,13 +40,49 @@ from onepass.bundles.writing import (
 from onepass.families import of_kind, parts_of
 from onepass.foundation.allowed_operations import PROGRAM
 from onepass.foundation.arguments import checked_length
-from onepass.foundation.atomic_folders import replacing_folder
+from onepass.foundation.atomic_files import replacing_folder
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_state import check_compiler
 from onepass.model import Autoregressive
+from onepass.networks.condition_values import given_once
+from onepass.samplers.fixed_point import MOVED, has_moved, sample_symbols
 from onepass.step import NotCausalError, UnsupportedNetworkError
-from onepass.storage.assignments import assigning_nothing
+from onepass.storage.program import assigning_nothing
 from onepass.storage.save import named_reasons, rate_of, save
+
+
+def drawn_again(
+    model: Autoregressive, conditions: Conditions, inputs: Arrays, elements: np.ndarray
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return what a model draws after a bundle's elements, and their log probabilities.
+
+    UnsupportedNetworkError means that it has no step, and that its passes do not converge.
+    """
+    given, symbols = conditions.of(_tensors(inputs)), model.symbols(elements)
+    parameters = model.conditionals(elements, given)
+    seed, num = int(inputs[SEED][0]), len(elements)
+    noise = model.layout.noise(model.distribution, seed, num, elements.shape[1:])
+    drawn = sample_symbols(parameters, model.distribution, noise, 1.0, symbols)
+    moved = tf.reduce_mean(tf.cast(has_moved(symbols, drawn), tf.float32))
+    if moved > MOVED and not getattr(model.symbol_network, "has_step", False):
+        once = given_once(model.symbol_network, given, model.order, elements.shape)
+        model.samplers.draw("fixed-point", noise, once, tf.constant(1.0))
+    return model.codec.decode(drawn), model.log_prob(elements, given)
+
+
+def drawn_from_noise(
+    student: FlowStudent, conditions: Conditions, inputs: Arrays, elements: np.ndarray
+) -> tuple[tf.Tensor, None]:
+    """Return what a student draws from the noise of a bundle's elements; the rest as above."""
+    num, length = elements.shape
+    noise = student.noise(int(inputs[SEED][0]), tf.range(num), length)
+    values = student.draw(noise, conditions.of(_tensors(inputs))).output
+    return student.elements(values), None
+
+
+def _tensors(inputs: Arrays) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(array) for name, array in inputs.items()}
+
 
 LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # sequences with a condition are padded to one of these
 Length = int | Sequence[int] | None

@@ -16,23 +16,21 @@ from onepass.bundles.condition_inputs import (
     names_of,
 )
 from onepass.bundles.errors import shorten_text
-from onepass.bundles.prompt_inputs import (
-    ENDED,
-    NUM_PREFIX,
-    PREFIX,
-    PROMPTED,
-    PROMPTED_CHUNK,
-    WITH_LOG_PROB,
-)
 from onepass.bundles.signature import (
     ARRAY,
     CHUNK,
     COMPILED,
+    ENDED,
     IMAGE,
     LOG_PROB,
+    NUM_PREFIX,
     PLAIN,
+    PREFIX,
+    PROMPTED,
+    PROMPTED_CHUNK,
     SOUND,
     STATE,
+    WITH_LOG_PROB,
     Signature,
 )
 from onepass.draw import LISTS

@@ -1,17 +1,83 @@
-"""The inputs and outputs of a signature, their element types, and the check of a request."""
+"""The inputs and outputs of a signature, their element types, and the check of a request.
+
+They are made of the fields of `onepass.draw.Draw`. An input that is a list for each row, such as
+`prefix`, has another that counts its elements, `num_prefix`. A request may omit both; with `prefix`
+but without `num_prefix`, the whole of `prefix` counts.
+"""
 
 import dataclasses
 import math
 import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from onepass.bundles.condition_inputs import check_conditions, shared_conditions
 from onepass.bundles.errors import InvalidInput, TooLarge, shorten_text
-from onepass.bundles.prompt_inputs import check_prompt, completed_prompt
+from onepass.draw import COUNT, LISTS
+from onepass.foundation.allowed_operations import (
+    PROGRAM,
+    called_by,
+    calls_of,
+    node_of,
+    reachable_keys,
+    scanned_graph,
+)
 from onepass.foundation.arguments import check_unmasked, checked_seed
+from onepass.foundation.errors import UserError
+
+PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # for whole rows, and for their next part
+PREFIX, NUM_PREFIX = "prefix", f"{COUNT}prefix"
+WITH_LOG_PROB, ENDED = "return_log_prob", "ended"
+LENGTHS = ("num_samples", "num_frames")  # inputs that count a row's elements, including its prefix
+
+
+def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
+    """Add the lists that a request may omit, and the numbers of their elements, in place."""
+    for name, count in LISTS.items():
+        if name not in known:
+            continue
+        lists = (given[each] for each in LISTS if LISTS[each] == count and each in given)
+        if count not in given:
+            widths = [array.shape[1] for array in lists]
+            given[count] = np.full([rows], max(widths, default=0), np.int32)
+        if name not in given and given[count].any():
+            raise InvalidInput(f"`{name}` must be given if `{count}` is not 0.")
+        if name not in given:
+            given[name] = np.zeros([rows, 1], known[name].dtype)
+
+
+def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise InvalidInput for a count beyond its list, or a prefix beyond the row's length.
+
+    In a call for a segment of a row, also raise it if the segment ends after the longest row.
+    """
+    for name, count in LISTS.items():
+        if name in known and arrays[count].max() > arrays[name].shape[1]:
+            raise InvalidInput(
+                f"`{count}` must be at most the {arrays[name].shape[1]} of `{name}`, got"
+                f" {arrays[count].max()}."
+            )
+    if NUM_PREFIX not in arrays:
+        return
+    for name in LENGTHS if "start" in arrays else ():
+        ends = arrays["start"].astype(np.int64) + arrays.get(name, 0)
+        if name in arrays and known[name].high is not None and ends.max() > known[name].high:
+            raise InvalidInput(
+                f"`start` + `{name}` must be at most {known[name].high:g}, got {ends.max()}."
+            )
+    counts = arrays[NUM_PREFIX]
+    for name in LENGTHS:
+        longer = counts > arrays.get(name, counts)
+        if longer.any():
+            row = int(np.argmax(longer))
+            raise InvalidInput(
+                f"`{PREFIX}` must be at most as long as `{name}`, {arrays[name][row]}, which"
+                f" counts the whole, got {counts[row]}."
+            )
+
 
 # Names in the Open Inference Protocol (version 2), in tensorflow.DataType, and in NumPy.
 _TABLE = (
@@ -351,3 +417,66 @@ def _default(name: str, info: TensorInfo, rows: int) -> np.ndarray:
         raise InvalidInput(f"`{name}` must be given.")
     shape = (rows, *(size or 0 for size in info.shape[1:]))  # no None, as there is a default
     return np.full(shape, info.default, info.dtype)
+
+
+LOWERED = "lowered.pb"  # without `serving_default`, with programs as StableHLO
+
+
+def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
+    """Return the bundle's program, a MetaGraphDef; raise UserError unless it may be loaded.
+
+    The program must consist of allowed operations, and have the signatures that model.json
+    declares. If the bundle has a lowered program, without `serving_default`, that one is used.
+    """
+    path = Path(folder) / LOWERED
+    if path.exists():
+        signatures = {name: s for name, s in signatures.items() if name != PLAIN}
+    else:
+        path = Path(folder) / PROGRAM
+    graph = scanned_graph(path)
+    for name, signature in signatures.items():
+        _check_signature(path, graph, name, signature)
+    return graph
+
+
+def without(graph: Any, signature: str) -> Any:
+    """Return a checked MetaGraphDef without a signature and the operations that only it runs."""
+    outputs = {
+        name: {node_of(info.name) for info in stored.outputs.values()}
+        for name, stored in graph.signature_def.items()
+    }
+    read = {node_of(source) for node in graph.graph_def.node for source in node.input}
+    # The signature's outputs that no other node reads and no other signature returns.
+    own = outputs.pop(signature) - read.union(*outputs.values())
+    nodes = [node for node in graph.graph_def.node if node.name not in own]
+    functions = graph.graph_def.library.function
+    calls = calls_of({function.signature.name: function for function in functions})
+    kept = reachable_keys(calls, [name for node in nodes for name in called_by(node)])
+    smaller = type(graph)(meta_info_def=graph.meta_info_def, saver_def=graph.saver_def)
+    for name in outputs:
+        smaller.signature_def[name].CopyFrom(graph.signature_def[name])
+    smaller.graph_def.versions.CopyFrom(graph.graph_def.versions)
+    smaller.graph_def.node.extend(nodes)
+    smaller.graph_def.library.function.extend(f for f in functions if f.signature.name in kept)
+    return smaller
+
+
+def _check_signature(path: Path, graph: Any, name: str, signature: Signature) -> None:
+    if name not in graph.signature_def:
+        raise UserError(f"{path} has no signature `{name}`, which model.json declares.")
+    stored = graph.signature_def[name]
+    sides = ((signature.inputs, stored.inputs), (signature.outputs, stored.outputs))
+    for declared, found in sides:
+        if _describe_infos(declared) != {key: _of_proto(info) for key, info in found.items()}:
+            raise UserError(f"{path} and model.json differ in the signature `{name}`.")
+
+
+def _describe_infos(infos: Mapping[str, TensorInfo]) -> dict:
+    return {name: (info.dtype, info.shape) for name, info in infos.items()}
+
+
+def _of_proto(info: Any) -> tuple[np.dtype, tuple[int | None, ...]]:
+    import tensorflow as tf
+
+    sizes = tuple(None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim)
+    return np.dtype(tf.as_dtype(info.dtype).as_numpy_dtype), sizes

@@ -9,10 +9,16 @@ import numpy as np
 from onepass.bundles.condition_inputs import FRAMES, has_named
 from onepass.bundles.errors import InvalidInput, shorten_text
 from onepass.bundles.numba_engine import Engine
-from onepass.bundles.prompt_inputs import PROMPTED, PROMPTED_CHUNK
-from onepass.bundles.requests import Request
-from onepass.bundles.sampling import Sampling, only_output
-from onepass.bundles.signature import CHUNK, COMPILED, SPEAKER, Arrays, check_input
+from onepass.bundles.sampling import Request, Sampling, only_output
+from onepass.bundles.signature import (
+    CHUNK,
+    COMPILED,
+    PROMPTED,
+    PROMPTED_CHUNK,
+    SPEAKER,
+    Arrays,
+    check_input,
+)
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError

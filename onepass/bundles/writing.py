@@ -1,24 +1,207 @@
-"""Writes bundles, with warm-up requests for TensorFlow Serving."""
+"""Writes bundles, with warm-up requests, and compares what they draw with their model."""
 
+import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from onepass.bundles.comparison import Live, check_draw, of_functions
-from onepass.bundles.declared_program import LOWERED, check_program
-from onepass.bundles.functions import Exported
+from onepass.bundles.bundle import FORMAT, Program
+from onepass.bundles.condition_inputs import COUNT, ELEMENTS
 from onepass.bundles.manifest import sign, write_manifest
-from onepass.bundles.signature import PLAIN, Signature, example
+from onepass.bundles.sampling import only_output
+from onepass.bundles.signature import (
+    LOG_PROB,
+    LOWERED,
+    PLAIN,
+    Arrays,
+    Signature,
+    TensorInfo,
+    check_program,
+    example,
+)
 from onepass.foundation.allowed_operations import PROGRAM
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import SPEC_FILE
-from onepass.foundation.tensorflow_paths import named_for_tensorflow
-from onepass.storage.program import variables_of
+from onepass.foundation.tensorflow_state import named_for_tensorflow
+from onepass.samplers.fixed_point import MOVED
+from onepass.step import UnsupportedNetworkError
+from onepass.storage.program import TOLERANCES, difference, has_halves, variables_of
+
+ROWS_AT_ONCE = 4
+Tensors = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Exported:
+    """The signatures of a model: functions, with the untracked variables that they read.
+
+    `lowered` are those other than `serving_default` as StableHLO, if they have a portable form.
+    """
+
+    functions: dict[str, Any]
+    serving: dict[str, Any]
+    variables: Sequence[tf.Variable] = ()
+    lowered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def offer(self, name: str, signature: Signature, function: Any) -> None:
+        """Add a signature with its concrete function."""
+        self.functions[name] = function
+        self.serving["signatures"][name] = signature.to_dict()
+
+
+def specs_of(inputs: dict[str, TensorInfo]) -> list[tf.TensorSpec]:
+    """Return the input signature of a function, one TensorSpec per input."""
+    return [tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in inputs.items()]
+
+
+def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:
+    """Return the concrete function of a signature; `make` maps inputs to outputs, by name."""
+
+    @tf.function(autograph=False, input_signature=specs_of(signature.inputs))
+    def function(*tensors: tf.Tensor) -> Tensors:
+        outputs = make(dict(zip(signature.inputs, tensors, strict=True)))
+        return {n: tf.ensure_shape(outputs[n], info.shape) for n, info in signature.outputs.items()}
+
+    return function.get_concrete_function()
+
+
+def serving_spec(
+    signatures: Mapping[str, Signature], batches: Sequence[int], **limits: int
+) -> dict[str, Any]:
+    """Return the entry `serving` of model.json, with the keys that bundles of all kinds have."""
+    return {
+        "format": FORMAT,
+        "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
+        "allowed_batches": list(batches),
+        "limits": {**limits, "max_batch": max(batches)},
+    }
+
+
+def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
+    """Return the concrete function of `by_rows(signature, row)`."""
+    return concrete_function(signature, by_rows(signature, row))
+
+
+def by_rows(
+    signature: Signature, row: Callable[[Tensors], Tensors]
+) -> Callable[[Tensors], Tensors]:
+    """Return a function of batches; `row` maps a batch of one to outputs without that axis."""
+    specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
+    options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}
+
+    def rows(given: Tensors) -> Tensors:
+        return tf.map_fn(row, {n: tensor[:, tf.newaxis] for n, tensor in given.items()}, **options)
+
+    return rows
+
+
+ROWS, LENGTH = 2, 8  # of the draw; arrays of one shape have it, and one row
+COUNTS = (COUNT, "num_frames")
+
+# Function of the inputs of `serving_default` and of the elements that the program draws for them.
+# It returns what the model draws after those elements and, if the bundle has the signature
+# `log_prob`, their log probabilities.
+Live = Callable[[Arrays, np.ndarray], tuple[Any, Any]]
+
+
+def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], live: Live) -> None:
+    """Raise UserError unless a program, as it is read back, draws what its model draws."""
+    program = Program(folder, graph)
+    for scale in (1.0, 0.0):  # of conditions; what a network does not take makes no elements
+        inputs = _inputs(signatures[PLAIN], scale)
+        outputs = program(PLAIN, inputs)
+        elements = only_output(outputs)
+        if COUNT in outputs:
+            elements = elements[:, : outputs[COUNT].max()]
+        if LOG_PROB in signatures:
+            elements = elements.astype(signatures[LOG_PROB].inputs[ELEMENTS].dtype)
+        try:
+            expected = live(inputs, elements)
+        except UnsupportedNetworkError as error:
+            raise UserError(f"The model cannot be exported: {error}") from error
+        except ValueError as error:
+            fault = str(error)
+            continue
+        tolerance = TOLERANCES[2 if has_halves(graph.graph_def) else 4]
+        _compare(program, signatures, inputs, elements, expected, tolerance)
+        return
+    if not _has_conditions(signatures[PLAIN]):
+        raise UserError(f"The model cannot be exported: read back, its draw is refused: {fault}")
+    warnings.warn(
+        f"The bundle's draw was not compared with the model's, which refuses conditions: {fault}",
+        stacklevel=6,
+    )
+
+
+def _compare(
+    program: Program,
+    signatures: Mapping[str, Signature],
+    inputs: Arrays,
+    elements: np.ndarray,
+    expected: tuple[Any, Any],
+    tolerance: Any,
+) -> None:
+    found = {"draw": elements}
+    if LOG_PROB in signatures:
+        known, given = signatures[LOG_PROB].inputs, {**inputs, ELEMENTS: elements}
+        try:
+            made = program(LOG_PROB, {name: given[name] for name in known})
+        except tf.errors.OpError as error:
+            raise UserError(
+                "The model cannot be exported: traced for any length, its log-probability fails:"
+                f" {' '.join(str(error.message).split())[:200]}"
+            ) from error
+        found["log-probability"] = made[LOG_PROB]
+    for (name, value), right in zip(found.items(), expected, strict=False):
+        fault = difference(right, value, tolerance, MOVED if name == "draw" else 0.0)
+        if fault:
+            raise UserError(f"The model cannot be exported: read back, its {name} {fault}.")
+
+
+def of_functions(functions: Mapping[str, Any]) -> Live:
+    """Return the function that compares a program with the functions that it was written from."""
+
+    def live(inputs: Arrays, elements: np.ndarray) -> tuple[Any, Any]:
+        del elements
+        outputs = functions[PLAIN](**{name: tf.constant(x) for name, x in inputs.items()})
+        return only_output(outputs), None
+
+    return live
+
+
+def _has_conditions(signature: Signature) -> bool:
+    return any(i.dtype.kind == "f" and i.default is None for i in signature.inputs.values())
+
+
+def _inputs(signature: Signature, scale: float) -> Arrays:
+    """Return inputs for a short draw: rows of one seed, random conditions of a given scale."""
+    random, inputs = np.random.default_rng(0), {}
+    lengths = [int(info.high or LENGTH) for n, info in signature.inputs.items() if n in COUNTS]
+    rows, length = ROWS if lengths else 1, min([LENGTH, *lengths])
+    for name, info in signature.inputs.items():
+        shape = (rows, *(length if size is None else size for size in info.shape[1:]))
+        if name == "row":
+            value: Any = np.arange(rows)
+        elif name in COUNTS:
+            value = length
+        elif info.default is not None:
+            value = info.default
+        elif info.dtype.kind == "f":
+            low = -np.inf if info.low is None else info.low
+            high = np.inf if info.high is None else info.high
+            value = np.clip(scale * np.abs(random.normal(size=shape)), low, high)
+        else:
+            value = random.integers(int(info.low or 0), int(info.high or 0) + 1, shape)
+        inputs[name] = np.broadcast_to(value, shape).astype(info.dtype)
+    return inputs
+
 
 WARMUP = Path("assets.extra") / "tf_serving_warmup_requests"
 

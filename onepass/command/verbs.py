@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from onepass.command.arguments import choose_argument, parse
 from onepass.command.standard_streams import say_error, watched_output
 from onepass.foundation.errors import FAILURE, UserError, exit_status
-from onepass.foundation.heartbeat import heartbeat
 from onepass.foundation.interrupt import Interrupted, signals_interrupt
+from onepass.foundation.progress import heartbeat
 from onepass.foundation.server_address import is_url
 
 if TYPE_CHECKING:

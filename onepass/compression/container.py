@@ -29,7 +29,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -205,3 +205,32 @@ def check_decoded(checksum: int, container: Container) -> None:
             "The compressed file cannot be decoded on this processor: its network outputs differ "
             "from those of the encoder by more than the tolerance."
         )
+
+
+MOST = 2**32 - 1  # largest size that a field of the file can store
+
+
+def raise_damaged(name: str, wanted: str) -> NoReturn:
+    """Raise UserError for an invalid field of a compressed file."""
+    raise UserError(f"The compressed file is damaged: `{name}` must be {wanted}.")
+
+
+def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
+    """Return a field of a file that must be an integer from `least` to `most`."""
+    if type(value) is not int or not least <= value <= most:
+        raise_damaged(name, f"a whole number from {least} to {most}")
+    return value
+
+
+def share(name: str, value: Any) -> float:
+    """Return a field of a file that must be a number from 0 to 1."""
+    if type(value) not in (int, float) or not 0.0 <= value <= 1.0:
+        raise_damaged(name, "a number from 0 to 1")
+    return float(value)
+
+
+def check_list(name: str, value: Any, counts: tuple[int, ...]) -> list[Any]:
+    """Return a field of a file that must be a list with one of the lengths in `counts`."""
+    if not isinstance(value, list) or len(value) not in counts:
+        raise_damaged(name, f"a list of {' or '.join(map(str, counts))}")
+    return value

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.compression import fields
+from onepass.compression import container
 from onepass.compression.conditionals import Coding, Conditionals, Moved, decode, encode
 from onepass.compression.container import VERSION, Container, check_decoded, checksum_of, read_for
 from onepass.compression.stream import Advance, silent
@@ -67,7 +67,7 @@ class Kind(abc.ABC):
                 f" cannot compute; save the model again."
             )
         if found.version > 1 and self.version > 1:
-            narrowest = fields.share("narrowest", found.description.get("narrowest"))
+            narrowest = container.share("narrowest", found.description.get("narrowest"))
         return Coding(way, narrowest)
 
 

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.compression import forms
+from onepass.compression import odds
 from onepass.compression.conditionals import Coding
-from onepass.compression.odds import FLOOR, LARGEST_LOG_ODDS, REACH, ROUNDING
-from onepass.compression.splits import Categorical, Split
+from onepass.compression.odds import FLOOR, LARGEST_LOG_ODDS, REACH, ROUNDING, Categorical, Split
 from onepass.foundation.errors import UserError
-from onepass.likelihoods.capabilities import cumulative_of
+from onepass.likelihoods.distribution import cumulative_of
 
 FINE = 256  # levels that a table codes, after the upper bits, which cumulative masses code
 MOST_TABLE = 1 << 20  # log probabilities per element
@@ -28,7 +27,7 @@ Values = Callable[[np.ndarray], np.ndarray]
 def ways_of(distribution: Any) -> list[str]:
     """Return how the odds of a distribution's levels can be computed, the best way first."""
     is_cumulative = distribution.levels > FINE and cumulative_of(distribution) is not None
-    known = {"closed": forms.form_of(distribution) is not None, "cumulative": is_cumulative}
+    known = {"closed": odds.form_of(distribution) is not None, "cumulative": is_cumulative}
     return [*(way for way, is_known in known.items() if is_known), "table"]
 
 
@@ -59,7 +58,7 @@ class ModelOdds:
     def __call__(self, rows: np.ndarray, off: np.ndarray | None, coding: Coding) -> Any:
         """Return the distributions of elements; without tolerances `off` they have no margins."""
         if coding.way == "closed":
-            return forms.closed_form(self._distribution, rows, off, coding.narrowest)
+            return odds.closed_form(self._distribution, rows, off, coding.narrowest)
         if coding.way == "cumulative":
             return _Cumulative(self, rows, off, coding)
         return self.table(rows, off, coding, np.zeros(len(rows), np.int64))
@@ -147,9 +146,7 @@ def table_of(values: Values, rows: np.ndarray, off: np.ndarray | None, tolerance
     table = clip_values(rows)
     if off is None:
         return _Table(Categorical(table, np.zeros_like(table)), is_bounded=False)
-    margin = tolerance * (forms.LEAST_SHARE + np.abs(table)) + _effect(
-        clip_values, table, rows, off
-    )
+    margin = tolerance * (odds.LEAST_SHARE + np.abs(table)) + _effect(clip_values, table, rows, off)
     return _Table(Categorical(table, margin), is_bounded=True)
 
 

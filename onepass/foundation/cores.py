@@ -1,13 +1,15 @@
-"""Count the processor cores of this process, and put threads on different cores."""
+"""Count the processor cores of this process, and use them by threads."""
 
 import contextlib
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from onepass.foundation.field_rules import require
+from onepass.foundation.progress import Progress
+from onepass.foundation.stored_config import require
 
 Result = TypeVar("Result")
 
@@ -56,3 +58,30 @@ class Apart:
                     os.sched_setaffinity(0, allowed)
                 core = _core_of_thread()()
         self._taken.add(core)
+
+
+Item = TypeVar("Item")
+
+
+def in_threads(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    what: str,
+    unit: str,
+    workers: int | None = None,
+) -> list[Result]:
+    """Return [function(item) for item in items], computed in threads, and show progress.
+
+    The error of the first item that fails is raised; items that no thread has started by then are
+    skipped.
+    """
+    pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
+    try:
+        results = []
+        with Progress(len(items), what, unit) as progress:
+            for result in pool.map(function, items):
+                results.append(result)
+                progress.advance()
+        return results
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

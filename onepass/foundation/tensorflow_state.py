@@ -1,13 +1,36 @@
-"""Say what is needed where TensorFlow cannot run: in a forked process, or without eager execution.
+"""What TensorFlow needs of a process and of the names of its folders.
 
 TensorFlow's threads do not exist in a process that was forked after they had started, so its calls
 there never return. What runs without TensorFlow, such as clients of servers, is not affected.
 """
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 from onepass.foundation.errors import UserError
+
+
+@contextlib.contextmanager
+def named_for_tensorflow(folder: Path) -> Iterator[str]:
+    """Yield a name by which TensorFlow finds an existing folder, valid inside the block.
+
+    Python encodes a path in the locale's encoding, or keeps bytes that are not valid text. If the
+    path's UTF-8 encoding differs, TensorFlow would use a different folder; it then gets the path of
+    a file descriptor that this process has open on the folder.
+    """
+    path = os.fspath(folder)
+    if os.fsencode(path) == path.encode("utf-8", "replace"):
+        yield path
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
 
 FORKED = (
     "TensorFlow cannot run in a process that was forked after it had been used: start the process"

@@ -22,7 +22,7 @@ class Categorical:
     """
 
     levels: int = 256
-    form = "softmax"  # key of `onepass.compression.forms.FORMS`
+    form = "softmax"  # key of `onepass.compression.odds.FORMS`
     of_tokens = True
 
     def __post_init__(self) -> None:

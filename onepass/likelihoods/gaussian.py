@@ -41,7 +41,7 @@ class Gaussian:
 
     levels: int | None = 65536
     min_log_scale: float = -16.0
-    form = "normal"  # key of `onepass.compression.forms.FORMS`
+    form = "normal"  # key of `onepass.compression.odds.FORMS`
 
     def __post_init__(self) -> None:
         if self.levels is not None:

@@ -18,7 +18,7 @@ class GaussianMixture(Mixture):
     Source: Bishop 1994, "Mixture density networks", equation 22; the bins are those of `Gaussian`.
     """
 
-    form = "normal"  # key of `onepass.compression.forms.FORMS`
+    form = "normal"  # key of `onepass.compression.odds.FORMS`
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """See `Mixture.log_mass`."""

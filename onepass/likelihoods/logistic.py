@@ -23,7 +23,7 @@ class LogisticMixture(Mixture):
     audio in van den Oord et al. 2017, arXiv:1711.10433.
     """
 
-    form = "logistic"  # key of `onepass.compression.forms.FORMS`
+    form = "logistic"  # key of `onepass.compression.odds.FORMS`
 
     def component_log_density(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from onepass import likelihoods
-from onepass.foundation.field_rules import choices
+from onepass.foundation.stored_config import choices
 from onepass.likelihoods.limits import (
     MAX_COMPANDED_LEVELS,
     MAX_LEVELS,

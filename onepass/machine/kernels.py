@@ -12,37 +12,129 @@ vectors * LANES], so that every product reads its weights sequentially.
 import contextlib
 import functools
 import inspect
+import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 from numpy.typing import DTypeLike
 
-from onepass.machine.llvm import (
-    FLOAT,
-    FLOAT_BYTES,
-    INT,
-    LANES,
-    VECTOR_BYTES,
-    clip,
-    emit_for_numba,
-    expm1,
-    integer,
-    load_vector,
-    multiply_add,
-    number,
-    pointer_at,
-    power_and_rest,
-    spread,
-    store_vector,
-)
+
+def _lanes() -> int:
+    features = llvmlite.binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16
+    return 8 if features.get("avx") else 4
+
+
+LANES = _lanes()  # number of float32 values in a vector register
+INT = ir.IntType(64)
+FLOAT = ir.FloatType()
+VECTOR = ir.VectorType(FLOAT, LANES)
+WORDS = ir.VectorType(ir.IntType(32), LANES)
+FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
+
+
+def emit_for_numba(
+    result: types.Type, *arguments: types.Type
+) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator by which Numba can call a function of an LLVM builder and values."""
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        @functools.wraps(emit)  # Numba reads the argument names
+        def infer_type(typing_context: Any, *given: types.Type) -> tuple[Any, Callable[..., Any]]:
+            def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                made = emit(builder, *values)
+                return context.get_dummy_value() if made is None else made
+
+            return result(*arguments), generate
+
+        return intrinsic(infer_type)
+
+    return decorate
+
+
+def integer(value: int) -> ir.Value:
+    """Return a 64-bit integer constant."""
+    return ir.Constant(INT, value)
+
+
+def number(value: float) -> ir.Value:
+    """Return a vector of floats with this constant in every lane."""
+    return ir.Constant(VECTOR, [value] * LANES)
+
+
+def whole(value: int) -> ir.Value:
+    """Return a vector of 32-bit integers with this constant in every lane."""
+    return ir.Constant(WORDS, [value] * LANES)
+
+
+def pointer_at(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type = VECTOR) -> ir.Value:
+    """Return a pointer to a value of type `kind` at an address."""
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def load_vector(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Emit a load of the vector at an address."""
+    return builder.load(pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
+
+
+def store_vector(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
+    """Emit a store of a vector to an address."""
+    builder.store(value, pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
+
+
+def spread(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
+    """Return a vector with `scalar` in every lane."""
+    undefined = ir.Constant(VECTOR, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, undefined, whole(0))
+
+
+def multiply_add(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """Return a b + c."""
+    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
+    return builder.call(function, [a, b, c])
+
+
+def clip(builder: ir.IRBuilder, x: ir.Value, limit: float) -> ir.Value:
+    """Return x limited to [-limit, limit]."""
+    low, high = number(-limit), number(limit)
+    x = builder.select(builder.fcmp_unordered("<", x, high), x, high)
+    return builder.select(builder.fcmp_unordered(">", x, low), x, low)
+
+
+def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return 2^n and exp(r) - 1, where x = n log 2 + r and |r| <= log(2) / 2, for |x| < 87."""
+    to_whole = number(1.5 * 2.0**23)  # adding this rounds to an integer
+    n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
+    n = builder.fsub(n, to_whole)
+    high = 355 / 512  # log 2 is split in two; n times this part is exact
+    r = multiply_add(builder, n, number(-high), x)
+    r = multiply_add(builder, n, number(high - np.log(2)), r)
+    series = number(1 / 5040)  # Taylor; the next term is below 6e-9
+    for factorial in (720, 120, 24, 6, 2, 1):
+        series = multiply_add(builder, series, r, number(1 / factorial))
+    exponent = builder.add(builder.fptosi(n, WORDS), whole(127))
+    power = builder.bitcast(builder.shl(exponent, whole(23)), VECTOR)
+    return power, builder.fmul(series, r)
+
+
+def expm1(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Return exp(x) - 1, accurate to about 1 ulp for |x| < 87."""
+    power, rest = power_and_rest(builder, x)
+    return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
+
 
 _PANEL_VECTORS = (4, 2, 1)  # widths of a panel, widest first
 # Numbers of rows that share one read of the weights; sums and weights must fit in registers.
@@ -304,3 +396,216 @@ def add(y: int, x: int, vectors: int) -> None:
 def add_halved_power(y: int, x: int, b: int, vectors: int) -> None:
     """Set y = x sqrt(1/2) + b."""
     _half_power_kernel(y, x, b, 0, 0, vectors)
+
+
+_DOUBLE, _WORD = ir.DoubleType(), ir.IntType(32)
+
+
+@contextlib.contextmanager
+def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]:
+    with cgutils.for_range(builder, vectors) as loop:
+        yield builder.mul(loop.index, integer(VECTOR_BYTES))
+
+
+def _loader(kind: ir.Type, result: types.Type) -> Any:
+    @emit_for_numba(result, types.int64)
+    def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        return builder.load(pointer_at(builder, address, kind), align=FLOAT_BYTES)
+
+    return load
+
+
+def _storer(kind: ir.Type, argument: types.Type) -> Any:
+    @emit_for_numba(types.void, types.int64, argument)
+    def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+        builder.store(value, pointer_at(builder, address, kind), align=FLOAT_BYTES)
+
+    return store
+
+
+float_at, set_float = _loader(FLOAT, types.float32), _storer(FLOAT, types.float32)
+double_at, set_double = _loader(_DOUBLE, types.float64), _storer(_DOUBLE, types.float64)
+word_at = _loader(_WORD, types.int32)
+
+
+@emit_for_numba(types.void, types.int64)
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Prefetch the cache line at an address that will be read soon."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    read, locality, data = (ir.Constant(_WORD, number) for number in (0, 2, 1))
+    builder.call(function, [builder.inttoptr(address, byte), read, locality, data])
+
+
+@emit_for_numba(types.void, types.int64, types.float32, types.int64, types.int64)
+def add_scaled(
+    builder: ir.IRBuilder, y: ir.Value, scale: ir.Value, x: ir.Value, vectors: ir.Value
+) -> None:
+    """Add `scale` times the vectors at x to the vectors at y."""
+    repeated = spread(builder, scale)
+    with _each_offset(builder, vectors) as offset:
+        target = builder.add(y, offset)
+        loaded = load_vector(builder, builder.add(x, offset))
+        total = multiply_add(builder, repeated, loaded, load_vector(builder, target))
+        store_vector(builder, total, target)
+
+
+def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
+    """Return a reduction of vectors to a float; a sum of lanes if `start` is 0, else a maximum."""
+
+    @emit_for_numba(types.float32, types.int64, types.int64, types.int64)
+    def reduce(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, vectors: ir.Value) -> ir.Value:
+        total = cgutils.alloca_once_value(builder, number(start))
+        _combine_into(builder, total, combine, (a, b), vectors)
+        lanes = builder.load(total)
+        parts = [builder.extract_element(lanes, ir.Constant(_WORD, lane)) for lane in range(LANES)]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [
+                _join_values(builder, start, *pair)
+                for pair in zip(parts[:half], parts[half:], strict=True)
+            ]
+        return parts[0]
+
+    return reduce
+
+
+def _combine_into(
+    builder: ir.IRBuilder,
+    total: ir.Value,
+    combine: Callable[..., ir.Value],
+    operands: tuple[ir.Value, ir.Value],
+    vectors: ir.Value,
+) -> None:
+    with _each_offset(builder, vectors) as offset:
+        loaded = [load_vector(builder, builder.add(at, offset)) for at in operands]
+        builder.store(combine(builder, builder.load(total), *loaded), total)
+
+
+def _join_values(builder: ir.IRBuilder, start: float, a: ir.Value, b: ir.Value) -> ir.Value:
+    if start == 0.0:
+        return builder.fadd(a, b)
+    return builder.select(builder.fcmp_unordered(">", a, b), a, b)
+
+
+def _largest(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.select(builder.fcmp_unordered(">", a, total), a, total)
+
+
+def _product_added(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    return multiply_add(builder, a, b, total)
+
+
+_dot_vectors = _reduction(_product_added, 0.0)
+_sum_vectors = _reduction(lambda builder, total, a, b: builder.fadd(total, a), 0.0)
+_max_vectors = _reduction(_largest, float("-inf"))
+
+
+@compiled
+def dot(a: int, b: int, count: int) -> float:
+    """Return the dot product of `count` floats at a and at b."""
+    vectors = count // LANES
+    total = _dot_vectors(a, b, vectors)
+    for i in range(vectors * LANES, count):
+        total += float_at(a + 4 * i) * float_at(b + 4 * i)
+    return total
+
+
+@emit_for_numba(types.void, *[types.int64] * 6)
+def dots(
+    builder: ir.IRBuilder,
+    y: ir.Value,
+    x: ir.Value,
+    w: ir.Value,
+    w_step: ir.Value,
+    vectors: ir.Value,
+    count: ir.Value,
+) -> None:
+    """Set `count` floats at y to the dot products of x with the rows at w, w + w_step, ..."""
+    kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
+    name = f"llvm.vector.reduce.fadd.v{LANES}f32"
+    reduce = cgutils.get_or_insert_function(builder.module, kind, name)
+    with cgutils.for_range(builder, count) as column:
+        total = cgutils.alloca_once_value(builder, number(0.0))
+        builder.store(number(0.0), total)
+        row = builder.add(w, builder.mul(column.index, w_step))
+        _combine_into(builder, total, _product_added, (x, row), vectors)
+        zero = ir.Constant(FLOAT, -0.0)
+        made = builder.call(reduce, [zero, builder.load(total)], fastmath=("reassoc",))
+        at = builder.add(y, builder.mul(column.index, integer(FLOAT_BYTES)))
+        builder.store(made, pointer_at(builder, at, FLOAT), align=FLOAT_BYTES)
+
+
+@compiled
+def sum_of(a: int, count: int) -> float:
+    """Return the sum of `count` floats at a."""
+    vectors = count // LANES
+    total = _sum_vectors(a, a, vectors)
+    for i in range(vectors * LANES, count):
+        total += float_at(a + 4 * i)
+    return total
+
+
+@compiled
+def max_of(a: int, count: int) -> float:
+    """Return the largest of `count` floats at a."""
+    vectors = count // LANES
+    total = _max_vectors(a, a, vectors)
+    for i in range(vectors * LANES, count):
+        value = float_at(a + 4 * i)
+        if not value <= total:
+            total = value
+    return total
+
+
+# Number of reads of a counter, which take about half a microsecond, before the core is yielded.
+# With more reads, threads that share a core would wait for each other to be interrupted.
+_PATIENCE = 2000
+APART = 128  # bytes between counters; processors fetch cache lines in pairs
+_let_others_run = (
+    types.ExternalFunction("sched_yield", types.int32())
+    if os.name == "posix"
+    else numba.njit(lambda: 0)
+)
+
+
+@emit_for_numba(types.void, types.int64, types.int64)
+def publish(builder: ir.IRBuilder, counter: ir.Value, value: ir.Value) -> None:
+    """Set the int64 at `counter`; a reader of the value also sees all earlier writes."""
+    builder.store_atomic(value, pointer_at(builder, counter, INT), "release", 8)
+
+
+@emit_for_numba(types.int64, types.int64)
+def observe(builder: ir.IRBuilder, counter: ir.Value) -> ir.Value:
+    """Return the int64 at `counter`."""
+    return builder.load_atomic(pointer_at(builder, counter, INT), "acquire", 8)
+
+
+@compiled
+def wait_for(counter: int, value: int) -> int:
+    """Wait until the int64 at `counter` is at least `value`; return how often the core was yielded.
+
+    On an idle machine, a yield takes a fraction of a microsecond.
+    """
+    tries = 0
+    while observe(counter) < value:
+        tries += 1
+        if tries > _PATIENCE:
+            _let_others_run()
+    return max(0, tries - _PATIENCE)
+
+
+@compiled
+def barrier(counters: int, member: int, members: int, count: int) -> int:
+    """Wait until all members are at barrier `count`, from 1 on; return how often the core yielded.
+
+    They see each other's earlier writes. `counters` is the address of one counter per member,
+    `APART` bytes apart, zeros at first.
+    """
+    publish(counters + member * APART, count)
+    yields = 0
+    for other in range(members):
+        if other != member:
+            yields += wait_for(counters + other * APART, count)
+    return yields

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,23 +14,58 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.cores import Apart, cores
-from onepass.machine import (  # noqa: F401  (their rules are registered)
-    rules_numbers,
-    rules_places,
-    rules_products,
-    rules_reductions,
-    rules_shapes,
-)
-from onepass.machine.assembly import OPERANDS, Op, Program, assemble_program
-from onepass.machine.execute import PATIENCE, run
-from onepass.machine.fusion import BLOCK
-from onepass.machine.kernels import LANES
+from onepass.machine import rules  # noqa: F401  (their rules are registered)
+from onepass.machine.assembly import BLOCK, OPERANDS, Op, Program, assemble_program
+from onepass.machine.execute import PATIENCE, run, settle
+from onepass.machine.kernels import APART, LANES
 from onepass.machine.lowering import Lowering, Resource
-from onepass.machine.pace import Pace
-from onepass.machine.settling import settle
 from onepass.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
-from onepass.machine.waiting import APART
-from onepass.networks.condition_specs import is_at_rate, shape_at
+from onepass.networks.conditions import is_at_rate, shape_at
+
+_PIECES_BETWEEN_TRIALS = 32
+
+
+class Pace:
+    """The decision whether threads work on one piece together, which does not affect results.
+
+    That is faster if there are idle cores and work to share. The first pieces try both ways `RUNS`
+    times each; later the slower way is tried again at regular intervals. The medians of the latest
+    runs are compared, which makes the decision robust to interruptions.
+
+    Attributes:
+      is_trial: whether the piece chosen last is one to measure, which should be short.
+    """
+
+    RUNS = 5
+
+    def __init__(self) -> None:
+        self.is_trial = True
+        self._pieces = 0
+        self._seconds: dict[bool, collections.deque[float]] = {
+            way: collections.deque(maxlen=self.RUNS) for way in (True, False)
+        }
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether both ways have been measured `RUNS` times."""
+        return all(len(seconds) == self.RUNS for seconds in self._seconds.values())
+
+    def choose(self) -> bool:
+        """Return whether threads should work together on the next piece."""
+        together, apart = list(self._seconds[True]), list(self._seconds[False])
+        self.is_trial = min(len(together), len(apart)) < self.RUNS
+        if self.is_trial:
+            return len(together) < len(apart)
+        self._pieces += 1
+        self.is_trial = self._pieces % _PIECES_BETWEEN_TRIALS == 0
+        faster = statistics.median(together) <= statistics.median(apart)
+        return faster != self.is_trial
+
+    def record(self, together: bool, seconds: float, steps: int) -> None:
+        """Record the time that a piece took."""
+        if steps:
+            self._seconds[together].append(seconds / steps)
+
 
 _WORTH_A_THREAD = 100_000  # instructions; starting a thread takes less than a tenth of their time
 _WEIGHTS_OF_AN_INSTRUCTION = 1000  # that are read in the time of a small instruction

@@ -6,17 +6,21 @@ numbers. The other arguments are addresses of operands. Sizes and strides count 
 
 import numpy as np
 
-from onepass.machine.doubles import function_of
-from onepass.machine.formulas import CODES, VECTORISED, map_vectors
-from onepass.machine.kernels import LANES, add, clear, compiled, copy, multiply
-from onepass.machine.llvm import VECTOR_BYTES
-from onepass.machine.memory import (
+from onepass.machine.formulas import CODES, VECTORISED, function_of, map_vectors
+from onepass.machine.kernels import (
+    LANES,
+    VECTOR_BYTES,
+    add,
     add_scaled,
+    clear,
+    compiled,
+    copy,
     dot,
     dots,
     double_at,
     float_at,
     max_of,
+    multiply,
     prefetch,
     set_double,
     set_float,

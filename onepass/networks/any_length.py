@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from onepass.foundation.tensorflow_state import check_eager
-from onepass.networks.condition_specs import Frames, Memory, resize_spec
+from onepass.networks.conditions import Frames, Memory, resize_spec
 from onepass.networks.network import as_function, keras_inputs
 from onepass.networks.other_sizes import ERRORS, BakedSizeError, OtherSizes, built_sizes, graph_of
 from onepass.networks.outputs import SMALL, size_text

@@ -1,24 +1,399 @@
-"""`check_causal`: test whether a network's outputs depend on later inputs."""
+"""`check_causal`: test whether a network's outputs depend on later inputs, and in which layer."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.networks.any_length import any_length
-from onepass.networks.condition_specs import is_at_rate
-from onepass.networks.masked_images import observed_unmasked
+from onepass.networks.conditions import is_at_rate, shape_at
+from onepass.networks.length_limits import (
+    DERIVED,
+    Tables,
+    derive_step,
+    in_whole_periods,
+    period_of,
+    whole,
+)
 from onepass.networks.network import condition_specs, input_spec
-from onepass.networks.observation import LENGTHS, free_time_axis, observed_fault, probe_lengths
 from onepass.networks.outputs import one_line, output_shape
-from onepass.networks.periods import in_whole_periods
-from onepass.networks.tables import Tables, derive_step
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.step.hoisting import Hoisted, hoist_frames
-from onepass.step.layer_names import layer_names
-from onepass.step.tracing import Traces
+from onepass.step.program import LONG as VERIFIED
+from onepass.step.replay import CALLS, operations_for
+from onepass.step.tracing import Traces, layer_names, rate_of
+from onepass.step.verification import (
+    AHEAD,
+    MANY_WEIGHTS,
+    ROWS,
+    Argument,
+    Fault,
+    Probe,
+    RandomInputs,
+    differs,
+    exceeding,
+    parameter_count,
+    precisions_for,
+    random_numbers,
+    rows_changed,
+    weights_of,
+    with_random_weights,
+)
+from onepass.step.wide_floats import ERRORS, SINGLE, WideCalls
+
+
+def describe_fault(
+    network: WideCalls, fault: Fault, names: Iterable[str], axes: int = 1, period: int = 1
+) -> str:
+    """Return a fault as a phrase that names the layer, if its values show it."""
+    if not fault.kind:
+        return fault.text
+    try:
+        layer = _layer(_Compared(network, fault, axes, period), frozenset(names))
+    except ERRORS:
+        layer = ""
+    return f"{fault.text}; {layer} {fault.kind}" if layer else fault.text
+
+
+def drawing_layer(graph: tf.Graph, names: Iterable[str]) -> str:
+    """Return a phrase that names the layer of a network that draws random numbers."""
+    text = "two calls on the same input differ: the network draws random numbers of its own"
+    drawn = (op.name for op in operations_for(graph.outputs) if "Random" in op.type)
+    name = next(drawn, "")
+    return f"{text}, in {_layer_phrase(name, frozenset(names))}" if name else text
+
+
+def _layer(compared: "_Compared", names: frozenset[str]) -> str:
+    tensor = compared.output if compared.at_fault.get(compared.output.name) else None
+    at_fault = None
+    while tensor is not None:
+        at_fault, tensor = tensor, compared.source(tensor)
+    return "" if at_fault is None else _layer_phrase(compared.begin(at_fault).name, names)
+
+
+class _Compared:
+    """The operations of two calls that show a fault; `at_fault` says which violate the law."""
+
+    def __init__(self, network: WideCalls, fault: Fault, axes: int, period: int) -> None:
+        graphs = [network.graph(arguments) for arguments in (fault.first, fault.other)]
+        self.output, self.at_fault = graphs[0].outputs[0], dict[str, bool]()
+        self.changed: set[str] = set()
+        pairs = zip(
+            network.operations(graphs[0], fault.first),
+            network.operations(graphs[1], fault.other),
+            strict=True,
+        )
+        sizes = [tuple(x[0].shape[: 1 + axes]) for x in (fault.first, fault.other)]
+        for (op, values), (counterpart, others) in pairs:
+            if op.type != counterpart.type:
+                raise ValueError(f"{op.name} has no counterpart.")
+            for tensor, *two in zip(op.outputs, values, others, strict=True):
+                if not _is_number(tensor):
+                    continue
+                if two[0].shape != two[1].shape or bool(tf.reduce_any(two[0] != two[1])):
+                    self.changed.add(op.name)
+                rows = [_first_rows(x, each, period) for x, each in zip(two, sizes, strict=True)]
+                if rows[0] is not None and rows[1] is not None:
+                    rate = math.prod(sizes[0][1:]) // rows[0].shape[1]
+                    first = rows[0][fault.row : fault.row + 1, : fault.times // rate]
+                    second = rows[1][:1, : fault.times // rate]
+                    exceeds = first.shape == second.shape and exceeding(
+                        first, second, network.precision
+                    )
+                    self.at_fault[tensor.name] = bool(np.any(exceeds))
+
+    def source(self, tensor: tf.Tensor) -> tf.Tensor | None:
+        found = (each for op in self._between(tensor) for each in op.inputs)
+        return next((each for each in found if self.at_fault.get(each.name)), None)
+
+    def begin(self, tensor: tf.Tensor) -> tf.Operation:
+        """Return the first operation between a tensor at fault and tensors that are not."""
+        found = [
+            op
+            for op in self._between(tensor)
+            if op.name in self.changed
+            and any(x.name in self.at_fault or not x.op.inputs for x in op.inputs)
+        ]
+        order = {op: place for place, op in enumerate(tensor.graph.get_operations())}
+        return min(found or [tensor.op], key=lambda op: order[op])
+
+    def _between(self, tensor: tf.Tensor) -> list[tf.Operation]:
+        waiting, found = [tensor.op], []
+        while waiting:
+            op = waiting.pop(0)
+            if op not in found:
+                found.append(op)
+                waiting += [x.op for x in op.inputs if x.name not in self.at_fault]
+        return found
+
+
+def _is_number(tensor: tf.Tensor) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
+
+
+def _first_rows(value: tf.Tensor, sizes: Sequence[int], period: int) -> tf.Tensor | None:
+    """Return a value as [batch, times or pixels, values]; None if it has no such axes."""
+    if value.dtype.is_bool:
+        return None
+    shape, first = tuple(value.shape), tuple(sizes)
+    if len(sizes) == 2 and shape[:2] == first[::-1] and shape[:2] != first:
+        value = tf.transpose(value, [1, 0, *range(2, len(shape))])  # time comes first
+    elif period > 1 and len(shape) > 1 and shape[0] == first[0] and shape[1]:
+        rate, rest = divmod(first[1], shape[1])
+        if rest or rate > period:
+            return None
+        first = shape[:2]
+    elif shape[: len(first)] != first:
+        return None
+    return tf.reshape(value, [first[0], math.prod(first[1:]), -1])
+
+
+def _layer_phrase(operation: str, names: frozenset[str]) -> str:
+    scopes = [scope for scope in operation.split("/") if scope not in CALLS]
+    path: list[str] = []
+    for scope in scopes[:-1]:
+        # Keras opens a layer's scope twice, and appends a number to the second one.
+        known = next((x for x in (re.sub(r"_\d+$", "", scope), scope) if x in names), "")
+        if known and known not in path:
+            path.append(known)
+    return f"its layer `{'/'.join(path)}`" if path else f"its operation `{'/'.join(scopes)}`"
+
+
+# Candidate lengths of the compared sequences; the first that the network takes is used.
+LENGTHS = (DERIVED[0], 24, 12, 8, 6, 4)
+# Candidate lengths of sequences for calls with random weights, and the length for networks with
+# many weights. The graphs for the first lengths are also used to derive a step.
+LONG, LESS_LONG = (VERIFIED, 600), 96
+# The largest number of time steps for which both rows of a batch are called together.
+BOTH_ROWS = 600
+# The largest number of time steps in calls of the network itself, which are slow.
+EAGER = 24
+# The largest number of values in the outputs of both rows; bounds memory for large vocabularies.
+MOST_COMPARED = 2**25
+
+
+def probe_lengths(
+    call: Traces, tables: Tables, specs: Sequence[tf.TensorSpec], with_random_weights: bool = True
+) -> tuple[int, int]:
+    """Return lengths for `observed_fault`, with own and with random weights (0: no such calls)."""
+    lengths = [n for n in LENGTHS if not tables.fault(n)] or [LENGTHS[-1]]
+    length = next(
+        (n for n in lengths if _is_traceable(call, _specs_of_length(specs, n))), lengths[-1]
+    )
+    if period_of(call) > 1:  # three periods, the last one not whole
+        length = max(length, 3 * period_of(call) - 1)
+    if not with_random_weights:
+        return length, 0
+    sized = _specs_of_length(specs, length)
+    if parameter_count(weights_of(call, sized).trained) > MANY_WEIGHTS:
+        return length, tables.longest(LESS_LONG, *LENGTHS)
+    any_length = length >= LENGTHS[0]  # otherwise lengths may have to be multiples of a number
+    most = MOST_COMPARED // (2 * _numbers_per_step(call, sized))
+    long = [n for n in LONG[0 if any_length else 1 :] if n <= most]
+    return length, tables.longest(*long, LESS_LONG, *LENGTHS)
+
+
+def _numbers_per_step(call: Traces, specs: Sequence[tf.TensorSpec]) -> int:
+    shape = call.of(specs).outputs[0].shape if _is_traceable(call, specs) else []
+    return int(np.prod([size or 1 for size in shape[2:]], dtype=np.int64))
+
+
+def free_time_axis(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
+    """Return the specs with the size None for the first one's time axis, even if it has a size."""
+    first, *others = specs
+    return [tf.TensorSpec([None, None, *first.shape[2:]], first.dtype), *others]
+
+
+def _specs_of_length(specs: Sequence[tf.TensorSpec], length: int) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]
+
+
+def _is_traceable(call: Traces, specs: Sequence[tf.TensorSpec]) -> bool:
+    try:
+        call.of(specs)
+    except (ValueError, TypeError, IndexError, tf.errors.OpError):
+        return False
+    return True
+
+
+def observed_fault(
+    call: Callable[..., tf.Tensor],
+    specs: Sequence[tf.TensorSpec],
+    causal: Sequence[tf.TensorSpec],
+    seed: int = 0,
+    length: int = LENGTHS[0],
+    longest: int = 0,
+    symbols: int | None = None,
+    names: Iterable[str] = (),
+) -> str:
+    """Return how outputs violate the law of a causal network; "" if no violation is found.
+
+    Args:
+      causal: those of `specs` whose arguments must not affect outputs at earlier time steps.
+      longest: length in calls with random weights, in steps; no such calls if at most `length`.
+    """
+    traces = call if isinstance(call, Traces) else Traces(call)
+    draw = RandomInputs(traces, specs, seed, symbols, [length])
+    first, other = draw(length), draw(length)
+    kinds = [Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
+    weights = weights_of(traces, _specs_of_length(specs, length))
+    own = WideCalls(traces, precisions=precisions_for([*weights.trained, *weights.frozen]))
+    # The network itself, since a graph does not draw what Python code draws.
+    few = draw(min(length, EAGER))
+    if differs(traces(*few), traces(*few), SINGLE):
+        return drawing_layer(own.graph(first), names)
+    period = period_of(traces)
+    network, fault = own, Probe(own, first, other, kinds, period).fault([length // 2])
+    if not fault and longest > length:
+        network = with_random_weights(traces, seed, *(x[:1] for x in first))
+        try:
+            both = BOTH_ROWS if longest > BOTH_ROWS else longest // 2
+            many = Probe(network, draw(longest), draw(longest), kinds, period)
+            fault = many.fault([both], [length])
+        except ERRORS:  # that length is impossible
+            fault = Probe(network, first, other, kinds, period).fault([length // 2])
+    if not fault:
+        return ""
+    several = max(period, rate_of(traces).hop)
+    first, other = (whole(arguments, several) for arguments in (fault.first, fault.other))
+    return describe_fault(network, fault._replace(first=first, other=other), names, period=period)
+
+
+PROBED = (40, 4)  # height and width of the test images
+MOST = PROBED[0] // 2  # largest number of rows that can be found
+NOISE = 1e-5  # changes below are rounding
+
+
+def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | None:
+    """Return how many image rows above a pixel outputs depend on; None if none can be left out."""
+    if any(size is not None for size in inputs.shape[1:3]):
+        return None
+    generator = np.random.default_rng(0)
+    images = [
+        _draw_tensor(generator, [1, *PROBED, inputs.shape[-1]], inputs.dtype) for _ in range(2)
+    ]
+    images[1] = tf.concat([images[1][:, :1], images[0][:, 1:]], 1)
+    try:
+        random = with_random_weights(call, 0, images[0])
+        whole, other = (random(image) for image in images)
+        rows = 0
+        changed = _differing_rows(whole, other)
+        if changed.any():
+            rows = int(np.flatnonzero(changed)[-1])
+        if rows > MOST:
+            return None
+        below = random(images[0][:, MOST - rows :])
+    except (ValueError, TypeError, tf.errors.OpError):
+        return None
+    return None if _differing_rows(below[:, rows:], whole[:, MOST:]).any() else rows
+
+
+def _draw_tensor(
+    generator: np.random.Generator, shape: Sequence[int], dtype: tf.DType
+) -> tf.Tensor:
+    drawn = generator.integers(0, 2, shape) if dtype.is_integer else generator.normal(size=shape)
+    return tf.constant(drawn, dtype)
+
+
+def _differing_rows(first: tf.Tensor, second: tf.Tensor) -> np.ndarray:
+    first, second = (np.asarray(tf.cast(x, tf.float64))[0] for x in (first, second))
+    distance = np.abs(first - second) / (1.0 + np.abs(first))
+    return distance.max(axis=(1, 2)) > NOISE
+
+
+# Height and width of the compared images.
+SIDES = (5, 6)
+# Height and width of the images for calls with random weights.
+LARGE_SIDES = (14, 40)
+
+
+def observed_unmasked(
+    call: Callable[..., tf.Tensor],
+    inputs: tf.TensorSpec,
+    seed: int = 0,
+    symbols: int | None = None,
+    conditions: Sequence[tf.TensorSpec] = (),
+    names: Iterable[str] = (),
+) -> str:
+    """Return how outputs, with random weights too, violate the law of a masked network, or ""."""
+    call = _fix_conditions(call, conditions, seed)
+    call = call if isinstance(call, Traces) else Traces(call)
+    small, other = (_images(call, inputs, SIDES, seed + i, symbols) for i in range(2))
+    own = WideCalls(call)
+    outputs = own(small)
+    if differs(call(small), call(small), SINGLE):
+        return drawing_layer(own.graph([small]), names)
+    network, fault = own, _find_unmasked(own, small, other, outputs)
+    if not fault:
+        network = with_random_weights(call, seed, small)
+        many, others = (_images(call, inputs, LARGE_SIDES, seed + i, symbols) for i in range(2))
+        try:
+            fault = _find_unmasked(network, many, others)
+        except ERRORS:  # the network takes no image of that size
+            fault = _find_unmasked(network, small, other)
+    return describe_fault(network, fault, names, axes=2) if fault else ""
+
+
+def _images(
+    call: Traces,
+    inputs: tf.TensorSpec,
+    sides: tuple[int, int],
+    seed: int,
+    symbols: int | None,
+) -> tf.Tensor:
+    height, width = (a or b for a, b in zip(inputs.shape[1:3], sides, strict=True))
+    spec = tf.TensorSpec([None, height, width, inputs.shape[-1]], inputs.dtype)
+    return RandomInputs(call, [spec], seed, symbols, [height, width]).images(height, width)
+
+
+def _fix_conditions(
+    call: Callable[..., tf.Tensor], conditions: Sequence[tf.TensorSpec], seed: int
+) -> Callable[..., tf.Tensor]:
+    if not conditions:
+        return call
+
+    def run(images: tf.Tensor) -> tf.Tensor:
+        generator = np.random.default_rng(seed)
+        drawn = [
+            random_numbers(generator, x, shape_at(x, 2, images.shape[1:3]), 2) for x in conditions
+        ]
+        return call(images, *drawn)
+
+    return run
+
+
+def _find_unmasked(
+    network: WideCalls, first: tf.Tensor, other: tf.Tensor, outputs: tf.Tensor | None = None
+) -> Fault | None:
+    batch, height, width, _ = first.shape
+    whole = _flat(network(first) if outputs is None else outputs)
+    mixed = tf.concat([first[:1], other[1:]], 0)
+    if differs(whole[:1], _flat(network(mixed))[:1], network.precision):
+        text = "the outputs of an image depend on the other images of the batch"
+        return Fault(text, ROWS, [first], [mixed], times=height * width)
+    rows, found = [tf.reshape(x, [batch, height * width, -1]) for x in (first, other)], None
+    for pixel in (0, width - 1, width, height * width // 2, height * width - 1):
+        changed = tf.concat([rows[0][:, :pixel], rows[1][:, pixel:]], axis=1)
+        changed = tf.reshape(changed, [batch, height, width, -1])
+        before = rows_changed(whole, _flat(network(changed)), pixel + 1, network.precision)
+        if before:
+            at = divmod(pixel + 1 - before, width)
+            text = f"the output at pixel {at} depends on that pixel or on later ones"
+            # Layers may depend on the pixel itself, so one at fault shows in earlier pixels alone.
+            found = Fault(text, AHEAD, [first], [changed], times=pixel)
+            if before > 1:
+                break
+    return found
+
+
+def _flat(outputs: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(outputs, [outputs.shape[0], outputs.shape[1] * outputs.shape[2], -1])
+
 
 IMAGE_AXES = 4
 

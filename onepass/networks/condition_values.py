@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.condition_specs import (
+from onepass.networks.conditions import (
     Frames,
     Memory,
+    NamedConditions,
     Specs,
     conditions_of,
     describe_spec,
@@ -16,9 +17,7 @@ from onepass.networks.condition_specs import (
     only_rate,
 )
 from onepass.networks.elements import as_array, as_condition
-from onepass.networks.named_conditions import NamedConditions
-from onepass.step.lookups import entries
-from onepass.step.replay import CALLS, inline_calls, operations_for
+from onepass.step.replay import CALLS, entries, inline_calls, operations_for
 
 # Operations that pass on the values of their first input unchanged.
 _SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")

@@ -1,5 +1,6 @@
-"""Check models' parts and data before anything is computed."""
+"""Elements: their axes, their checks, and rows of different lengths."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,10 +9,69 @@ import tensorflow as tf
 
 from onepass.foundation.arguments import check_unmasked
 from onepass.foundation.tensorflow_state import check_eager
-from onepass.likelihoods.capabilities import is_of_tokens
 from onepass.likelihoods.codec import Codec, default_codec
-from onepass.likelihoods.distribution import Distribution
-from onepass.networks.layout import Layout
+from onepass.likelihoods.distribution import Distribution, is_of_tokens, pixel_channels
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The axes of a model's elements."""
+
+    order: str
+    whole_pixels: bool = False  # whether one symbol contains all channels of a pixel
+    channels: int | None = None  # per time step of [batch, time, channels]; None: no such axis
+
+    @property
+    def rank(self) -> int:
+        """Number of axes of the elements, including the batch axis."""
+        return 4 if self.order != "time" else 2 if self.channels is None else 3
+
+    @property
+    def event(self) -> tuple[int, ...]:
+        """Shape of the elements of one time step."""
+        return () if self.channels is None else (self.channels,)
+
+    @property
+    def noise_axes(self) -> int:
+        """Number of axes of the positions that have independent noise."""
+        return self.rank - (2 if self.whole_pixels else 1)
+
+    def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of one row's elements, from (length,) or (height, width, channels)."""
+        return (*sizes, *self.event)
+
+    def split_channels(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return outputs [batch, time, ...] with an axis for channels if elements have one."""
+        if self.channels is None:
+            return outputs
+        sizes = tf.shape(outputs)[:2] if None in outputs.shape[:2] else outputs.shape[:2]
+        return tf.reshape(
+            outputs, [*tf.unstack(sizes, 2), self.channels, outputs.shape[-1] // self.channels]
+        )
+
+    def noise(
+        self,
+        distribution: Distribution,
+        seed: int,
+        num: int,
+        shape: Sequence[int],
+        start: int = 0,
+    ) -> tf.Tensor:
+        """Return the noise of rows, [num, *positions, noise channels], from time step `start`."""
+        positions = tuple(shape[: self.noise_axes])
+        each = int(np.prod(self.event))
+        noise = distribution.noise(seed, tf.range(num), start * each, int(np.prod(positions)))
+        return tf.reshape(noise, [num, *positions, noise.shape[-1]])
+
+
+def layout_of(
+    distribution: Distribution, order: str, inputs: tf.TensorSpec | None = None
+) -> Layout:
+    """Return a model's layout; several entries of a third input axis are the elements' channels."""
+    if order != "time":
+        return Layout(order, pixel_channels(distribution) is not None)
+    channels = 1 if inputs is None or inputs.shape.rank != 3 else inputs.shape[2]
+    return Layout(order, channels=None if channels == 1 else channels)
 
 
 def check_parts(network: Any, distribution: Any) -> None:
@@ -131,3 +191,96 @@ def check_finite(array: np.ndarray, name: str) -> None:
 
 def _first(mask: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(np.argmax(mask), mask.shape))
+
+
+def filler(codec: Codec) -> np.ndarray:
+    """Return a scalar element that the codec can encode, for padding the ends of rows."""
+    symbol = 0.0 if codec.levels is None else codec.levels // 2
+    with tf.init_scope():
+        return np.asarray(codec.decode(tf.constant(symbol)))
+
+
+def list_rows(values: Any, axes: int) -> list[np.ndarray] | None:
+    """Return the rows of a list or ragged tensor as arrays; None for all else."""
+    if not isinstance(values, list | tuple | tf.RaggedTensor):
+        return None
+    check_unmasked(values, "elements")
+    try:
+        rows = [np.asarray(row) for row in values]
+    except ValueError:
+        return None
+    if not rows:
+        return None
+    is_row = all(row.ndim == axes and row.dtype != object for row in rows)
+    return rows if is_row and len({row.shape[1:] for row in rows}) == 1 else None
+
+
+def pad_rows(rows: Sequence[np.ndarray], length: int, fill: Any = 0) -> np.ndarray:
+    """Return rows [n, ...] as one array [rows, length, ...], padded with `fill`."""
+    dtype = np.result_type(*rows)
+    array = np.full([len(rows), length, *rows[0].shape[1:]], np.asarray(fill).astype(dtype))
+    for into, row in zip(array, rows, strict=True):
+        into[: len(row)] = row
+    return array
+
+
+def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
+    """Return lengths as int32 [rows]; raise ValueError unless integers from 0 to `most`."""
+    array = np.asarray(lengths)
+    is_whole = array.dtype.kind in "iu" and array.shape == (rows,)
+    if not is_whole or (array < 0).any() or (array > most).any():
+        shown = f"{array.dtype} {list(array.shape)}" if not is_whole else array.tolist()[:8]
+        raise ValueError(
+            f"`lengths` must be {rows} integers from 0 to {most}, one per row, got {shown}."
+        )
+    return array.astype(np.int32)
+
+
+def before_end(lengths: tf.Tensor, elements: tf.Tensor) -> tf.Tensor:
+    """Return a mask of the elements before their row's end, bool [batch, time, 1, ...]."""
+    is_real = tf.range(tf.shape(elements)[1]) < lengths[:, tf.newaxis]
+    ones = [1] * (elements.shape.rank - 2)
+    return tf.reshape(is_real, tf.concat([tf.shape(is_real), ones], 0)) if ones else is_real
+
+
+def zero_after_end(lengths: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Return values [batch, time, ...] with zeros after each row's end."""
+    return tf.where(before_end(lengths, values), values, tf.zeros_like(values))
+
+
+def with_lengths(
+    elements: Any, lengths: Any, codec: Codec, rank: int
+) -> tuple[Any, tf.Tensor | None]:
+    """Return elements [batch, time, ...] and their lengths, int32 [batch] or None.
+
+    The lengths are None if none are given and all rows are equally long. Values after the end of a
+    row are replaced, so they may be anything, such as NaN.
+    """
+    if rank == 4:
+        if lengths is not None:
+            raise ValueError("`lengths` needs a model in time order, got raster.")
+        return elements, None
+    if tf.is_tensor(elements) and not tf.executing_eagerly():
+        if lengths is None:
+            return elements, None
+        known = tf.cast(lengths, tf.int32)
+        fill = tf.cast(filler(codec), elements.dtype)
+        return tf.where(before_end(known, elements), elements, fill), known
+    rows = list_rows(elements, rank - 1)
+    if lengths is None and (rows is None or len({len(row) for row in rows}) == 1):
+        return elements, None
+    if rows is not None and lengths is None:
+        lengths = [len(row) for row in rows]
+        elements = pad_rows(rows, max(*lengths, 1), filler(codec))
+    array = as_array(elements, "elements")
+    if array.ndim != rank:  # a later check raises the error
+        return elements, None
+    return fill_after_end(array, lengths, codec)
+
+
+def fill_after_end(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
+    """Return elements [rows, time, ...] with filler after each row's end, and int32 lengths."""
+    known = checked_lengths(lengths, *array.shape[:2])
+    is_real = np.arange(array.shape[1]) < known[:, np.newaxis]
+    is_real = is_real.reshape([*is_real.shape, *[1] * (array.ndim - 2)])
+    return np.where(is_real, array, filler(codec).astype(array.dtype)), known

@@ -8,8 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.networks.condition_specs import Frames, Specs, as_specs, shape_at
-from onepass.networks.keras_inputs import KerasInputs
+from onepass.networks.conditions import Frames, KerasInputs, Specs, as_specs, shape_at
 from onepass.networks.other_sizes import called_in_training
 from onepass.networks.outputs import check_stateless, one_line_errors
 from onepass.networks.trainable import attribute_of, layers_within

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.distribution import Distribution
-from onepass.networks.condition_specs import shape_at
-from onepass.networks.layout import Layout
+from onepass.networks.conditions import shape_at
+from onepass.networks.elements import Layout
 from onepass.networks.trainable import attribute_of, layers_within
 
 SMALL = 4  # time steps, or pixels a side, that every network takes

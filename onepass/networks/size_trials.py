@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.condition_specs import FIXED_ENTRIES, is_at_rate
-from onepass.step.probes import distances
-from onepass.step.random_weights import with_random_weights
+from onepass.networks.conditions import FIXED_ENTRIES, is_at_rate
+from onepass.step.verification import distances, with_random_weights
 
 TOLERANCE = 1e-3  # rounding may differ between lengths
 MORE = 3  # additional elements, or pixel rows and columns, in trials of larger sizes

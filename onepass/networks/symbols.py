@@ -1,37 +1,343 @@
 """Networks that read a codec's symbols, in time or raster order."""
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import tensorflow as tf
 
-from onepass.likelihoods.capabilities import pixel_channels
-from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods import levels as level_grid
+from onepass.likelihoods.codec import Codec
+from onepass.likelihoods.distribution import Distribution, pixel_channels
+from onepass.likelihoods.truncated import mask_of
 from onepass.networks.any_length import any_length
-from onepass.networks.condition_specs import (
+from onepass.networks.causality import (
+    VERIFIED,
+    free_time_axis,
+    observed_fault,
+    observed_unmasked,
+    probe_lengths,
+    rows_above,
+)
+from onepass.networks.condition_values import class_counts
+from onepass.networks.conditions import (
+    Frames,
+    NamedConditions,
+    OwnStep,
     Specs,
     as_specs,
+    in_order,
     is_at_rate,
     only_rate,
     shape_at,
 )
-from onepass.networks.condition_values import class_counts
-from onepass.networks.layout import layout_of
-from onepass.networks.masked_images import observed_unmasked
-from onepass.networks.named_conditions import NamedConditions, OwnStep, in_order
-from onepass.networks.network import brings_step
-from onepass.networks.observation import VERIFIED, free_time_axis, observed_fault, probe_lengths
-from onepass.networks.outputs import SMALL
-from onepass.networks.periods import in_whole_periods
-from onepass.networks.reading import Reading, check_start, describe_rescaling
-from onepass.networks.row_fields import rows_above
-from onepass.networks.tables import Tables, derive_step
+from onepass.networks.elements import Layout, check_elements, encode_tokens, layout_of
+from onepass.networks.length_limits import Tables, derive_step, in_whole_periods
+from onepass.networks.network import brings_step, image_spec, input_spec
+from onepass.networks.outputs import SMALL, check_parameters
+from onepass.networks.trainable import attribute_of, layers_within
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.step.hoisting import InFrames, hoist_frames
-from onepass.step.layer_names import layer_names
-from onepass.step.random_weights import symbol_count
-from onepass.step.tracing import Traces
+from onepass.step.tracing import Traces, layer_names
+from onepass.step.verification import symbol_count
+
+SCALE = (-1.0, 1.0)  # the default
+MOST_COMPARED = 4096  # number of levels on which a codec's scale is compared with an even scale
+ROUNDING = 2e-7  # rounding error of numbers between -1 and 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A mapping from symbols to the numbers that a network reads."""
+
+    codec: Codec
+    dtype: tf.DType  # type of the network's input; integer inputs are the symbols themselves
+    input_scale: tuple[float, float] = SCALE  # floats for lowest and highest level, or for -1 and 1
+    start: float | None = None  # input before the first symbol; None: images, not shifted
+
+    def __call__(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Convert symbols [...] to the numbers that the network reads."""
+        if self.dtype.is_integer:
+            return tf.cast(symbols, self.dtype)
+        if self.input_scale == SCALE:
+            return tf.cast(self.codec.scale(symbols), self.dtype)
+        if not self._is_even:
+            return self.of_scaled(self.codec.scale(symbols))
+        low, high = self.input_scale
+        # A product, as in `levels.value_of`; from 0 to levels - 1 it gives the levels exactly.
+        step = (high - low) / ((self.codec.levels or 2) - 1.0)
+        dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
+        return tf.cast(low + tf.cast(symbols, dtype) * step, self.dtype)
+
+    def of_scaled(self, values: tf.Tensor) -> tf.Tensor:
+        """Convert values that the codec scaled, about -1 to 1, to what the network reads."""
+        if self.input_scale == SCALE:
+            return tf.cast(values, self.dtype)
+        low, high = self.input_scale
+        return tf.cast(low + 0.5 * (high - low) * (values + 1.0), self.dtype)
+
+    @functools.cached_property
+    def _is_even(self) -> bool:
+        """True if the codec's levels are evenly spaced on its scale, from -1 to 1."""
+        levels = self.codec.levels
+        if levels is None:
+            return False
+        with tf.init_scope():
+            some = tf.constant(np.linspace(0, levels - 1, MOST_COMPARED).round().astype(np.int32))
+            distance = tf.abs(self.codec.scale(some) - level_grid.value_of(some, levels))
+            return bool(tf.reduce_max(distance) < max(0.01 / levels, ROUNDING))
+
+    @property
+    def starts_outside(self) -> bool:
+        """True if the network's first input is a symbol outside the codec's levels."""
+        is_symbol = self.dtype.is_integer and self.start is not None
+        return is_symbol and (self.start or 0) >= (self.codec.levels or 0)
+
+    @property
+    def usual_start(self) -> float:
+        """The network's default input before the first symbol."""
+        if self.dtype.is_integer:
+            return (self.codec.levels or 0) // 2
+        return 0.5 * (self.input_scale[0] + self.input_scale[1])
+
+    @property
+    def feeds(self) -> str:
+        """A sentence about the network's inputs, without its final period."""
+        low, high = self.input_scale
+        if self.codec.levels is None:
+            fed = f"real elements as {type(self.codec).__name__} scales them"
+            fed += "" if self.input_scale == SCALE else f", -1 and 1 as {low:g} and {high:g}"
+        else:
+            ends = self(tf.constant([0, self.codec.levels - 1])).numpy()
+            kind = "symbols" if self.dtype.is_integer else "elements as numbers"
+            fed = f"{kind} {ends[0]:g} to {ends[1]:g}"
+        if self.start is None:
+            return f"The network reads {fed}, unshifted"
+        return f"The network reads {fed}, shifted by one; before the first it reads {self.start:g}"
+
+
+def reading_of(
+    codec: Codec, dtype: tf.DType, order: str, start: Any = None, input_scale: Any = None
+) -> Reading:
+    """Check the settings of a `Reading`, None for a default, and return it."""
+    scale = _checked_scale(input_scale, dtype)
+    if order != "time":
+        if start is not None:
+            raise ValueError(
+                f"`start` must be None in raster order, where networks are not shifted, got"
+                f" {start!r}."
+            )
+        return Reading(codec, dtype, scale)
+    if start is None:
+        return Reading(codec, dtype, scale, Reading(codec, dtype, scale).usual_start)
+    if not _is_finite(start):
+        raise ValueError(f"`start` must be a finite number, got {start!r}.")
+    if not dtype.is_integer:
+        return Reading(codec, dtype, scale, float(start))
+    if start != int(start) or not 0 <= start <= dtype.max:
+        raise ValueError(
+            f"`start` must be an integer, 0 or more, for a network that reads integers, got"
+            f" {start!r}."
+        )
+    return Reading(codec, dtype, scale, int(start))
+
+
+def settings_of(network: Any) -> dict[str, Any]:
+    """Return a network's settings `start` and `input_scale`; {} without a `Reading`."""
+    reading: Reading | None = getattr(network, "reading", None)
+    if reading is None:
+        return {}
+    scale = None if reading.dtype.is_integer else list(reading.input_scale)
+    return {"start": reading.start, "input_scale": scale}
+
+
+def unusual_settings(network: Any) -> dict[str, Any]:
+    """Return the settings `start` and `input_scale` that differ from their defaults."""
+    reading: Reading | None = getattr(network, "reading", None)
+    if reading is None:
+        return {}
+    found: dict[str, Any] = {}
+    if reading.start not in (None, reading.usual_start):
+        found["start"] = float(reading.start)
+    if reading.input_scale != SCALE:
+        found["input_scale"] = list(reading.input_scale)
+    return found
+
+
+def describe_rescaling(network: Any, reading: Reading) -> str:
+    """Return a clause on the range of a Keras layer `Rescaling`, to warn users; "" without one."""
+    if reading.dtype.is_integer:
+        return ""
+    for root in layers_within(network):
+        flatten = attribute_of(root, "_flatten_layers")
+        for layer in flatten() if flatten else [root]:
+            scale, offset = attribute_of(layer, "scale"), attribute_of(layer, "offset")
+            if isinstance(scale, int | float) and isinstance(offset, int | float):
+                low, high = sorted(scale * end + offset for end in reading.input_scale)
+                return f"; its layer `{layer.name}` rescales elements to {low:.4g} to {high:.4g}"
+    return ""
+
+
+def check_start(reading: Reading, entries: int) -> None:
+    """Raise ValueError if the network's embedding has no entry for the symbol `reading.start`."""
+    most = max(entries, reading.codec.levels or 0)
+    if reading.start is not None and reading.start >= most:
+        raise ValueError(
+            f"`start` must be below {most}, the symbols that the network can tell apart, got"
+            f" {reading.start}."
+        )
+
+
+def _checked_scale(given: Any, dtype: tf.DType) -> tuple[float, float]:
+    if given is None:
+        return SCALE
+    if dtype.is_integer:
+        raise ValueError(
+            f"`input_scale` must be None for a network that reads integers, got {given!r}."
+        )
+    is_pair = isinstance(given, Sequence | np.ndarray) and len(given) == 2
+    if is_pair and all(map(_is_finite, given)) and given[0] < given[1]:
+        return float(given[0]), float(given[1])
+    raise ValueError(
+        f"`input_scale` must be two finite numbers (low, high), low below high, got {given!r}."
+    )
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        return math.isfinite(value) and abs(float(value)) < tf.float32.max
+    except OverflowError:
+        return False
+
+
+NO_STOP = np.zeros([0], bool)
+
+
+class Prompt(NamedTuple):
+    """The known first symbols of sequences, and the symbols that end them."""
+
+    symbols: tf.Tensor  # [batch, time, ...]; only the first `known` symbols of each row are used
+    known: tf.Tensor  # int32 [batch], number of known symbols of each row
+    stop: tf.Tensor  # bool [levels], which symbols end a row; `NO_STOP`: none
+
+    @property
+    def stops(self) -> bool:
+        """True if symbols may end a row."""
+        return bool(self.stop.shape[0])
+
+    def after(self, start: int | tf.Tensor, count: int | None = None) -> "Prompt":
+        """Return the prompt of the symbols from `start` on: all of them, or the first `count`."""
+        symbols = self.symbols[:, start:] if count is None else self.symbols[:, start:][:, :count]
+        return self._replace(symbols=symbols, known=tf.maximum(self.known - start, 0))
+
+    def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Return the drawn symbols, replaced by the known symbols where there are any."""
+        count = drawn.shape[1]
+        positions = position + tf.range(count)
+        given = tf.cast(tf.gather(self.symbols, positions, axis=1), drawn.dtype)
+        is_known = positions < self.known[:, tf.newaxis]
+        ones = [1] * (drawn.shape.rank - 2)
+        return tf.where(tf.reshape(is_known, [*is_known.shape, *ones]), given, drawn)
+
+    def ends(self, drawn: tf.Tensor, position: tf.Tensor | int = 0) -> tf.Tensor:
+        """Return which symbols, after the known ones, are such that end a row, bool [batch, n]."""
+        if not self.stops or not drawn.dtype.is_integer or drawn.shape.rank > 2:
+            return tf.zeros(tf.shape(drawn)[:2], tf.bool)
+        positions = position + tf.range(tf.shape(drawn)[1])
+        return tf.gather(self.stop, drawn) & (positions >= self.known[:, tf.newaxis])
+
+    def find_ended(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return which symbols come after the one that ends their row, bool [batch, n]."""
+        is_end = tf.cast(self.ends(symbols), tf.int32)
+        return tf.cumsum(is_end, 1) - is_end > 0
+
+    def fill_ended(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return symbols [batch, n, ...] of which those after a row's end equal the one at it."""
+        if not self.stops:
+            return symbols
+        first = tf.argmax(tf.cast(self.ends(symbols), tf.int32), 1, tf.int32)
+        last = tf.gather(symbols, first, axis=1, batch_dims=1)[:, tf.newaxis]
+        return tf.where(self.find_ended(symbols), last, symbols)
+
+
+def prompt_of(
+    prefix: Sequence[np.ndarray] | None,
+    stop: np.ndarray | None,
+    codec: Codec,
+    num: int,
+    length: int,
+    layout: Layout,
+) -> tuple[Prompt | None, int]:
+    """Return the prompt, None without prefix and stop, and the number known in all rows."""
+    if prefix is None and stop is None:
+        return None, 0
+    if stop is not None and layout.event:
+        raise ValueError(f"`stop` needs one channel per time step, got {layout.channels}.")
+    if stop is not None and codec.levels is None:
+        raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
+    rows = [np.zeros([0, *layout.event])] * num
+    if prefix is not None:
+        rows = [_encode_row(row, codec, layout) for row in prefix]
+    known = np.array([len(row) for row in rows], np.int32)
+    symbols = np.zeros([num, *layout.shape([length])], np.int32 if codec.levels else np.float32)
+    for symbol_row, row in zip(symbols, rows, strict=True):
+        symbol_row[: len(row)] = row
+    end = tf.constant(NO_STOP)
+    if stop is not None:
+        end = mask_of(encode_tokens(stop, codec, "stop"), len(stop), codec.levels or 0)
+    return Prompt(tf.constant(symbols), tf.constant(known), end), int(known.min())
+
+
+def _encode_row(row: np.ndarray, codec: Codec, layout: Layout) -> np.ndarray:
+    if not row.size:
+        return np.zeros([0, *layout.event], np.int32)
+    check_elements(row[np.newaxis], codec, layout, "prefix")
+    return codec.encode(tf.constant(row)).numpy()
+
+
+class Following:
+    """A record of which rows of a stream have ended."""
+
+    def __init__(self, prompt: Prompt | None) -> None:
+        self._prompt, self._position = prompt, 0
+        self._ended = tf.zeros([0 if prompt is None else prompt.known.shape[0]], tf.bool)
+        self._last: tf.Tensor | None = None
+
+    @property
+    def all_ended(self) -> bool:
+        """True if every row has ended."""
+        return self._prompt is not None and bool(tf.reduce_all(self._ended))
+
+    def stop_rows(self, symbols: np.ndarray) -> tf.Tensor:
+        """Record which rows end; return the symbols [num, n], filled up after each row's end."""
+        found = tf.convert_to_tensor(symbols)
+        if self._prompt is None or not self._prompt.stops:
+            return found
+        now = self._prompt.after(self._position)
+        found = now.fill_ended(found)
+        if self._last is not None:
+            found = tf.where(self._ended[:, tf.newaxis], self._last, found)
+        self._ended |= tf.reduce_any(now.ends(found), 1)
+        self._last = found[:, -1:]
+        self._position += symbols.shape[1]
+        return found
+
+
+def decode_chunks(
+    parts: Iterator[np.ndarray], prompt: Prompt | None, codec: Codec
+) -> Iterator[np.ndarray]:
+    """Decode chunks of symbols and yield their elements until all rows have ended."""
+    following = Following(prompt)
+    for symbols in parts:
+        yield codec.decode(following.stop_rows(symbols)).numpy()
+        if following.all_ended:
+            return
+
 
 State = dict[str, Any]
 
@@ -383,3 +689,28 @@ def raster_positions(symbols: tf.Tensor) -> tf.Tensor:
     """Return row-major positions, int32 [1, height, width, 1], of [batch, height, width, ...]."""
     height, width = tf.shape(symbols)[1], tf.shape(symbols)[2]
     return tf.reshape(tf.range(height * width), [1, height, width, 1])
+
+
+def symbols_of(
+    network: Any,
+    distribution: Distribution,
+    codec: Codec,
+    order: str,
+    conditions: Specs,
+    inputs: tf.TensorSpec | None,
+    start: float | None,
+    input_scale: Sequence[float] | None,
+) -> TimeOrder | RasterOrder:
+    """Return a network as a `SymbolNetwork` after checking that it is causal."""
+    is_time = order == "time"
+    frames = [name for name, each in conditions.items() if isinstance(each, Frames)]
+    if frames and not is_time:
+        raise ValueError(f"`conditions` must have no Frames in raster order, got {frames[0]}.")
+    pixels = pixel_channels(distribution)
+    spec = input_spec(network, inputs) if is_time else image_spec(network, pixels, inputs)
+    reading = reading_of(codec, spec.dtype, order, start, input_scale)
+    kind: Any = TimeOrder if is_time else RasterOrder
+    symbols: TimeOrder | RasterOrder = kind(network, distribution, reading, spec, conditions)
+    check_parameters(symbols, distribution, symbols.layout)
+    symbols.check()
+    return symbols

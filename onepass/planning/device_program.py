@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from onepass.planning.process_use import needed_bytes, paired_seconds, time_rounds
+from onepass.planning.measurement import needed_bytes, paired_seconds, time_rounds
 from onepass.replicator.portable import run
 from onepass.replicator.portable.layouts.devices import Devices
 from onepass.replicator.portable.layouts.layout import MODEL, ROWS, Layout, Step

@@ -1,9 +1,82 @@
-"""Compiled functions: a model's cache of them, and a step that is compiled once."""
+"""Compiled functions of a model, and the few sizes to which rows are padded for them.
+
+Rows are independent, so drawing additional rows does not change the others.
+"""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
+
+from onepass.likelihoods.truncated import Choice
+from onepass.networks.conditions import Condition, over_time
+from onepass.networks.symbols import Prompt
+from onepass.step.derive import bucket
+
+DOUBLED = 16  # buckets of rows are powers of two up to this number, multiples of it beyond
+
+
+def row_bucket(rows: int) -> int:
+    """Return the number of rows to compute for a batch of `rows` rows."""
+    return 1 << (rows - 1).bit_length() if rows <= DOUBLED else -(-rows // DOUBLED) * DOUBLED
+
+
+def time_bucket(count: int) -> int:
+    """Return the number of time steps for which to compile a sampler that stops after `count`.
+
+    In a loop of unknown length, an accelerator synchronises with its host before every step, so the
+    exact count is compiled there.
+    """
+    return count if tf.config.list_logical_devices("GPU") else bucket(count)
+
+
+class Call(NamedTuple):
+    """The arguments of a sampler that have a batch axis."""
+
+    noise: tf.Tensor
+    condition: Condition
+    temperature: Any
+    prompt: Prompt | None
+
+    def of_rows(self, rows: int) -> "Call":
+        """Return the arguments for `rows` rows; additional rows repeat the last one."""
+        heat = self.temperature
+        if isinstance(heat, Choice):
+            heat = heat._replace(temperature=_heat_of_rows(heat.temperature, rows))
+        else:
+            heat = _heat_of_rows(heat, rows)
+        prompt = self.prompt
+        if prompt is not None:
+            symbols, known = (_of_rows(x, rows) for x in (prompt.symbols, prompt.known))
+            prompt = prompt._replace(symbols=symbols, known=known)
+        condition = tf.nest.map_structure(
+            lambda x: None if x is None else _of_rows(x, rows), self.condition
+        )
+        return Call(_of_rows(self.noise, rows), condition, heat, prompt)
+
+    def of_times(self, times: int) -> "Call":
+        """Return the arguments for `times` time steps; additional steps are zero."""
+        prompt = self.prompt
+        if prompt is not None:
+            prompt = prompt._replace(symbols=_of_times(prompt.symbols, times))
+        condition = over_time(lambda x: _of_times(x, times), self.condition)
+        return self._replace(noise=_of_times(self.noise, times), condition=condition, prompt=prompt)
+
+
+def _heat_of_rows(heat: tf.Tensor, rows: int) -> tf.Tensor:
+    return _of_rows(heat, rows) if heat.shape.rank else heat
+
+
+def _of_rows(values: tf.Tensor, rows: int) -> tf.Tensor:
+    more = rows - values.shape[0]
+    return tf.concat([values, tf.repeat(values[-1:], more, axis=0)], 0) if more else values
+
+
+def _of_times(values: tf.Tensor, times: int) -> tf.Tensor:
+    more = times - values.shape[1]
+    pads = [[0, 0], [0, more], *[[0, 0]] * (values.shape.rank - 2)]
+    return tf.pad(values, pads) if more else values
+
 
 Made = TypeVar("Made")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.networks.condition_specs import Frames, describe_spec, is_at_rate
+from onepass.networks.conditions import Frames, describe_spec, is_at_rate
 from onepass.samplers import Draft, SteppedDraft
 
 

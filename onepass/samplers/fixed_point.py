@@ -1,4 +1,20 @@
-"""The fixed-point sampler: passes over the whole sequence until all symbols are final.
+"""Fixed-point samplers: passes over the sequence or over windows until all symbols are final.
+
+The stopping rule is exact. A frontier separates pixels that are known to be final from the others.
+A pass draws the pixel at the frontier from final pixels only, so it becomes final; so does every
+pixel up to and including the first that the pass changes. An image is finished when its frontier
+has passed its last pixel; the next image then takes its slot, its row in the batch of a pass.
+
+A window contains rows from the frontier down, and the rows above them that the network's receptive
+field covers. Pixels beyond the frontier are guesses, which affect only the number of passes.
+
+Given its noise, a sequence is a fixed point: symbol t is f_t(symbols before t), and one pass of the
+network computes f for a whole window of guesses. Repeated passes converge to the symbols of the
+other samplers, in at most as many passes as there are symbols: Song et al. 2021 (arXiv 2002.03629),
+Wiggers and Hoogeboom 2020 (2002.09928).
+
+The stopping rule is exact. After every pass, the symbols up to and including the first that it
+changed are final; the next window starts after them, separately in each row of a batch.
 
 With the noise fixed, every symbol is a function of the symbols before it. From any start, repeated
 passes converge to the unique sequence that satisfies all these functions, in at most as many passes
@@ -9,15 +25,336 @@ A symbol is final once all symbols before it are, and is kept: where a network r
 with other symbols after it, as in a Fourier transform, a pass could change it for ever.
 """
 
+from typing import Any, NamedTuple, Protocol
+
 import tensorflow as tf
 
-from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.distribution import Distribution, pixel_channels
 from onepass.likelihoods.truncated import recalling
-from onepass.networks.prompts import Prompt
-from onepass.networks.symbols import SymbolNetwork
-from onepass.samplers.passes import Settled, empty_symbols, has_moved, sample_symbols
+from onepass.networks.symbols import Prompt, SymbolNetwork
 from onepass.samplers.registry import method
-from onepass.samplers.windows import by_windows, settings_of
+from onepass.step import UnsupportedNetworkError
+
+# Largest share of drawn elements that may differ: rounding moves some across the border of a level.
+MOVED = 0.25
+# Largest difference of real symbols by rounding, relative to one plus the symbol.
+ROUNDING = 1e-3
+
+
+class Settled(NamedTuple):
+    """Symbols that were drawn by passes."""
+
+    symbols: tf.Tensor
+    passes: tf.Tensor
+    moved: tf.Tensor  # int32 [], number of final symbols that the last pass drew otherwise
+
+    def check_symbols(self) -> tf.Tensor:
+        """Return the symbols; raise UnsupportedNetworkError if some depend on those after them."""
+        moved, count = int(self.moved), int(tf.size(self.symbols))
+        if moved <= MOVED * count:
+            return self.symbols
+        raise UnsupportedNetworkError(
+            f'`method="fixed-point"` does not converge: after {int(self.passes):,} passes,'
+            f" {moved:,} of {count:,} elements still change with those after them, as where"
+            " activations outgrow their precision in a Fourier transform;"
+            ' `method="naive"` draws one element after another.'
+        )
+
+
+def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
+    """Return zeros with the shape and type of the symbols for noise [batch, time, channels].
+
+    In raster order, noise is [batch, height, width, noise channels] for whole pixels, else [batch,
+    height, width, channels, noise channels].
+    """
+    dtype = tf.float32 if distribution.levels is None else tf.int32
+    sizes, channels = tf.unstack(tf.shape(noise)), pixel_channels(distribution)
+    known = [sizes[axis] if size is None else size for axis, size in enumerate(noise.shape)]
+    return tf.zeros([*known[:-1], *([] if channels is None else [channels])], dtype)
+
+
+def sample_symbols(
+    parameters: tf.Tensor,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    temperature: float | tf.Tensor,
+    like: tf.Tensor,
+) -> tf.Tensor:
+    """Draw symbols with the shape and type of `like`."""
+    drawn = distribution.sample(parameters, noise, temperature)
+    return tf.cast(tf.ensure_shape(drawn, like.shape), like.dtype)
+
+
+def has_moved(symbols: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
+    """Return which symbols, of two tensors of one type, differ by more than rounding, as bool."""
+    if symbols.dtype.is_integer:
+        return symbols != drawn
+    return tf.abs(symbols - drawn) > ROUNDING * (1.0 + tf.abs(symbols))
+
+
+ACTIVE = 6  # rows of a window that are drawn; more would seldom become final
+FEW = 8  # passes over whole images before passes over windows
+WORTH = 1.5  # smallest ratio of image height to window height
+
+
+class FixedPoint(NamedTuple):
+    """Images, and the number of passes that they took."""
+
+    levels: tf.Tensor
+    passes: tf.Tensor  # int32 [batch], number of passes that each image took part in
+    batch_passes: tf.Tensor  # int32 [], number of network passes, each over all slots
+
+
+class Sampling(NamedTuple):
+    """The arguments and settings that every pass reads."""
+
+    # A network of images. `rows_above` is the number of rows above a pixel that it reads; None:
+    # all. With a condition, it has `rows_of(condition, at)`, which selects rows by (image, row),
+    # int32 [images, rows, 2]. It may have a method `forecast(parameters, symbols, newer,
+    # condition)`, which predicts the parameters given newer symbols, for a better next guess.
+    network: Any
+    # The distribution of a symbol. If it has `twins`, the batch contains that many versions of each
+    # image, which take every step together.
+    distribution: Distribution
+    noise: tf.Tensor
+    condition: Any
+    temperature: Any
+    rows: int  # number of image rows that a pass computes
+    slots: int | None = None  # number of images that a pass computes; None: all
+
+    @property
+    def twins(self) -> int:
+        """Number of rows of the batch that belong to one image."""
+        return getattr(self.distribution, "twins", 1)
+
+    def condition_at(self, at: tf.Tensor) -> Any:
+        """Return the condition for rows given by (image, row), int32 [images, rows, 2]."""
+        if self.condition is None or (self.slots is None and self.rows == self.noise.shape[1]):
+            return self.condition
+        return self.network.rows_of(self.condition, at)
+
+
+class Progress(NamedTuple):
+    """The progress of a sampling run."""
+
+    levels: tf.Tensor
+    frontier: tf.Tensor  # int32 [images], the first pixel that is not known to be final
+    slots: tf.Tensor  # int32 [slots], index of the image in each slot
+    begun: tf.Tensor  # int32 [], the number of images that have had a slot
+    passes: tf.Tensor
+    batch_passes: tf.Tensor  # int32 [], number of passes so far, each over all slots
+
+
+def by_windows(
+    network: SymbolNetwork,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    condition: Any = None,
+    temperature: Any = 1.0,
+    prompt: Any = None,
+    *,
+    guess: tf.Tensor | None = None,
+    active_rows: int | None = None,
+    slots: int | None = None,
+    few: int = 0,
+) -> FixedPoint:
+    """Draw the same images as `naive`, by passes over windows of rows.
+
+    Args:
+      guess: symbols to start from; None: the middle level.
+      active_rows: number of rows from the frontier that a pass draws; None: all.
+      slots: number of images per pass; finished ones make way for the next. None: all.
+      few: number of passes over whole images before passes over windows.
+    """
+    for name, count in (("active_rows", active_rows), ("slots", slots)):
+        if count is not None and count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    if guess is None:
+        guess = empty_symbols(distribution, noise) + (distribution.levels or 0) // 2
+    (height, width), above = noise.shape[1:3], getattr(network, "rows_above", None)
+    condition = (
+        network.prepare_condition(condition, noise)
+        if hasattr(network, "prepare_condition")
+        else condition
+    )
+    rows = height if above is None or active_rows is None else min(height, above + active_rows)
+    given = Sampling(network, distribution, noise, condition, temperature, rows, slots)
+    images = tf.shape(noise)[0] // given.twins
+    none, pixels, places = tf.zeros([images], tf.int32), height * width, tf.range(images)
+    places = places if slots is None else tf.range(tf.minimum(slots, images))
+    known = none if prompt is None else prompt.known[:images]
+    first = guess if prompt is None else prompt.over(guess, 0)
+    progress = Progress(first, none + known, places, tf.size(places), none, tf.constant(0))
+
+    def repeat_passes(progress: Progress, given: Sampling, most: Any) -> Progress:
+        return tf.while_loop(
+            lambda progress: tf.reduce_any(progress.frontier < pixels),
+            lambda progress: (_refill_slots(_advance_rows(given, progress), pixels),),
+            (progress,),
+            maximum_iterations=most,
+        )[0]
+
+    if few and rows < height:
+        progress = repeat_passes(progress, given._replace(rows=height), few)
+    progress = repeat_passes(progress, given, images * pixels)
+    passes = tf.tile(progress.passes, [given.twins])
+    return FixedPoint(progress.levels, passes, progress.batch_passes)
+
+
+def settings_of(network: SymbolNetwork, height: int | None) -> dict[str, Any]:
+    """Return arguments of `by_windows` for a given height; {} if windows are not worthwhile."""
+    above = getattr(network, "rows_above", None)
+    if above is None or height is None or height < WORTH * (above + ACTIVE):
+        return {}
+    return {"active_rows": getattr(network, "active_rows", ACTIVE), "few": FEW}
+
+
+def _advance_rows(given: Sampling, progress: Progress) -> Progress:
+    (height, width), rows, twins = progress.levels.shape[1:3], given.rows, given.twins
+    above = getattr(given.network, "rows_above", None) or 0
+    before = tf.gather(progress.frontier, progress.slots)
+    # Rows above the frontier, as far as the network reads, are inputs for the rows to draw.
+    top = tf.clip_by_value(before // width - above, 0, height - rows)
+    own = top[:, tf.newaxis] + tf.range(rows)
+    number = own[..., tf.newaxis] * width + tf.range(width)  # [slots, rows, width], raster order
+    images = tf.size(progress.frontier)
+    image = tf.concat([progress.slots + part * images for part in range(twins)], 0)
+    place = tf.tile(own, [twins, 1])
+    at = tf.stack([tf.broadcast_to(image[:, tf.newaxis], tf.shape(place)), place], -1)
+    levels, noise = (tf.gather_nd(x, at) for x in (progress.levels, given.noise))
+    condition = given.condition_at(at)
+    parameters = given.network.parameters(levels, condition)
+    # Final pixels are kept, because a window's top rows lack the rows above that they depend on.
+    is_open = tf.tile(number >= before[:, tf.newaxis, tf.newaxis], [twins, 1, 1])[..., tf.newaxis]
+    fresh = tf.where(
+        is_open,
+        sample_symbols(parameters, given.distribution, noise, given.temperature, levels),
+        levels,
+    )
+    changed = tf.reduce_any(fresh != levels, 3)[: tf.size(progress.slots)]
+    end = ((top + rows) * width)[:, tf.newaxis, tf.newaxis]
+    # A pixel whose predecessors are final has now been drawn from its true distribution and is
+    # final, too; the first pixel that changed is the last such pixel.
+    final = tf.reduce_min(tf.where(changed, number + 1, end), [1, 2])
+    # Any guess is valid for the next pass; a better one saves passes.
+    forecast = getattr(given.network, "forecast", None)
+    if forecast is not None:
+        expected = forecast(parameters, levels, fresh, condition)
+        is_open = tf.tile(number >= final[:, tf.newaxis, tf.newaxis], [twins, 1, 1])
+        fresh = tf.where(
+            is_open[..., tf.newaxis],
+            sample_symbols(expected, given.distribution, noise, given.temperature, levels),
+            fresh,
+        )
+    where, was_open = progress.slots[:, tf.newaxis], before < height * width
+    return progress._replace(
+        levels=tf.tensor_scatter_nd_update(progress.levels, at, fresh),
+        frontier=tf.tensor_scatter_nd_update(progress.frontier, where, final),
+        passes=tf.tensor_scatter_nd_add(progress.passes, where, tf.cast(was_open, tf.int32)),
+        batch_passes=progress.batch_passes + 1,
+    )
+
+
+def _refill_slots(progress: Progress, pixels: int) -> Progress:
+    """Return the progress with waiting images, if there are any, in the slots of finished ones."""
+    done = tf.gather(progress.frontier, progress.slots) >= pixels
+    next_ = progress.begun + tf.cumsum(tf.cast(done, tf.int32)) - 1
+    enters = done & (next_ < tf.size(progress.frontier))
+    return progress._replace(
+        slots=tf.where(enters, next_, progress.slots),
+        begun=progress.begun + tf.reduce_sum(tf.cast(enters, tf.int32)),
+    )
+
+
+WINDOW = 64
+
+
+class WindowPasses(Protocol):
+    """Passes of a network over a block, given a state that represents what came before it."""
+
+    network: Any
+    bunch: int  # number of symbols that the network generates together; 1 for most networks
+
+    def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> Any:
+        """Return the state before the first of `length` symbols."""
+
+    def __call__(self, state: Any, symbols: tf.Tensor, condition: Any, /) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of symbols int32 [batch, n], and a record of them for `after`."""
+
+    def after(self, read: Any, symbols: tf.Tensor, count: tf.Tensor | None = None, /) -> Any:
+        """Return the state after a block, or after its first `count` [batch] symbols.
+
+        Args:
+          read: the record that the pass over the block returned.
+          count: number of the block's first symbols, int32 [batch]; None: all.
+        """
+
+
+class Settling(NamedTuple):
+    """The values that one pass hands to the next."""
+
+    first: tf.Tensor  # position at which each row's window begins, int32 [batch]
+    settled: tf.Tensor  # number of the window's first symbols that are final, int32 [batch]
+    guess: tf.Tensor
+    symbols: tf.Tensor  # the symbols of the whole sequence, int32 [batch, time + window]
+    state: Any
+    count: tf.Tensor
+
+
+def window_of(values: tf.Tensor, first: tf.Tensor, length: int) -> tf.Tensor:
+    """Return `length` entries of each row of [batch, time, ...], starting at `first` [batch]."""
+    return tf.gather(values, first[:, tf.newaxis] + tf.range(length), batch_dims=1)
+
+
+def by_time_windows(
+    passes: WindowPasses,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    condition: tf.Tensor | None,
+    temperature: tf.Tensor,
+    state: Any,
+    window: int = WINDOW,
+) -> tuple[tf.Tensor, tf.Tensor, Any]:
+    """Draw symbols int32 [batch, time], whole bunches; return them, the passes and a state."""
+    (batch, time), bunch = noise.shape[:2], passes.bunch
+    window = -(-window // bunch) * bunch
+    # A window may extend beyond the end; symbols drawn there never become final.
+    beyond = [[0, 0], [0, window], [0, 0]]
+    noise = tf.pad(noise, beyond)
+    condition = None if condition is None else tf.pad(condition, beyond)
+    place = tf.range(window)
+    row = tf.range(batch)[:, tf.newaxis] + tf.zeros([1, window], tf.int32)
+
+    def one_pass(now: Settling) -> tuple[Settling]:
+        here = None if condition is None else window_of(condition, now.first, window)
+        parameters, read = passes(now.state, now.guess, here)
+        noises = window_of(noise, now.first, window)
+        fresh = distribution.sample(parameters, noises, temperature)
+        fresh = tf.where(place < now.settled[:, tf.newaxis], now.guess, fresh)
+        final = tf.reduce_min(tf.where(fresh != now.guess, place + 1, window), 1)
+        final = tf.minimum(final, time - now.first)
+        whole = final // bunch * bunch
+        at = tf.stack([row, now.first[:, tf.newaxis] + place], -1)
+        # The last symbol is the first guess for the symbols that the window moves on to.
+        longer = tf.concat([fresh, tf.repeat(fresh[:, -1:], window, 1)], 1)
+        after = Settling(
+            now.first + whole,
+            final - whole,
+            window_of(longer, whole, window),
+            tf.tensor_scatter_nd_update(now.symbols, at, fresh),
+            passes.after(read, fresh, whole),
+            now.count + 1,
+        )
+        return (after,)
+
+    none = tf.zeros([batch], tf.int32)
+    middle = tf.fill([batch, window], (distribution.levels or 0) // 2)
+    symbols = tf.zeros([batch, time + window], tf.int32)
+    begun = Settling(none, none, middle, symbols, state, tf.constant(0))
+    (last,) = tf.while_loop(
+        lambda now: tf.reduce_any(now.first < time), one_pass, (begun,), maximum_iterations=time
+    )
+    return last.symbols[:, :time], last.count, last.state
 
 
 @method("fixed-point")

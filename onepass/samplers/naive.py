@@ -4,10 +4,9 @@ import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
 from onepass.likelihoods.truncated import counts_after, first_counts, with_counts
-from onepass.networks.named_conditions import over_time
-from onepass.networks.prompts import Prompt
-from onepass.networks.symbols import SymbolNetwork
-from onepass.samplers.passes import empty_symbols
+from onepass.networks.conditions import over_time
+from onepass.networks.symbols import Prompt, SymbolNetwork
+from onepass.samplers.fixed_point import empty_symbols
 from onepass.samplers.registry import method
 
 

@@ -13,17 +13,17 @@ import tensorflow as tf
 from onepass.likelihoods.distribution import Distribution
 from onepass.machine.machine import StepMachine
 from onepass.machine.values import Unlowerable
-from onepass.networks.condition_specs import zeros_for
 from onepass.networks.condition_values import condition_of
-from onepass.networks.layout import layout_of
-from onepass.networks.named_conditions import (
+from onepass.networks.conditions import (
     between,
     first_state,
     fixed_of,
     of_time,
     rows,
     timed_of,
+    zeros_for,
 )
+from onepass.networks.elements import layout_of
 from onepass.networks.symbols import SteppedSymbols
 from onepass.step import UnsupportedNetworkError
 from onepass.step.derive import Incremental

@@ -8,15 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.truncated import Choice, counts_after, drawing
-from onepass.networks.named_conditions import between, first_state, rows
-from onepass.networks.prompts import Prompt
+from onepass.networks.conditions import between, first_state, rows
+from onepass.networks.symbols import Prompt
 from onepass.samplers import SAMPLERS, cached_chunk, find_specialised, speculative
-from onepass.samplers.buckets import Call, row_bucket, time_bucket
-from onepass.samplers.cached import with_memory
-from onepass.samplers.chunks import chunk_length, in_chunks, pad_chunk
-from onepass.samplers.compiled import Compiled
+from onepass.samplers.cached import chunk_length, in_chunks, pad_chunk, with_memory
+from onepass.samplers.compiled import Call, Compiled, row_bucket, time_bucket
 from onepass.samplers.drafts import check_speculative
-from onepass.samplers.passes import Settled
+from onepass.samplers.fixed_point import Settled
 
 # The largest number of prompt symbols read in one pass. Passes have power-of-two lengths, so that a
 # few compiled passes serve prompts of any length.

@@ -20,8 +20,7 @@ from onepass.speech.frame_density import (
     initial_density,
     statistics,
 )
-from onepass.speech.inputs import positions
-from onepass.speech.network import VoiceConfig
+from onepass.speech.network import VoiceConfig, positions
 from onepass.speech.training import Scale, train_network, trained_weights, with_silence
 from onepass.speech.voice import Voice
 

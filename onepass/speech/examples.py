@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from onepass.foundation.cores import in_threads
 from onepass.foundation.errors import UserError
-from onepass.foundation.threads import in_threads
 from onepass.speech.alignment import STATES, align, cepstra, chain, durations, initial_path
 from onepass.speech.alignment import typical_lengths as typical
 from onepass.speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.speech.inputs import POSITION_CHANNELS
-from onepass.speech.network import Backend, NumpyBackend, VoiceConfig, Weights
+from onepass.speech.network import POSITION_CHANNELS, Backend, NumpyBackend, VoiceConfig, Weights
 
 DISTANCES = (1, 3)  # in frames, from t to the context's frames before and after it
 LOG_SCALES = (-4.0, 2.0)

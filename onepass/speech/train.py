@@ -11,8 +11,7 @@ import numpy as np
 import tyro
 
 from distill.model import load as load_model
-from onepass.foundation.atomic_files import write_npz, write_text
-from onepass.foundation.atomic_folders import replacing_folder
+from onepass.foundation.atomic_files import replacing_folder, write_npz, write_text
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import training_seconds
 from onepass.foundation.provenance import machine_name

@@ -21,8 +21,7 @@ from onepass.replicator.training.state import LossFn
 from onepass.replicator.training.training_run import BatchesFrom, TrainingRun
 from onepass.speech.acoustic import AcousticLoss, AcousticLossConfig, AcousticModel
 from onepass.speech.examples import Example
-from onepass.speech.inputs import contexts, numbers, phoneme_of_frame, positions
-from onepass.speech.network import VoiceConfig
+from onepass.speech.network import VoiceConfig, contexts, numbers, phoneme_of_frame, positions
 from onepass.speech.phonemes import PAUSES, START, Phoneme
 from onepass.speech.voice import KIND, harmonics_of
 from wavenet.features import MelConvention, mel_filters, mel_spectrogram

@@ -15,8 +15,14 @@ from onepass.foundation.atomic_files import read_npz
 from onepass.foundation.errors import UserError
 from onepass.speech import network
 from onepass.speech.frame_density import STATISTICS, draw_differences, initial_density, no_pause
-from onepass.speech.inputs import contexts, numbers, phoneme_of_frame, positions
-from onepass.speech.network import NumpyBackend, VoiceConfig
+from onepass.speech.network import (
+    NumpyBackend,
+    VoiceConfig,
+    contexts,
+    numbers,
+    phoneme_of_frame,
+    positions,
+)
 from onepass.speech.phonemes import (
     COMMA,
     QUESTION,
@@ -25,9 +31,10 @@ from onepass.speech.phonemes import (
     Phoneme,
     TextError,
     TooLongError,
+    as_statements,
     phonemes,
+    question_rise,
 )
-from onepass.speech.questions import as_statements, question_rise
 
 SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 KIND = "speech-acoustic"

@@ -5,21 +5,12 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 # The modules register their rules when they are imported.
-from onepass.step import (  # noqa: F401
-    convolution,
-    indexing,
-    loops,
-    rowwise,
-    running,
-    shifts,
-)
-from onepass.step.groups import Groups, Turned
-from onepass.step.layer_names import layer_of
-from onepass.step.pairs import concerns, pairs
-from onepass.step.replay import operations_for
+from onepass.step import indexing, loops, time_rules
+from onepass.step.attention import concerns, pairs
+from onepass.step.replay import operations_for, same, static_value
 from onepass.step.rules import RULES
-from onepass.step.sizes import same, static_value
 from onepass.step.streams import (
+    Groups,
     Kind,
     Node,
     NotCausalError,
@@ -28,9 +19,10 @@ from onepass.step.streams import (
     Stream,
     Table,
     TableRead,
+    Turned,
     UnsupportedNetworkError,
 )
-from onepass.step.tracing import SHAPES, dependent, draws, first_difference
+from onepass.step.tracing import SHAPES, dependent, draws, first_difference, layer_of
 
 
 class Analysis:
@@ -147,10 +139,10 @@ class Analysis:
         if op not in self._dynamic and op.type not in loops.LOOPS and not is_list:
             return self._static(node) if grows else self._constant(node)
         if op.type == "BatchToSpaceND" and any(node.kinds):
-            short, long = (convolution.Dilated.ending_at(x) for x in (op, node.longer))
+            short, long = (time_rules.Dilated.ending_at(x) for x in (op, node.longer))
             if short is None or long is None:
                 raise node.unsupported_error("it does not end a dilated convolution")
-            return convolution.dilated_convolution(node, short, long)
+            return time_rules.dilated_convolution(node, short, long)
         if op.type in indexing.INDEXED and (whole := indexing.Indexed.ending_at(op)):
             return indexing.index_part(node, whole)
         if concerns(node):
@@ -159,7 +151,7 @@ class Analysis:
         for index, kind in tables.items():
             node.kinds[index] = kind.as_stream()
         if not node.streams() and op.type not in loops.LOOPS:
-            return rowwise.still(node) if grows else self._constant(node)
+            return time_rules.still(node) if grows else self._constant(node)
         part = _apply_rule(node)
         for index, kind in tables.items():
             delays = part.delays.get(index, (0,))
@@ -173,7 +165,7 @@ class Analysis:
         if not any(isinstance(kind, Table) for kind in node.kinds):
             try:
                 if not node.streams() or node.type in SHAPES:
-                    return rowwise.still(node)
+                    return time_rules.still(node)
                 if node.type in RULES:
                     return _apply_rule(node)
             except UnsupportedNetworkError:
@@ -186,7 +178,7 @@ class Analysis:
         """Return how a step runs an operation whose output depends on neither length nor input."""
         outputs = node.op.outputs
         if not any(node.kinds) and node.type != "Const":
-            return Part([None] * len(outputs), rowwise.replay_operation(node))
+            return Part([None] * len(outputs), time_rules.replay_operation(node))
         short, long = ([static_value(x) for x in op.outputs] for op in (node.op, node.longer))
         if all(same(*both) for both in zip(short, long, strict=True)):
             known = list(zip(short, outputs, strict=True))
@@ -194,8 +186,8 @@ class Analysis:
                 [None] * len(known),
                 lambda inputs, call: [tf.constant(x, y.dtype) for x, y in known],
             )
-        if node.type in rowwise.LIKE:
-            return Part([None], lambda inputs, call: [rowwise.fill_like_input(node)])
+        if node.type in time_rules.LIKE:
+            return Part([None], lambda inputs, call: [time_rules.fill_like_input(node)])
         refused = [kind for kind in node.kinds if isinstance(kind, Refused)]
         refused += [Refused(f"{node.layer} depends on the length of its input")]
         return Part([refused[0]] * len(outputs), None)
@@ -229,10 +221,10 @@ class Analysis:
         self.lag = offset
 
 
-def _whole(op: tf.Operation) -> convolution.Dilated | indexing.Indexed | None:
+def _whole(op: tf.Operation) -> time_rules.Dilated | indexing.Indexed | None:
     """Return several operations that count as the one that ends them; None if it is alone."""
     if op.type == "BatchToSpaceND":
-        return convolution.Dilated.ending_at(op)
+        return time_rules.Dilated.ending_at(op)
     return indexing.Indexed.ending_at(op) if op.type in indexing.INDEXED else None
 
 

@@ -7,18 +7,16 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.networks.any_length import any_length
-from onepass.networks.condition_specs import FIXED_ENTRIES
+from onepass.networks.conditions import FIXED_ENTRIES
 from onepass.networks.network import brings_step, condition_specs, input_spec
 from onepass.networks.trainable import attribute_of
-from onepass.step.confirmation import observed_fault
 from onepass.step.hoisting import Hoisted, hoist_frames
 from onepass.step.horizon import POSITION, State, batch_of, horizon_of
-from onepass.step.layer_names import layer_names
 from onepass.step.program import LENGTHS, StepProgram
 from onepass.step.replay import captures_by_name, run_graph
 from onepass.step.streams import NotCausalError, UnsupportedNetworkError
-from onepass.step.tracing import Traces, is_temporal, spec_of_length
-from onepass.step.verification import verify
+from onepass.step.tracing import Traces, is_temporal, layer_names, spec_of_length
+from onepass.step.verification import observed_fault, verify
 
 LENGTH = 1024  # default length of a state
 

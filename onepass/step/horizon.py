@@ -7,8 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.step.analysis import Analysis
-from onepass.step.lookups import entries
-from onepass.step.replay import captures_by_name, operations_for, run_graph
+from onepass.step.replay import captures_by_name, entries, operations_for, run_graph
 from onepass.step.streams import Keys, Mask, Part, TableRead, UnsupportedNetworkError
 from onepass.step.tracing import match_operations
 

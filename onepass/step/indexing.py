@@ -10,11 +10,10 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from onepass.step.replay import run_op
-from onepass.step.rowwise import align_streams, alignment, rowwise
+from onepass.step.replay import run_op, static_value
 from onepass.step.rules import rule
-from onepass.step.sizes import static_value
 from onepass.step.streams import Call, Kind, Node, Part, Stream, Table, moving_axes
+from onepass.step.time_rules import align_streams, alignment, rowwise
 
 UPDATES = tuple(f"TensorScatter{name}" for name in ("Update", "Add", "Sub", "Max", "Min"))
 # The operations, each with the number of the input that holds the indices.

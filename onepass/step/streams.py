@@ -1,4 +1,4 @@
-"""The role of time in a tensor: time axis, alignment with the input, valid rows."""
+"""The role of time in a tensor: time axis, alignment, valid rows; and pairs of time steps."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.step.sizes import static_value
+from onepass.step.replay import static_value
 
 # `Stream.end` of a tensor whose rows are known for all later time steps.
 ENDLESS = 1 << 40
@@ -333,3 +333,51 @@ def moving_axes(short: tf.Tensor, long: tf.Tensor) -> list[int]:
         return []
     sizes = zip(short.shape.as_list(), long.shape.as_list(), strict=True)
     return [axis for axis, (one, other) in enumerate(sizes) if one != other]
+
+
+class Turned(Exception):  # noqa: N818, not an error: the analysis starts again
+    """A signal that the second of two growing axes is the query axis, not the first."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(group)
+        self.group = group
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """A tensor of pairs, such as attention weights, or a table that `layer` applies to values."""
+
+    tensor: str
+    query: int
+    key: int
+    layer: str
+
+
+class Groups:
+    """The groups of tensors of pairs in a graph, and what is known about them.
+
+    In `turned` groups, the second growing axis is the query axis. `softmaxes` has the group and the
+    masks of the scores of every softmax; no window suffices for groups in `unbounded`.
+    """
+
+    def __init__(self, turned: frozenset[str]) -> None:
+        self.turned = turned
+        self.softmaxes: list[tuple[str, tuple[Mask, ...]]] = []
+        self.unbounded: set[str] = set()
+        self.weights: list[Weights] = []
+        self._parents: dict[str, str] = {}
+
+    def axes(self, group: str, first: int, second: int) -> tuple[int, int]:
+        """Return a new group's query axis and key axis, given its two growing axes in order."""
+        self._parents.setdefault(group, group)
+        return (second, first) if group in self.turned else (first, second)
+
+    def root(self, group: str) -> str:
+        """Return the name that represents all groups merged with this one."""
+        while self._parents[group] != group:
+            group = self._parents[group]
+        return group
+
+    def join(self, first: str, second: str) -> None:
+        """Merge two groups whose pairs have the same keys."""
+        self._parents[self.root(second)] = self.root(first)

@@ -1,14 +1,368 @@
-"""Compare a derived step with the network before it is used."""
+"""Verify the law of a causal network, and that a derived step computes what the network does.
 
-from typing import Any
+A head of zeros, a gate of zero or an untrained mask hides what a network reads; random weights
+reveal it.
+
+A graph shows which rows an operation reads, not whether their values matter: a kernel may be
+masked, a gate closed. An operation without a rule shows nothing at all.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from onepass.networks.conditions import is_at_rate, shape_at
+from onepass.networks.trainable import Weights, weights_among, without_copies
 from onepass.step.horizon import horizon_of
-from onepass.step.program import LONG, StepProgram
+from onepass.step.program import LENGTHS, LONG, StepProgram
+from onepass.step.replay import entries, operations_for
 from onepass.step.streams import NotCausalError, UnsupportedNetworkError
-from onepass.step.tracing import is_temporal, random_arguments, spec_of_length
+from onepass.step.tracing import (
+    Traces,
+    dependent,
+    is_temporal,
+    random_arguments,
+    spec_of_length,
+    specs_of,
+)
+from onepass.step.wide_floats import DOUBLE, SINGLE, UNCHANGED, Precision, WideCalls
+
+# A matrix with this many times more rows than columns is taken to be an embedding.
+TALL = 4
+# Copies of more weights in float64 would take too much memory.
+MANY_WEIGHTS = 20_000_000
+LARGE = 1 << 16  # numbers, which are drawn in float32 if that is their type
+DEFAULT_SYMBOLS = 256
+
+
+def with_random_weights(
+    call: Callable[..., tf.Tensor], seed: int, *example: tf.Tensor
+) -> WideCalls:
+    """Return a network with random weights; frozen variables, such as masks, keep their values.
+
+    Assignments within a call, such as of a masked kernel to itself, change the random weights.
+    """
+    call = call if isinstance(call, Traces) else Traces(call)
+    generator, weights = np.random.default_rng(seed), weights_of(call, specs_of(example))
+    drawn = {
+        id(variable.handle): _values(generator, variable)
+        for variable in weights.trained
+        if variable.dtype.is_floating
+    }
+    return WideCalls(call, drawn, precisions_for([*weights.trained, *weights.frozen]))
+
+
+def precisions_for(variables: Sequence[tf.Variable]) -> tuple[Precision, ...]:
+    """Return the types in which to compute a network that reads given variables."""
+    is_large = parameter_count(variables) > MANY_WEIGHTS
+    return (SINGLE, UNCHANGED) if is_large else (DOUBLE, SINGLE, UNCHANGED)
+
+
+def weights_of(call: Traces, specs: Sequence[tf.TensorSpec]) -> Weights:
+    """Return the variables that a network reads for arguments of given shapes."""
+    return weights_among(call, without_copies(call.variables(specs)))
+
+
+def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
+    shape = variable.shape.as_list()
+    if len(shape) < 2:
+        values = generator.uniform(0.5, 1.5, shape)
+    else:
+        fan_in = int(np.prod(shape[:-1]))
+        rows = shape[-1] if len(shape) == 2 and shape[0] > TALL * shape[1] else fan_in
+        single = variable.dtype.size <= tf.float32.size and np.prod(shape) > LARGE
+        values = generator.standard_normal(shape, np.float32 if single else np.float64)
+        values /= np.sqrt(max(rows, 1))
+    made = tf.constant(values, variable.dtype)
+    constraint = getattr(variable, "constraint", None)
+    return made if constraint is None else tf.cast(constraint(made), variable.dtype)
+
+
+def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
+    """Return the number of symbols in the smallest embedding or one-hot encoding of the input."""
+    reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))
+    sizes = []
+    for op in operations_for(graph.outputs):
+        if op.type in ("GatherV2", "ResourceGather") and op.inputs[1].op in reads:
+            sizes.append(entries(op))
+        elif op.type == "OneHot" and op.inputs[0].op in reads:
+            sizes.append(op.outputs[0].shape[-1])
+    known = [size for size in sizes if size]
+    return min(known, default=unknown)
+
+
+def parameter_count(variables: Sequence[tf.Variable]) -> int:
+    """Return the total number of entries of the variables."""
+    return sum(int(np.prod(variable.shape.as_list())) for variable in variables)
+
+
+class RandomInputs:
+    """A source of random arguments for a network, two rows each, of at most `symbols` symbols."""
+
+    def __init__(
+        self,
+        call: Traces,
+        specs: Sequence[tf.TensorSpec],
+        seed: int,
+        symbols: int | None,
+        sizes: Sequence[int],
+    ) -> None:
+        self._specs, self._generator = list(specs), np.random.default_rng(seed)
+        self._symbols = 2  # every network of symbols accepts 0 and 1
+        if specs[0].dtype.is_integer:
+            rows, end = 2 if len(sizes) > 1 else 1, 1 + len(sizes)
+            example = [tf.TensorSpec([rows, *sizes, *specs[0].shape[end:]], specs[0].dtype)]
+            example += [tf.TensorSpec(shape_at(x, rows, sizes), x.dtype) for x in specs[1:]]
+            self._symbols = min(symbols or 1 << 20, symbol_count(call.of(example).graph))
+
+    def __call__(self, length: int) -> list[tf.Tensor]:
+        """Return arguments of `length` steps."""
+        return [
+            self._numbers(spec, shape_at(spec, 2, [length]), 2 if index else self._symbols)
+            for index, spec in enumerate(self._specs)
+        ]
+
+    def images(self, height: int, width: int) -> tf.Tensor:
+        """Return two images."""
+        spec = self._specs[0]
+        return self._numbers(spec, [2, height, width, spec.shape[-1]], self._symbols)
+
+    def _numbers(self, spec: tf.TensorSpec, shape: Sequence[int], symbols: int) -> tf.Tensor:
+        return random_numbers(self._generator, spec, shape, symbols)
+
+
+def random_numbers(
+    generator: np.random.Generator, spec: tf.TensorSpec, shape: Sequence[int], symbols: int
+) -> tf.Tensor:
+    """Return normal floats, or integers below `symbols`, of the type of `spec`."""
+    if spec.dtype.is_integer or spec.dtype.is_bool:
+        return tf.cast(generator.integers(0, symbols, shape), spec.dtype)
+    return tf.constant(generator.normal(size=shape), spec.dtype)
+
+
+AHEAD, LENGTH, ROWS = "looks ahead", "depends on the length", "mixes the rows of the batch"
+# Rounding errors are smaller than this many times the effect of changing all weights by a unit in
+# the last place.
+AMPLIFIED = 1000.0
+# The largest number of times at which changes of the inputs begin.
+MOST_PHASES = 64
+
+
+class Fault(NamedTuple):
+    """Two calls whose outputs must be equal in a causal network, but are not."""
+
+    text: str
+    kind: str = ""  # what a layer does that is at fault, `AHEAD`, `LENGTH` or `ROWS`
+    first: Sequence[tf.Tensor] = ()
+    other: Sequence[tf.Tensor] = ()
+    row: int = 0  # index of the row in the first call that equals row 0 in the second
+    times: int = 0  # the number of first time steps, or pixels, whose outputs must be equal
+
+
+class Argument(NamedTuple):
+    """An argument's properties: has it a time axis, and must outputs not look ahead in it?"""
+
+    is_timed: bool
+    is_causal: bool
+
+
+CAUSAL = Argument(is_timed=True, is_causal=True)
+
+
+class Probe:
+    """Comparison of a network's outputs for two rows of random arguments, and for others."""
+
+    def __init__(
+        self,
+        network: WideCalls,
+        first: Sequence[tf.Tensor],
+        other: Sequence[tf.Tensor],
+        kinds: Sequence[Argument],
+        period: int = 1,
+    ) -> None:
+        self._network, self._period = network, period
+        self._first, self._other, self._kinds = list(first), list(other), list(kinds)
+        self._length = first[0].shape[1]
+        self._whole = self._rows(self._length)
+        self._known: tf.Tensor | None = None
+
+    def fault(self, both: Sequence[int], single: Sequence[int] = ()) -> Fault | None:
+        """Return how outputs for `both` rows, or a `single` one, violate the law, or None.
+
+        Only the full length counts for both if outputs may look ahead in some argument.
+        """
+        found = self._looks_ahead()
+        if found:
+            return found
+        if any(kind.is_timed and not kind.is_causal for kind in self._kinds):
+            both, single = [self._length], []
+        for length in both:
+            outputs = self._network(*self._cut(slice(None), length))
+            if self._has_changed(self._whole, outputs, length):
+                rows = self._rows(length)
+                if length == self._length or self._has_changed(rows, outputs, length):
+                    return self._mixes_rows(rows, outputs, length)
+                return self._of_length(length)
+        for length in single:
+            outputs = self._network(*self._cut(slice(1), length))
+            if self._has_changed(self._whole[:1], outputs, length):
+                return self._of_length(length)
+        return None
+
+    def _mixes_rows(self, rows: tf.Tensor, outputs: tf.Tensor, length: int) -> Fault:
+        text = "the outputs of a row depend on the other rows of the batch"
+        row = 0 if self._has_changed(rows[:1], outputs[:1], length) else 1
+        alone = self._cut(slice(row, row + 1), length)
+        return Fault(text, ROWS, self._cut(slice(None), length), alone, row, length)
+
+    def _of_length(self, length: int) -> Fault:
+        text = "the first outputs change with the length of the input"
+        first, other = (self._cut(slice(1), n) for n in (self._length, length))
+        return Fault(text, LENGTH, first, other, times=length)
+
+    def _rows(self, length: int) -> tf.Tensor:
+        rows = [
+            self._network(*self._cut(slice(row, row + 1), length))
+            for row in range(self._first[0].shape[0])
+        ]
+        return tf.concat(rows, 0)
+
+    def _cut(self, which: slice, length: int) -> list[tf.Tensor]:
+        pairs = zip(self._first, self._kinds, strict=True)
+        return [x[which, :length] if kind.is_timed else x[which] for x, kind in pairs]
+
+    def _looks_ahead(self) -> Fault | None:
+        found, ahead, length = None, 0, self._length
+        times = [1, length // 3, length // 2, length - 1]
+        if self._period > 1:  # a change may begin at any time within a period
+            phases = np.unique(np.linspace(0, self._period - 1, MOST_PHASES).astype(int))
+            begin = max(1, length // 2 - self._period)
+            times += [begin + int(phase) for phase in phases if begin + phase < length]
+        for number, time in enumerate(times):
+            row = slice(number % 2, number % 2 + 1)
+            changed = [
+                tf.concat([x[row, :time], y[row, time:]], 1) if kind == CAUSAL else x[row]
+                for x, y, kind in zip(self._first, self._other, self._kinds, strict=True)
+            ]
+            outputs = self._network(*changed)[:, :time]
+            rows = self._exceeds(self._whole[row, :time], outputs).any((0, 2))
+            if rows.any() and time - int(np.argmax(rows)) > ahead:
+                ahead = time - int(np.argmax(rows))
+                before = [x[row] for x in self._first]
+                text = f"output t depends on input t + {ahead}"
+                found = Fault(text, AHEAD, before, changed, times=time)
+        return found
+
+    def _has_changed(self, whole: tf.Tensor, outputs: tf.Tensor, length: int) -> bool:
+        if outputs.shape[1] != length:
+            return True
+        return bool(self._exceeds(whole[:, :length], outputs).any())
+
+    def _exceeds(self, first: tf.Tensor, second: tf.Tensor) -> np.ndarray:
+        exceeds = exceeding(first, second, self._network.precision)
+        if not exceeds.any():
+            return exceeds
+        rounding = self._rounding()[:, : exceeds.shape[1]]
+        return exceeding(first, second, self._network.precision, rounding)
+
+    def _rounding(self) -> tf.Tensor:
+        """Return the outputs' rounding [1, time, values], which recurrence may amplify."""
+        if self._known is None:
+            shaken, before = self._network.shake_weights(), self._cut(slice(1), self._length)
+            outputs = shaken(*map(shaken.shake, before))
+            change = flat(distances(self._whole[:1], outputs)).numpy()
+            change[~np.isfinite(change)] = 0.0
+            self._known = tf.constant(np.maximum.accumulate(AMPLIFIED * change, 1))
+        return self._known
+
+
+def exceeding(
+    first: tf.Tensor,
+    second: tf.Tensor,
+    precision: Precision,
+    rounding: tf.Tensor | float = 0.0,
+) -> np.ndarray:
+    """Return where outputs differ by more than rounding, bool [rows, time, values].
+
+    `rounding` [1, time, values] is allowed besides.
+    """
+    first, second = flat(first), flat(second)
+    if bool(tf.reduce_all(first == second)):  # most are: equal shapes are rounded alike
+        return np.zeros([*first.shape[:2], 1], bool)
+    size = tf.where(tf.math.is_finite(first), tf.abs(first), 0)
+    channel = tf.reduce_max(size, (0, 1), keepdims=True) if size.shape[1] else size
+    allowed = precision.relative * size + precision.of_channel * channel + rounding
+    return (distances(first, second) > allowed).numpy()
+
+
+def differs(first: tf.Tensor, second: tf.Tensor, precision: Precision) -> bool:
+    """Return whether outputs [rows, time, ...] differ by more than rounding."""
+    return bool(exceeding(first, second, precision).any())
+
+
+def distances(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    """Return how far numbers are apart: 0 between equal infinities or NaNs, never NaN."""
+    equal = (first == second) | (tf.math.is_nan(first) & tf.math.is_nan(second))
+    distance = tf.where(equal, tf.zeros_like(first), tf.abs(first - second))
+    return tf.where(tf.math.is_nan(distance), tf.constant(np.inf, distance.dtype), distance)
+
+
+def flat(outputs: tf.Tensor) -> tf.Tensor:
+    """Return outputs [rows, time, ...] as float [rows, time, values]."""
+    dtype = tf.float64 if outputs.dtype in (tf.float64, tf.int32, tf.int64) else tf.float32
+    rest = int(np.prod(outputs.shape[2:], dtype=np.int64))
+    return tf.reshape(tf.cast(outputs, dtype), [*outputs.shape[:2], rest])
+
+
+def rows_changed(whole: tf.Tensor, changed: tf.Tensor, time: int, precision: Precision) -> int:
+    """Return how many steps before `time`, where inputs change, outputs change first; 0: none."""
+    rows = exceeding(whole[:, :time], changed[:, :time], precision).any((0, 2))
+    return time - int(np.argmax(rows)) if rows.any() else 0
+
+
+FARTHEST = 1 << 14  # largest number of time steps of a call
+BEYOND = 30  # number of time steps of a call beyond a lookahead
+DRAWS = "two calls on the same input differ: the network draws random numbers of its own"
+
+
+def observed_fault(function: Callable, specs: Sequence[tf.TensorSpec], ahead: int = 0) -> str:
+    """Return how a network's outputs violate causality; "" if no violation is found.
+
+    The network is called with its own weights and with random ones, on the first lengths that it
+    takes. Only its first argument must not affect earlier outputs.
+    """
+    traces = function if isinstance(function, Traces) else Traces(function)
+    shorter = (pair[0] for pair in LENGTHS)
+    for length in (min(ahead + BEYOND, FARTHEST), *shorter) if ahead else shorter:
+        try:
+            return _fault(traces, specs, length)
+        except (ValueError, TypeError, LookupError, tf.errors.OpError):
+            continue  # the network takes no such length
+    return ""
+
+
+def _fault(traces: Traces, specs: Sequence[tf.TensorSpec], length: int) -> str:
+    # These import this package.
+    pass
+    pass
+
+    example = [tf.TensorSpec(shape_at(spec, 1, [length]), spec.dtype) for spec in specs]
+    if traces.of(example).graph.outputs[0].shape[1] != length:
+        return ""  # its rows are no time steps
+    draw = RandomInputs(traces, specs, 0, None, [length])
+    first, other = draw(length), draw(length)
+    if differs(traces(*first), traces(*first), SINGLE):
+        return DRAWS
+    kinds = [Argument(is_at_rate(spec), n == 0) for n, spec in enumerate(specs)]
+    weights = weights_of(traces, example)
+    own = WideCalls(traces, precisions=precisions_for([*weights.trained, *weights.frozen]))
+    for network in (own, with_random_weights(traces, 0, *(x[:1] for x in first))):
+        fault = Probe(network, first, other, kinds).fault([length // 2])
+        if fault:
+            return fault.text
+    return ""
 
 
 def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> None:

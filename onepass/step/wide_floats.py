@@ -14,8 +14,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # functions by name have no public interface
 
-from onepass.step.at_once import Prepared, execute_prepared, prepare_operation, schedule
-from onepass.step.replay import captures_by_name, operations_for, run_op
+from onepass.step.replay import (
+    Prepared,
+    captures_by_name,
+    execute_prepared,
+    operations_for,
+    prepare_operation,
+    run_op,
+    schedule,
+)
 from onepass.step.tracing import Traces, specs_of
 
 ERRORS = (ValueError, TypeError, tf.errors.OpError)

@@ -7,12 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.saved_folder import read_spec
-from onepass.foundation.tensorflow_paths import named_for_tensorflow
+from onepass.foundation.model_spec import read_spec
+from onepass.foundation.tensorflow_state import named_for_tensorflow
 from onepass.likelihoods import noise as counter_noise
 from onepass.model import Autoregressive
 from onepass.networks.any_length import pad_time
-from onepass.networks.condition_specs import ONLY, Frames, Memory
+from onepass.networks.conditions import ONLY, Frames, Memory
 from onepass.networks.trainable import Listed
 from onepass.storage.program import DENSITY_AXES
 

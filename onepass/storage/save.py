@@ -1,4 +1,10 @@
-"""`save`: write a model's program and its specification to a folder."""
+"""`save`: write a model's program and its specification to a folder.
+
+A SavedModel holds the gradients of a network's own functions, such as those of `recompute_grad`,
+but not the gradients of these gradients. It keeps their names, though, and a process that knows a
+function of that name takes it for the gradient: the model, loaded and trained there, cannot be
+stored again, since such a function may be one that TensorFlow cannot trace.
+"""
 
 import contextlib
 import functools
@@ -9,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from onepass.foundation.allowed_operations import PROGRAM, scanned_program
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.atomic_files import write_errors, write_text
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import make_folder
-from onepass.foundation.saved_folder import PROGRAM_FOLDERS, SPEC_FILE, program_name
-from onepass.foundation.temporary_files import sweep
-from onepass.foundation.tensorflow_paths import named_for_tensorflow
-from onepass.likelihoods.capabilities import (
+from onepass.foundation.folders import make_folder, sweep
+from onepass.foundation.model_spec import PROGRAM_FOLDERS, SAVED_FILE, program_name
+from onepass.foundation.tensorflow_state import named_for_tensorflow
+from onepass.likelihoods.distribution import (
+    Distribution,
     closed_form,
     cumulative_of,
     is_normal,
@@ -27,17 +34,36 @@ from onepass.likelihoods.capabilities import (
     tempers,
     with_density,
 )
-from onepass.likelihoods.distribution import Distribution
 from onepass.model import Autoregressive
-from onepass.networks.condition_specs import ONLY, Frames, Memory, is_at_rate, only_rate
-from onepass.networks.ragged import filler
-from onepass.networks.reading import settings_of
+from onepass.networks.conditions import ONLY, Frames, Memory, is_at_rate, only_rate
+from onepass.networks.elements import filler
+from onepass.networks.symbols import settings_of
 from onepass.networks.trainable import frozen_among
-from onepass.samplers.passes import MOVED
-from onepass.storage.comparison import check_calls, difference
-from onepass.storage.gradients import forget_gradients
+from onepass.samplers.fixed_point import MOVED
 from onepass.storage.load import network_of, program_in
-from onepass.storage.program import STEP_ROWS, Program
+from onepass.storage.program import STEP_ROWS, Program, check_calls, difference
+
+NAME = "_gradient_op_type"  # attribute of an operation with a gradient of its own
+
+
+def forget_gradients(path: Path) -> None:
+    """Remove the names of gradients that a program does not hold."""
+    stored = SavedModel.FromString(path.read_bytes())
+    unknown = [node for graph in stored.meta_graphs for node in _unknown(graph.graph_def)]
+    for node in unknown:
+        del node.attr[NAME]
+    if unknown:
+        path.write_bytes(stored.SerializeToString(deterministic=True))
+
+
+def _unknown(graph: Any) -> Iterator[Any]:
+    library = graph.library
+    known = {each.registered_op_type for each in library.registered_gradients}
+    for nodes in (graph.node, *(function.node_def for function in library.function)):
+        for node in nodes:
+            if NAME in node.attr and node.attr[NAME].s.decode() not in known:
+                yield node
+
 
 # Operations that call Python functions of the process that created them.
 PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
@@ -144,7 +170,7 @@ def write(
                 if not trust:
                     _check_scan(folder / name)
                 check(program_in(folder / name), json.loads(json.dumps(spec)))
-            write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
+            write_text(folder / SAVED_FILE, json.dumps(spec, indent=2) + "\n")
     except BaseException:
         shutil.rmtree(folder if made else folder / name, ignore_errors=True)
         raise

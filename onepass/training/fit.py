@@ -16,7 +16,7 @@ from onepass.foundation.tensorflow_state import check_compiler, check_eager
 from onepass.likelihoods.codec import Codec
 from onepass.model import Autoregressive
 from onepass.networks.condition_values import given_to
-from onepass.networks.layout import Layout
+from onepass.networks.elements import Layout
 from onepass.networks.trainable import Weights
 from onepass.replicator.strategies import Replicator
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
@@ -24,11 +24,16 @@ from onepass.replicator.training.outcome import NOTHING_TO_TRAIN, Outcome
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.step import is_single_device
 from onepass.replicator.training.training_run import TrainingRun
-from onepass.training.batches import Batches, BatchSource, nest_conditions
-from onepass.training.callbacks import KerasCallbacks
-from onepass.training.losses import Loss, Score, check_loss, check_mean_over_rows
-from onepass.training.rows import MEAN
-from onepass.training.scores import drawing, held_out_score
+from onepass.training.batches import MEAN, Batches, BatchSource, nest_conditions
+from onepass.training.scores import (
+    KerasCallbacks,
+    Loss,
+    Score,
+    check_loss,
+    check_mean_over_rows,
+    drawing,
+    held_out_score,
+)
 from onepass.training.state import KerasState, WeightsModule
 
 ADAM = OptimizerConfig(warmup_steps=100)

@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.optimizer import clip_by_global_norm
-from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.state import TrainState, clip_by_global_norm
 
 
 class WeightsModule(tf.Module):

@@ -11,12 +11,10 @@ import numpy as np
 
 from onepass.foundation.folders import count_noun, hash_name, show_path, some
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.depth import EIGHT
-from pixelcnn.data.image_file import DataError, ImageRules
+from pixelcnn.data.image_file import EIGHT, DataError, ImageRules
 from pixelcnn.data.image_folder import read_folder
-from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import pair, read_npz_file, read_npz_pair
-from pixelcnn.data.raw_corpus import RawCorpus
+from pixelcnn.data.raw_corpus import SPLITS, RawCorpus
 from pixelcnn.data.tfds import PREFIX, read_tfds
 
 __all__ = ["Corpus", "DataError", "ImageRules", "ImageSet", "read_corpus"]

@@ -11,8 +11,7 @@ from PIL import Image
 
 from onepass.foundation.folders import list_files
 from pixelcnn.config import AnyTrainConfig
-from pixelcnn.data.depth import EIGHT, depth_of, min_log_scale_of
-from pixelcnn.data.image_file import ARRAY, formats, suffixes
+from pixelcnn.data.image_file import ARRAY, EIGHT, depth_of, formats, min_log_scale_of, suffixes
 from pixelcnn.data.npz import pair
 from pixelcnn.networks.config import SOFTMAX
 

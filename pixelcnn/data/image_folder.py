@@ -11,21 +11,20 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from onepass.foundation.cores import in_threads
 from onepass.foundation.folders import endings, list_files, show_path, some, unread
-from onepass.foundation.threads import in_threads
-from pixelcnn.data.depth import depth_of
 from pixelcnn.data.image_file import (
     DataError,
     DecodedImage,
     ImageError,
     ImageRules,
     at_depth,
+    depth_of,
     formats,
     read_stored,
     suffixes,
 )
-from pixelcnn.data.metadata import SPLITS, Row, match, read_tables
-from pixelcnn.data.raw_corpus import RawCorpus, extremes
+from pixelcnn.data.raw_corpus import SPLITS, RawCorpus, Row, extremes, match, read_tables
 
 MOST_WORKERS = 4  # limits memory, since each thread may hold a large photograph
 OTHER_DEV_NAMES = ("val", "valid", "validation", "test")

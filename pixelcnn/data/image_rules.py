@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal, get_args
 
-from onepass.foundation.field_rules import at_least, require
+from onepass.foundation.stored_config import at_least, require
 
 Reduce = Literal["area", "subsample"]
 

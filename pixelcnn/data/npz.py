@@ -11,17 +11,19 @@ import numpy as np
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import show_path
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.depth import depth_of
 from pixelcnn.data.image_file import (
     DataError,
     DecodedImage,
     ImageError,
     ImageRules,
     at_depth,
+    centred_square,
+    depth_of,
+    fit_square,
+    subsample_pixels,
+    with_channels,
 )
-from pixelcnn.data.metadata import SPLITS
-from pixelcnn.data.raw_corpus import RawCorpus, extremes
-from pixelcnn.data.reduction import centred_square, fit_square, subsample_pixels, with_channels
+from pixelcnn.data.raw_corpus import SPLITS, RawCorpus, extremes
 
 DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, MemoryError)
 MOST_CLASSES = 100_000

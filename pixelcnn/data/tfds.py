@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from onepass.foundation.folders import show_path, some
-from pixelcnn.data.depth import EIGHT, rescale_levels
-from pixelcnn.data.image_file import DataError, ImageRules
+from pixelcnn.data.image_file import EIGHT, DataError, ImageRules, fit_square, rescale_levels
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
-from pixelcnn.data.reduction import fit_square
 
 PREFIX = "tfds:"
 DEV_SPLITS = ("validation", "test")

@@ -9,10 +9,9 @@ import numpy as np
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import count_noun, show_path
 from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
-from pixelcnn.data.image_file import DataError, ImageRules
-from pixelcnn.data.metadata import SPLITS
+from pixelcnn.data.image_file import DataError, ImageRules, fit_square
 from pixelcnn.data.npz import check_shape, pair, read_arrays
-from pixelcnn.data.reduction import fit_square
+from pixelcnn.data.raw_corpus import SPLITS
 
 KEYS = ("frames", "actions", "states")
 LEAST_STD = 1e-6  # channels with a lower standard deviation are only centred

@@ -8,7 +8,7 @@ import itertools
 from typing import Annotated, Literal, get_args
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.field_rules import at_least, choices, require
+from onepass.foundation.stored_config import at_least, choices, require
 from onepass.likelihoods.limits import check_levels
 from onepass.likelihoods.registry import mixtures
 

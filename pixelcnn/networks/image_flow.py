@@ -26,11 +26,9 @@ from onepass.likelihoods.levels import nearest, value_of
 from onepass.likelihoods.pixels import PAIRS
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
-from pixelcnn.networks.layers import matmul
-from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.layers import EXACT, Mode, matmul
 from pixelcnn.networks.outputs import Hidden
-from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.networks.raster_scan import Scan, run_scan
+from pixelcnn.networks.pixelcnn import PixelCNN, Scan, run_scan
 
 INITIAL_SCALE = 0.15  # scale of an untrained flow's output, relative to half the level range
 MOST_APART = 0.1  # maximum reconstruction error after inversion, in levels

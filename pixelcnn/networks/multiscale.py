@@ -1,5 +1,15 @@
 """The parallel multiscale PixelCNN, which samples an image in O(log N) network passes.
 
+Reed et al. 2017 (arXiv 1703.03664), section 3 and figure 3. A ResNet reads the merged image of the
+known groups. Its output is
+- type A: the distribution of every pixel of the group, in one pass; or
+- type B: the features that a shallow PixelCNN reads, which is shared by all M x M patches of the
+  group and draws the pixels within all patches at once, in M^2 cheap steps.
+
+The stride of the first convolution is the size of a tile in the merged image, so the later layers
+have the group's height and width. The paper's network runs on the merged image, which has up to
+four times as many pixels, and discards the output at known pixels.
+
 Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664):
 
     p(x_1:S) = p(x_base) prod_scales p(x^2 | x^1) p(x^3 | x^1, x^2) p(x^4 | x^1, x^2, x^3)
@@ -9,13 +19,18 @@ where x^1 is the image sub-sampled to half the size, and x^2 to x^4 are the othe
 a separate network.
 """
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.levels import value_of
+from onepass.replicator.training.rematerialisation import call_rematerialised
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import (
+    FactorConfig,
     MultiscaleConfig,
     OutputConfig,
     check_size,
@@ -23,12 +38,165 @@ from pixelcnn.networks.config import (
     sizes_between,
 )
 from pixelcnn.networks.crops import crop_tiles
-from pixelcnn.networks.factor import Factor
-from pixelcnn.networks.groups import split, subsample_blocks
+from pixelcnn.networks.groups import STRIDES, cut, merge_groups, split, subsample_blocks
 from pixelcnn.networks.image_flow import ImageFlow
-from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import PixelOutputs
-from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, with_coordinates
+from pixelcnn.networks.layers import EXACT, Mode, cast_like, convolve, matmul
+from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
+from pixelcnn.networks.pixelcnn import (
+    PLACE,
+    ConditionTerm,
+    PixelCNN,
+    gate_halves,
+    passing,
+    with_coordinates,
+)
+
+REACH = 1  # number of tiles on each side that the first convolution reads
+
+# The initial linear prediction: (row, column, weight) of known pixels in a window of 3 x 3 tiles of
+# the merged image. A pixel of group 2 or 3 is between two pixels of group 1, and a pixel of group 4
+# between two pixels of group 2 and two of group 3.
+NEIGHBOURS = {
+    2: ((1, 1, 0.5), (1, 2, 0.5)),
+    3: ((1, 2, 0.5), (2, 2, 0.5)),
+    4: ((2, 3, 0.25), (4, 3, 0.25), (3, 2, 0.25), (3, 4, 0.25)),
+}
+
+
+class Block(tf.Module):
+    """A gated residual block: x + W gate(K * x + V c)."""
+
+    def __init__(self, units: int, initial: Initial, vector: int, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.kernel = initial.kernel([3, 3, units, 2 * units], "kernel")
+        self.condition = ConditionTerm(2 * units, initial, vector, 0)
+        self.out = initial.kernel([units, units], "out")
+
+    def __call__(self, x: tf.Tensor, condition: Condition, drop: Callable) -> tf.Tensor:
+        """Return the next x [batch, height, width, units]; `drop` applies dropout to the units."""
+        return x + matmul(drop(self.gate(x, condition)), self.out)
+
+    def gate(self, x: tf.Tensor, condition: Condition) -> tf.Tensor:
+        """Return the gated units [batch, height, width, units]; `condition` has only a vector."""
+        padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
+        term = self.condition(condition)
+        return gate_halves(convolve(padded, self.kernel) + tf.cast(term, x.dtype))
+
+
+class Factor(tf.Module):
+    """The density of group 2 to 4, int32 [batch, height, width, channels], given earlier ones."""
+
+    def __init__(
+        self,
+        group: int,
+        config: FactorConfig,
+        output: OutputConfig,
+        initial: Initial,
+        vector_channels: int,
+        map_channels: int,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.group, self.config, self.output_config = group, config, output
+        rows, columns = self.strides
+        window, units = [(2 * REACH + 1) * rows, (2 * REACH + 1) * columns], config.units
+        self.front = initial.kernel([*window, output.channels + 1, units], "front")
+        self.map_front = self.map_prediction = None
+        if map_channels:
+            self.map_front = initial.kernel([6, 6, map_channels, units], "map_front")
+        neighbours = passing([*window, output.channels + 1, output.channels], NEIGHBOURS[group])
+        self.prediction = tf.Variable(neighbours, name="prediction")
+        if map_channels:
+            self.map_prediction = initial.zeros([map_channels, output.channels], "map_prediction")
+        self.blocks = [
+            Block(units, initial, vector_channels, f"block_{i:02d}") for i in range(config.blocks)
+        ]
+        self.out_kernel = initial.kernel([units, config.output_units], "out_kernel")
+        self.out_bias = initial.zeros([config.output_units], "out_bias")
+        self.output: Any = None
+        self.shallow: Any = None
+        if config.kind == "A":
+            self.output = make_output(output, config.output_units, initial)
+        else:
+            self.shallow = PixelCNN(
+                config.shallow, output, initial, 0, config.output_units, 0.0, "shallow"
+            )
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """Rows and columns of the merged image per tile."""
+        return STRIDES[self.group - 2]
+
+    @property
+    def reach(self) -> int:
+        """Number of tiles on each side that a pixel of the group depends on."""
+        return REACH + self.config.blocks
+
+    @property
+    def draws_at_once(self) -> bool:
+        """Return whether one pass draws all pixels of the group (type A)."""
+        return self.output is not None
+
+    @property
+    def noise_words(self) -> int:
+        """Number of random words per pixel."""
+        return (self.output or self.shallow.output).noise_words
+
+    def __call__(
+        self, groups: Sequence[tf.Tensor], condition: Condition, mode: Mode = EXACT
+    ) -> Hidden:
+        """Return the ResNet's hidden state at each pixel of the group, [batch, height, width, ...].
+
+        `groups` are the levels of earlier groups, int32 [batch, height, width, channels] each; the
+        condition's map has the size of the whole image, [batch or 1, 2 height, 2 width, channels].
+        """
+        image = self._merge_values(groups)
+        rows, columns = self.strides
+        window = [[0, 0], [rows, rows], [columns, columns], [0, 0]]
+        padded = tf.pad(image, window)
+        x = convolve(tf.cast(padded, mode.dtype), self.front, self.strides)
+        if self.map_front is not None:
+            map_ = tf.cast(tf.pad(condition.map, [[0, 0], [2, 2], [2, 2], [0, 0]]), mode.dtype)
+            x += convolve(map_, self.map_front, 2)
+        vector = Condition(condition.vector, None)
+        for i, block in enumerate(self.blocks):
+            drop = functools.partial(mode.dropout, rate=self.config.dropout, place=i)
+            x = call_rematerialised(functools.partial(block, drop=drop), x, vector)
+        x = tf.nn.relu(matmul(tf.nn.relu(x), self.out_kernel) + cast_like(self.out_bias, x))
+        prediction = convolve(mode.for_prediction(padded), self.prediction, self.strides)
+        if self.map_prediction is not None:
+            own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
+            prediction += matmul(mode.for_prediction(own), self.map_prediction)
+        return Hidden(x, prediction)
+
+    def log_prob(
+        self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
+    ) -> tf.Tensor:
+        """Return the log-probability of the group's `levels`, float32 [batch], in nats."""
+        return self.conditionals(levels, groups, condition, mode).nats()
+
+    def conditionals(
+        self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
+    ) -> PixelOutputs:
+        """Return the distribution of every pixel of the group, whose levels are `levels`."""
+        hidden = self(groups, condition, mode)
+        if self.output is not None:
+            return PixelOutputs(self.output, hidden, levels)
+        patches = cut(levels, self.config.patch)
+        known = self.patch_hidden(hidden)
+        units, prediction = self.shallow(patches, Condition(None, known.units), mode)
+        hidden = Hidden(units, prediction + known.prediction)
+        return PixelOutputs(self.shallow.output, hidden, patches, tf.shape(levels)[0])
+
+    def patch_hidden(self, hidden: Hidden) -> Hidden:
+        """Cut a hidden state into patches, [batch * patches, M, M, ...] (type B)."""
+        units = cut(tf.cast(hidden.units, tf.float32), self.config.patch)
+        return Hidden(units, cut(hidden.prediction, self.config.patch))
+
+    def _merge_values(self, groups: Sequence[tf.Tensor]) -> tf.Tensor:
+        values = [value_of(group, self.output_config.levels) for group in groups]
+        # The channel of ones distinguishes known pixels from padding and from unknown groups.
+        return merge_groups([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])
 
 
 class Multiscale(tf.Module):

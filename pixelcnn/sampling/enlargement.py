@@ -18,11 +18,10 @@ from onepass.likelihoods import noise
 from onepass.samplers.compiled import Compiled
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.networks.config import GROUPS, FactorConfig
-from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import OFFSETS
-from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.multiscale import Factor, Multiscale
 from pixelcnn.networks.outputs import Hidden
-from pixelcnn.sampling.multiscale_sampler import sample_hidden
+from pixelcnn.sampling.samplers import sample_hidden
 
 TILE = 128  # side of a tile in pixels of a group, a multiple of the patch for type B
 

@@ -18,7 +18,7 @@ from onepass.interface import collect_images, stream_images
 from onepass.likelihoods.noise import as_key
 from onepass.samplers import SAMPLERS
 from onepass.samplers.compiled import Compiled
-from onepass.samplers.windows import FixedPoint, by_windows
+from onepass.samplers.fixed_point import FixedPoint, by_windows
 from pixelcnn.autoregression import (
     ACTIVE_ROWS,
     Forecast,
@@ -28,7 +28,7 @@ from pixelcnn.autoregression import (
     linear_forecast,
 )
 from pixelcnn.config import AnyTrainConfig
-from pixelcnn.data.depth import dtype_of
+from pixelcnn.data.image_file import dtype_of
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import check_size
@@ -36,15 +36,18 @@ from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.request_checks import check_images, checked_draw
 from pixelcnn.sampling.enlargement import Enlarger
-from pixelcnn.sampling.guidance import drop_guidance_pair, pair_for_guidance
-from pixelcnn.sampling.multiscale_sampler import (
+from pixelcnn.sampling.samplers import (
+    Prefix,
     SamplingInputs,
+    drop_guidance_pair,
+    image_words,
     multiscale_words,
+    pair_for_guidance,
+    sample,
     sample_base,
     sample_scales,
     temperatures_of,
 )
-from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.names import name_problem
-from onepass.bundles.requests import seed_number
+from onepass.bundles.manifest import name_problem
+from onepass.bundles.sampling import seed_number
 from onepass.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError

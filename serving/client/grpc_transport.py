@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 
 from onepass.bundles.errors import GRPC_CODES, ServingError
-from onepass.bundles.image_inputs import condition_rows, image_inputs, scales_of
+from onepass.bundles.image_sampling import condition_rows, image_inputs, scales_of
 from onepass.bundles.signature import TensorInfo, fastest
 from serving.client.retrying import (
     ClientError,
@@ -18,8 +18,7 @@ from serving.client.retrying import (
     token_error,
 )
 from serving.client.streams import ImageScale, Speech, Stream
-from serving.grpc.messages import message, method_types
-from serving.grpc.tensors import DTYPES, decode, encode
+from serving.grpc.tensors import DTYPES, decode, encode, message, method_types
 
 PREDICTION = "tensorflow.serving.PredictionService"
 MODELS = "onepass.Models"

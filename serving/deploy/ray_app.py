@@ -16,12 +16,12 @@ from onepass.bundles.bundle import Servable
 from onepass.bundles.errors import InvalidInput
 from onepass.foundation.errors import UserError
 from onepass.foundation.server_address import TOKEN_VARIABLE
+from serving import observability
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
-from serving.http.fields import as_model
-from serving.observability import logs, traces
-from serving.observability.metrics import Metrics
+from serving.http.request_bodies import as_model
+from serving.observability import Metrics
 from serving.settings import Settings
 
 NAME = "onepass"  # the deployment's name
@@ -52,8 +52,8 @@ class Replica:
                 f"Ray listens on all interfaces and requires a token: `token_file` or "
                 f"{TOKEN_VARIABLE}."
             )
-        logs.configure(settings.log_format, settings.log_level)
-        traces.configure()
+        observability.configure_logging(settings.log_format, settings.log_level)
+        observability.configure_tracing()
         self._settings, self._metrics = settings, Metrics()
         self._registry = ModelRegistry(Path(models), settings, load, self._metrics)
         await self._registry.start()

@@ -1,28 +1,424 @@
 """Batching of concurrent requests, whose rows wait in a bounded queue until a deadline."""
 
 import asyncio
+import bisect
 import collections
+import dataclasses
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from onepass.bundles.errors import (
     Cancelled,
     DeadlineExceeded,
     Internal,
+    InvalidInput,
     NotReady,
     Overloaded,
     ServingError,
     TooLarge,
 )
-from serving.engine.call_times import CallTimes
-from serving.engine.fair_shares import current_client
-from serving.engine.padding import Arrays, Fitted, Padding
-from serving.engine.row_queue import Request, Row, RowQueue
-from serving.observability.logs import request_id
-from serving.observability.metrics import Metrics
+from onepass.bundles.signature import PROMPTED_CHUNK
+from onepass.draw import LISTS
+from serving.engine.fair_shares import FairShares, RequestOrder, current_client
+from serving.observability import Metrics, request_id
 from serving.settings import Settings
+
+REMEMBERED = 8  # calls remembered per kind
+MAX_KINDS = 256
+MAX_STEP = 8.0  # largest ratio of costs between a kind and the kind it is estimated from
+
+
+class CallTimes:
+    """Seconds per row for each kind of call, that is, for each signature and its shapes.
+
+    The estimate is the minimum over recent calls, so only hopeless requests are rejected. A kind
+    that was called only once counts as unknown: that call may have included compilation, and its
+    time could lead to the rejection of the calls that would show how fast the kind is.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: collections.OrderedDict[Hashable, tuple[str, float, collections.deque]] = (
+            collections.OrderedDict()
+        )
+
+    def note(self, kind: Hashable, signature: str, cost: float, seconds_per_row: float) -> None:
+        """Record the seconds per row of a call, and the cost of one of its rows."""
+        self._seconds.setdefault(kind, (signature, cost, collections.deque(maxlen=REMEMBERED)))
+        self._seconds.move_to_end(kind)
+        self._seconds[kind][2].append(seconds_per_row)
+        if len(self._seconds) > MAX_KINDS:
+            self._seconds.popitem(last=False)
+
+    def seconds_per_row(self, kind: Hashable, signature: str, cost: float) -> float:
+        """Return the estimate for a kind; 0.0 if it is unknown.
+
+        A kind that was never called is estimated from the next cheaper known kind of the same
+        signature, in proportion to cost, if that is not too much cheaper.
+        """
+        called = {known: each for known, each in self._seconds.items() if len(each[2]) > 1}
+        if kind in self._seconds:
+            return min(called[kind][2]) if kind in called else 0.0
+        smaller = [
+            (known, min(seconds))
+            for name, known, seconds in called.values()
+            if name == signature and known <= cost <= MAX_STEP * known
+        ]
+        known, seconds = max(smaller, default=(1.0, 0.0))
+        return seconds * cost / known
+
+
+Arrays = dict[str, np.ndarray]
+COUNTS = ("num_frames", "num_samples")  # inputs that determine the length of the output
+MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """One request's inputs, cropped, with padded lengths by name; equal `key`s may share a call."""
+
+    inputs: Arrays
+    lengths: dict[str, int]
+    key: tuple
+
+    @property
+    def cost(self) -> float:
+        """Cost of a row: the length of its padded inputs, else of its output; 1 without either."""
+        counts = [self.inputs[name] for name in COUNTS if name in self.inputs]
+        longest = float(counts[0].max(initial=1)) if counts else 1.0
+        lengths = [length for name, length in self.lengths.items() if name not in LISTS]
+        return float(max(lengths, default=longest))
+
+
+class Padding:
+    """The lengths and batch sizes that the entry `serving` of model.json allows."""
+
+    def __init__(self, serving: Mapping[str, Any]):
+        self._padded = serving.get("padded") or {}
+        self._cropped = serving.get("cropped") or {}
+        streaming = (serving.get("streaming") or {}).get("signature")
+        self._unbatched_signatures = () if streaming is None else (streaming, PROMPTED_CHUNK)
+        limit = (serving.get("limits") or {}).get("max_batch")
+        allowed = sorted(serving.get("allowed_batches") or [1])
+        self.allowed = [size for size in allowed if limit is None or size <= limit] or [1]
+
+    @property
+    def max_batch(self) -> int:
+        """Largest number of rows of a call."""
+        return self.allowed[-1]
+
+    def fit(self, signature: str, inputs: Arrays) -> Fitted:
+        """Return the inputs cropped to their longest row; raise InvalidInput if it is too long.
+
+        Inputs of streaming signatures, whose rows must have equal length, are not cropped, and
+        their requests do not share calls.
+        """
+        if signature in self._unbatched_signatures:
+            return Fitted(inputs, {}, (signature, object()))
+        fitted, lengths = dict(inputs), {}
+        for name, rule in self._padded.items():
+            if name in inputs and rule["length"] in inputs:
+                fitted[name], lengths[name] = _trimmed_input(name, rule, inputs)
+        shapes = tuple(
+            (name, lengths.get(name), array.shape[1:] if name not in lengths else ())
+            for name, array in fitted.items()
+        )
+        return Fitted(fitted, lengths, (signature, shapes))
+
+    def size(self, rows: int) -> int:
+        """Return the number of rows of the next call when `rows` wait: an allowed batch size.
+
+        It exceeds `rows` only if the share of padding is small, or no smaller size is allowed.
+        """
+        if rows >= self.max_batch:
+            return self.max_batch
+        index = bisect.bisect_left(self.allowed, rows)
+        above = self.allowed[index]
+        if above - rows <= MAX_PADDING_SHARE * above or index == 0:
+            return above
+        return self.allowed[index - 1]
+
+    def stack(
+        self, rows: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int], size: int
+    ) -> Arrays:
+        """Return a batch of `size` rows, the first one repeated, with zeros up to `lengths`."""
+        filled = [*rows, *[rows[0]] * (size - len(rows))]
+        batch = {}
+        for name in rows[0]:
+            arrays = [row[name] for row in filled]
+            if name in lengths:
+                axis = self._padded[name]["axis"] - 1
+                arrays = [_zero_padded(array, axis, lengths[name]) for array in arrays]
+            batch[name] = np.stack(arrays)
+        return batch
+
+    def join(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
+        """Return a request's outputs as one batch; shorter rows are padded with zeros."""
+        joined = {}
+        for name in rows[0]:
+            arrays = [row[name] for row in rows]
+            if name in self._cropped:
+                axis = self._cropped[name]["axis"] - 1
+                longest = max(array.shape[axis] for array in arrays)
+                arrays = [_zero_padded(array, axis, longest) for array in arrays]
+            joined[name] = np.stack(arrays)
+        return joined
+
+    def crop(self, outputs: Arrays) -> Arrays:
+        """Return the outputs of one request, cropped to its longest row."""
+        cropped = dict(outputs)
+        for name, rule in self._cropped.items():
+            if name in outputs and rule["length"] in outputs:
+                longest = int(outputs[rule["length"]].max())
+                cropped[name] = _truncate_axis(outputs[name], rule["axis"], longest)
+        return cropped
+
+
+def _trimmed_input(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[np.ndarray, int]:
+    array, length = inputs[name], rule["length"]
+    longest, given = int(inputs[length].max()), array.shape[rule["axis"]]
+    if longest > given:
+        raise InvalidInput(f"`{length}` must be at most the {given} of `{name}`, got {longest}.")
+    buckets = rule.get("buckets") or [longest]
+    if longest > buckets[-1]:
+        raise InvalidInput(f"`{length}` must be at most {buckets[-1]}, got {longest}.")
+    bucket = buckets[bisect.bisect_left(buckets, longest)]
+    return _truncate_axis(array, rule["axis"], longest), bucket
+
+
+def _truncate_axis(array: np.ndarray, axis: int, length: int) -> np.ndarray:
+    return array[(slice(None),) * axis + (slice(length),)]
+
+
+def _zero_padded(array: np.ndarray, axis: int, length: int) -> np.ndarray:
+    missing = length - array.shape[axis]
+    if not missing:
+        return array
+    return np.pad(array, [(0, missing if n == axis else 0) for n in range(array.ndim)])
+
+
+CALL_SECONDS = 1.0  # longest intended call of several rows, as other requests wait for it
+SPARE_PART = 8  # the queue accepts 1/8 more rows from clients that fill little of it
+SMALL_PART = 1 / 16  # largest share of the queue that counts as little
+LEAST_CHARGE = 1e-3  # in seconds, for a row of unknown duration, until its call ends
+
+
+@dataclasses.dataclass(eq=False)
+class Request:
+    """A request with its inputs, its waiting rows and the future of its outputs.
+
+    Attributes:
+      answer: future that completes when all rows have results, or fails with the request's error.
+      results: outputs of each row; None for a row without outputs yet.
+      waiting: indices of the rows that no call has taken yet.
+      row_seconds: estimated seconds per row; 0.0 if unknown.
+      rank: its rank among the requests of its client (`RequestOrder`), set by the queue.
+    """
+
+    client: str
+    signature: str
+    fitted: Fitted
+    answer: asyncio.Future
+    arrived: float
+    id: str
+    results: list[Arrays | None]
+    waiting: collections.deque[int]
+    row_seconds: float
+    rank: float = 0.0
+
+    @property
+    def missing(self) -> int:
+        """Number of rows without a result."""
+        return sum(result is None for result in self.results)
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Size of the inputs of a row, in bytes."""
+        return sum(array.nbytes for array in self.fitted.inputs.values()) // len(self.results)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Size of the inputs of the waiting rows, in bytes."""
+        return len(self.waiting) * self.bytes_per_row
+
+    @property
+    def result_bytes(self) -> int:
+        """Size of the results so far, in bytes."""
+        return sum(array.nbytes for row in self.results if row for array in row.values())
+
+    @property
+    def seconds(self) -> float:
+        """Estimated time for the waiting rows, in seconds."""
+        return len(self.waiting) * self.row_seconds
+
+    @property
+    def charge(self) -> float:
+        """Seconds that the client is charged for a row until its call has ended."""
+        return max(self.row_seconds, LEAST_CHARGE)
+
+    @property
+    def is_begun(self) -> bool:
+        """True if a call has taken at least one row."""
+        return len(self.waiting) < len(self.results)
+
+    @property
+    def is_long(self) -> bool:
+        """True if a single row is estimated to take longer than CALL_SECONDS."""
+        return self.row_seconds > CALL_SECONDS
+
+
+class Row(NamedTuple):
+    """A row of a request, given by its index `number`."""
+
+    request: Request
+    number: int
+
+    def inputs(self) -> Arrays:
+        """Return the inputs of the row."""
+        return {name: array[self.number] for name, array in self.request.fitted.inputs.items()}
+
+
+class RowQueue:
+    """Requests with waiting rows.
+
+    The next row belongs to the client whose rows have taken the least time, and there to the
+    request of the lowest rank (`RequestOrder`): short ones first, and none is starved. `changed` is
+    called with the number of rows that were added, negative for removed ones.
+    """
+
+    def __init__(self, padding: Padding, limits: Settings, changed: Callable[[int], None]):
+        self._padding, self._limits, self._changed = padding, limits, changed
+        self._requests: dict[Request, None] = {}
+        self._shares, self._order = FairShares(), RequestOrder()
+        self.rows = self.bytes = 0
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def add(self, request: Request) -> None:
+        """Append a request."""
+        request.rank = self._order.join(request.client, len(request.waiting) * request.charge)
+        self._requests[request] = None
+        self._count(request, len(request.waiting))
+
+    def remove(self, request: Request) -> None:
+        """Remove a request with its waiting rows, if it is in the queue."""
+        self._count(request, -len(request.waiting))
+        request.waiting.clear()
+        if request in self._requests:
+            del self._requests[request]
+            self._order.leave(request.client)
+
+    def room_for(self, new: Request) -> list[Request] | None:
+        """Return the requests to drop so that a new one fits; None if it must be rejected.
+
+        A full queue drops requests of clients that fill more than their fair share of it and more
+        than the new request's client, the latest requests first, and only those of which no call
+        has taken a row. The limit on rows is slightly higher for clients that fill little of it.
+        """
+        filled: dict[str, float] = collections.defaultdict(float)
+        for request in (*self._requests, new):
+            filled[request.client] += self._part(request)
+        most = self._limits.queue_rows
+        most += most // SPARE_PART if filled[new.client] <= SMALL_PART else 0
+        rows, size = self.rows + len(new.waiting), self.bytes + new.waiting_bytes
+        given_up: list[Request] = []
+        for request in reversed(self._requests):
+            if rows <= most and size <= self._limits.queue_bytes:
+                break
+            part = filled[request.client]
+            if not request.is_begun and part > max(filled[new.client], 1.0 / len(filled)):
+                given_up.append(request)
+                filled[request.client] -= self._part(request)
+                rows, size = rows - len(request.waiting), size - request.waiting_bytes
+        return given_up if rows <= most and size <= self._limits.queue_bytes else None
+
+    def seconds_before(self, new: Request) -> float:
+        """Estimate the seconds of other requests' calls before the last call of a new request.
+
+        Each request of its client gets at most as much time before it ends, as if they all took
+        turns; every other client gets at most as much time as this client.
+        """
+        rivals = [other for other in self._requests if other.is_long == new.is_long]
+        own = [min(other.seconds, new.seconds) for other in rivals if other.client == new.client]
+        others: dict[str, float] = collections.defaultdict(float)
+        for other in rivals:
+            if other.client != new.client:
+                others[other.client] += other.seconds
+        most = sum(own) + new.seconds
+        return sum(own) + sum(min(seconds, most) for seconds in others.values())
+
+    def next_request(self, is_able: Callable[[Request], bool]) -> Request | None:
+        """Return the request whose row is next, among those for which `is_able` is true."""
+        able: dict[str, Request] = {}
+        for request in self._requests:
+            if is_able(request):
+                first = able.setdefault(request.client, request)
+                able[request.client] = min(first, request, key=lambda each: each.rank)
+        return able[self._shares.next_of(able)] if able else None
+
+    def alike(self, request: Request) -> list[Request]:
+        """Return the requests that can share a call with this one, including itself."""
+        return [other for other in self._requests if other.fitted.key == request.fitted.key]
+
+    def take(self, first: Request) -> list[Row]:
+        """Take the rows of the next call, which `first` starts, out of the queue.
+
+        Their number is limited by CALL_SECONDS and the allowed batch sizes. No client gets more
+        rows than the client with the fewest waiting rows has, which therefore does not wait for
+        more rows of any other client than its own.
+        """
+        by_client: dict[str, list[Row]] = {}
+        for request in sorted(self.alike(first), key=lambda each: each.rank):
+            rows = by_client.setdefault(request.client, [])
+            rows += [Row(request, number) for number in request.waiting]
+        each = min(map(len, by_client.values()))
+        count = each * len(by_client)
+        if first.row_seconds:
+            count = min(count, max(1, int(CALL_SECONDS / first.row_seconds)))
+        count = min(count, self._padding.size(count))
+        self._shares.serve(first.client)
+        left = {client: iter(rows[:each]) for client, rows in by_client.items()}
+        taken: list[Row] = []
+        while len(taken) < count:
+            client = self._shares.next_of(left)
+            row = next(left[client], None)
+            if row is None:
+                del left[client]
+                continue
+            taken.append(row)
+            self._shares.charge(client, first.charge)
+        self._remove(taken)
+        return taken
+
+    def charge(self, rows: Iterable[Row], seconds: float) -> None:
+        """Replace the estimated charges of a call's rows by the seconds that each row took."""
+        for row in rows:
+            self._shares.charge(row.request.client, seconds - row.request.charge)
+
+    def _remove(self, rows: list[Row]) -> None:
+        for row in rows:
+            row.request.waiting.popleft()
+            self._order.advance(row.request.client, row.request.charge)
+            self._count(row.request, -1)
+        for request in dict.fromkeys(row.request for row in rows):
+            if not request.waiting:
+                self.remove(request)
+
+    def _part(self, request: Request) -> float:
+        rows = len(request.waiting) / self._limits.queue_rows
+        return max(rows, request.waiting_bytes / self._limits.queue_bytes)
+
+    def _count(self, request: Request, rows: int) -> None:
+        self.rows += rows
+        self.bytes += rows * request.bytes_per_row
+        if rows:
+            self._changed(rows)
+
 
 LOG = logging.getLogger(__name__)
 MAX_RETRY_SECONDS = 60.0

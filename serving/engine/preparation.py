@@ -10,9 +10,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from onepass.bundles.errors import Cancelled, DeadlineExceeded
-from serving.engine.fair_shares import FairShares, current_client
-from serving.engine.permits import PROCESSORS, Permits, Use
-from serving.engine.request_order import RequestOrder
+from serving.engine.fair_shares import (
+    PROCESSORS,
+    FairShares,
+    Permits,
+    RequestOrder,
+    Use,
+    current_client,
+)
 
 MAX_RUNNING = 8  # each may need 100 MB for the frames of the longest part of a text
 MAX_RUNNING_OF_CLIENT = 4

@@ -13,12 +13,19 @@ from typing import Any
 from onepass.bundles.bundle import Servable
 from onepass.bundles.errors import NotFound, NotReady, ServingError
 from onepass.foundation.errors import UserError
-from serving.engine.model_loader import LoadTimeout, ModelLoader
 from serving.engine.served_model import ServedModel
-from serving.engine.version_scanner import FoundVersion, ScanResult, scan
-from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
-from serving.observability.logs import event
-from serving.observability.metrics import Metrics
+from serving.engine.versions import (
+    MAX_ENDED,
+    BrokenVersion,
+    FoundVersion,
+    LoadTimeout,
+    ModelLoader,
+    ScanResult,
+    VersionSet,
+    VersionStatus,
+    scan,
+)
+from serving.observability import Metrics, event
 from serving.sandbox.sandboxed_bundle import ModelEnded, ModelFailed
 from serving.settings import Settings
 

@@ -19,13 +19,11 @@ from onepass.bundles.errors import (
     shorten_text,
 )
 from onepass.bundles.frames import check_rows
-from onepass.bundles.prompt_inputs import WITH_LOG_PROB
-from onepass.bundles.signature import MADE, PLAIN, SOUND, WHOLE, Signature
-from serving.engine.batching import LARGE_BYTES, Batcher
-from serving.engine.padding import Arrays, Padding
+from onepass.bundles.signature import MADE, PLAIN, SOUND, WHOLE, WITH_LOG_PROB, Signature
+from serving import observability
+from serving.engine.batching import LARGE_BYTES, Arrays, Batcher, Padding
 from serving.engine.streams import Streams
-from serving.observability import traces
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -110,7 +108,9 @@ class ServedModel:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         with (
-            traces.span("predict", model=self.name, version=self.version, signature=signature),
+            observability.span(
+                "predict", model=self.name, version=self.version, signature=signature
+            ),
             self._count_request(),
         ):
             checked = await self._check_inputs(signature, inputs)
@@ -139,7 +139,10 @@ class ServedModel:
             condition = checked.get("frames", [condition])[0]
         self._limit(timeout_seconds)
         make = functools.partial(bundle.stream, condition=condition, **options)
-        with traces.span("stream", model=self.name, version=self.version), self._count_request():
+        with (
+            observability.span("stream", model=self.name, version=self.version),
+            self._count_request(),
+        ):
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
                 async for chunk in chunks:
                     yield chunk[0]

@@ -16,9 +16,8 @@ from onepass.bundles.errors import (
     ServingError,
 )
 from onepass.foundation.errors import UserError
-from serving.engine.fair_shares import ClientSlots, current_client
-from serving.engine.permits import PROCESSORS, Use
-from serving.observability.logs import request_id
+from serving.engine.fair_shares import PROCESSORS, ClientSlots, Use, current_client
+from serving.observability import request_id
 
 LOG = logging.getLogger(__name__)
 LOOKAHEAD = 2  # chunks computed before they are requested

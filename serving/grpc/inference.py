@@ -7,7 +7,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from onepass.bundles.errors import InvalidInput, NotFound, ServingError
-from onepass.bundles.names import version_problem
+from onepass.bundles.manifest import version_problem
 from onepass.bundles.signature import (
     PLAIN,
     V2_NAMES,
@@ -21,7 +21,7 @@ from onepass.bundles.signature import (
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.grpc.interceptor import seconds_left
-from serving.grpc.messages import message
+from serving.grpc.tensors import message
 from serving.http.v2 import SERVER_VERSION, metadata_of
 from serving.settings import Settings
 

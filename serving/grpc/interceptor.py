@@ -7,11 +7,13 @@ valid message are reported as the client's error, not the server's.
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import math
+import os
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -27,14 +29,43 @@ from onepass.bundles.errors import (
     ServingError,
     TooLarge,
 )
+from serving import observability
 from serving.engine.auth import HEALTH_PREFIX, TokenAuth
 from serving.engine.fair_shares import begin_client
 from serving.engine.streams import STREAM_TIMEOUT_FACTOR
-from serving.grpc.forwarded import client_address
-from serving.observability import traces
-from serving.observability.logs import begin_request, event
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics, begin_request, event
 from serving.settings import Settings
+
+PROXIES_VARIABLE, DEFAULT_PROXIES = "FORWARDED_ALLOW_IPS", "127.0.0.1"
+FORWARDED = "x-forwarded-for"
+
+
+def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
+    """Return the client's address, as named by a trusted proxy, or else the peer's address.
+
+    "x-forwarded-for" lists the client's address, and then those of the proxies on the way.
+    """
+    given = metadata.get(FORWARDED)
+    if not isinstance(given, str) or not is_proxy(peer):
+        return peer
+    named = [address.strip() for address in given.split(",")]
+    return next((address for address in reversed(named) if not is_proxy(address)), named[0])
+
+
+def is_proxy(address: str) -> bool:
+    """Return whether an address belongs to a trusted proxy."""
+    trusted = os.environ.get(PROXIES_VARIABLE, DEFAULT_PROXIES).split(",")
+    return any(_is_in(address, proxy.strip()) for proxy in trusted)
+
+
+def _is_in(address: str, proxy: str) -> bool:
+    if proxy in ("*", address):
+        return True
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(proxy)
+    except ValueError:
+        return False
+
 
 REQUEST_ID = "x-request-id"
 PROTOCOL = "grpc"
@@ -182,7 +213,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                 token = self._auth.check(method, given)
                 begin_client(call.client, token)
                 headers = {name: v for name, v in metadata.items() if isinstance(v, str)}
-                with traces.span("grpc", headers, method=method):
+                with observability.span("grpc", headers, method=method):
                     if handler.response_streaming:
                         await self._forward_stream(call, handler, messages, context)
                         return None

@@ -1,22 +1,64 @@
 """The gRPC server, for the protocols of TensorFlow Serving, v2 inference, health and onepass."""
 
+import asyncio
 import re
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from onepass.bundles.errors import NotFound, ServingError
 from serving.engine.auth import TokenAuth, read_tokens
 from serving.engine.registry import ModelRegistry
-from serving.grpc.health import Health
 from serving.grpc.inference import Inference
 from serving.grpc.interceptor import RequestInterceptor
-from serving.grpc.messages import method_types, pool
 from serving.grpc.prediction import Models, Prediction
 from serving.grpc.speech import Speech
-from serving.observability.metrics import Metrics
+from serving.grpc.tensors import method_types, pool
+from serving.observability import Metrics
 from serving.settings import Settings
+
+POLL_SECONDS = 0.25
+Status = health_pb2.HealthCheckResponse.ServingStatus
+
+
+class Health(health_pb2_grpc.HealthServicer):
+    """The methods `Check` and `Watch`; "" and gRPC services mean the server, others a model."""
+
+    def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):
+        self._registry, self._services = registry, services
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - named by the protocol
+        """Return the status of a service or model; raise NotFound for an unknown name."""
+        status = self._status(request.service)
+        if status == Status.SERVICE_UNKNOWN:
+            raise NotFound("There is no such service or model.")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:  # noqa: N802
+        """Yield the status and each change to it until the client leaves or the server stops."""
+        last_sent, stopping = None, False
+        while not stopping:
+            stopping = self._registry.draining  # read first, so that the last status is still sent
+            status = self._status(request.service)
+            if status != last_sent:
+                yield health_pb2.HealthCheckResponse(status=status)
+                last_sent = status
+            await asyncio.sleep(0 if stopping else POLL_SECONDS)
+
+    def _status(self, name: str) -> int:
+        if not name or name in self._services:
+            return Status.SERVING if self._registry.ready else Status.NOT_SERVING
+        try:
+            self._registry.get(name)
+        except NotFound:
+            return Status.SERVICE_UNKNOWN
+        except ServingError:
+            return Status.NOT_SERVING
+        return Status.SERVING if self._registry.ready else Status.NOT_SERVING
+
 
 HEALTH = "grpc.health.v1.Health"
 MAX_CONNECTIONS = 1024

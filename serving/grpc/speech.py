@@ -16,16 +16,10 @@ from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import STREAM_TIMEOUT_FACTOR
 from serving.grpc.interceptor import seconds_left
-from serving.grpc.messages import message
 from serving.grpc.prediction import resolve_model
-from serving.grpc.tensors import decode
-from serving.http.fields import as_model
-from serving.http.synthesis_requests import (
-    SynthesisFields,
-    is_conditional,
-    signature,
-    synthesis,
-)
+from serving.grpc.tensors import decode, message
+from serving.http.request_bodies import as_model
+from serving.http.speak import SynthesisFields, is_conditional, signature, synthesis
 from serving.settings import Settings
 
 

@@ -13,14 +13,13 @@ from serving.engine.registry import ModelRegistry
 from serving.http.draw import DrawRoute
 from serving.http.middleware import RequestMiddleware
 from serving.http.model_listing import ModelListing
-from serving.http.openai_images import OpenaiImages
-from serving.http.openai_speech import OpenaiSpeech
+from serving.http.openai import OpenaiImages, OpenaiSpeech
 from serving.http.operations import Endpoints, OpenApi, get
 from serving.http.responses import json_response
 from serving.http.speak import SpeakRoute
 from serving.http.tensorflow_rest import TensorflowRest
 from serving.http.v2 import V2
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics
 from serving.settings import Settings
 
 POLICY = (

@@ -23,13 +23,12 @@ from onepass.bundles.errors import (
     Overloaded,
     ServingError,
 )
+from serving import observability
 from serving.engine.auth import TokenAuth, read_tokens
 from serving.engine.fair_shares import begin_client
 from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
 from serving.http.responses import error_body, protocol_of
-from serving.observability import traces
-from serving.observability.logs import begin_request, event
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics, begin_request, event
 from serving.settings import Settings
 
 HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
@@ -160,7 +159,7 @@ class RequestMiddleware:
         scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0})
         try:
             parent = {"traceparent": headers.get(b"traceparent", b"").decode("latin-1")}
-            with traces.span("http", parent, method=scope["method"]):
+            with observability.span("http", parent, method=scope["method"]):
                 self._admit(scope, headers)
                 await self._app(scope, receive, response.send)
         except Exception as raised:

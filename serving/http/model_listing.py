@@ -11,13 +11,13 @@ from starlette.responses import Response
 
 from onepass.bundles.condition_inputs import FRAMES
 from onepass.bundles.errors import NotFound, ServingError
-from onepass.bundles.image_inputs import CONDITIONS
+from onepass.bundles.image_sampling import CONDITIONS
 from onepass.bundles.signature import ARRAY, IMAGE, SOUND
 from serving.engine.served_model import ServedModel
-from serving.http.image_requests import condition_input, scales, signature
+from serving.http.draw import condition_input, scales, signature
 from serving.http.operations import Endpoints, get, version_at
 from serving.http.responses import json_response
-from serving.http.synthesis_requests import is_conditional, max_seconds, speakers, supports_text
+from serving.http.speak import is_conditional, max_seconds, speakers, supports_text
 from serving.http.tensorflow_rest import VersionStatus, statuses
 
 LOG = logging.getLogger(__name__)

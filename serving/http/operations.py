@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from onepass.bundles.errors import InvalidInput, NotFound, ServingError
-from onepass.bundles.names import version_problem
+from onepass.bundles.manifest import version_problem
 from onepass.bundles.signature import MADE
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry

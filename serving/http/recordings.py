@@ -11,9 +11,7 @@ import numpy as np
 import soundfile
 
 from onepass.bundles.errors import InvalidInput, TooLarge
-from wavenet.data.audio import resample
-from wavenet.data.sound_file import missing_samples
-from wavenet.data.sound_properties import Mixdown, without_offset
+from wavenet.data.audio import Mixdown, missing_samples, resample, without_offset
 from wavenet.data.streams import Source, found_in
 from wavenet.shipped import recordings_folder
 

@@ -15,10 +15,8 @@ from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.signature import PLAIN, TENSORFLOW_NAMES, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.http.fields import Name, json_model
-from serving.http.json_tensors import from_columns, from_rows
 from serving.http.operations import Endpoints, get, post, version_at
-from serving.http.request_bodies import read_body
+from serving.http.request_bodies import Name, from_columns, from_rows, json_model, read_body
 from serving.http.responses import cancel_on_disconnect, json_response
 
 METHOD = "tensorflow/serving/predict"

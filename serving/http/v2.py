@@ -29,10 +29,8 @@ from onepass.bundles.signature import (
 )
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.http.fields import Name, as_model, json_object
-from serving.http.json_tensors import flat_tensor
 from serving.http.operations import JSON, Bytes, Endpoints, get, post
-from serving.http.request_bodies import read_body
+from serving.http.request_bodies import Name, as_model, flat_tensor, json_object, read_body
 from serving.http.responses import cancel_on_disconnect, json_response
 
 MAX_SIDE = 2**31 - 1

@@ -18,11 +18,11 @@ import sys
 from typing import Any
 
 from onepass.bundles import numba_engine
-from serving.sandbox import thread_limit, worker
+from serving.sandbox import confinement, worker
 
 MOST_BYTES = 2**16
 MOST_CONNECTIONS = 250  # sockets per process; the kernel passes at most 253 descriptors at once
-IMPORTS = ("tensorflow", "onepass.bundles.loading")  # all that bundles need
+IMPORTS = ("tensorflow", "onepass.bundles.bundle")  # all that bundles need
 UNUSED = ("jax", "keras")  # imported by TensorFlow if installed; no bundle needs them
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
@@ -84,7 +84,7 @@ class _Children:
                     self._receive(descriptor)
                 elif events & select.POLLIN:
                     pid = self._listeners[descriptor]
-                    thread_limit.answer(descriptor, pid, self._most.get(pid, 0))
+                    confinement.answer(descriptor, pid, self._most.get(pid, 0))
                 else:  # the process has ended
                     os.close(descriptor)
                     del self._listeners[descriptor]
@@ -103,7 +103,7 @@ class _Children:
                 os.close(descriptor)
             theirs.close()
             self._askers[own.fileno()] = own, pid
-            self._most[pid] = thread_limit.most_threads(len(descriptors))
+            self._most[pid] = confinement.most_threads(len(descriptors))
             return pid
         try:
             control.close()

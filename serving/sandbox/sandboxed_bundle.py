@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from onepass.bundles.bundle import MOST_SPEC_BYTES
 from onepass.bundles.errors import Internal, InvalidInput, NotFound, NotReady
-from onepass.bundles.loading import MOST_SPEC_BYTES
 from onepass.bundles.signature import Arrays, Signature, check
 from onepass.foundation.errors import UserError
-from serving.observability.logs import event
+from serving.observability import event
 from serving.sandbox.messages import MOST_HEAD_BYTES, BadMessage, Head, receive, send
 from serving.sandbox.processes import ForkServer
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
-LOADER = "onepass.bundles.loading:load"
+LOADER = "onepass.bundles.bundle:load"
 MOST_FACTS_BYTES = 2 * MOST_SPEC_BYTES
 STREAM_END = "end"
 SPARE_CONNECTIONS = 2  # for features of recordings, in addition to calls and streams

@@ -10,7 +10,7 @@ from image_networks import output_of, pixelcnn_of
 from benchmarks import dependence_chains as chains
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.sampling.generation import sampler_of
-from pixelcnn.sampling.pixelcnn_sampler import image_words
+from pixelcnn.sampling.samplers import image_words
 
 SIDE = 5
 

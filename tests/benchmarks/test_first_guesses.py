@@ -5,7 +5,7 @@ import types
 import numpy as np
 
 from benchmarks import first_guesses as guesses
-from onepass.samplers.windows import FixedPoint
+from onepass.samplers.fixed_point import FixedPoint
 from pixelcnn.autoregression import linear_forecast
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import image_students as students
-from pixelcnn.measures import classifier
+from pixelcnn import measures
 
 
 def model_of(size, base=0, flow=False):
@@ -44,7 +44,7 @@ def test_bits_are_those_of_a_number():
 
 @pytest.mark.slow
 def test_a_table_and_grids_are_made(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(classifier, "STEPS", 4)
+    monkeypatch.setattr(measures, "STEPS", 4)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     run = image_runs.run("multiscale")
     words = [str(run), f"{run}@1", "--data", str(image_runs.images()), "--num", "6"]

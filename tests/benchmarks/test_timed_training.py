@@ -14,7 +14,7 @@ from image_runs import ADAM, config_of, data_of
 from benchmarks.gpu import timed_export, timed_training
 from onepass.foundation.atomic_files import read_npz
 from onepass.replicator.portable import run as portable_run
-from onepass.replicator.portable.recipe import export_portable
+from onepass.replicator.portable.export import export_portable
 from pixelcnn.data import batch_sampling
 from pixelcnn.model import load
 from pixelcnn.training import ImageRecipe

@@ -16,11 +16,11 @@ import onepass
 from distill import model as models
 from distill import training
 from distill.config import StudentConfig
-from distill.evaluation_callback import HealthMetrics, collapse_warnings
 from distill.losses.objective import Objective
 from distill.presets import PRESETS, ClipConfig, DistillConfig, LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
+from distill.training import HealthMetrics, collapse_warnings
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig

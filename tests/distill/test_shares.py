@@ -15,7 +15,7 @@ from distill.images.guidance import GuidedLoss
 from distill.presets import LossConfig
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity, ImageLoss
-from pixelcnn.measures.classifier import FEATURES, Classifier, make_network
+from pixelcnn.measures import FEATURES, Classifier, make_network
 from pixelcnn.networks.config import (
     ConditioningConfig,
     MultiscaleConfig,

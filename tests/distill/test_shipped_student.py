@@ -11,7 +11,7 @@ from distill.evaluation import systems
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
 from onepass import shipped as shipped_students
-from onepass.command import quickstart, quickstart_images
+from onepass.command import quickstart
 from onepass.foundation.errors import UserError
 from wavenet import shipped
 from wavenet.data import audio, corpus
@@ -152,8 +152,8 @@ def test_its_card_says_where_it_comes_from(name):
 
 @pytest.mark.integration  # a whole command
 def test_quickstart_speaks_measures_draws_and_reports(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(quickstart_images, "SETS", {"digits": quickstart_images.SETS["digits"]})
-    monkeypatch.setattr(quickstart_images, "IMAGES", 3)
+    monkeypatch.setattr(quickstart, "SETS", {"digits": quickstart.SETS["digits"]})
+    monkeypatch.setattr(quickstart, "IMAGES", 3)
     out = tmp_path / "not" / "there yet"
     words = ["--no-train", "--spoken", "1", "--seconds", "0.5"]
     assert onepass.main(["quickstart", "--out", str(out), *words]) == 0
@@ -166,7 +166,7 @@ def test_quickstart_speaks_measures_draws_and_reports(tmp_path, capsys, monkeypa
     assert abs(audio.rms_db(student) - audio.rms_db(recorded)) < 2.0
     assert len(audio.read(out / "teacher.wav", rate_hz)) == rate_hz // 2
     assert (out / "spectrograms.png").stat().st_size > 10_000
-    written = [*quickstart.FILES, *quickstart_images.image_files()]
+    written = [*quickstart.FILES, *quickstart.image_files()]
     assert sorted(path.name for path in out.iterdir()) == sorted(written)
     for image in ("digits-multiscale.png", "digits-pixel-by-pixel.png", "digits-growing.gif"):
         assert (out / image).stat().st_size > 1000

@@ -13,11 +13,16 @@ from students import MEL, student_of
 from vocoders import SMALL, vocoder_with
 
 from distill.config import StudentConfig
-from distill.sound_drafts import SoundDraft, sound_draft
+from distill.drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import LogisticMixture, levels, noise
-from onepass.samplers import acceptance
+from onepass.samplers.speculative import (
+    Address,
+    SymbolDistributions,
+    accept_proposals,
+    draw_residuals,
+)
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers.generation import generate
@@ -108,20 +113,18 @@ def test_levels_by_rejection_are_those_of_version_0_2(teacher):
 def test_one_redrawn_level_has_the_law_of_the_target():
     likelihood, rows = LogisticMixture(LEVELS, 1, -5.0), tf.range(20_000)
     q, p = (
-        acceptance.SymbolDistributions(
-            likelihood, tf.tile([[[0.0, mean, scale]]], [len(rows), 1, 1])
-        )
+        SymbolDistributions(likelihood, tf.tile([[[0.0, mean, scale]]], [len(rows), 1, 1]))
         for mean, scale in ((0.4, -1.0), (-0.2, -0.5))
     )
     drawn = likelihood.sample(q.parameters, likelihood.noise(1, rows, 0, 1))
-    address = acceptance.Address(noise.as_key(2), rows, tf.zeros_like(rows))
-    kept = acceptance.accept_proposals(drawn, q, p, address)[:, 0]
+    address = Address(noise.as_key(2), rows, tf.zeros_like(rows))
+    kept = accept_proposals(drawn, q, p, address)[:, 0]
     first = tf.zeros_like(rows)
-    fresh = acceptance.draw_residuals(q.at(first), p.at(first), address, ~kept)
+    fresh = draw_residuals(q.at(first), p.at(first), address, ~kept)
     law = np.exp([p.at(first).log_prob(first + level)[0].numpy() for level in range(LEVELS)])
     assert fits(np.where(kept, drawn[:, 0], fresh)[:, None], law) > 0.01
     assert fits(drawn.numpy(), law) < 1e-9
-    assert acceptance.accept_proposals(drawn, p, p, address).numpy().all()
+    assert accept_proposals(drawn, p, p, address).numpy().all()
 
 
 @pytest.fixture(scope="module")

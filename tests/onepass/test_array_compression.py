@@ -14,10 +14,9 @@ from own_models import model
 import onepass
 from onepass import likelihoods
 from onepass.command.verbs import main
+from onepass.compression.arrays import SymbolConditionals, digests_of_model
 from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import Container, checksum_of, read
-from onepass.compression.model_digest import digests_of_model
-from onepass.compression.symbols import SymbolConditionals
 from onepass.foundation.errors import UserError
 
 pytest.importorskip("constriction")

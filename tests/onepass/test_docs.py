@@ -142,7 +142,7 @@ def test_the_readme_has_a_short_row_for_every_shipped_model_with_its_card():
 
 
 def test_models_of_the_source_alone_are_in_no_list_but_loaded_by_name():
-    pages = ("README.md", "docs/index.md", "onepass/command/quickstart_images.py")
+    pages = ("README.md", "docs/index.md", "onepass/command/quickstart.py")
     helps = ("pixelcnn/family.py", "onepass/command/sample/options.py")
     for shown in (*((ROOT / page).read_text(encoding="utf-8") for page in pages + helps), *SHIPPED):
         assert not any(name in shown for name in SOURCE_ONLY)

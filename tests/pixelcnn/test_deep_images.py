@@ -13,7 +13,7 @@ from runs import eagerly
 import onepass
 from onepass.draw import Draw
 from onepass.likelihoods import PixelMixture
-from pixelcnn import evaluation_callback
+from pixelcnn import training
 from pixelcnn.density import ImageDensity
 from pixelcnn.model import load
 from pixelcnn.sampling.generation import ImageSampler
@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
         Image.fromarray(ramp.astype(np.uint16)).save(folder / "images" / f"{i}.png")
     words = [*OPTIONS.split(), "--data", str(folder / "images"), "--workdir", str(folder / "run")]
     with eagerly(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda _: False)
+        patch.setattr(training.EvaluationCallback, "_can_sample", lambda _: False)
         assert onepass.main(["train", "pixelcnn-cpu-32", *words]) == 0
     return folder
 

@@ -17,7 +17,7 @@ from onepass.replicator.training.config import LoopConfig
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
-from pixelcnn.measures.codecs import codec_bits_by_scale, webp_bits_per_dim
+from pixelcnn.measures import codec_bits_by_scale, webp_bits_per_dim
 from pixelcnn.model import load
 from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig
 from pixelcnn.sampling import enlargement

@@ -16,13 +16,12 @@ from marks import some_slow
 from PIL import Image
 
 import onepass
-from onepass.command.sample import image_inputs
 from onepass.command.sample import images as image_samples
 from onepass.foundation.errors import UserError
 from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import to_json
-from pixelcnn import evaluation_callback
 from pixelcnn import model as models
+from pixelcnn import training
 from pixelcnn.config import MultiscaleTrainConfig
 from pixelcnn.evaluation import evaluate
 from pixelcnn.front import ImageFront
@@ -184,9 +183,9 @@ def test_a_transparent_map_is_refused_and_a_transparent_prime_is_on_white_and_sa
     ):
         image.save(tmp_path / name, **options)
         with pytest.raises(UserError, match=r"\.(png|gif) must not have transparency"):
-            image_inputs.labels_of(tmp_path / name, None)
+            image_samples.labels_of(tmp_path / name, None)
     shape = types.SimpleNamespace(front=types.SimpleNamespace(channels=1, bits=8))
-    levels = image_inputs.read_prefix_image(tmp_path / "key.png", None, 8, shape)
+    levels = image_samples.read_prefix_image(tmp_path / "key.png", None, 8, shape)
     np.testing.assert_array_equal(levels[..., 0], np.where(np.asarray(grey)[:4] == 0, 255, 1))
     assert capsys.readouterr().err == f"{tmp_path / 'key.png'}: transparent, laid on white\n"
 
@@ -478,7 +477,7 @@ def folder(tmp_path_factory):
 def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_evaluated_and_drawn(
     name, folder, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda self: False)
+    monkeypatch.setattr(training.EvaluationCallback, "_can_sample", lambda self: False)
     place = tmp_path / "my run"
     words = ["--data", str(folder), "--workdir", str(place), "--conditioning.kind", "class"]
     words += ["--loop.num-steps", "1"]

@@ -13,13 +13,12 @@ from image_densities import ARCHITECTURES, conditions_for, images_for, model_of
 from marks import some_slow
 from runs import eagerly
 
-from onepass.compression import container, forms
+from onepass.compression import container, odds
 from onepass.compression.conditionals import Coding, decode
 from onepass.compression.stream import odds_of
-from pixelcnn import pixel_distributions
-from pixelcnn.compression import ImageConditionals
+from pixelcnn import compression
+from pixelcnn.compression import ImageConditionals, MixturePixels, SoftmaxPixels
 from pixelcnn.networks.outputs import Hidden
-from pixelcnn.pixel_distributions import MixturePixels, SoftmaxPixels
 
 
 @functools.cache
@@ -189,7 +188,7 @@ def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
 def test_the_coefficients_of_channels_move_by_no_more_than_is_said(size):
     draws = np.random.default_rng(0)
     raw = draws.normal(size=1000) * draws.choice([0.01, 1.0, 10.0], 1000)
-    most = pixel_distributions.tanh_off(raw, np.full(1000, size))
+    most = compression.tanh_off(raw, np.full(1000, size))
     for sign in (-1.0, 1.0):
         assert np.all(np.abs(np.tanh(raw + sign * size) - np.tanh(raw)) <= most + 1e-15)
 
@@ -202,7 +201,7 @@ def test_no_corner_of_a_pixels_outputs_moves_odds_by_more_than_their_margin(tole
     hidden = Hidden(np.zeros([100, output.hidden_units]), draws.normal(size=[100, 3]) * 0.2)
     levels = draws.integers(0, 256, [100, 3])
 
-    def odds(given, allowed):
+    def odds_of_channels(given, allowed):
         monkeypatch.setattr(MixturePixels, "outputs", staticmethod(lambda *_: given))
         pixels, found, before = MixturePixels(output, hidden, allowed), [], None
         for channel in range(3):
@@ -211,7 +210,7 @@ def test_no_corner_of_a_pixels_outputs_moves_odds_by_more_than_their_margin(tole
             found.append(odds_of(distribution, before, 8))
         return found
 
-    right, by = odds(outputs, tolerance), forms.tolerances(outputs, tolerance)
+    right, by = odds_of_channels(outputs, tolerance), odds.tolerances(outputs, tolerance)
     for signs in (1.0, -1.0, *draws.choice([-1.0, 1.0], [20, *outputs.shape])):
-        for one, other in zip(right, odds(outputs + signs * by, None), strict=True):
+        for one, other in zip(right, odds_of_channels(outputs + signs * by, None), strict=True):
             assert np.all(np.abs(one.t - other.t) <= one.margin)

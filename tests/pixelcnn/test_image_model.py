@@ -18,13 +18,12 @@ from onepass.foundation.atomic_files import read_npz, write_npz
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import SHARED, save
 from onepass.foundation.run_directory import RunDirectory
-from pixelcnn import shipped
+from pixelcnn import measures, shipped
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.video import read_episodes
 from pixelcnn.front import ImageFront
-from pixelcnn.measures import codecs
-from pixelcnn.measures.codecs import codec_bits_per_dim
+from pixelcnn.measures import codec_bits_per_dim
 from pixelcnn.networks.conditioning import Condition
 
 NUMBERS = 64  # in a toy
@@ -229,7 +228,7 @@ def test_the_codecs_are_evaluated_on_the_dev_images():
 
 
 def test_a_codec_whose_package_is_missing_is_left_out(monkeypatch):
-    monkeypatch.setattr(codecs, "JPEG_XL", "no_such_package")
+    monkeypatch.setattr(measures, "JPEG_XL", "no_such_package")
     assert codec_bits_per_dim(toys(1, 0)["images"][..., None]).keys() == {"webp"}
 
 

@@ -18,8 +18,7 @@ import onepass
 from onepass.draw import Draw
 from onepass.foundation.atomic_files import read_npz, write_npz
 from onepass.replicator.portable import run as portable_run
-from onepass.replicator.portable.export import training_step
-from onepass.replicator.portable.recipe import export_portable
+from onepass.replicator.portable.export import export_portable, training_step
 from onepass.replicator.training.state import TrainState
 from pixelcnn import density, portable, training
 from pixelcnn.data import batch_sampling

@@ -20,7 +20,7 @@ from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training.loop import DONE, FINISHED_BEFORE
 from onepass.replicator.training.recipe import train
 from onepass.replicator.training.state import TrainState
-from pixelcnn import evaluation_callback, joining, training
+from pixelcnn import joining, training
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.density import ImageDensity
@@ -110,7 +110,7 @@ def test_the_data_decide_the_numbers_of_a_map_and_of_a_video():
 @pytest.mark.parametrize("traced", some_slow([False, True], (True,)))
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, monkeypatch, traced):
     whole, run, said = tmp_path / "whole", tmp_path / "run", []
-    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
+    monkeypatch.setattr(training.EvaluationCallback, "__call__", lambda *_: 1.0)
     with contextlib.nullcontext() if traced else image_runs.quickly():
         for place, steps in ((whole, 4), (run, 2), (run, 4)):
             config = config_of("pixelcnn", num_steps=steps)
@@ -124,7 +124,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, monkeypatc
 
 def test_the_best_checkpoint_on_dev_is_the_model(tmp_path, monkeypatch):
     scores = iter([3.0, 1.0, 2.0, 2.5])
-    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: next(scores))
+    monkeypatch.setattr(training.EvaluationCallback, "__call__", lambda *_: next(scores))
     config = config_of("map", num_steps=4, evaluate_every_steps=1, keep_checkpoints=1)
     outcome = trained(config, images(), tmp_path / "run")
     assert outcome.best_score == 1.0

@@ -9,13 +9,12 @@ import pytest
 from image_runs import CLASSES, DEV, dev_of, images, model, run, toys
 
 import onepass
+from pixelcnn import measures as classifiers
 from pixelcnn import shipped
 from pixelcnn.data.corpus import read_corpus, read_dev
 from pixelcnn.data.image_rules import ImageRules
-from pixelcnn.measures import classifier as classifiers
-from pixelcnn.measures.classifier import cache_folder, classifier_of, digest, opened_classifier
-from pixelcnn.measures.sample_quality import sample_quality
-from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
+from pixelcnn.evaluation import classifier_for, evaluate_samples
+from pixelcnn.measures import cache_folder, classifier_of, digest, opened_classifier, sample_quality
 
 RULES = ImageRules(8, 1)
 

@@ -7,7 +7,7 @@ from image_runs import model
 from PIL import Image
 
 import onepass
-from onepass.command.sample import videos
+from onepass.command.sample import images
 from onepass.foundation.errors import UserError
 from pixelcnn.video_prediction import predict
 
@@ -142,7 +142,7 @@ def test_a_video_is_an_animation_and_a_strip_beside_the_real_one(sample, tmp_pat
 
 def test_a_video_is_not_written_over_unasked(mistake, sample, tmp_path, monkeypatch):
     words = [*sample, "--out", tmp_path, "--num", "1"]
-    monkeypatch.setattr(videos, "predict", None)  # nothing is drawn before
+    monkeypatch.setattr(images, "predict", None)  # nothing is drawn before
     for name in ("video_0_0.gif", "video_0_0.png"):
         (tmp_path / name).write_bytes(b"mine")
         assert mistake(*words) == f"{tmp_path / name} already exists; --overwrite replaces it."

@@ -21,7 +21,7 @@ from PIL import Image
 from serve_command import Command, is_discreet
 from serve_load import GRPC_PREDICT, GRPC_SPEAK, INFER, method, predict_request
 
-from serving.grpc.messages import message
+from serving.grpc.tensors import message
 
 pytestmark = pytest.mark.integration
 

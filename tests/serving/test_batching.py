@@ -19,9 +19,7 @@ from onepass.bundles.errors import (
     Overloaded,
     TooLarge,
 )
-from serving.engine.call_times import CallTimes
-from serving.engine.padding import Padding
-from serving.engine.row_queue import CALL_SECONDS
+from serving.engine.batching import CALL_SECONDS, CallTimes, Padding
 from serving.engine.served_model import ServedModel
 from serving.settings import Settings
 

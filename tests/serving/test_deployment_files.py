@@ -26,7 +26,7 @@ from serve_load import INFER
 
 from onepass.command.arguments import parse
 from serving.command import ServeArguments
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics
 from serving.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

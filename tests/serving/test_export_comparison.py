@@ -16,7 +16,7 @@ from examples.own_distribution import LEVELS
 from onepass import likelihoods
 from onepass.bundles import own_export, own_signatures
 from onepass.foundation.errors import UserError
-from onepass.storage.comparison import difference
+from onepass.storage.program import difference
 
 SHORT = 8
 

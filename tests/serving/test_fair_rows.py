@@ -13,11 +13,9 @@ from batch_engine import Engine
 from serve_load import predict, until
 
 from onepass.bundles.errors import Overloaded
+from serving.engine.batching import SPARE_PART, Fitted, Padding, Request, RowQueue
 from serving.engine.fair_shares import begin_client
-from serving.engine.padding import Fitted, Padding
-from serving.engine.row_queue import SPARE_PART, Request, RowQueue
-from serving.grpc.messages import message
-from serving.grpc.tensors import encode
+from serving.grpc.tensors import encode, message
 
 HEAVY = [f"127.0.0.{n}" for n in range(10, 15)]
 LIGHT = "127.0.0.20"

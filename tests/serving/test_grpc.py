@@ -26,8 +26,7 @@ from tensorflow_serving.apis import (
 
 import onepass
 from serving.grpc.interceptor import client_of
-from serving.grpc.messages import message
-from serving.grpc.tensors import encode
+from serving.grpc.tensors import encode, message
 
 TOKEN = "a token of sixteen characters"
 PREDICT = "/tensorflow.serving.PredictionService/Predict"

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as some
 
-from serving.grpc.messages import message, pool
-from serving.grpc.tensors import encode
+from serving.grpc.tensors import encode, message, pool
 
 SERVICES = (
     "tensorflow.serving.PredictionService",

@@ -15,9 +15,8 @@ from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, predict_pb2
 
 from onepass.bundles.errors import InvalidInput, ServingError, TooLarge
-from serving.grpc import messages
-from serving.grpc.messages import message, method_types, pool
-from serving.grpc.tensors import DTYPES, decode, decode_all, encode
+from serving.grpc import tensors
+from serving.grpc.tensors import DTYPES, decode, decode_all, encode, message, method_types, pool
 
 MIB = 2**20
 NAMES = sorted(dtype.name for dtype in DTYPES.values())
@@ -33,7 +32,7 @@ THEIRS = {
     "tensorflow.serving.GetModelStatusResponse": get_model_status_pb2.GetModelStatusResponse,
 }
 SIDES = some.integers(-(2**63), 2**63 - 1) | some.integers(-1, 9)
-FOLDER = Path(messages.__file__).parent / "protos"
+FOLDER = Path(tensors.__file__).parent / "protos"
 FILES = ("tensorflow.proto", "tensorflow/serving.proto", "inference.proto", "onepass.proto")
 NUMBERED = re.compile(r"^\s*(?!package|syntax|import)(?:[\w.<>, ]+ )?(\w+) = (\d+);", re.MULTILINE)
 METHOD = re.compile(r"^\s*rpc (\w+)", re.MULTILINE)

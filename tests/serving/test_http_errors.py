@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from http_running import ask, settings_of
 
-from onepass.bundles.names import VERSION_RULE
+from onepass.bundles.manifest import VERSION_RULE
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics
 
 PREDICT = "/v1/models/shapes:predict"
 SECRET = "secret detail"

@@ -14,9 +14,9 @@ from onepass.bundles.errors import InvalidInput
 from onepass.speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, text_parts
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
-from serving.http.fields import MAX_VALUES, json_model
-from serving.http.synthesis_requests import check_length
-from serving.observability.metrics import Metrics
+from serving.http.request_bodies import MAX_VALUES, json_model
+from serving.http.speak import check_length
+from serving.observability import Metrics
 
 
 def listed(answer):

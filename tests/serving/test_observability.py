@@ -27,10 +27,10 @@ from processes import ROOT
 from registries import running
 
 from onepass.bundles.errors import InvalidInput
+from serving import observability
 from serving.engine.registry import MISSED_SCANS
 from serving.engine.served_model import ServedModel
-from serving.observability import logs, traces
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics
 from serving.settings import Settings
 
 FRAMES = {"frames": np.ones([5, 3, 3], np.float32), "num_frames": np.full([5], 3, np.int32)}
@@ -47,7 +47,7 @@ def configure_log():
     written = io.StringIO()
 
     def configure_log(log_format, level="info"):
-        handler = logs.configure(log_format, level, written)
+        handler = observability.configure_logging(log_format, level, written)
         return types.SimpleNamespace(getvalue=lambda: handler.write_all(5) and written.getvalue())
 
     yield configure_log
@@ -60,7 +60,7 @@ def in_a_request(function, given=None):
     """Calls the function within a request; returns the request's id."""
 
     def run():
-        identity = logs.begin_request(given)
+        identity = observability.begin_request(given)
         function()
         return identity
 
@@ -71,7 +71,7 @@ def test_no_text_can_forge_a_line_of_the_log(configure_log):
     written = configure_log("text")
     logger = logging.getLogger("serving.test")
     forged = "x\n2026-01-01T00:00:00.000Z info all is well\x1b[2J"
-    logs.event(logger, f"asked for {forged}", name=forged, plain="voice/1")
+    observability.event(logger, f"asked for {forged}", name=forged, plain="voice/1")
     assert written.getvalue().count("\n") == 1 and "\x1b" not in written.getvalue()
     assert written.getvalue().endswith("plain=voice/1\n")
 
@@ -79,8 +79,8 @@ def test_no_text_can_forge_a_line_of_the_log(configure_log):
 def test_a_line_bears_the_id_of_its_request(configure_log):
     written = configure_log("json")
     logger = logging.getLogger("serving.test")
-    identity = in_a_request(lambda: logs.event(logger, "within", rows=3), "client-7")
-    logs.event(logger, "outside")
+    identity = in_a_request(lambda: observability.event(logger, "within", rows=3), "client-7")
+    observability.event(logger, "outside")
     within, outside = map(json.loads, written.getvalue().splitlines())
     assert identity == within["request"] == "client-7"
     assert (within["message"], within["rows"], within["level"]) == ("within", 3, "info")
@@ -97,7 +97,7 @@ async def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(c
     written = configure_log("json")
     bundle = FakeSound()
     bundle.control.fails_on = 0
-    logs.begin_request("the-bad-one")
+    observability.begin_request("the-bad-one")
     with pytest.raises(Exception, match="see the server's log"):
         await ServedModel(bundle, Settings()).predict(FRAMES)
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
@@ -108,8 +108,8 @@ async def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(c
 def test_only_lines_of_the_level_and_above_are_written(configure_log):
     written = configure_log("text", "warning")
     logger = logging.getLogger("serving.test")
-    logs.event(logger, "too low")
-    logs.event(logger, "high enough", logging.WARNING)
+    observability.event(logger, "too low")
+    observability.event(logger, "high enough", logging.WARNING)
     assert "too low" not in written.getvalue() and "high enough" in written.getvalue()
 
 
@@ -199,15 +199,15 @@ def spans():
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    assert traces.configure(provider)
+    assert observability.configure_tracing(provider)
     yield exporter
-    traces.configure()
+    observability.configure_tracing()
 
 
 async def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
-    with traces.span("request", headers):
+    with observability.span("request", headers):
         await ServedModel(FakeSound("voice"), Settings()).predict(FRAMES)
     predict, request = spans.get_finished_spans()
     assert (predict.name, request.name) == ("predict", "request")
@@ -243,13 +243,13 @@ def test_spans_reach_a_collector_before_the_server_ends(monkeypatch):
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{collector.server_port}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
-        assert traces.configure()
-        with traces.span("predict", model="voice"):
+        assert observability.configure_tracing()
+        with observability.span("predict", model="voice"):
             assert not collector.taken
-        traces.close()
+        observability.close()
         collector.shutdown()
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
-    assert traces.configure() is False
+    assert observability.configure_tracing() is False
     [(path, body)] = collector.taken
     assert path == "/v1/traces" and b"predict" in body and b"voice" in body and b"onepass" in body
 
@@ -257,15 +257,15 @@ def test_spans_reach_a_collector_before_the_server_ends(monkeypatch):
 def test_a_missing_exporter_is_said(monkeypatch, caplog):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    assert traces.configure() is False
+    assert observability.configure_tracing() is False
     assert "pip install 'onepass[traces]'" in caplog.text
 
 
 def test_without_being_asked_for_nothing_is_traced(monkeypatch):
-    for name in traces.ENDPOINT_VARIABLES:
+    for name in observability.ENDPOINT_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert traces.configure() is False
-    with traces.span("anything", {"traceparent": "nonsense"}):
+    assert observability.configure_tracing() is False
+    with observability.span("anything", {"traceparent": "nonsense"}):
         pass
 
 
@@ -316,9 +316,9 @@ class Gate(io.StringIO):
 
 
 def test_lines_that_nobody_reads_are_lost_and_counted(monkeypatch):
-    monkeypatch.setattr(logs, "MAX_LINES", 3)
+    monkeypatch.setattr(observability, "MAX_LINES", 3)
     gate, lost = Gate(), []
-    handler = logs.BackgroundHandler(gate, lambda: lost.append(True))
+    handler = observability.BackgroundHandler(gate, lambda: lost.append(True))
     logger = logging.Logger("test")
     logger.addHandler(handler)
     logger.warning("first")

@@ -18,8 +18,8 @@ from onepass.bundles.signature import Signature
 from onepass.foundation.errors import UserError
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.engine.version_scanner import scan
-from serving.observability.metrics import Metrics
+from serving.engine.versions import scan
+from serving.observability import Metrics
 from serving.settings import Settings
 
 FRAMES = {"frames": np.ones([1, 3, 3], np.float32), "num_frames": np.array([3], np.int32)}
@@ -313,7 +313,7 @@ async def test_a_disk_that_cannot_be_read_is_no_refusal(store, monkeypatch):
 async def test_models_that_never_get_warm_keep_no_other_from_being_loaded(
     store, monkeypatch, count
 ):
-    monkeypatch.setattr("serving.engine.model_loader.REPORT_SECONDS", 0.01)
+    monkeypatch.setattr("serving.engine.versions.REPORT_SECONDS", 0.01)
     for number in range(count):
         store.add(f"stuck{number}").warm_open.clear()
     store.add()

@@ -9,11 +9,9 @@ import pytest
 from serve_load import until
 from test_fair_rows import queue_of
 
-from serving.engine.padding import Fitted
-from serving.engine.permits import HEAD_START_SECONDS, Permits, Use
+from serving.engine.batching import Fitted, Request
+from serving.engine.fair_shares import HEAD_START_SECONDS, Permits, RequestOrder, Use
 from serving.engine.preparation import FairThreads
-from serving.engine.request_order import RequestOrder
-from serving.engine.row_queue import Request
 
 
 def ends_in_order(arrivals, pieces=1.0):
@@ -238,7 +236,7 @@ def granted(permits, clock, asked):
 @pytest.fixture
 def clock(monkeypatch):
     made = types.SimpleNamespace(now=0.0, monotonic=lambda: made.now)
-    monkeypatch.setattr("serving.engine.permits.time", made)
+    monkeypatch.setattr("serving.engine.fair_shares.time", made)
     return made
 
 

@@ -16,9 +16,10 @@ from serve_load import until
 
 from onepass.bundles.errors import InvalidInput, NotReady
 from onepass.foundation.errors import UserError
-from serving.engine.model_loader import bundle_loader
 from serving.engine.registry import ModelRegistry
+from serving.engine.versions import bundle_loader
 from serving.sandbox import messages
+from serving.sandbox.confinement import SPARE_THREADS, most_threads
 from serving.sandbox.processes import KEPT_VARIABLES, ForkServer
 from serving.sandbox.sandboxed_bundle import (
     SPARE_CONNECTIONS,
@@ -26,7 +27,6 @@ from serving.sandbox.sandboxed_bundle import (
     ModelFailed,
     SandboxedBundle,
 )
-from serving.sandbox.thread_limit import SPARE_THREADS, most_threads
 from serving.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -39,7 +39,7 @@ SECRETS = ("TF_VAR_password", "XLA_KEY", "OMP_TOKEN", "LANGUAGE_KEY", "MALLOC_SE
 
 def threads_are_limited():
     """Return whether the kernel asks before a thread; a process of its own makes a listener."""
-    code = "from serving.sandbox.thread_limit import _listener; print(_listener() is not None)"
+    code = "from serving.sandbox.confinement import _listener; print(_listener() is not None)"
     code = f"import ctypes; ctypes.CDLL(None).prctl(38, 1, 0, 0, 0); {code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip() == "True"

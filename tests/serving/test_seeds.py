@@ -13,7 +13,7 @@ import soundfile
 import onepass
 import serving
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.requests import seed_number
+from onepass.bundles.sampling import seed_number
 from onepass.bundles.signature import checked_seeds
 from onepass.foundation.arguments import checked_seed
 from onepass.foundation.errors import UserError

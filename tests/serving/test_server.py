@@ -18,11 +18,11 @@ from serve_command import Command
 
 import onepass
 import onepass.command.verbs
+from serving import observability
 from serving.command import check_models_folder
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
-from serving.observability import logs
-from serving.observability.metrics import Metrics
+from serving.observability import Metrics
 from serving.server import Server, ready_line
 from serving.settings import Settings
 
@@ -41,7 +41,7 @@ class Log:
 def apart(monkeypatch):
     """The command in this process brings no TensorFlow, and leaves the log to the other tests."""
     monkeypatch.setattr(onepass.command.verbs, "_import_tensorflow_quietly", lambda: None)
-    monkeypatch.setattr(logs, "configure", lambda *how, **more: Log())
+    monkeypatch.setattr(observability, "configure_logging", lambda *how, **more: Log())
 
 
 @contextlib.contextmanager

@@ -26,10 +26,8 @@ from serve_load import (
     until,
 )
 
-from serving.engine.batching import Batcher
-from serving.engine.padding import Padding
-from serving.engine.row_queue import Request
-from serving.observability.metrics import Metrics
+from serving.engine.batching import Batcher, Padding, Request
+from serving.observability import Metrics
 from serving.settings import Settings
 
 SECONDS = float(os.environ.get("ONEPASS_SOAK_SECONDS", "600"))

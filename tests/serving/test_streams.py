@@ -7,8 +7,7 @@ from fake_bundle import HOP, FakeImages, FakeSound
 from registries import until
 
 from onepass.bundles.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded
-from serving.engine.fair_shares import begin_client
-from serving.engine.permits import Permits
+from serving.engine.fair_shares import Permits, begin_client
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import LOOKAHEAD, Streams
 from serving.settings import Settings

@@ -8,7 +8,13 @@ from networks import ADAPTIVE, WINDOWS, levels_of, network_of
 
 from onepass.bundles.streaming_models import streaming_model
 from onepass.foundation.errors import UserError
-from wavenet.past_prediction import FLOOR, WHITE_NOISE, PastPrediction, fast_size, weights_of
+from wavenet.linear_prediction import (
+    PAST_FLOOR,
+    PAST_WHITE_NOISE,
+    PastPrediction,
+    fast_size,
+    weights_of,
+)
 
 BLOCK = ADAPTIVE["prediction_block"]
 
@@ -20,7 +26,7 @@ def test_coefficients_solve_the_normal_equations_of_each_window():
     for row, window in zip(solved, windows, strict=True):
         part = past[-window:] * weights_of(window)
         lags = np.array([part[k:] @ part[: window - k] for k in range(order + 1)])
-        lags[0] += WHITE_NOISE * lags[0] + FLOOR**2
+        lags[0] += PAST_WHITE_NOISE * lags[0] + PAST_FLOOR**2
         expected = scipy.linalg.solve_toeplitz(lags[:-1], lags[1:])
         np.testing.assert_allclose(row[:order], expected, rtol=1e-7)
         error = lags[0] - expected @ lags[1:]

@@ -9,7 +9,7 @@ import tensorflow as tf
 import vocoders
 
 from distill.config import StudentConfig
-from distill.cpu.levinson import levinson as compiled_levinson
+from distill.cpu.recursion import levinson as compiled_levinson
 from distill.model import load
 from onepass.shipped import folder
 from wavenet.features import MelConvention, above_silence, mel_spectrogram

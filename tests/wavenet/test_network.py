@@ -11,8 +11,7 @@ from networks import ADAPTIVE, KINDS, SMALL, WINDOWS, condition_of, levels_of
 
 from wavenet.config import WaveNetConfig
 from wavenet.density import Density
-from wavenet.network import WaveNet
-from wavenet.upsampling import upsample
+from wavenet.network import WaveNet, upsample
 
 FLOAT_KINDS = [kind for kind in KINDS if "softmax" not in kind]
 SAMPLES, AT = 96, 70

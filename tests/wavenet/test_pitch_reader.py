@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from onepass.likelihoods.initial import Initial
+from wavenet.conditioner import PitchReader, pitch_loss, train_pitch_reader
 from wavenet.data import clip_source
-from wavenet.pitch_reader import PitchReader, pitch_loss, train_pitch_reader
 
 
 @pytest.mark.parametrize("bins", [0, 60])

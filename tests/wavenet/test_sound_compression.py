@@ -11,9 +11,9 @@ from hostile_files import refused
 from networks import WINDOWS, network_of
 
 from onepass.compression import files
+from onepass.compression.arrays import SymbolConditionals
 from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import read
-from onepass.compression.symbols import SymbolConditionals
 from onepass.trained import Trained
 from wavenet.density import Density
 from wavenet.front import SoundFront

@@ -7,7 +7,7 @@ import scipy.signal
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.features import MelConvention
-from wavenet.untrained_predictor import untrained_bits
+from wavenet.linear_prediction import untrained_bits
 
 RATE_HZ = 16_000
 MEL = MelConvention(RATE_HZ, hop_samples=200, bands=40)

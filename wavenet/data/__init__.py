@@ -11,8 +11,7 @@ from wavenet.data.corpus import (
     prepare,
     recordings_of,
 )
-from wavenet.data.metadata import SPLITS
-from wavenet.data.recordings import DataError, ScanRules, scan
+from wavenet.data.recordings import SPLITS, DataError, ScanRules, scan
 
 __all__ = [
     "SPLITS",

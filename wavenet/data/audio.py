@@ -1,4 +1,4 @@
-"""Reading and writing of audio files, resampling, and levels in dB.
+"""Audio files: decoding to their end, properties, resampling, levels in dB, and writing.
 
 A waveform is float32 in [-1, 1]. A 16-bit sample s in [-32768, 32767] is represented by `(2 s + 1)
 / 65535`. This equals `2 level / 65535 - 1` for the level s + 32768, so 16-bit samples can be
@@ -6,12 +6,16 @@ converted to waveforms and levels without loss. Silence (s = 0) is 1/65535.
 """
 
 import contextlib
+import dataclasses
+import errno
 import io
+import math
 import os
+import stat
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import soundfile
@@ -19,15 +23,322 @@ import soxr
 
 from onepass.foundation.arguments import check_unmasked
 from onepass.foundation.atomic_files import replacing
-from wavenet.data.sound_file import AudioError, reason_of
-from wavenet.data.sound_properties import (
-    FULL_SCALE,
-    Sound,
-    SoundProperties,
-    mono_blocks,
-    properties,
-    without_offset,
-)
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import show_path
+from wavenet.data.streams import UNKNOWN_BYTES, AudioChunk, Found, Pieces, Source, found_in
+
+BLOCK_SAMPLES = 1 << 18
+RATES_HZ = (1_000, 1_000_000)  # plausible sample rates; a damaged header may have any number
+UNKNOWN_SAMPLES = 1 << 60  # this and larger numbers mean that a stream's length is unknown
+DECODER_SAMPLES = 4096  # tolerance for the length in a lossy format's header
+EXACT = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW")  # beginnings of subtypes without a tolerance
+
+
+class AudioError(UserError):
+    """An error in reading or writing an audio file, with a one-line message that names the file."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{show_path(path)}: {reason}.")
+        self.reason = reason
+
+
+class _Forward(soundfile.SoundFile):
+    """A `soundfile.SoundFile` that is only read forward."""
+
+    def seekable(self) -> bool:
+        """Return False, so that the decoder does not seek after every block."""
+        return False
+
+
+class SoundFile:
+    """A reader of audio files; consecutive streams in a file are read as one recording.
+
+    Attributes:
+      missing_samples: number of samples per channel that are announced by a header but missing; set
+        after the last block.
+      container: name of the container in libsndfile, such as "WAV"; set by the first block.
+      subtype: name of the encoding in libsndfile, such as "PCM_16"; set by the first block.
+      found: the audio streams in the file; set by the first block.
+      stamp: identity, size and modification time of the file; set before the first block.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.sample_rate_hz = self.channels = self.missing_samples = 0
+        self.container = self.subtype = ""
+        self.found, self.stamp = Found([], []), Stamp(0, 0, 0, 0)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield float32 [up to `BLOCK_SAMPLES`, channels]; 16-bit s becomes (2 s + 1) / 65535."""
+        self.stamp = _stamp_of(self._path)
+        try:
+            with open(self._path, "rb") as file:
+                source = Source(file)
+                self.found = found_in(source)
+                for stored in self._read_streams(source, self.found):
+                    # libsndfile returns s / 32768. Callers handle infinities.
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        shifted = stored * np.float32(65536.0) + np.float32(1.0)
+                        yield shifted / np.float32(65535.0)
+        except (soundfile.SoundFileError, OSError) as error:
+            self.check_unchanged(self.stamp)
+            reason = f"cannot be read as sound ({reason_of(error)})"
+            raise AudioError(self._path, reason) from error
+        self.check_unchanged(self.stamp)
+
+    def check_unchanged(self, stamp: "Stamp") -> None:
+        """Raise an AudioError unless the file still has a `stamp`."""
+        if _stamp_of(self._path) != stamp:
+            raise AudioError(self._path, "has changed while it was read")
+
+    def _read_streams(self, source: Source, found: Found) -> Iterator[np.ndarray]:
+        if not found.streams:
+            yield from self._of_stream(os.fsencode(self._path), 0)
+        for pieces, samples in zip(found.streams, found.samples, strict=True):
+            yield from self._of_stream(Pieces(source, pieces), samples)
+
+    def _of_stream(self, opened: bytes | Pieces, counted: int) -> Iterator[np.ndarray]:
+        with _Forward(opened) as file:
+            self._check(file)
+            there = 0
+            while there < file.frames:
+                wanted = min(BLOCK_SAMPLES, file.frames - there)
+                block = file.read(wanted, dtype="float32", always_2d=True)
+                if not len(block):
+                    break
+                there += len(block)
+                yield block
+            short = max(0, counted - there)
+            missing = missing_samples(file, there, self.found.chunk)
+            self.missing_samples += max(missing, short if short > DECODER_SAMPLES else 0)
+
+    def _check(self, file: soundfile.SoundFile) -> None:
+        rate_hz, channels = file.samplerate, file.channels
+        if not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
+            least, most = (f"{rate:,}" for rate in RATES_HZ)
+            rule = f"recordings have {least} to {most}"
+            raise AudioError(self._path, f"says it has {rate_hz:,} samples a second, {rule}")
+        before = (self.sample_rate_hz or rate_hz, self.channels or channels)
+        if before != (rate_hz, channels):
+            raise AudioError(
+                self._path,
+                f"changes from {before[0]:,} Hz with {before[1]} channels to {rate_hz:,} Hz with "
+                f"{channels}; cut it into files of one format",
+            )
+        self.sample_rate_hz, self.channels = rate_hz, channels
+        self.container, self.subtype = file.format, file.subtype
+
+
+class Stamp(NamedTuple):
+    """The identity of a file: device, inode, size in bytes and modification time in ns."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+
+
+def _stamp_of(path: Path) -> Stamp:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        why = "no such file" if missing else reason_of(error)
+        raise AudioError(path, why) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise AudioError(path, "is not a file")
+    if status.st_size == 0:
+        raise AudioError(path, "holds zero bytes")
+    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def missing_samples(file: soundfile.SoundFile, there: int, chunk: AudioChunk) -> int:
+    """Return how many samples per channel a header announces beyond the `there` that were read."""
+    if chunk.held < chunk.promised < UNKNOWN_BYTES and there:
+        return math.ceil((chunk.promised - chunk.held) * there / chunk.held)
+    least = 0 if file.subtype.startswith(EXACT) else DECODER_SAMPLES
+    missing = file.frames - there
+    return missing if least < missing < UNKNOWN_SAMPLES else 0
+
+
+def reason_of(error: Exception) -> str:
+    """Return the cause of an error as one line of text without a final period."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(getattr(error, "error_string", "") or error)
+    return " ".join(text.split()).rstrip(".")
+
+
+FULL_SCALE = 1.0 - 2.5 / 65535  # reached by the two outermost 16-bit values on either side
+CANCELLED = 0.1  # threshold relative to the power of the mean of uncorrelated channels
+# A mean is taken out from this amplitude on, and from this share of the RMS around it.
+LEAST_OFFSET, OFFSET_SHARE = 0.001, 0.1
+OFFSET_SAMPLES = 1000  # of fewer samples, a mean may well be that of a sound
+
+
+class Mixdown:
+    """A mono mix, block by block, that detects channels that cancel, as one and its negative do."""
+
+    def __init__(self, channels: int) -> None:
+        self._powers, self._mixed = np.zeros(channels), 0.0
+        self._sums, self._samples = np.zeros(channels), 0
+
+    def add(self, block: np.ndarray) -> np.ndarray:
+        """Add a block [samples, channels] and return its channel mean, float32 [samples]."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller rejects infinities
+            mean = block.mean(axis=1, dtype=np.float32)
+            self._powers += np.square(block, dtype=np.float64).sum(0)
+            self._sums += block.sum(0, dtype=np.float64)
+            self._samples += len(block)
+            self._mixed += float(np.square(mean, dtype=np.float64).sum())
+        return mean
+
+    @property
+    def loudest(self) -> int:
+        """Index of the channel with the most power."""
+        return int(np.argmax(self._powers))
+
+    @property
+    def cancels(self) -> bool:
+        """Return whether the mean has far less power than that of uncorrelated channels."""
+        return bool(self._mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
+
+    @property
+    def offset(self) -> float:
+        """The `offset_of` the mix, or of the loudest channel if the channels cancel."""
+        if self.cancels:
+            return offset_of(self._sums[self.loudest], self._powers[self.loudest], self._samples)
+        return offset_of(self._sums.mean(), self._mixed, self._samples)
+
+
+def offset_of(total: float, power: float, samples: int) -> float:
+    """Return the mean of a waveform if it must be taken out, or 0.
+
+    A constant voltage of a recorder is no sound, but counts as a rumble in frames and as loudness
+    in levels: with a mean of half the RMS of speech, a vocoder's output below 50 Hz is 12 dB weaker
+    than all of it, with a tenth 25 dB, as in many recordings. A mean that is smaller than that is
+    left, so that faultless recordings are not changed.
+    """
+    if samples < OFFSET_SAMPLES:
+        return 0.0
+    mean = float(total) / samples
+    around = math.sqrt(max(0.0, float(power) / samples - mean**2))
+    return mean if abs(mean) >= max(LEAST_OFFSET, OFFSET_SHARE * around) else 0.0
+
+
+def without_offset(waveform: np.ndarray, offset: float | None = None) -> np.ndarray:
+    """Return a waveform without its `offset`, as float32 [samples]; None: its own `offset_of`."""
+    if offset is None:
+        exact = np.asarray(waveform, np.float64)
+        offset = offset_of(exact.sum(), np.square(exact).sum(), exact.size)
+    return (waveform - np.float32(offset)).astype(np.float32) if offset else waveform
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SoundProperties:
+    """Properties of a decoded file.
+
+    Attributes:
+      clipped_share: share of samples, over all channels, at full scale, in [0, 1].
+      cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
+      missing_samples: number of samples per channel that are announced by the header but missing.
+      unread_bytes: number of unread bytes after the end of the audio according to the header.
+      endless: whether the header says that the length of the audio is unknown.
+      has_own_length: whether one header accounts for all of the audio.
+      container: name of the container in libsndfile, such as "WAV".
+      subtype: name of the samples' encoding in libsndfile, such as "PCM_16".
+      offset: mean of the mono mix that is taken out of it (`offset_of`), or 0.
+      stamp: identity, size and modification time of the file.
+    """
+
+    samples: int
+    sample_rate_hz: int
+    channels: int
+    clipped_share: float
+    cancelled: bool
+    loudest: int
+    missing_samples: int
+    unread_bytes: int
+    endless: bool
+    has_own_length: bool
+    container: str
+    subtype: str
+    offset: float
+    stamp: Stamp
+
+    def notes(self, to_hz: int | None = None) -> list[str]:
+        """Return remarks for the user about a file that is resampled to `to_hz`, one fact each."""
+        notes = []
+        if self.cancelled:
+            notes.append(f"its {self.channels} channels cancel each other, the loudest is taken")
+        if self.missing_samples:
+            there = self.samples / self.sample_rate_hz
+            promised = there + self.missing_samples / self.sample_rate_hz
+            notes.append(f"is cut off: its header promises {promised:.2f} s, it has {there:.2f} s")
+        if self.unread_bytes:
+            notes.append(
+                f"is read up to the end given in its header, {self.unread_bytes:,} bytes "
+                "before the end of the file"
+            )
+        if self.endless:
+            notes.append("has no length in its header, and is read up to the end of the file")
+        if self.offset:
+            level_db = 20.0 * math.log10(abs(self.offset))
+            notes.append(f"has a constant offset of {level_db:.1f} dB, which is taken out")
+        if to_hz not in (None, self.sample_rate_hz):
+            notes.append(f"is resampled from {self.sample_rate_hz:,} Hz to {to_hz:,} Hz")
+        return notes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sound(SoundProperties):
+    """A decoded file, with its mono `waveform`, float32 [samples]."""
+
+    waveform: np.ndarray
+
+
+def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -> SoundProperties:
+    """Return a file's properties; `take` gets each block's mean of channels, with its offset."""
+    read = SoundFile(path)
+    mixed, at_full_scale, total = None, 0, 0
+    for block in read.blocks():
+        mixed = mixed or Mixdown(read.channels)
+        at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
+        total += block.size
+        mean = mixed.add(block)
+        if not np.all(np.isfinite(mean)):
+            raise AudioError(path, "holds NaN or infinite samples")
+        if take is not None:
+            take(mean)
+    if mixed is None:
+        raise AudioError(path, "holds no samples")
+    return SoundProperties(
+        samples=total // read.channels,
+        sample_rate_hz=read.sample_rate_hz,
+        channels=read.channels,
+        clipped_share=at_full_scale / total,
+        cancelled=mixed.cancels,
+        loudest=mixed.loudest,
+        missing_samples=read.missing_samples,
+        unread_bytes=read.found.chunk.unread,
+        endless=read.found.endless,
+        has_own_length=read.found.has_own_length,
+        container=read.container,
+        subtype=read.subtype,
+        offset=mixed.offset,
+        stamp=read.stamp,
+    )
+
+
+def mono_blocks(path: Path, found: SoundProperties) -> Iterator[np.ndarray]:
+    """Yield the mono mix of a file with known properties in blocks, float32 [samples]."""
+    read, mixed = SoundFile(path), Mixdown(found.channels)
+    read.check_unchanged(found.stamp)
+    for block in read.blocks():
+        mean = block[:, found.loudest] if found.cancelled else mixed.add(block)
+        yield without_offset(mean, found.offset)
+    read.check_unchanged(found.stamp)
+
 
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
 LOWEST_DB = -120.0  # lower bound of levels in dB

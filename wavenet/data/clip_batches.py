@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from onepass.replicator.training.recipe import PortableBatches
 from wavenet.data import batch_sampling
-from wavenet.data.corpus import Corpus
-from wavenet.data.corpus_export import export_npz
+from wavenet.data.corpus import Corpus, export_npz
 from wavenet.data.pipeline import ALONE, ClipContext, clips
 
 CLIPS = "clips.npz"  # name of the file with recordings in an exported folder

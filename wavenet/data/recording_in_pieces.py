@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import soxr
 
-from wavenet.data.audio import decibel
-from wavenet.data.sound_file import AudioError
-from wavenet.data.sound_properties import mono_blocks, properties
+from wavenet.data.audio import AudioError, decibel, mono_blocks, properties
 
 SUMMED = 1 << 18  # maximum number of samples whose squares are added at once
 

@@ -1,14 +1,18 @@
 """Search of a folder for usable recordings, with a report of files that are left out and why."""
 
 import collections
+import csv
 import dataclasses
 import hashlib
+import json
 import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from onepass.foundation.atomic_files import replacing
+from onepass.foundation.cores import in_threads
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import (
     count_noun,
@@ -19,11 +23,217 @@ from onepass.foundation.folders import (
     some,
     unread,
 )
-from onepass.foundation.threads import in_threads
-from wavenet.data import file_info
+from wavenet.data import audio
 from wavenet.data.audio import SUFFIXES, AudioError
-from wavenet.data.file_info import FileInfo
-from wavenet.data.metadata import SPLITS, Row, Tables, match, read_tables
+
+SPLITS = ("train", "dev")
+LJ_SPEECH = "metadata.csv"  # the table of LJ Speech, and of data sets in its format
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of a table; `split` is "train" or "dev" if that is the table's name, else ""."""
+
+    table: str
+    file: str
+    text: str
+    speaker: str
+    split: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """The rows of a folder's tables, the splits with a table, and notes about unusable tables."""
+
+    rows: tuple[Row, ...]
+    splits: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def _row(path: Path, values: Mapping[str, str | None]) -> Row:
+    split = path.stem if path.stem in SPLITS else ""
+    text, speaker = values.get("text") or "", values.get("speaker") or ""
+    return Row(path.name, values["file"] or "", text, speaker, split)
+
+
+def _rows(path: Path) -> list[Row] | None:
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as lines:
+        reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        if "file" not in (reader.fieldnames or ()):
+            return None
+        return [_row(path, values) for values in reader if values["file"]]
+
+
+def _lj_speech_rows(path: Path) -> list[Row] | None:
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.strip()]
+    if not cells or any(len(each) < 2 for each in cells):
+        return None
+    return [
+        Row(path.name, each[0], each[2:3][0] if each[2:3] and each[2] else each[1], "", "")
+        for each in cells
+        if each[0]
+    ]
+
+
+def read_tables(folder: Path) -> Tables:
+    """Read every `*.tsv` with a column `file` in a folder, and `metadata.csv` as in LJ Speech.
+
+    The first line of a `*.tsv` is the header; the columns `text` and `speaker` are optional, and
+    other columns are ignored. `train.tsv` and `dev.tsv` also define the split. `metadata.csv` has
+    no header; its lines are `file|text` or `file|text|normalised text`, and the normalised text is
+    preferred. Tables that cannot be read are ignored with a note.
+    """
+    rows: list[Row] = []
+    splits, notes = set(), []
+    tables = [*sorted(folder.glob("*.tsv")), *folder.glob(LJ_SPEECH)]
+    for path in filter(Path.is_file, tables):
+        lj_speech = path.name == LJ_SPEECH
+        try:
+            found = _lj_speech_rows(path) if lj_speech else _rows(path)
+        except (OSError, csv.Error) as error:
+            notes.append(f"{show_path(path.name)} cannot be read ({error}) and is ignored")
+            continue
+        if found is None:
+            lacks = "lines file|text" if lj_speech else "column `file`"
+            notes.append(f"{show_path(path.name)} has no {lacks} and is ignored")
+            continue
+        rows += found
+        splits |= {path.stem} & set(SPLITS)
+    return Tables(tuple(rows), frozenset(splits), tuple(notes))
+
+
+def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], list[str]]:
+    """Return each recording's row by name, the rows without a recording, and notes.
+
+    Multiple rows of a recording are merged. If their texts or speakers differ, the last row wins,
+    with a note; a recording in both splits is assigned to dev. Names are relative to the folder.
+    `train.tsv` may omit the folder `train/` in its rows, and `dev.tsv` the folder `dev/`;
+    `metadata.csv` may omit folder and suffix.
+    """
+    matched: dict[str, Row] = {}
+    missing: list[Row] = []
+    contradicted: list[str] = []
+    stems: dict[str, str] = {}
+    for path in sorted(names):
+        stems.setdefault(PurePosixPath(path).stem, path)
+    for row in tables.rows:
+        candidates = [f"{row.split}/{row.file}"] if row.split else []
+        if row.table == LJ_SPEECH:
+            candidates += [stems.get(row.file, ""), stems.get(PurePosixPath(row.file).stem, "")]
+        found = next((name for name in [*candidates, row.file] if name in names), None)
+        if found is None:
+            missing.append(row)
+        else:
+            contradicted += [found] if _contradicts(matched.get(found), row) else []
+            _keep(matched, found, row)
+    notes = []
+    if contradicted:
+        files = some([show_path(name) for name in dict.fromkeys(contradicted)])
+        notes.append(f"listed again with another text or speaker, the last row counts: {files}")
+    return matched, missing, notes
+
+
+def _contradicts(earlier: Row | None, row: Row) -> bool:
+    pairs = [(earlier.text, row.text), (earlier.speaker, row.speaker)] if earlier else []
+    return any(one and other and one != other for one, other in pairs)
+
+
+def _keep(matched: dict[str, Row], name: str, row: Row) -> None:
+    earlier: Mapping[str, str] = dataclasses.asdict(matched[name]) if name in matched else {}
+    text, speaker = row.text or earlier.get("text", ""), row.speaker or earlier.get("speaker", "")
+    # A file in both splits is assigned to dev, so that dev recordings are not trained on.
+    either = (row.split, earlier.get("split", ""))
+    split = "dev" if "dev" in either else row.split or either[1]
+    matched[name] = dataclasses.replace(row, text=text, speaker=speaker, split=split)
+
+
+FILE = "measurements.json"
+VERSION = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class FileInfo:
+    """Properties of a decoded audio file; those of `SoundProperties` have the same meaning.
+
+    `peak_db` and `rms_db` are of the mono mix, in dB of full scale; `digest` is a hash of the
+    sample rate and the mono mix.
+    """
+
+    sample_rate_hz: int
+    channels: int
+    samples: int
+    peak_db: float
+    rms_db: float
+    clipped_share: float
+    digest: str
+    cancelled: bool = False
+    missing_samples: int = 0
+    unread_bytes: int = 0
+    endless: bool = False
+    offset: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Duration in seconds."""
+        return self.samples / self.sample_rate_hz
+
+
+def read_info(path: Path) -> FileInfo:
+    """Decode an audio file and return its properties."""
+    sound = audio.read_sound(path)
+    return FileInfo(
+        sample_rate_hz=sound.sample_rate_hz,
+        channels=sound.channels,
+        samples=len(sound.waveform),
+        peak_db=audio.peak_db(sound.waveform),
+        rms_db=audio.rms_db(sound.waveform),
+        clipped_share=sound.clipped_share,
+        digest=digest_of(sound),
+        cancelled=sound.cancelled,
+        missing_samples=sound.missing_samples,
+        unread_bytes=sound.unread_bytes,
+        endless=sound.endless,
+        offset=sound.offset,
+    )
+
+
+def digest_of(sound: audio.Sound) -> str:
+    """Return a hash of the sample rate and the mono mix of a sound."""
+    digest = hashlib.blake2b(np.int64(sound.sample_rate_hz).tobytes(), digest_size=16)
+    digest.update(np.ascontiguousarray(sound.waveform).data)
+    return digest.hexdigest()
+
+
+def cache_key(path: Path) -> str:
+    """Return a hash of a file's path, size and modification time; "" if the file is missing."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    identity = f"{VERSION} {path.absolute()} {status.st_size} {status.st_mtime_ns}"
+    return hashlib.blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def load_infos(cache_folder: Path | None) -> dict[str, FileInfo]:
+    """Return the cached properties by cache key; {} if the cache is missing or damaged."""
+    if cache_folder is None:
+        return {}
+    try:
+        stored = json.loads((cache_folder / FILE).read_text("utf-8"))
+        return {name: FileInfo(**values) for name, values in stored.items()}
+    except (OSError, RecursionError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def save_infos(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
+    """Write properties by cache key to the cache, if there is a cache folder."""
+    if cache_folder is None:
+        return
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    values = {name: dataclasses.asdict(info) for name, info in cached.items()}
+    with replacing(cache_folder / FILE) as temporary:
+        temporary.write_text(json.dumps(values, indent=0), "utf-8")
 
 
 class DataError(UserError):
@@ -152,12 +362,12 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileInfo | AudioError]:
-    known = file_info.load_infos(cache_folder)
-    keys = [file_info.cache_key(path) for path in paths]  # before reading: files may change
+    known = load_infos(cache_folder)
+    keys = [cache_key(path) for path in paths]  # before reading: files may change
 
     def measure_file(key: str, path: Path) -> FileInfo | AudioError:
         try:
-            return known.get(key) or file_info.read_info(path)
+            return known.get(key) or read_info(path)
         except AudioError as error:
             return error
 
@@ -166,7 +376,7 @@ def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileI
     good = {k: r for k, r in zip(keys, results, strict=True) if isinstance(r, FileInfo)}
     if good.keys() - known.keys():
         try:
-            file_info.save_infos(cache_folder, known | good)
+            save_infos(cache_folder, known | good)
         except OSError as error:
             raise DataError(
                 f"{show_path(cache_folder)}: cannot be written ({error.strerror})."

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.networks.prompts import NO_STOP, Prompt
+from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import methods_of
-from onepass.samplers.chunks import chunk_length, in_chunks
+from onepass.samplers.cached import chunk_length, in_chunks
 from wavenet.samplers.numba.sampler import check_known, is_known
 from wavenet.samplers.symbols import autoregressive
 from wavenet.sound_network import Network

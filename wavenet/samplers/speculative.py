@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import noise
-from onepass.samplers.acceptance import RULES, Acceptance, Address, Block
-from onepass.samplers.chunks import pad_chunk
-from onepass.samplers.speculative import Settled, settle_block
-from wavenet.samplers.fixed_point import BlockPass
+from onepass.samplers.cached import pad_chunk
+from onepass.samplers.speculative import RULES, Acceptance, Address, Block, Settled, settle_block
 from wavenet.samplers.generation import condition_of
+from wavenet.samplers.symbols import BlockPass
 from wavenet.sound_network import Network
 from wavenet.trained_speech import PassCount, Request
 

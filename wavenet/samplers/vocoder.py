@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from onepass.samplers.chunks import ChunkSampler
+from onepass.samplers.cached import ChunkSampler
 from onepass.samplers.registry import register
 from wavenet.conditioner import Condition
 from wavenet.samplers.xla import LayerStep, Rings

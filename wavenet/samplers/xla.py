@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.samplers.chunks import ChunkSampler
+from onepass.samplers.cached import ChunkSampler
 from onepass.samplers.registry import register
 from wavenet.config import WaveNetConfig
-from wavenet.network import WaveNet
-from wavenet.residual_layers import gate_halves
+from wavenet.network import WaveNet, gate_halves
 from wavenet.sound_network import Network
 
 

@@ -1,20 +1,211 @@
-"""Draw images with a local or served model, and write PNG files, contact sheets and scales."""
+"""Draw, enlarge or continue images and videos, and write PNG files, sheets and animations."""
 
+import contextlib
+import dataclasses
 import itertools
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from onepass.command.sample.drawing import Drawing
-from onepass.command.sample.image_inputs import at_own_size, labels_of, read_prefix_image
+from onepass.draw import Draw
+from onepass.foundation.atomic_files import read_npy
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import count_noun
-from pixelcnn.data.depth import EIGHT, rescale_levels
-from pixelcnn.sampling.grids import SHEETS, image_name, remove_older, write_png, write_sheets
+from pixelcnn.data.image_file import EIGHT, ImageError, ImageRules, read_image, rescale_levels
+from pixelcnn.data.video import read_episodes
+from pixelcnn.sampling.grids import (
+    SHEETS,
+    grid,
+    image_name,
+    remove_older,
+    write_gif,
+    write_png,
+    write_sheets,
+)
+from pixelcnn.video_prediction import predict
 
-MANY = 16  # default number of images
+
+def read_prefix_image(path: Path, rows: int | None, size: int, model: Any) -> np.ndarray:
+    """Return the top `rows`, or the upper half, of an image to continue, in the model's levels."""
+    image = _levels(path, ImageRules(size, model.front.channels, bits=model.front.bits))
+    rows = size // 2 if rows is None else rows
+    if not 0 <= rows <= size:
+        raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
+    return image[:rows]
+
+
+def at_own_size(path: Path, model: Any) -> np.ndarray:
+    """Read an image at its original size, turned upright and converted to the model's levels."""
+    with _readable(path), Image.open(path) as opened:
+        size = max(opened.size)
+    return _levels(path, ImageRules(size, model.front.channels, crop=1, bits=model.front.bits))
+
+
+def labels_of(path: Path, model: Any) -> np.ndarray:
+    """Read a label map, integers [side, side], from the grey levels of an image or an npy file."""
+    if path.suffix == ".npy":
+        labels = read_npy(path)
+    else:
+        with _readable(path), Image.open(path) as opened:
+            if opened.has_transparency_data:
+                raise UserError(f"{path} must not have transparency, a label for every pixel.")
+            labels = np.asarray(opened.convert("L"), np.int32)
+    if labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
+        raise UserError(f"{path} must hold whole numbers of at least 0, got {labels.dtype}.")
+    config = getattr(model, "config", None)
+    if config is None:  # a served model: the server checks
+        return labels
+    size = model.front.size
+    if labels.shape != (size, size):
+        got = "x".join(map(str, reversed(labels.shape)))
+        wanted = f"{size}x{size}"
+        raise UserError(f"{path}: the map must be {wanted} pixels, got {got}.")
+    classes = config.conditioning.classes
+    if labels.max() >= classes:
+        raise UserError(
+            f"{path}: the map has the label {labels.max()}; there are 0 to {classes - 1}."
+        )
+    return labels
+
+
+def _levels(path: Path, rules: ImageRules) -> np.ndarray:
+    """Return the levels of an image; print on stderr how it was converted."""
+    try:
+        image = read_image(path, rules)
+    except ImageError as error:
+        raise UserError(f"{path}: {error}.") from error
+    for remark in image.remarks:
+        print(f"{path}: {remark}", file=sys.stderr)
+    return image.levels
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
+    except (OSError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} is not an image that can be read.") from error
+
+
+UNUSED = ("method", "guidance", "batch", "prime", "prime_rows")
+
+
+class Enlargement(Drawing):
+    """Enlargements of a photograph to every larger scale, up to the requested size."""
+
+    title, unit = "enlarging", "tile"
+
+    def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
+        super().__init__(given, model, arguments)
+        for field in dataclasses.fields(given):
+            if field.name in UNUSED and getattr(given, field.name) != field.default:
+                flag = field.name.replace("_", "-")
+                raise UserError(f"`--{flag}` is not for a photograph to enlarge.")
+        photograph = at_own_size(given.start, model)
+        size, heat = given.size or model.front.size, arguments.get("temperature", 1.0)
+        asked = Draw(given.num or 1, size, given.seed, {}, temperature=heat, prefix=photograph)
+        self._asked, enlarger = model.model.checked(asked), model.model.enlarger
+        rows = range(self._asked.num)
+        first = max(photograph.shape[:2])
+        sides = [side for side in enlarger.model.sizes if first < side <= size]
+        # The file of the largest scale is named like any image, without its side.
+        scales = [(row, None if side == size else str(side)) for row in rows for side in sides]
+        self.files = [given.out / image_name(given.seed, *scale) for scale in scales]
+        self._work = enlarger.work(photograph.shape, size)
+        self.total = len(rows) * self._work.tiles
+        self._begun, self._shape = time.perf_counter(), (0, 0)
+
+    def start(self) -> Iterator[np.ndarray]:
+        """Yield the scales larger than the photograph, row by row; count tiles as they finish."""
+        for row in range(self._asked.num):
+            scales = self.model.model.enlarge_start(self._asked, row, lambda: self.advance(1))
+            yield from itertools.islice(scales, 1, None)
+
+    def write(self, part: np.ndarray) -> int:
+        """Write one scale to its PNG file."""
+        write_png(self.files[self.written], part)
+        self._shape = part.shape[:2]
+        return 0
+
+    def describe_progress(self) -> str:
+        """Return a phrase with the number of scales that have been written."""
+        return f"{self.written} of {len(self.files)} scales"
+
+    def finish(self) -> None:
+        """Unless interrupted, print two lines: what was written, and how much work it took."""
+        if self.written < len(self.files):
+            return
+        (height, width), work = self._shape, self._work
+        seconds, count = time.perf_counter() - self._begun, self._asked.num
+        steps = f", each with {work.steps} steps within patches" if work.steps else ""
+        print(
+            f"{self.given.out}: {count_noun(count, 'image')} of {width}x{height} pixels in "
+            f"{seconds:.1f} s, compilation included\n"
+            f"passes: {work.passes} per image{steps}, in {count_noun(work.tiles, 'tile')}"
+        )
+
+
+DEFAULT_VIDEOS = 16  # default number of videos
+
+
+class VideoDrawing(Drawing):
+    """Predictions of the dev clips in a folder of episodes, an animation and a strip for each."""
+
+    unit = "video"
+
+    def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
+        super().__init__(given, model, arguments)
+        if given.video is None:
+            raise UserError("A video model needs `--video`, a folder of episodes to continue.")
+        self._video = read_episodes(given.video, model.config.data, model.front.statistics)
+        self._clips = self._video.splits["dev"]
+        self.total = min(given.num or DEFAULT_VIDEOS, len(self._clips.frames))
+        self._context = model.config.conditioning.context_frames
+        rows, endings = range(self.total), ("gif", "png")
+        self.files = [given.out / f"video_{given.seed}_{r}.{e}" for r in rows for e in endings]
+
+    def start(self) -> Iterator[Any]:
+        """Return an iterator over videos, each the predicted frames after a clip's context."""
+        clips, statistics, given = self._clips, self._video.statistics, self.given
+        heat = self.arguments.get("temperature", 1.0)
+        drawn = [
+            predict(
+                self.model,
+                clips.frames[row, : self._context],
+                clips.actions[row, :-1] * statistics.action_std + statistics.action_mean,
+                clips.states[row, :-1] * statistics.state_std + statistics.state_mean,
+                seed=given.seed,
+                row=row,
+                temperature=heat,
+            )
+            for row in range(self.total)
+        ]
+        return iter(drawn)
+
+    def write(self, part: Any) -> int:
+        """Write the animation and the strip of a video."""
+        real = self._clips.frames[self.written]
+        both = [real, np.stack([*real[: self._context], *part])]
+        animation, strip = self.files[2 * self.written : 2 * self.written + 2]
+        write_gif(animation, [grid(pair, 2) for pair in zip(*both, strict=True)])
+        write_png(strip, grid([*both[0], *both[1]], len(real)))
+        return 1
+
+    def finish(self) -> None:
+        """Print a summary of the videos in one line."""
+        count = count_noun(self.written, "video")
+        print(f"{self.given.out}: {count}; real frames left or above, drawn ones right or below")
+
+
+DEFAULT_IMAGES = 16  # default number of images
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
 NAMES_OF_KINDS = {"label": "class", "caption": "text", None: "none"}  # by name in the config
 NOT_OF_VIDEOS = ("size", "start", "prime", "prime_rows")
@@ -25,12 +216,12 @@ def image_drawing(given: Any, model: Any, arguments: dict[str, Any]) -> Drawing:
     kind = kind_of_condition(model)
     _check_flags(given, kind)
     if kind == "video":
-        from onepass.command.sample.videos import VideoDrawing
+        pass
 
         return VideoDrawing(given, model, arguments)
     multiscale = getattr(getattr(model, "network", None), "multiscale", None)
     if getattr(given, "start", None) is not None and multiscale and multiscale.any_shape:
-        from onepass.command.sample.enlargement import Enlargement
+        pass
 
         return Enlargement(given, model, arguments)
     return ImageDrawing(given, model, arguments)
@@ -49,7 +240,7 @@ class ImageDrawing(Drawing):
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
         super().__init__(given, model, arguments)
-        self.total = MANY if given.num is None else given.num
+        self.total = DEFAULT_IMAGES if given.num is None else given.num
         self._conditions = _conditions(given, model, self.total)
         classes = [_class_name(model, condition) for condition in self._conditions]
         names = [image_name(given.seed, row, name) for row, name in enumerate(classes)]

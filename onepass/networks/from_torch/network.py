@@ -8,9 +8,16 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.networks.condition_specs import Frames, Memory
-from onepass.networks.from_torch.folder import read_folder
-from onepass.networks.from_torch.graph import Block, Graph, Input, Node, map_references, references
+from onepass.networks.conditions import Frames, Memory
+from onepass.networks.from_torch.graph import (
+    Block,
+    Graph,
+    Input,
+    Node,
+    map_references,
+    read_folder,
+    references,
+)
 from onepass.networks.from_torch.operations import (
     creation,
     elementwise,

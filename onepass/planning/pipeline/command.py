@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onepass.foundation.errors import UserError
-from onepass.planning.pipeline.simulation import Durations, Simulation, compare
+from onepass.planning.pipeline.schedule import Durations, Simulation, compare
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from onepass.planning.pipeline.building_blocks import BLOCKS
-from onepass.planning.pipeline.building_blocks import schedule as schedule_of
-from onepass.planning.pipeline.schedule import Schedule
-from onepass.planning.pipeline.simulation import Durations, Simulation, simulate
+from onepass.planning.pipeline.schedule import BLOCKS, Durations, Schedule, Simulation, simulate
+from onepass.planning.pipeline.schedule import schedule as schedule_of
 from onepass.replicator.portable.layouts.program import COMPUTE
 from onepass.replicator.portable.layouts.simulation import Event, Network, Timeline
 

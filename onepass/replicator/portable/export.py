@@ -11,6 +11,8 @@ of weights. With a training step it also contains:
 import contextlib
 import importlib.resources
 import inspect
+import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -24,9 +26,47 @@ from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import make_folder
 from onepass.foundation.model_folder import variable_names
-from onepass.replicator.portable.manifest import manifest_of, write_manifest
+from onepass.foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
 from onepass.replicator.portable.stablehlo import lower
+from onepass.replicator.training.recipe import Recipe
 from onepass.replicator.training.state import LossFn, TrainState
+from onepass.replicator.training.training_run import TrainingRun
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the contents of FOLDER/manifest.json; raise UserError if it cannot be read."""
+    path = Path(folder) / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} is not an exported folder: no {MANIFEST}.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{path} must have format {FORMAT}, the only one that this version reads.")
+    return manifest
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a folder; a new one without functions if there is none."""
+    if (folder / MANIFEST).exists():
+        return read_manifest(folder)
+    import tensorflow as tf  # not needed to read manifests
+
+    return {
+        "format": FORMAT,
+        "functions": {},
+        "versions": {"tensorflow": tf.__version__, "numpy": np.__version__},
+    }
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write FOLDER/manifest.json atomically."""
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
 
 STEP = "step"
 SLOT = "slot/"
@@ -222,3 +262,82 @@ def _tensor_float_32(allowed: bool) -> Iterator[None]:
         yield
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+class ExportedRun(TrainingRun):
+    """A run whose step is exported; its run directory, if any, is only read."""
+
+    def __init__(self, folder: Path, workdir: Path | None, log: Callable[[str], None]) -> None:
+        known = workdir is not None and (Path(workdir) / "config.json").exists()
+        super().__init__(workdir if known else None, log=log)
+        self.folder = new_folder(folder)
+        self.config: dict = {}
+
+    def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Compare a configuration with the run's by `RunDirectory.check`, if there is a run."""
+        if self._workdir is not None:
+            RunDirectory(self._workdir).check(config, changeable, defaults)
+
+    def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Check the configuration and store it as the folder's."""
+        self.check(config, changeable, defaults)
+        self.config = config
+
+    def run_file(self, name: str) -> Path:
+        """Return the path of a file in the folder, copied from the run directory if it exists."""
+        path, known = self.folder / name, self._workdir and self._workdir / name
+        if known and known.exists():
+            shutil.copyfile(known, path)
+        return path
+
+    def restore(self, state: TrainState) -> bool:
+        """Restore the newest readable checkpoint of the run, and return whether there is one."""
+        run = self._workdir and RunDirectory(self._workdir)
+        arrays = run.checkpoints().newest()[0] if run else None
+        if arrays is not None:
+            state.restore(arrays)
+        return arrays is not None
+
+
+def export_portable(
+    recipe: Recipe,
+    folder: Path,
+    workdir: Path | None = None,
+    log: Callable[[str], None] = print,
+    *,
+    tensor_float_32: bool | None = None,
+) -> Path:
+    """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
+
+    Frozen models that the loss reads are stored as variables that never change.
+
+    Args:
+      workdir: run directory whose newest checkpoint provides the weights; if it is None or has no
+        checkpoints, the weights are initial ones.
+      tensor_float_32: whether an accelerator may multiply in TensorFloat32; None: the family's
+        default. With linear prediction, the loss was not finite after 20 steps on an H100.
+    """
+    run = ExportedRun(folder, workdir, log)
+    setup = recipe.set_up(run, recipe.prepare(run))
+    if not run.restore(setup.state) and setup.start is not None:
+        setup.start()
+    batches, settings, write = setup.portable
+    write(run.folder / settings["file"])
+    specs = specs_of(batches.open_batches(run.folder, settings)(0))
+    export_training(
+        run.folder,
+        setup.state,
+        setup.loss,
+        specs,
+        batch_module=batches,
+        batches=settings,
+        config=run.config,
+        changeable=recipe.changeable,
+        frozen=setup.frozen,
+        tensor_float_32=setup.tensor_float_32 if tensor_float_32 is None else tensor_float_32,
+    )
+    stages = setup.stages(specs)
+    if stages:
+        write_manifest(run.folder, manifest_of(run.folder) | {"pipeline": stages})
+    log(next_command(run.folder, setup.state))
+    return run.folder

@@ -1,5 +1,8 @@
 """Asynchronous updates: workers compute them, and parameter servers store the variables.
 
+An asynchronous update adds the difference between the new value and the value read. If a step read
+a variable twice, the gradient and the difference could belong to different values.
+
 One process, the chief, schedules whole batches on whichever worker is free. A worker reads the
 variables, computes their new values, and adds the difference to the current values, so no update
 is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
@@ -12,19 +15,22 @@ UserError.
 
 import atexit
 import contextlib
+import math
 import os
 import queue
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
 
 import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.ops import resource_variable_ops
 
 from onepass.foundation.errors import UserError
-from onepass.replicator.collectives.collective_order import CollectiveRecord
+from onepass.replicator.collectives import CollectiveRecord
 from onepass.replicator.launch.tf_config import Task, read_tf_config
 from onepass.replicator.strategies.base import (
     InputFn,
@@ -33,13 +39,192 @@ from onepass.replicator.strategies.base import (
     check_num_steps,
     check_steps_per_call,
 )
-from onepass.replicator.strategies.server_processes import (
-    accepts_connections,
-    available_workers,
-    responds,
-    serve_until_chief_ends,
+from onepass.replicator.strategies.coordination import connect_to, refusal, reporting_wait
+
+# Gradient tapes must record a repeated read as a read, for which there is no public API.
+
+
+class Snapshots:
+    """The values that the step being traced by a thread has read so far."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+
+    @contextlib.contextmanager
+    def of_step(self) -> Iterator[None]:
+        """Record the reads of a step that this thread traces inside the block."""
+        self._thread.graph = tf.compat.v1.get_default_graph()
+        self._thread.values = {}
+        try:
+            yield
+        finally:
+            self._thread.values = None
+
+    def values(self) -> dict[int, Any] | None:
+        """Return the values read, by variable `id`; None outside a step or in nested functions."""
+        values = getattr(self._thread, "values", None)
+        if values is None or tf.compat.v1.get_default_graph() is not self._thread.graph:
+            return None
+        return values
+
+    def create(
+        self, next_creator: Callable[..., tf.Variable], **options: Any
+    ) -> "SnapshotVariable":
+        """Create a variable, as a creator for `tf.variable_creator_scope`."""
+        known = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
+        return SnapshotVariable(self, known)
+
+
+def recorded_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    """Return the value, recorded by gradient tapes as a read of the variable."""
+    resource_variable_ops.variable_accessed(variable)
+    with record.stop_recording():
+        value = tf.identity(value)
+    record.record_operation(
+        "ReadVariableOp", [value], [variable.handle], lambda upstream: [upstream]
+    )
+    return value
+
+
+_OPTIONS = (
+    "initial_value",
+    "trainable",
+    "name",
+    "dtype",
+    "shape",
+    "constraint",
+    "distribute_strategy",  # a strategy identifies its variables by it
 )
-from onepass.replicator.strategies.snapshots import Snapshots
+
+
+class SnapshotVariable(resource_variable_ops.ResourceVariable):
+    """A variable that a step reads only once, unless the step sets it between reads."""
+
+    def __init__(self, snapshots: Snapshots, options: dict[str, Any]):
+        self._snapshots = snapshots
+        super().__init__(**options)
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+        values = self._snapshots.values()
+        if values is None:
+            return super()._read_variable_op(no_copy)
+        if id(self) not in values:
+            values[id(self)] = super()._read_variable_op(no_copy)
+            return values[id(self)]
+        return recorded_read(self, values[id(self)])
+
+    def assign(self, value: Any, *options: Any, **named: Any) -> Any:
+        """Set the variable; the next read in the step returns its new value."""
+        self._forget()
+        return super().assign(value, *options, **named)
+
+    def assign_add(self, delta: Any, *options: Any, **named: Any) -> Any:
+        """Add to the current value, which other workers may have changed."""
+        self._forget()
+        return super().assign_add(delta, *options, **named)
+
+    def assign_sub(self, delta: Any, *options: Any, **named: Any) -> Any:
+        """Subtract from the current value, which other workers may have changed."""
+        self._forget()
+        return super().assign_sub(delta, *options, **named)
+
+    def _forget(self) -> None:
+        (self._snapshots.values() or {}).pop(id(self), None)
+
+
+START_SECONDS = 60.0  # the chief's wait for workers and servers to start
+CHIEF_SECONDS = 600.0  # a server's wait for the chief to start
+CHIEF_LOST_SECONDS = 10.0  # a chief that accepts no connection for this long has ended
+_CONNECT_SECONDS, _START_POLL_SECONDS = 2.0, 0.5
+# The connection preface of an HTTP/2 client with empty SETTINGS (RFC 9113, 3.4). A running gRPC
+# server answers with its preface; a suspended one still accepts connections, but does not answer.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def accepts_connections(address: str) -> bool:
+    """Return whether a process, which may be suspended, listens at HOST:PORT."""
+    return refusal(address, _CONNECT_SECONDS) is None
+
+
+def responds(address: str) -> bool:
+    """Return whether a gRPC server at HOST:PORT runs and answers."""
+    try:
+        with connect_to(address, _CONNECT_SECONDS) as connection:
+            connection.sendall(_HTTP2_PREFACE)
+            return bool(connection.recv(1))
+    except OSError:
+        return False
+
+
+def serve_until_chief_ends(task: Task) -> NoReturn:
+    """Run the server of this process's task, then end the process; never return.
+
+    The exit status is 0 once the chief has been gone for CHIEF_LOST_SECONDS, and 1 if no chief has
+    started within CHIEF_SECONDS.
+    """
+    spec = tf.train.ClusterSpec(task.cluster)
+    server = tf.distribute.Server(spec, task.kind, task.index, protocol="grpc", start=True)
+    name = f"{task.kind} {task.index}"
+    chief = task.cluster["chief"][0]
+    with reporting_wait(task) as say:
+        has_started = wait_until(
+            lambda: accepts_connections(chief), CHIEF_SECONDS, lambda: say(f"the chief ({chief})")
+        )
+    if has_started:
+        wait_until(
+            lambda: not accepts_connections(chief), math.inf, lasting_seconds=CHIEF_LOST_SECONDS
+        )
+    reason = "has ended" if has_started else f"did not start within {CHIEF_SECONDS:.0f} seconds"
+    print(f"The chief ({chief}) {reason}; {name} ends.", file=sys.stderr, flush=True)
+    # TensorFlow cannot stop a server, and an ordinary exit would wait for it.
+    del server
+    os._exit(0 if has_started else 1)
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    seconds: float,
+    say: Callable[[], None] = lambda: None,
+    lasting_seconds: float = 0.0,
+) -> bool:
+    """Wait until a condition holds for `lasting_seconds`; return whether it did in time."""
+    start, since = time.monotonic(), None
+    while time.monotonic() - start < seconds:
+        now = time.monotonic()
+        since = (since or now) if condition() else None
+        if since is None:
+            say()
+        if since is not None and now - since >= lasting_seconds:
+            return True
+        time.sleep(_START_POLL_SECONDS)
+    return False
+
+
+def available_workers(task: Task) -> list[int]:
+    """Wait up to START_SECONDS for all workers; return the indices of those that have started."""
+    servers, workers = task.cluster["ps"], task.cluster["worker"]
+    with reporting_wait(task) as say:
+        wait_until(
+            lambda: not _unreachable(servers) and not _unreachable(workers),
+            START_SECONDS,
+            lambda: say("parameter servers and workers"),
+        )
+    if _unreachable(servers):
+        raise UserError(_missing_text("parameter server", servers, _unreachable(servers)))
+    absent = _unreachable(workers)
+    if len(absent) == len(workers):
+        raise UserError(_missing_text("worker", workers, absent))
+    return [index for index in range(len(workers)) if index not in absent]
+
+
+def _unreachable(addresses: Iterable[str]) -> list[int]:
+    return [index for index, address in enumerate(addresses) if not accepts_connections(address)]
+
+
+def _missing_text(what: str, addresses: list[str], absent: list[int]) -> str:
+    listed = ", ".join(f"{index} ({addresses[index]})" for index in absent)
+    return f"Not started after {START_SECONDS:.0f} seconds: {what} {listed}."
+
 
 # A run fails if a worker does not answer for this time, and no update finishes, ...
 WORKER_SILENCE_SECONDS = 120.0

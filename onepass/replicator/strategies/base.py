@@ -8,21 +8,168 @@ Machine Learning for Researchers", arXiv 1902.00465.
 import abc
 import contextlib
 import dataclasses
+import inspect
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
-from onepass.replicator.collectives import primitives
-from onepass.replicator.collectives.collective_order import (
-    CollectiveOrderError,
-    CollectiveRecord,
-    call_text,
-)
+from onepass.foundation.errors import UserError
+from onepass.replicator import collectives
+from onepass.replicator.collectives import CollectiveOrderError, CollectiveRecord, call_text
 
-if TYPE_CHECKING:
-    from onepass.replicator.strategies.wrapped_optimizer import WrappedOptimizer
+
+def variables_in_step_error(error: Exception) -> UserError | None:
+    """Return a UserError if a step created variables while being traced, else None."""
+    if type(error).__name__ != "UnliftableError" and "singleton tf.Variables" not in str(error):
+        return None
+    found = re.search(r"tensor '(\w+/\w+)", str(error))
+    which = f" (`{found[1]}`)" if found else ""
+    return UserError(
+        f"A step must not create variables{which}: create them in `scope()`, those of an optimizer "
+        "with `optimizer.build(variables)`."
+    )
+
+
+class Averaging(Protocol):
+    """The interface of a replicator that a wrapped optimiser uses."""
+
+    @property
+    def is_async(self) -> bool:
+        """Return whether replicas update without waiting for each other."""
+
+    def all_reduce(self, value: Any, reducer: str) -> Any:
+        """Reduce each tensor of a nest over replicas."""
+
+
+class WrappedOptimizer(tf.Module):
+    """An optimiser whose `apply_gradients` averages over replicas.
+
+    Other attributes are those of the inner optimiser, whose own reduction over replicas is switched
+    off. Raise ValueError if that has no `apply_gradients`.
+    """
+
+    def __init__(self, replicator: Averaging, optimizer: Any):
+        super().__init__(name="wrapped_optimizer")
+        if not hasattr(optimizer, "apply_gradients"):
+            raise ValueError(
+                f"`optimizer` must have `apply_gradients`, got a {type(optimizer).__name__}."
+            )
+        self._replicator = replicator
+        self.optimizer = optimizer
+        self._options = {}
+        known = inspect.signature(optimizer.apply_gradients).parameters
+        if "skip_gradients_aggregation" in known:
+            self._options["skip_gradients_aggregation"] = True
+        elif "experimental_aggregate_gradients" in known and not replicator.is_async:
+            self._options["experimental_aggregate_gradients"] = False
+        # Keras 3 has no such option. Keeping its sum and dividing by the number of replicas would
+        # clip and scale different gradients. LossScaleOptimizer wraps another optimiser.
+        for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+            if each and not self._options and hasattr(each, "_all_reduce_sum_gradients"):
+                each._all_reduce_sum_gradients = list
+
+    def __getattr__(self, name: str) -> Any:
+        if "optimizer" not in self.__dict__:  # tf.Module.__init__ has not set it yet
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    @property
+    def variables(self) -> Any:
+        """The optimiser's variables."""
+        variables = self.optimizer.variables
+        return variables() if callable(variables) else variables
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]], **options: Any
+    ) -> Any:
+        """Average the gradients of (gradient, variable) pairs and apply them, inside a step."""
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        gradients = self._replicator.all_reduce(list(gradients), "mean")
+        pairs = zip(gradients, variables, strict=True)
+        return self.optimizer.apply_gradients(pairs, **self._options, **options)
+
+    def apply(self, gradients: Iterable[tf.Tensor], variables: Iterable[tf.Variable]) -> Any:
+        """Average gradients over replicas and apply them to variables, inside a step."""
+        return self.apply_gradients(zip(gradients, variables, strict=True))
+
+    def minimize(
+        self, loss: tf.Tensor, variables: Sequence[tf.Variable], tape: tf.GradientTape
+    ) -> Any:
+        """Average the gradients of a loss recorded by `tape` and apply them, inside a step."""
+        return self.apply(tape.gradient(loss, variables), variables)
+
+
+_UNEVEN = "number of rows is not a multiple of the number of replicas"
+
+
+def check_divisible(element_spec: Any, num_replicas: int) -> None:
+    """Raise UserError unless `num_replicas` divides the rows of each tensor, as far as known."""
+    for spec in tf.nest.flatten(element_spec):
+        if spec.shape.rank == 0:
+            raise UserError("A global batch must have rows; a tensor of `dataset` is a scalar.")
+        rows = spec.shape[0] if spec.shape.rank else None
+        if rows is not None and rows % num_replicas:
+            raise UserError(_uneven_rows_text(rows, num_replicas))
+
+
+def _replica_rows(element_spec: Any, first: int, count: int, num_replicas: int) -> Callable:
+    """Return a function for `dataset.map` that keeps the rows of `count` replicas.
+
+    Every tensor [rows, ...] becomes [count, rows / num_replicas, ...], with the rows of the
+    replicas first, ..., first + count - 1.
+    """
+
+    def rows_of_replicas(tensor: tf.Tensor) -> tf.Tensor:
+        rows = tf.shape(tensor)[0]
+        even = tf.debugging.assert_equal(rows % num_replicas, 0, message=_UNEVEN)
+        with tf.control_dependencies([even] if even is not None else []):
+            size = rows // num_replicas
+        known = None if tensor.shape[0] is None else tensor.shape[0] // num_replicas
+        replica_rows = tensor[first * size : (first + count) * size]
+        replica_rows = tf.reshape(replica_rows, tf.concat([[count, size], tf.shape(tensor)[1:]], 0))
+        return tf.ensure_shape(replica_rows, [count, known, *tensor.shape[1:]])
+
+    if type(element_spec) is tuple:  # `map` passes a tuple as several arguments
+        return lambda *batch: tf.nest.map_structure(rows_of_replicas, batch)
+    return lambda batch: tf.nest.map_structure(rows_of_replicas, batch)
+
+
+def replica_batches(
+    dataset: tf.data.Dataset, first: int, count: int, num_replicas: int
+) -> tf.data.Dataset:
+    """Return a dataset of the batches of `count` replicas from a dataset of global batches.
+
+    Its elements are the rows of replicas first, ..., first + count - 1, in turn. A batch whose rows
+    are not a multiple of `num_replicas` is an error (`uneven_rows_error` explains it), and so is
+    every later element: if the error were raised only once, it would reach one replica, while the
+    others would get the next batch, or the end of the data, and could report that instead.
+    """
+    rows_of_replicas = _replica_rows(dataset.element_spec, first, count, num_replicas)
+    if all(spec.shape[0] is not None for spec in tf.nest.flatten(dataset.element_spec)):
+        return dataset.map(rows_of_replicas).unbatch()
+
+    def replica_rows(*batch: Any) -> tf.data.Dataset:
+        rows = tf.stack([tf.shape(tensor)[0] for tensor in tf.nest.flatten(batch)])
+        is_even = tf.reduce_all(rows % num_replicas == 0)
+        times = tf.where(is_even, tf.constant(1, tf.int64), -1)
+        element = batch if type(dataset.element_spec) is tuple else batch[0]
+        return tf.data.Dataset.from_tensors(element).repeat(times).map(rows_of_replicas).unbatch()
+
+    return dataset.flat_map(replica_rows)
+
+
+def uneven_rows_error(error: Exception, num_replicas: int) -> UserError | None:
+    """Return a UserError for an error that `replica_batches` raised in a step, else None."""
+    return UserError(_uneven_rows_text(None, num_replicas)) if _UNEVEN in str(error) else None
+
+
+def _uneven_rows_text(rows: int | None, num_replicas: int) -> str:
+    got = "" if rows is None else f", got {rows}"
+    return f"The rows of a global batch must be a multiple of {num_replicas} replicas{got}."
+
 
 StepFn = Callable[[Any], Any]
 InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -188,7 +335,7 @@ class Replicator(abc.ABC):
 
     def all_sum(self, value: Any) -> Any:
         """Return the sum over replicas of each tensor of a nest, as `all_reduce(value, "sum")`."""
-        return self._collective("all_sum", primitives.reducer("sum"), value)
+        return self._collective("all_sum", collectives.reducer("sum"), value)
 
     def all_reduce(self, value: Any, reducer: str) -> Any:
         """Reduce each tensor of a nest over replicas; the result is the same on all replicas.
@@ -203,12 +350,12 @@ class Replicator(abc.ABC):
         Raises:
           ValueError: the reducer is unknown, or cannot reduce a tensor's dtype.
         """
-        function = primitives.reducer(reducer)
+        function = collectives.reducer(reducer)
         return self._collective(f"all_reduce[{reducer}]", function, value)
 
     def all_gather(self, value: Any) -> Any:
         """Return each tensor of a nest from all replicas: [...] becomes [num_replicas, ...]."""
-        return self._collective("all_gather", primitives.gather, value)
+        return self._collective("all_gather", collectives.gather, value)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return each tensor of a nest as it is on replica `source`, bit for bit, for any dtype.
@@ -218,7 +365,7 @@ class Replicator(abc.ABC):
         """
         if not 0 <= source < self.num_replicas:
             raise ValueError(f"`source` must be in [0, {self.num_replicas}), got {source}.")
-        function = primitives.broadcast_from(source)
+        function = collectives.broadcast_from(source)
         return self._collective(f"broadcast[{source}]", function, value)
 
     def map_gather(self, fn: Callable, value: Any) -> Any:
@@ -238,7 +385,7 @@ class Replicator(abc.ABC):
           optimizer: an optimiser of Keras 3 or tf_keras, or any object with
             `apply_gradients(pairs)` that assigns plain variables.
         """
-        from onepass.replicator.strategies.wrapped_optimizer import WrappedOptimizer
+        pass
 
         return WrappedOptimizer(self, optimizer)
 
@@ -268,7 +415,7 @@ class Replicator(abc.ABC):
             raise RuntimeError(f"`{primitive}` may only be called in a step.")
         return replica
 
-    def _collective(self, primitive: str, function: primitives.Primitive, value: Any) -> Any:
+    def _collective(self, primitive: str, function: collectives.Primitive, value: Any) -> Any:
         self._current_replica(primitive)
         leaves = tf.nest.flatten(value)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]

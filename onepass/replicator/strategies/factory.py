@@ -5,14 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError, first_line
-from onepass.replicator.collectives import encoding
+from onepass.replicator import collectives
 from onepass.replicator.launch.tf_config import read_tf_config
 from onepass.replicator.strategies.asynchronous import ParameterServerReplicator
 from onepass.replicator.strategies.base import Replicator
-from onepass.replicator.strategies.cluster_startup import refusal
+from onepass.replicator.strategies.coordination import refusal
 from onepass.replicator.strategies.mesh import ShardedReplicator
-from onepass.replicator.strategies.synchronous import SynchronousReplicator, local, single
-from onepass.replicator.strategies.workers import multi_worker
+from onepass.replicator.strategies.synchronous import (
+    SynchronousReplicator,
+    local,
+    multi_worker,
+    single,
+)
 
 WORDS = (
     "auto, single, local, local:N, multi_worker, multi_worker:SECONDS, parameter_server, "
@@ -106,10 +110,10 @@ class TpuReplicator(SynchronousReplicator):
     """Replicas of a TPUStrategy, which cannot sum 64-bit integers over replicas."""
 
     def _sum(self, tensors: list) -> list:
-        narrow = [encoding.to_limbs(t) if t.dtype == tf.int64 else t for t in tensors]
+        narrow = [collectives.to_limbs(t) if t.dtype == tf.int64 else t for t in tensors]
         sums = super()._sum(narrow)
         return [
-            encoding.from_limbs(s) if t.dtype == tf.int64 else s
+            collectives.from_limbs(s) if t.dtype == tf.int64 else s
             for s, t in zip(sums, tensors, strict=True)
         ]
 

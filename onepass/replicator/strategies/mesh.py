@@ -9,27 +9,358 @@ computes the gradients of its own rows, and their mean updates the shards. Rajbh
 """
 
 import contextlib
+import enum
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from onepass.foundation.errors import UserError
-from onepass.replicator.collectives.collective_order import CollectiveRecord
-from onepass.replicator.strategies.base import Call, Replicator, StepFn, check_steps_per_call
-from onepass.replicator.strategies.sharded_variables import (
-    BATCH,
-    LayoutRules,
-    Layouts,
-    ReadMode,
-    ShardedVariable,
-    ShardedVariableStore,
-    check_mesh,
+from onepass.replicator.collectives import CollectiveRecord
+from onepass.replicator.strategies.asynchronous import recorded_read
+from onepass.replicator.strategies.base import (
+    Call,
+    Replicator,
+    StepFn,
+    WrappedOptimizer,
+    check_steps_per_call,
 )
 from onepass.replicator.strategies.synchronous import local, local_devices
-from onepass.replicator.strategies.wrapped_optimizer import WrappedOptimizer
+
+BATCH = "batch"  # the mesh dimension along which the rows of a batch are sharded
+_SHOWN = 6  # number of variables named in a message
+
+Layouts = Mapping[str, Sequence[str | None]]
+
+
+def check_mesh(mesh: Mapping[str, int]) -> None:
+    """Raise UserError unless all sizes of the mesh are at least 1 and it has a batch dimension."""
+    for name, size in mesh.items():
+        if not isinstance(size, int) or size < 1:
+            raise UserError(f"`mesh` must have sizes of at least 1, got {name}={size!r}.")
+    if BATCH not in mesh:
+        raise UserError(f"`mesh` must have a dimension {BATCH!r}, got {', '.join(mesh) or 'none'}.")
+
+
+class LayoutRules:
+    """Rules that determine the layout of a variable from its name and shape.
+
+    `layouts` maps each pattern, a regular expression, to a mesh dimension or None for each axis.
+    The first pattern found in a name is used. If `layouts` is empty, every variable is sharded
+    wherever the mesh divides it. An invalid regular expression, or a dimension that is not in the
+    mesh, raises UserError.
+    """
+
+    def __init__(self, mesh: dtensor.Mesh, layouts: Layouts):
+        self.mesh, self.is_automatic = mesh, not layouts
+        self._rules = [
+            (_compile_pattern(pattern), tuple(dims)) for pattern, dims in layouts.items()
+        ]
+        self._used: set[str] = set()
+        self._names: list[str] = []
+        for pattern, dims in self._rules:
+            for dim in dims:
+                if dim is not None and dim not in mesh.dim_names:
+                    raise UserError(
+                        f"`layouts`: {pattern.pattern!r} names {dim!r}; the dimensions of the mesh "
+                        f"are {', '.join(mesh.dim_names)}."
+                    )
+
+    def make_replicated(self, rank: int) -> dtensor.Layout:
+        """Return the layout of a tensor that is whole on every device."""
+        return dtensor.Layout.replicated(self.mesh, rank)
+
+    def of(self, name: str, shape: Sequence[int], like: dtensor.Layout | None) -> dtensor.Layout:
+        """Return a variable's layout; raise UserError if its pattern does not fit its shape.
+
+        If no pattern is found in the name, the layout is `like`, that of the initial value. If that
+        is None, too, the variable is whole on every device or, without any patterns, sharded.
+        """
+        self._names.append(name)
+        for pattern, dims in self._rules:
+            if pattern.search(name):
+                self._used.add(pattern.pattern)
+                return self._check_layout(pattern.pattern, dims, name, shape)
+        if like is not None:
+            return like
+        return self._widest(shape) if self.is_automatic else self.make_replicated(len(shape))
+
+    def check_all_used(self) -> None:
+        """Raise UserError if a pattern was not found in any name."""
+        for pattern, _ in self._rules:
+            if pattern.pattern not in self._used:
+                names = list(dict.fromkeys(self._names))
+                more = ", ..." if len(names) > _SHOWN else ""
+                raise UserError(
+                    f"`layouts`: {pattern.pattern!r} is found in the name of no variable; names "
+                    f"are {', '.join(names[:_SHOWN]) or 'none'}{more}."
+                )
+
+    def _check_layout(
+        self, pattern: str, dims: Sequence[str | None], name: str, shape: Sequence[int]
+    ) -> dtensor.Layout:
+        if len(dims) != len(shape):
+            raise UserError(
+                f"`layouts`: {pattern!r} must have an entry for each of the {len(shape)} axes of "
+                f"`{name}`, got {len(dims)}."
+            )
+        for axis, dim in enumerate(dims):
+            if dim is not None and shape[axis] % self.mesh.dim_size(dim):
+                raise UserError(
+                    f"`layouts`: {pattern!r} cuts axis {axis} of `{name}`, of size {shape[axis]}, "
+                    f"along {dim!r}, but its {self.mesh.dim_size(dim)} devices do not divide it."
+                )
+        return self._layout(dims)
+
+    def _widest(self, shape: Sequence[int]) -> dtensor.Layout:
+        """Return a layout with each mesh dimension on the longest axis that it divides."""
+        dims: list[str | None] = [None] * len(shape)
+        for dim in sorted(self.mesh.dim_names, key=self.mesh.dim_size, reverse=True):
+            size = self.mesh.dim_size(dim)
+            free = [a for a, taken in enumerate(dims) if taken is None and not shape[a] % size]
+            if size > 1 and free and math.prod(shape):
+                dims[max(free, key=lambda axis: shape[axis])] = dim
+        return self._layout(dims)
+
+    def _layout(self, dims: Sequence[str | None]) -> dtensor.Layout:
+        return dtensor.Layout([dim or dtensor.UNSHARDED for dim in dims], self.mesh)
+
+
+def _compile_pattern(pattern: str) -> re.Pattern:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"`layouts`: {pattern!r} must be a regular expression: {error}.") from error
+
+
+class ReadMode(enum.Enum):
+    """The values that reading or setting a sharded variable currently refers to."""
+
+    SHARDED = "its shards"
+    STEP = "its shards; without layouts of the user, the whole value on every device"
+    LOCAL = "the copy of the whole value on this device"
+    GATHERED = "a copy of the whole value on the first device"
+
+
+class ShardedVariableStore:
+    """All sharded variables of a replicator, and the current mode of reading them.
+
+    `local_index` returns the index in `devices` of the device for which a LOCAL computation is
+    traced.
+    """
+
+    def __init__(self, rules: LayoutRules, devices: list[str], local_index: Callable[[], int]):
+        self.rules, self.devices, self.local_index = rules, devices, local_index
+        self.mode = ReadMode.SHARDED
+        self._variables: list[ShardedVariable] = []
+        self._is_making_copies = False
+        self._assigned: dict[int, tuple] | None = None  # while a step is traced
+
+    @contextlib.contextmanager
+    def tracing_step(self) -> Iterator[None]:
+        """Make reads in a step that is traced inside the block return what the step has assigned.
+
+        DTensor does not order a function's assignments and reads: without this, a read after an
+        assignment would return the previous value.
+        """
+        before, self._assigned = self._assigned, {}
+        try:
+            yield
+        finally:
+            self._assigned = before
+
+    def remember(self, variable: "ShardedVariable", value: tf.Tensor) -> None:
+        """Store a value as the result of later reads of a variable in the step being traced."""
+        if self.mode is ReadMode.STEP and self._assigned is not None:
+            self._assigned[id(variable)] = tf.compat.v1.get_default_graph(), value
+
+    def assigned_value(self, variable: "ShardedVariable") -> tf.Tensor | None:
+        """Return the value that the step being traced has assigned, or None."""
+        assigned = self._assigned or {}
+        if self.mode is not ReadMode.STEP or id(variable) not in assigned:
+            return None
+        graph, value = assigned[id(variable)]
+        if graph is not tf.compat.v1.get_default_graph():
+            raise UserError(
+                f"`{variable.name}` is assigned and then read in another tf.cond, tf.while_loop or "
+                "tf.function; under the strategy sharded both must be in the same one."
+            )
+        return value
+
+    @contextlib.contextmanager
+    def reading_as(self, mode: ReadMode) -> Iterator[None]:
+        """Read sharded variables in this mode inside the block."""
+        before, self.mode = self.mode, mode
+        try:
+            yield
+        finally:
+            self.mode = before
+
+    def create(self, next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+        """Create a sharded variable; a creator for `tf.variable_creator_scope`."""
+        if self._is_making_copies:
+            return next_creator(**options)
+        value = options["initial_value"]
+        value = tf.convert_to_tensor(value() if callable(value) else value, options.get("dtype"))
+        scope, name = tf.get_current_name_scope(), options.get("name") or "Variable"
+        like = dtensor.fetch_layout(value) if dtensor.is_dtensor(value) else None
+        path = f"{scope}/{name}" if scope else name
+        layout = self.rules.of(path, value.shape.as_list(), like)
+        variable = ShardedVariable(self, self.relayout(value, layout), options)
+        self._variables.append(variable)
+        return variable
+
+    def relayout(self, value: tf.Tensor, layout: dtensor.Layout) -> tf.Tensor:
+        """Convert a tensor, plain or sharded, to a layout."""
+        if tf.executing_eagerly() and not dtensor.is_dtensor(value):
+            value = dtensor.copy_to_mesh(value, self.rules.make_replicated(value.shape.rank))
+        return dtensor.relayout(value, layout)
+
+    def gathered_value(self, value: tf.Tensor) -> tf.Tensor:
+        """Return the whole value of a sharded tensor as a plain tensor."""
+        replicated = dtensor.relayout(value, self.rules.make_replicated(value.shape.rank))
+        return dtensor.unpack(replicated)[0]
+
+    def copy(self, variable: "ShardedVariable", device: int) -> tf.Variable:
+        """Return a new plain variable of the same shape on a device, filled with zeros."""
+        self._is_making_copies = True
+        try:
+            with tf.init_scope(), tf.device(self.devices[device]):
+                zeros = tf.zeros(variable.shape, variable.dtype)
+                return tf.Variable(zeros, trainable=variable.trainable)
+        finally:
+            self._is_making_copies = False
+
+    @contextlib.contextmanager
+    def gathered_variables(self) -> Iterator[None]:
+        """Make every variable plain inside the block, and shard it again at the end."""
+        if self.mode is ReadMode.GATHERED:
+            yield
+            return
+        for variable in self._variables:
+            variable.fill_copy()
+        try:
+            with self.reading_as(ReadMode.GATHERED):
+                yield
+        finally:
+            for variable in self._variables:
+                variable.read_back_copy()
+
+
+class ShardedVariable(dtensor.DVariable):
+    """A sharded variable, which is replaced by plain copies in some modes."""
+
+    def __init__(self, store: ShardedVariableStore, value: tf.Tensor, options: dict[str, Any]):
+        # The constructor of the base class reads the handle.
+        self._store = store
+        self._copies: dict[int, tf.Variable] = {}
+        super().__init__(value, trainable=options.get("trainable"), name=options.get("name"))
+
+    @property
+    def _handle(self) -> tf.Tensor:
+        """The resource that reads and assignments currently use: the shards' or a copy's."""
+        mode = self._store.mode
+        if mode is ReadMode.GATHERED:
+            if 0 not in self._copies:
+                with tf.init_scope():
+                    self.make_copies([0])
+                    self._fill()
+            return self._copies[0].handle
+        if mode is ReadMode.LOCAL:
+            return self.local_copy(self._store.local_index()).handle
+        return self._shards
+
+    @_handle.setter
+    def _handle(self, resource: tf.Tensor) -> None:
+        self._shards = resource
+
+    def make_copies(self, devices: Iterable[int]) -> None:
+        """Create missing copies on the devices with these indices."""
+        for device in devices:
+            if device not in self._copies:
+                self._copies[device] = self._store.copy(self, device)
+
+    def local_copy(self, device: int) -> tf.Variable:
+        """Return the copy on a device; raise ValueError if there is none."""
+        if device not in self._copies:
+            raise ValueError(f"`{self.name}` is read on each device but is not in `reads`.")
+        return self._copies[device]
+
+    def fill_copy(self) -> None:
+        """Set the copy on the first device, if it exists, from the shards."""
+        if 0 in self._copies:
+            self._fill()
+
+    def read_back_copy(self) -> None:
+        """Set the shards from the copy on the first device, if it exists."""
+        if 0 in self._copies:
+            self.assign(self._copies[0].read_value())
+
+    def _fill(self) -> None:
+        with self._store.reading_as(ReadMode.SHARDED):
+            self._copies[0].assign(self._store.gathered_value(self.read_value()))
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+        value, store = self._sharded_value(no_copy), self._store
+        if store.mode is ReadMode.STEP and store.rules.is_automatic and self.trainable:
+            value = dtensor.relayout(value, store.rules.make_replicated(value.shape.rank))
+        return value
+
+    def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
+        """Return rows of the value, gathered from the result of `read_value`."""
+        if self._is_copy():
+            return super().sparse_read(indices, name)
+        return tf.gather(self.read_value(), indices, name=name)
+
+    def numpy(self) -> np.ndarray:
+        """Return the whole value as an array."""
+        if self._is_copy():
+            return super().numpy()
+        return self._store.gathered_value(self.read_value()).numpy()
+
+    def _sharded_value(self, no_copy: bool = False) -> tf.Tensor:
+        assigned = self._store.assigned_value(self)
+        if assigned is None:
+            return super()._read_variable_op(no_copy)
+        return recorded_read(self, assigned)
+
+    def assign(self, value: Any, *options: Any, **named: Any) -> Any:
+        """Set the variable to a tensor, plain or sharded in any layout."""
+        value = self._relayout(value)
+        if not self._is_assigned_in_step():
+            return super().assign(value, *options, **named)
+        super().assign(value, read_value=False)
+        self._store.remember(self, value)
+        return self
+
+    def assign_add(self, delta: Any, *options: Any, **named: Any) -> Any:
+        """Add a tensor, plain or sharded in any layout."""
+        delta = self._relayout(delta)
+        if self._is_assigned_in_step():
+            return self.assign(self._sharded_value() + delta)
+        return super().assign_add(delta, *options, **named)
+
+    def assign_sub(self, delta: Any, *options: Any, **named: Any) -> Any:
+        """Subtract a tensor, plain or sharded in any layout."""
+        delta = self._relayout(delta)
+        if self._is_assigned_in_step():
+            return self.assign(self._sharded_value() - delta)
+        return super().assign_sub(delta, *options, **named)
+
+    def _is_assigned_in_step(self) -> bool:
+        return self._store.mode is ReadMode.STEP and not tf.executing_eagerly()
+
+    def _relayout(self, value: Any) -> tf.Tensor:
+        if self._is_copy():
+            return value
+        return self._store.relayout(tf.convert_to_tensor(value, self.dtype), self.layout)
+
+    def _is_copy(self) -> bool:
+        return self._store.mode in (ReadMode.LOCAL, ReadMode.GATHERED)
 
 
 class ShardedReplicator(Replicator):

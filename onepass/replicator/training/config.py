@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Generic, Literal, TypeVar
 
-from onepass.foundation.field_rules import at_least, require
+from onepass.foundation.stored_config import at_least, require
 
 Config = TypeVar("Config")
 

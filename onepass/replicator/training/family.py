@@ -140,7 +140,7 @@ def run_training(
         )
     from onepass.replicator import strategies
     from onepass.replicator.portable.adopt import adopt
-    from onepass.replicator.portable.recipe import export_portable
+    from onepass.replicator.portable.export import export_portable
     from onepass.replicator.training.recipe import train
 
     replicator = strategies.from_environment(given.strategy)  # TensorFlow's first action

@@ -15,11 +15,10 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.in_memory import InMemoryRun, NoMetricsLog
 from onepass.foundation.interrupt import SIGNALS, StopRequest
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.progress import Progress
-from onepass.foundation.run_directory import RunDirectory
+from onepass.foundation.run_directory import InMemoryRun, NoMetricsLog, RunDirectory
 from onepass.replicator import strategies
 from onepass.replicator.strategies import Replicator
 from onepass.replicator.strategies.base import ShardFn, whole
@@ -32,19 +31,45 @@ from onepass.replicator.strategies.coordination import (
 )
 from onepass.replicator.training.accumulation import Batch
 from onepass.replicator.training.config import LoopConfig
-from onepass.replicator.training.listener import Listener
 from onepass.replicator.training.outcome import (
     CALLBACK,
     DONE,
     FINISHED_BEFORE,
     NO_IMPROVEMENT,
     OUT_OF_TIME,
+    Listener,
     Outcome,
 )
-from onepass.replicator.training.resumption import assign_arrays
-from onepass.replicator.training.state import LossFn, TrainState
+from onepass.replicator.training.state import LossFn, TrainState, assign_arrays
 from onepass.replicator.training.step import compile_replicated_step, compile_step, is_single_device
-from onepass.replicator.training.step_rate import StepRate
+
+
+class StepRate:
+    """Steps per second, excluding the time between steps and the first step, which compiles.
+
+    with rate.running():
+        metrics = step(next(batches))
+    rate.since_last()  # {"steps_per_second": 12.5}
+    """
+
+    def __init__(self) -> None:
+        self._steps, self._seconds = -1, 0.0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure a step and the wait for its batch."""
+        start = time.perf_counter()
+        yield
+        self._steps += 1
+        if self._steps:
+            self._seconds += time.perf_counter() - start
+
+    def since_last(self) -> dict[str, float]:
+        """Return "steps_per_second" since the last call; {} if no steps were measured."""
+        steps, seconds = self._steps, self._seconds
+        self._steps, self._seconds = 0, 0.0
+        return {"steps_per_second": steps / seconds} if seconds > 0 else {}
+
 
 SAVE = "save"  # request to wait while the chief writes a timed checkpoint
 # Settings that must be equal in all processes of a run.

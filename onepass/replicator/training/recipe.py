@@ -1,6 +1,6 @@
 """Train any family by its recipe: prepare the data, set up the model, train it.
 
-`onepass.replicator.portable.recipe` exports the step of the same recipe instead.
+`onepass.replicator.portable.export` exports the step of the same recipe instead.
 """
 
 import abc

@@ -18,15 +18,14 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from onepass.foundation.in_memory import InMemoryRun
-from onepass.foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
+from onepass.foundation.run_directory import NO_DEFAULTS, InMemoryRun, Keys, RunDirectory
 from onepass.replicator import strategies
 from onepass.replicator.strategies import Replicator
 from onepass.replicator.strategies.coordination import chief_first, chief_only, variable_scope
 from onepass.replicator.training.accumulation import Batch
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from onepass.replicator.training.listener import Listener
 from onepass.replicator.training.loop import Evaluate, Outcome, Trainer
+from onepass.replicator.training.outcome import Listener
 from onepass.replicator.training.state import LossFn, TrainState
 from onepass.replicator.training.step import check_rows
 

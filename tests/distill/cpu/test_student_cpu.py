@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from distill import generation
 from distill.config import StudentConfig
-from distill.cpu import bfloat16, noise, recursion
 from distill.cpu import engine as engine_module
+from distill.cpu import kernels, noise, recursion
 from distill.cpu.engine import FlowEngine, compile_kernels
 from distill.cpu.tiles import run_tiles
 from distill.cpu.weights import TILE_ROWS, pack
@@ -85,7 +85,7 @@ STUDENTS = {
     ),
 }
 SAMPLES = 3 * TILE_ROWS + 12
-needs_bfloat16 = pytest.mark.skipif(not bfloat16.IS_AVAILABLE, reason="needs AVX512-BF16")
+needs_bfloat16 = pytest.mark.skipif(not kernels.IS_AVAILABLE, reason="needs AVX512-BF16")
 
 
 @pytest.fixture(scope="module", params=STUDENTS)
@@ -202,7 +202,7 @@ def test_a_narrow_sample_reads_only_the_noise_before_it_in_its_own_row(student):
 
 
 def test_bfloat16_on_a_processor_without_it_is_refused(student, monkeypatch):
-    monkeypatch.setattr(bfloat16, "IS_AVAILABLE", False)
+    monkeypatch.setattr(kernels, "IS_AVAILABLE", False)
     with pytest.raises(UserError, match="numba-bfloat16 needs a processor with AVX512-BF16"):
         generation.check_backend("numba-bfloat16")
     with pytest.raises(ValueError, match="`narrow` needs a processor"):

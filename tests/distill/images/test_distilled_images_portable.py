@@ -14,8 +14,7 @@ from distill.images.config import FlowTargets
 from distill.images.features import FILE
 from distill.images.presets import PRESETS
 from onepass.replicator.portable import run as portable_run
-from onepass.replicator.portable.export import training_step
-from onepass.replicator.portable.recipe import export_portable
+from onepass.replicator.portable.export import export_portable, training_step
 from onepass.replicator.training.state import TrainState
 from pixelcnn import density
 

@@ -23,13 +23,12 @@ from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.levels import value_of
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.recipe import train
-from pixelcnn import card
+from pixelcnn import card, measures
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.joining import join_runs
-from pixelcnn.measures import classifier
-from pixelcnn.measures.classifier import FEATURES, Classifier, make_network
+from pixelcnn.measures import FEATURES, Classifier, make_network
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import (
     ConditioningConfig,
@@ -244,7 +243,7 @@ def test_features_are_those_of_the_classifier():
 
 @pytest.mark.slow
 def test_the_classifier_of_a_run_is_trained_once_on_images_of_the_bases_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(classifier, "STEPS", 2)
+    monkeypatch.setattr(measures, "STEPS", 2)
     config = FlowConfig(targets=FlowTargets(features=0.1), flows=(1,), units=4)
     dataset = training.dataset_for(config, image_runs.model("multiscale"), images())
     found = training.features_for(config, dataset, tmp_path / "c.npz")

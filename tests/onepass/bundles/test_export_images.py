@@ -18,10 +18,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import onepass
 import serving
-from onepass.bundles.declared_program import without
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.sampling import only_output
-from onepass.bundles.signature import COMPILED, Signature
+from onepass.bundles.signature import COMPILED, Signature, without
 from pixelcnn.model import load
 
 SEED = 2**63 + 5  # beyond int64, as seeds may be

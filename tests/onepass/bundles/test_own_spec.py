@@ -144,9 +144,9 @@ def test_a_damaged_bundle_is_refused_and_not_tried_again(field, value, says, tmp
 
 @pytest.mark.parametrize("damaged", ["x", {"pieces": 3, "rows_alone": True}, {}, None])
 def test_a_bundle_of_another_kind_that_is_damaged_is_refused_as_well(damaged, tmp_path):
-    from onepass.bundles import loading
+    from onepass.bundles import bundle
 
     serving = {**spec_of("pairs")["serving"], "streaming": damaged}
     spec = {"kind": "wavenet", "serving": serving}
     with pytest.raises(UserError, match=r"model\.json does not describe its model: "):
-        loading.make_bundle(tmp_path / "mine" / "1", spec, None, "auto")
+        bundle.make_bundle(tmp_path / "mine" / "1", spec, None, "auto")

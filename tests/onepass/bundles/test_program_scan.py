@@ -20,10 +20,10 @@ from processes import ROOT
 import onepass
 import serving
 from onepass import likelihoods
-from onepass.bundles import loading, stored_models
+from onepass.bundles import bundle
 from onepass.bundles.manifest import write_manifest
 from onepass.foundation.errors import UserError
-from serving.engine.model_loader import bundle_loader
+from serving.engine.versions import bundle_loader
 from serving.settings import Settings
 
 TRUST = "If you trust its author, load it with `trust=True` (on the command line: `--trust`)."
@@ -136,20 +136,20 @@ def test_assets_are_refused(tmp_path):
 @pytest.mark.parametrize("name", ["pairs", "student"])
 def test_the_bytes_that_are_loaded_are_those_that_were_scanned(name, tmp_path, place, monkeypatch):
     folder, hostile = saved(tmp_path / "mine", name), saved_once("writing")
-    scan = stored_models.scanned_program
+    scan = bundle.scanned_program
 
     def scan_then_swap(program):
         content = scan(program)
         shutil.copy(hostile / "program" / "saved_model.pb", program / "saved_model.pb")
         return content
 
-    monkeypatch.setattr(stored_models, "scanned_program", scan_then_swap)
+    monkeypatch.setattr(bundle, "scanned_program", scan_then_swap)
     expected = own_models.model(name).sample(1, 6, 3)
     np.testing.assert_allclose(onepass.load(folder).sample(1, 6, 3), expected, atol=1e-4)
 
 
 def test_a_program_of_a_bundle_is_read_once(tmp_path, place, monkeypatch):
-    path, scan = copied(tmp_path), loading.check_program
+    path, scan = copied(tmp_path), bundle.check_program
     expected = own_models.bundle("pairs").sample(1, 6, 3)
     hostile = saved_once("writing")
 
@@ -158,7 +158,7 @@ def test_a_program_of_a_bundle_is_read_once(tmp_path, place, monkeypatch):
         shutil.copy(hostile / "program" / "saved_model.pb", folder / "saved_model.pb")
         return graph
 
-    monkeypatch.setattr(loading, "check_program", scan_then_swap)
+    monkeypatch.setattr(bundle, "check_program", scan_then_swap)
     np.testing.assert_array_equal(onepass.load(path).sample(1, 6, 3), expected)
 
 
@@ -259,7 +259,7 @@ LOADERS = {
     "allow_pickle=True": "",
     "pickle.": "",
     "marshal.": "",
-    "model_store.load_stored": "onepass/bundles/stored_models.py",
+    "model_store.load_stored": "onepass/bundles/bundle.py",
     "storage.load import load": "onepass/bundles/bundle.py onepass/storage/__init__.py",
 }
 

@@ -12,7 +12,7 @@ pytest.importorskip("cryptography", reason="onepass[sign] is not installed")
 from fake_bundle import FakeModelStore, load_from_disk
 
 import onepass
-import onepass.bundles.loading
+import onepass.bundles.bundle
 import serving
 from onepass.bundles.manifest import (
     MANIFEST,
@@ -25,7 +25,7 @@ from onepass.bundles.manifest import (
     write_manifest,
 )
 from onepass.foundation.errors import UserError
-from serving.engine.model_loader import bundle_loader
+from serving.engine.versions import bundle_loader
 from serving.settings import Settings
 
 
@@ -132,7 +132,7 @@ def test_without_a_sandbox_only_what_is_trusted_is_loaded(bundle, keys, monkeypa
         given.append(digest)
         return load_from_disk(path, backend)
 
-    monkeypatch.setattr(onepass.bundles.loading, "load", load)
+    monkeypatch.setattr(onepass.bundles.bundle, "load", load)
     trusting = bundle_loader(Settings(sandbox=False, trust=(str(keys / "own.pub"),)))
     assert trusting(bundle).name == "voice"
     with pytest.raises(UserError, match="must be signed to be loaded without a sandbox"):
@@ -146,9 +146,9 @@ def test_what_is_trusted_runs_in_the_server_and_all_else_in_a_sandbox(bundle, ke
     store = FakeModelStore(bundle.parents[1])
     store.add("unsigned")
     sandboxed = []
-    monkeypatch.setattr(onepass.bundles.loading, "load", lambda path, *rest: load_from_disk(path))
+    monkeypatch.setattr(onepass.bundles.bundle, "load", lambda path, *rest: load_from_disk(path))
     monkeypatch.setattr(
-        "serving.engine.model_loader.SandboxedBundle", lambda path, *rest: sandboxed.append(path)
+        "serving.engine.versions.SandboxedBundle", lambda path, *rest: sandboxed.append(path)
     )
     load = bundle_loader(Settings(trust=(str(keys / "own.pub"),)))
     load(bundle)

@@ -13,10 +13,9 @@ import onepass
 from onepass import likelihoods
 from onepass.array_compression import kind_of
 from onepass.compression import files, stream
+from onepass.compression.arrays import SymbolConditionals, digests_of_model, rank_names
 from onepass.compression.conditionals import Coding, decode, encode
 from onepass.compression.container import read
-from onepass.compression.model_digest import digests_of_model, rank_names
-from onepass.compression.symbols import SymbolConditionals
 from onepass.foundation.errors import UserError
 from onepass.foundation.progress import Progress
 

@@ -33,7 +33,7 @@ from pixelcnn import config as image_config
 from pixelcnn import family as image_family
 from pixelcnn.networks.config import FactorConfig
 from pixelcnn.presets import PRESETS as IMAGE_PRESETS
-from wavenet import evaluation_callback, family, training
+from wavenet import family, training
 from wavenet.config import WaveNetConfig
 from wavenet.data import audio
 from wavenet.network import WaveNet
@@ -45,7 +45,7 @@ SAMPLE = "--num 2 --seconds 0.25 --seed 7"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Evaluations while training give 1.0 and no sound."""
-    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
+    monkeypatch.setattr(training.EvaluationCallback, "__call__", lambda *_: 1.0)
 
 
 @pytest.fixture(scope="module")

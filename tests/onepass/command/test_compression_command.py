@@ -18,7 +18,7 @@ from onepass.command.verbs import main
 from onepass.compression.container import Container, read
 from onepass.compression.files import Kind
 from onepass.foundation.errors import UserError
-from wavenet.data import audio, sound_file
+from wavenet.data import audio
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +311,7 @@ def test_a_recording_that_is_not_whole_is_refused(tmp_path, monkeypatch, capsys,
 
 
 def test_a_recording_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch, capsys):
-    find = sound_file.found_in
+    find = audio.found_in
 
     def grown(source):
         found = find(source)
@@ -320,7 +320,7 @@ def test_a_recording_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatc
         return found
 
     monkeypatch.setattr(compression_command, "load", lambda path, trust: _Sounds())
-    monkeypatch.setattr(sound_file, "found_in", grown)
+    monkeypatch.setattr(audio, "found_in", grown)
     monkeypatch.chdir(tmp_path)
     pathlib.Path("x.wav").write_bytes(wav_of(NOISE))
     line = mistake(capsys, "compress", "m", "x.wav", "--out", "x.onepass")

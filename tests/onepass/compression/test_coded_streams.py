@@ -8,8 +8,8 @@ import pytest
 from marks import some_slow
 from scipy import special
 
-from onepass.compression import rounding, stream
-from onepass.compression.splits import Categorical, Mixture
+from onepass.compression import stream
+from onepass.compression.odds import Categorical, Mixture
 from onepass.compression.stream import Decoder, Encoder, Layout, alone, depth_of, odds_of
 from onepass.foundation.errors import UserError
 
@@ -185,10 +185,10 @@ def test_known_levels_move_the_weights_as_their_masses_say():
 
 
 def test_probabilities_are_integers_that_sum_to_one_and_never_vanish():
-    grids = rounding.grids()
-    ones = grids.probabilities * 2.0**rounding.PRECISION
+    grids = stream.grids()
+    ones = grids.probabilities * 2.0**stream.PRECISION
     np.testing.assert_array_equal(ones, np.rint(ones))
-    assert ones.min() >= 1 and ones.max() <= 2**rounding.PRECISION - 1
+    assert ones.min() >= 1 and ones.max() <= 2**stream.PRECISION - 1
 
 
 def test_a_margin_that_no_grid_has_room_for_is_coded_all_the_same():

@@ -7,8 +7,8 @@ from scipy import special
 
 import onepass
 from onepass import likelihoods
-from onepass.compression import forms
-from onepass.compression.splits import Categorical, Mixture
+from onepass.compression import odds
+from onepass.compression.odds import Categorical, Mixture
 from onepass.compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
 from onepass.foundation.errors import UserError
 
@@ -68,14 +68,14 @@ def test_no_corner_of_the_outputs_moves_odds_by_more_than_their_margin(name, lev
     for scales in LOG_SCALES:
         for tolerance in TOLERANCES:
             outputs, known = outputs_of(distribution, 60, scales, draws)
-            off = forms.tolerances(outputs, tolerance)
-            for narrowest in (None, forms.narrowest_of(tolerance), 0.0):
+            off = odds.tolerances(outputs, tolerance)
+            for narrowest in (None, odds.narrowest_of(tolerance), 0.0):
                 before = odds_of(
-                    forms.closed_form(distribution, outputs, off, narrowest), known, depth
+                    odds.closed_form(distribution, outputs, off, narrowest), known, depth
                 )
                 # Without a tolerance, outputs are not off.
                 signs = corners(outputs.shape, draws)[: None if tolerance else 1]
-                other = forms.closed_form(distribution, flat(signs, outputs, off), None, narrowest)
+                other = odds.closed_form(distribution, flat(signs, outputs, off), None, narrowest)
                 shift = shift_of(other, signs, known, depth, before)
                 assert np.all(shift <= before.margin), (scales, tolerance, narrowest)
 
@@ -104,9 +104,9 @@ def test_masks_of_logits_have_no_mass_at_any_corner_and_widen_no_margin(mask, to
         is_masked = np.broadcast_to(is_masked, logits.shape)
         masked = np.where(is_masked, mask, logits)
         known = np.argmax(np.where(is_masked, -np.inf, draws.uniform(size=logits.shape)), 1)
-        off, depth = forms.tolerances(masked, tolerance), depth_of(levels)
+        off, depth = odds.tolerances(masked, tolerance), depth_of(levels)
         before = odds_of(Categorical(masked, off), known, depth)
-        assert np.all(off[~is_masked] <= forms.tolerances(10.0 * logits, tolerance)[~is_masked])
+        assert np.all(off[~is_masked] <= odds.tolerances(10.0 * logits, tolerance)[~is_masked])
         assert np.isfinite(before.t).all() and np.isfinite(before.margin).all()
         signs = corners(logits.shape, draws)
         moved = Categorical(flat(signs, masked, off), np.tile(off, (len(signs), 1)))
@@ -171,10 +171,10 @@ def test_known_levels_move_weights_by_no_more_than_their_tolerance():
 def test_margins_are_little_more_than_the_largest_shift():
     distribution, draws = likelihoods.LogisticMixture(MANY, 3), np.random.default_rng(0)
     outputs, known = outputs_of(distribution, 200, (-9.0, -4.0), draws)
-    off = forms.tolerances(outputs, 1e-5)
-    before = odds_of(forms.closed_form(distribution, outputs, off), known, 16)
+    off = odds.tolerances(outputs, 1e-5)
+    before = odds_of(odds.closed_form(distribution, outputs, off), known, 16)
     signs = corners(outputs.shape, draws)
-    moved = forms.closed_form(distribution, flat(signs, outputs, off), None)
+    moved = odds.closed_form(distribution, flat(signs, outputs, off), None)
     shift = shift_of(moved, signs, known, 16, before).max(0)
     assert before.margin.mean() < 1.3 * shift.mean()
 
@@ -184,15 +184,15 @@ def test_margins_are_little_more_than_the_largest_shift():
 def test_streams_decode_at_every_tolerance(levels, tolerance):
     distribution, draws = likelihoods.Gaussian(levels), np.random.default_rng(0)
     outputs, known = outputs_of(distribution, 2000, (-10.0, -5.0), draws)
-    off, layout = forms.tolerances(outputs, tolerance), Layout(depth_of(levels), 1, 1, 2000)
-    for narrowest in (None, forms.narrowest_of(tolerance)):
+    off, layout = odds.tolerances(outputs, tolerance), Layout(depth_of(levels), 1, 1, 2000)
+    for narrowest in (None, odds.narrowest_of(tolerance)):
         encoder = Encoder(layout)
-        closed = forms.closed_form(distribution, outputs, off, narrowest)
+        closed = odds.closed_form(distribution, outputs, off, narrowest)
         encoder.add([odds_of(closed, known, layout.depth)], 0, [len(known)])
         stream = encoder.finish()
         assert 8 * len(stream) <= (layout.depth + 0.1) * len(known)
         for signs in (1.0, -1.0, draws.choice([-1.0, 1.0], outputs.shape)):
-            moved = forms.closed_form(distribution, outputs + signs * off, None, narrowest)
+            moved = odds.closed_form(distribution, outputs + signs * off, None, narrowest)
             found = Decoder(stream, layout).levels(moved, 2000, 0, 0)
             np.testing.assert_array_equal(found, known)
 
@@ -202,8 +202,8 @@ def test_digital_silence_takes_hardly_any_bits(tolerance, most, count):
     silence = likelihoods.LogisticMixture(MANY, 2)
     outputs = np.tile([0.0, 0.0, 1 / 65535, 1 / 65535, -14.0, -14.0], [count, 1])  # level 32768
     encoder, known = Encoder(Layout(16, 1, 1, count)), np.full(count, 32768)
-    off = forms.tolerances(outputs, tolerance)
-    closed = forms.closed_form(silence, outputs, off, forms.narrowest_of(tolerance))
+    off = odds.tolerances(outputs, tolerance)
+    closed = odds.closed_form(silence, outputs, off, odds.narrowest_of(tolerance))
     encoder.add([odds_of(closed, known, 16)], 0, [len(known)])
     assert 8 * len(encoder.finish()) < most * count
 
@@ -217,16 +217,16 @@ def test_a_quiet_narrow_distribution_takes_little_more_than_its_own_bits(toleran
     known = np.rint(half * (means + 1.0 + scale * draws.normal(size=count))).astype(np.int64)
     edges = (known[:, None] + [-0.5, 0.5] - half * (means[:, None] + 1.0)) / (half * scale)
     own = -np.log2(np.diff(special.ndtr(edges), axis=1)).mean()
-    encoder, off = Encoder(Layout(16, 1, 1, count)), forms.tolerances(outputs, tolerance)
+    encoder, off = Encoder(Layout(16, 1, 1, count)), odds.tolerances(outputs, tolerance)
     normal = likelihoods.Gaussian(MANY)
-    closed = forms.closed_form(normal, outputs, off, forms.narrowest_of(tolerance))
+    closed = odds.closed_form(normal, outputs, off, odds.narrowest_of(tolerance))
     encoder.add([odds_of(closed, known, 16)], 0, [len(known)])
     assert 8 * len(encoder.finish()) / count < own + most
 
 
 def test_tolerances_are_of_each_output_and_no_less_than_of_its_like():
     outputs = np.array([[1.0, 0.0], [-3.0, 2.0]])
-    found = forms.tolerances(outputs, 1e-5)
+    found = odds.tolerances(outputs, 1e-5)
     like = np.sqrt([5.0, 2.0])
-    expected = 1e-5 * (np.abs(outputs) + forms.LEAST_SHARE * like)
+    expected = 1e-5 * (np.abs(outputs) + odds.LEAST_SHARE * like)
     np.testing.assert_allclose(found, expected, rtol=1e-12)

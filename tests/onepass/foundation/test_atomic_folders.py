@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from onepass.foundation.atomic_folders import replacing_folder
+from onepass.foundation.atomic_files import replacing_folder
 from onepass.foundation.errors import UserError
 
 

@@ -19,7 +19,7 @@ from onepass.foundation.errors import UserError, in_one_line
 from onepass.foundation.model_folder import best_or_newest
 from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator import strategies
-from onepass.replicator.training.resumption import assign_arrays, resume_variables
+from onepass.replicator.training.state import assign_arrays, resume_variables
 
 
 def arrays(step):

@@ -12,8 +12,7 @@ import types
 import pytest
 
 from onepass.foundation import progress
-from onepass.foundation.heartbeat import during, heartbeat
-from onepass.foundation.progress import Progress, duration, in_time
+from onepass.foundation.progress import Progress, duration, during, heartbeat, in_time
 
 
 def on_a_terminal(show, columns=70):

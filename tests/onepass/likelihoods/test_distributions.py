@@ -19,8 +19,7 @@ from onepass.likelihoods import (
     Tabulated,
 )
 from onepass.likelihoods import noise as counter_noise
-from onepass.likelihoods.capabilities import with_density
-from onepass.likelihoods.distribution import HasEntropy
+from onepass.likelihoods.distribution import HasEntropy, with_density
 
 LEVELS, DRAWS = 9, 60_000
 

@@ -14,10 +14,9 @@ import onepass
 from onepass.likelihoods import Tabulated
 from onepass.machine import assembly, execute, formulas, machine
 from onepass.machine.assembly import Op, assemble_program
+from onepass.machine.execute import settle
 from onepass.machine.lowering import Lowering
-from onepass.machine.machine import StepMachine
-from onepass.machine.pace import Pace
-from onepass.machine.settling import settle
+from onepass.machine.machine import Pace, StepMachine
 from onepass.machine.values import contiguous
 from onepass.networks.causality import check_causal
 from onepass.samplers import SAMPLERS

@@ -14,8 +14,8 @@ from onepass.likelihoods import Categorical, Integers, Linear
 from onepass.model import Autoregressive
 from onepass.networks.any_length import any_length
 from onepass.networks.causality import check_causal
+from onepass.networks.length_limits import Tables
 from onepass.networks.network import declared_inputs, keras_inputs
-from onepass.networks.tables import Tables
 from onepass.step import UnsupportedNetworkError, incremental
 
 layers = keras.layers

@@ -13,8 +13,13 @@ import tensorflow as tf
 
 from onepass.likelihoods import Categorical, Gaussian, Integers
 from onepass.model import Autoregressive
-from onepass.networks.causality import check_causal, observed_lookahead
-from onepass.networks.observation import MOST_COMPARED, free_time_axis, probe_lengths
+from onepass.networks.causality import (
+    MOST_COMPARED,
+    check_causal,
+    free_time_axis,
+    observed_lookahead,
+    probe_lengths,
+)
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 from onepass.training.fit import fit
 

@@ -11,7 +11,7 @@ from fit_models import ADAM, WAVES, trained, untrained
 import onepass
 from onepass.likelihoods import Categorical, Gaussian
 from onepass.model import Autoregressive
-from onepass.networks.layout import Layout
+from onepass.networks.elements import Layout
 from onepass.training.batches import Batches
 from onepass.training.fit import fit, negative_log_likelihood
 

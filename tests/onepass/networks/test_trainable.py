@@ -11,7 +11,7 @@ import tensorflow as tf
 from runs import eagerly
 
 import onepass
-from onepass.compression.model_digest import digests_of_model
+from onepass.compression.arrays import digests_of_model
 from onepass.likelihoods import Categorical, Gaussian, Integers, Reals
 from onepass.model import Autoregressive
 from onepass.networks.causality import check_causal

@@ -8,13 +8,12 @@ import pytest
 
 import onepass
 from onepass.foundation.errors import UserError
-from onepass.planning.pipeline import building_blocks, simulation
-from onepass.planning.pipeline.building_blocks import BLOCKS
+from onepass.planning.pipeline import schedule
 from onepass.planning.pipeline.command import write_plot, write_trace
-from onepass.planning.pipeline.schedule import Pass
+from onepass.planning.pipeline.schedule import BLOCKS, Pass
 
 DEVICES = (1, 2, 3, 4, 5, 6, 8, 11)
-UNEVEN = simulation.Durations(forward=2.0, backward=3.0, weights=1.0, communication=0.5)
+UNEVEN = schedule.Durations(forward=2.0, backward=3.0, weights=1.0, communication=0.5)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -22,9 +21,9 @@ UNEVEN = simulation.Durations(forward=2.0, backward=3.0, weights=1.0, communicat
 def test_every_schedule_keeps_the_laws(name, devices):
     for microbatches in (1, 2, devices, 2 * devices + 1):
         block = BLOCKS[name](devices)
-        repeated = building_blocks.repeat(name, block, microbatches)
+        repeated = schedule.repeat(name, block, microbatches)
         repeated.check()
-        made = building_blocks.schedule(name, devices, microbatches)
+        made = schedule.schedule(name, devices, microbatches)
         made.check()
         assert len(made.slots) == 3 * microbatches * len(made.devices)
         assert max(made.slots.values()) <= max(repeated.slots.values())
@@ -32,7 +31,7 @@ def test_every_schedule_keeps_the_laws(name, devices):
 
 
 def test_broken_laws_are_found():
-    made = building_blocks.schedule("v-min", 3, 4)
+    made = schedule.schedule("v-min", 3, 4)
     one, other = Pass("B", 2, 1), Pass("F", 2, 3)
     slots = dict(made.slots)
     for change in (
@@ -53,7 +52,7 @@ def test_activations_are_those_of_the_paper(devices):
         "1f1b": d, "interleaved": d + (d - 1) / 2, "v-half": (d + 2) // 2, "v-min": (d + 4) // 3,
         "v-zb": d,
     }  # fmt: skip
-    found = {each.schedule.name: each.peaks for each in simulation.compare(d, 4 * d)}
+    found = {each.schedule.name: each.peaks for each in schedule.compare(d, 4 * d)}
     assert {name: max(peaks) for name, peaks in found.items()} == expected
     assert found["1f1b"] == tuple(range(d, 0, -1))
     assert len(set(found["v-zb"])) == 1  # and they are balanced
@@ -63,7 +62,7 @@ def test_activations_are_those_of_the_paper(devices):
 @pytest.mark.parametrize("groups", (2, 5))
 def test_bubbles_are_those_of_the_formulas(devices, groups):
     d, m = devices, groups * devices
-    found = {each.schedule.name: each.bubble for each in simulation.compare(d, m)}
+    found = {each.schedule.name: each.bubble for each in schedule.compare(d, m)}
     assert found["1f1b"] == pytest.approx((d - 1) / (m + d - 1))
     assert found["interleaved"] == pytest.approx((d - 1) / (2 * m + d - 1))
     # All that is left is the way of the first microbatch to the last device.
@@ -73,18 +72,18 @@ def test_bubbles_are_those_of_the_formulas(devices, groups):
 
 def test_a_fused_backward_pass_takes_both_durations():
     d, m = 5, 9
-    made = building_blocks.schedule("1f1b", d, m)
+    made = schedule.schedule("1f1b", d, m)
     still = dataclasses.replace(UNEVEN, communication=0.0)
-    assert simulation.simulate(made, still).makespan == pytest.approx((m + d - 1) * 6.0)
-    alone = building_blocks.schedule("1f1b", d, 1)
-    assert simulation.simulate(alone, UNEVEN).makespan == pytest.approx(d * 6.0 + 2 * (d - 1) * 0.5)
+    assert schedule.simulate(made, still).makespan == pytest.approx((m + d - 1) * 6.0)
+    alone = schedule.schedule("1f1b", d, 1)
+    assert schedule.simulate(alone, UNEVEN).makespan == pytest.approx(d * 6.0 + 2 * (d - 1) * 0.5)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_simulated_passes_wait_for_what_they_need_and_no_longer(name):
-    made = building_blocks.schedule(name, 4, 9)
+    made = schedule.schedule(name, 4, 9)
     shares = [0.5 + 0.1 * stage for stage in range(len(made.devices))]
-    found = simulation.simulate(made, UNEVEN, shares)
+    found = schedule.simulate(made, UNEVEN, shares)
     before = {}
     for device, _, each in made.rows():
         ends = [found.spans[before[device]][1]] if device in before else [0.0]
@@ -119,7 +118,7 @@ def counted(found, shares):
 
 
 def test_a_trace_has_every_pass_and_what_lives(tmp_path):
-    found = simulation.compare(3, 4, UNEVEN)
+    found = schedule.compare(3, 4, UNEVEN)
     write_trace(tmp_path / "trace.json", found)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     for process, each in enumerate(found):
@@ -132,7 +131,7 @@ def test_a_trace_has_every_pass_and_what_lives(tmp_path):
 
 
 def test_an_image_has_every_schedule(tmp_path):
-    write_plot(tmp_path / "all.svg", simulation.compare(2, 3))
+    write_plot(tmp_path / "all.svg", schedule.compare(2, 3))
     text = (tmp_path / "all.svg").read_text()
     assert all(f"<!-- {name}: bubble" in text for name in BLOCKS)
 
@@ -165,4 +164,4 @@ def test_bad_words_are_refused_in_one_line(words, said, capsys):
 
 def test_a_schedule_without_a_name_of_ours_is_refused():
     with pytest.raises(UserError, match=r"`schedule` must be one of 1f1b, .*, got gpipe"):
-        building_blocks.schedule("gpipe", 2, 2)
+        schedule.schedule("gpipe", 2, 2)

@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.planning.pipeline import execution
-from onepass.planning.pipeline.building_blocks import BLOCKS, schedule
 from onepass.planning.pipeline.export import Stage, export_stages, split
-from onepass.planning.pipeline.simulation import simulate
+from onepass.planning.pipeline.schedule import BLOCKS, schedule, simulate
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 STAGES, WIDTH, MICROBATCHES, ROWS = 4, 3, 5, 2

@@ -15,15 +15,21 @@ import toys
 from onepass.foundation.errors import UserError
 from onepass.planning import command, measurement
 from onepass.planning.arguments import PlanArguments, check
-from onepass.planning.measurement import Measurement, Run, Store, assign_durations
-from onepass.planning.pipeline.building_blocks import BLOCKS, schedule
-from onepass.planning.pipeline.simulation import simulate as pipeline_simulate
+from onepass.planning.measurement import (
+    Measurement,
+    Run,
+    Store,
+    assign_durations,
+    needed_bytes,
+    paired_seconds,
+    this_machine,
+    time_rounds,
+)
+from onepass.planning.pipeline.schedule import BLOCKS, schedule
+from onepass.planning.pipeline.schedule import simulate as pipeline_simulate
 from onepass.planning.pipeline.steps import Stages
-from onepass.planning.plan import Planner, cheapest
-from onepass.planning.process_use import needed_bytes, paired_seconds, this_machine, time_rounds
-from onepass.planning.programs import ModelPrograms
-from onepass.planning.report import lines, to_json, write_plot, write_trace
-from onepass.planning.trainable import Trainable
+from onepass.planning.plan import Planner, cheapest, lines, to_json, write_plot, write_trace
+from onepass.planning.trainable import ModelPrograms, Trainable
 from onepass.replicator.portable.layouts.program import (
     LINK,
     Operation,

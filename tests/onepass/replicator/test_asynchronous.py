@@ -15,13 +15,13 @@ from toys import Line, line_batch
 
 from onepass.foundation.errors import UserError
 from onepass.replicator.launch.tf_config import Task, local_tasks
-from onepass.replicator.strategies import server_processes as servers
+from onepass.replicator.strategies import asynchronous as servers
 from onepass.replicator.strategies.asynchronous import (
     AsynchronousStep,
     ParameterServerReplicator,
+    Snapshots,
     _check_task,
 )
-from onepass.replicator.strategies.snapshots import Snapshots
 
 SCRIPT = ROOT / "tests" / "asynchronous_run.py"
 LIMIT_SECONDS = 150

@@ -8,7 +8,7 @@ from replicator_checks import ALL_DTYPES, SIZES, TRAINED, samples
 
 from onepass.foundation.errors import UserError
 from onepass.replicator import strategies
-from onepass.replicator.strategies.replica_rows import replica_batches, uneven_rows_error
+from onepass.replicator.strategies.base import replica_batches, uneven_rows_error
 
 pytestmark = pytest.mark.integration
 

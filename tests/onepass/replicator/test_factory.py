@@ -15,8 +15,8 @@ from processes import ROOT, SETTINGS, run_together, wait_until
 from onepass.foundation.errors import UserError
 from onepass.replicator import strategies
 from onepass.replicator.launch import tf_config
-from onepass.replicator.strategies import cluster_startup, factory, workers
-from onepass.replicator.strategies.cluster_startup import wait_for_all
+from onepass.replicator.strategies import coordination, factory, synchronous
+from onepass.replicator.strategies.coordination import wait_for_all
 
 WORKERS = {"worker": ["a:1", "b:2"]}
 FACTORIES = ("single", "local", "multi_worker", "parameter_server", "sharded", "tpu")
@@ -146,7 +146,7 @@ def test_multi_worker_asks_for_a_cluster_of_workers(monkeypatch):
 
 
 def test_a_task_that_is_waited_for_and_does_not_come_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(cluster_startup, "SAY_SECONDS", 0.0)
+    monkeypatch.setattr(coordination, "SAY_SECONDS", 0.0)
     first, second = tf_config.local_tasks(worker=2)
     address = second.cluster["worker"][1]
     with pytest.raises(UserError, match=rf"waited 0.5 s .*; missing: worker 1 \({address}\)\.$"):
@@ -158,12 +158,12 @@ def test_a_task_that_is_waited_for_and_does_not_come_is_named(monkeypatch, capsy
 WAITING = """
 import sys
 from onepass.replicator.launch import tf_config
-from onepass.replicator.strategies import cluster_startup
+from onepass.replicator.strategies import coordination
 
-cluster_startup.SAY_SECONDS = 0.0
+coordination.SAY_SECONDS = 0.0
 first, second = tf_config.local_tasks(worker=2)
 try:
-    cluster_startup.wait_for_all(first, 600)
+    coordination.wait_for_all(first, 600)
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -189,8 +189,8 @@ def test_a_task_that_waits_for_others_heeds_signals(number, status):
 
 
 CONNECTING = """
-from onepass.replicator.strategies import workers
-workers.multi_worker()
+from onepass.replicator.strategies import synchronous
+synchronous.multi_worker()
 """
 
 
@@ -228,8 +228,8 @@ def test_tensorflow_takes_no_signal_for_longer_than_it_connects(monkeypatch):
         signal.signal(signal.SIGTERM, lambda *_: None)  # as TensorFlow does
         raise RuntimeError("must be at program startup")
 
-    monkeypatch.setattr(workers, "wait_for_all", lambda *_: None)
-    monkeypatch.setattr(workers.tf.distribute, "MultiWorkerMirroredStrategy", connect)
+    monkeypatch.setattr(synchronous, "wait_for_all", lambda *_: None)
+    monkeypatch.setattr(synchronous.tf.distribute, "MultiWorkerMirroredStrategy", connect)
     monkeypatch.setenv("TF_CONFIG", config(WORKERS))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(UserError, match="before TensorFlow does anything else"):

@@ -9,8 +9,11 @@ import tensorflow as tf
 from processes import ROOT, TensorflowProcess, run_together, wait_until
 
 from onepass.replicator.launch.tf_config import local_tasks
-from onepass.replicator.strategies.cluster_startup import refusal
-from onepass.replicator.strategies.coordination import PeerLostError, explaining_peer_errors
+from onepass.replicator.strategies.coordination import (
+    PeerLostError,
+    explaining_peer_errors,
+    refusal,
+)
 
 pytestmark = pytest.mark.integration
 

@@ -9,8 +9,13 @@ from toys import Line, line_batch
 
 from onepass.foundation.model_folder import variable_names
 from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.optimizer import adam, clip_by_global_norm, learning_rate, polyak
-from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.state import (
+    TrainState,
+    adam,
+    clip_by_global_norm,
+    learning_rate,
+    polyak,
+)
 from onepass.replicator.training.step import compile_step
 
 SHAPES = ((3, 2), (4,))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from onepass.replicator.collectives import encoding
+from onepass.replicator import collectives
 from onepass.replicator.strategies.factory import TpuReplicator
 
 # The types that the sum over the cores of a TPU takes (ops.cc: CrossReplicaSum).
@@ -76,6 +76,6 @@ def test_limbs_summed_are_the_sum():
     values = draws.integers(-(2**63), 2**63, [8, 100], np.int64)
     with np.errstate(over="ignore"):
         expected = values.sum(0)
-    limbs = tf.reduce_sum(encoding.to_limbs(tf.constant(values)), 0)
+    limbs = tf.reduce_sum(collectives.to_limbs(tf.constant(values)), 0)
     assert limbs.dtype == tf.int32
-    np.testing.assert_array_equal(encoding.from_limbs(limbs), expected)
+    np.testing.assert_array_equal(collectives.from_limbs(limbs), expected)

@@ -10,7 +10,7 @@ import onepass
 import wavenet.samplers  # its rows of the table
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import Gaussian
-from onepass.samplers.passes import empty_symbols
+from onepass.samplers.fixed_point import empty_symbols
 from onepass.samplers.registry import SAMPLERS, TABLE, method
 from pixelcnn.autoregression import autoregressive
 

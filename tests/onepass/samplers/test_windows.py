@@ -10,9 +10,9 @@ from one_length_networks import LEVELS
 import onepass
 from onepass.likelihoods import Categorical
 from onepass.model import Autoregressive
-from onepass.networks.row_fields import MOST, rows_above
+from onepass.networks.causality import MOST, rows_above
 from onepass.networks.symbols import RasterOrder
-from onepass.samplers.windows import ACTIVE, FEW, by_windows, settings_of
+from onepass.samplers.fixed_point import ACTIVE, FEW, by_windows, settings_of
 
 layers = keras.layers
 SHAPE = (30, 4, 1)

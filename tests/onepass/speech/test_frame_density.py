@@ -12,8 +12,7 @@ from onepass.replicator.training.config import LoopConfig
 from onepass.speech import density_training, frame_density, train, voice
 from onepass.speech.density_training import LOG_ROOT, DensityConfig, FrameDensity
 from onepass.speech.examples import Example
-from onepass.speech.inputs import positions
-from onepass.speech.network import NumpyBackend, VoiceConfig
+from onepass.speech.network import NumpyBackend, VoiceConfig, positions
 from onepass.speech.phonemes import START, STOP, Phoneme
 
 FRAMES, BANDS = 12, 80

@@ -3,9 +3,19 @@
 import numpy as np
 import pytest
 
-from onepass.speech.normalisation import read_aloud
-from onepass.speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, clauses, text_parts
-from onepass.speech.questions import RISE_OCTAVES, as_statements, question_rise
+from onepass.speech.phonemes import (
+    COMMA,
+    QUESTION,
+    RISE_OCTAVES,
+    START,
+    STOP,
+    Phoneme,
+    as_statements,
+    clauses,
+    question_rise,
+    read_aloud,
+    text_parts,
+)
 
 
 @pytest.mark.parametrize(

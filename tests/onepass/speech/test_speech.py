@@ -25,7 +25,6 @@ from onepass.speech import (
     evaluate,
     evaluation,
     examples,
-    inputs,
     network,
     train,
     training,
@@ -186,8 +185,8 @@ def test_a_program_that_hangs_or_breaks_is_an_error(tmp_path, monkeypatch):
 def test_a_symbol_that_is_not_known_is_its_nearest_relative():
     symbols = {"I": 1, "aI": 2, "@": 3, "u:": 4}
     spoken = [Phoneme(s) for s in ("I#", "aI3", "@2", "u-", "Z")]
-    assert inputs.numbers(spoken, symbols).tolist() == [1, 2, 3, 4, 3]
-    assert inputs.numbers(spoken, {"I": 1}).tolist() == [1, *[inputs.UNKNOWN] * 4]
+    assert network.numbers(spoken, symbols).tolist() == [1, 2, 3, 4, 3]
+    assert network.numbers(spoken, {"I": 1}).tolist() == [1, *[network.UNKNOWN] * 4]
 
 
 # Alignment
@@ -411,7 +410,7 @@ def test_vowels_are_voiced_and_hissing_is_not(student):
     spoken = phonemes("see saw")
     own = voice.shipped_voice(student.spec)
     lengths, hidden = own.durations(spoken)
-    frames, where = own.mel(hidden, lengths), inputs.phoneme_of_frame(lengths)
+    frames, where = own.mel(hidden, lengths), network.phoneme_of_frame(lengths)
     pitch = own.pitch(hidden, lengths)
     symbol = np.array([spoken[n].symbol for n in where])
     hiss, vowels = symbol == "s", np.isin(symbol, ["i:", "O:", "A:"])

@@ -8,8 +8,8 @@ import tensorflow as tf
 import onepass
 from onepass import likelihoods
 from onepass.step import Part, UnsupportedNetworkError, incremental, rule
-from onepass.step.rowwise import rowwise
 from onepass.step.rules import RULES
+from onepass.step.time_rules import rowwise
 
 TIME, CHANNELS = 23, 2
 

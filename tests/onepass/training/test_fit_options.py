@@ -16,8 +16,8 @@ from PIL import Image
 
 from onepass.foundation import ending
 from onepass.foundation.errors import UserError
-from onepass.foundation.loss_plot import loss_curves, loss_figure
-from onepass.training.callbacks import KerasCallbacks
+from onepass.foundation.metrics import loss_curves, loss_figure
+from onepass.training.scores import KerasCallbacks
 
 pytestmark = pytest.mark.usefixtures("eager")  # `test_fit` traces the same steps
 HELD_OUT = WAVES[::-1] * np.float32(0.5)
@@ -149,7 +149,7 @@ def test_a_score_that_takes_long_says_that_it_is_computed(monkeypatch):
             return super().write(text)
 
     monkeypatch.setattr("sys.stderr", Heard())
-    monkeypatch.setattr("onepass.foundation.heartbeat.SECONDS", 0.01)
+    monkeypatch.setattr("onepass.foundation.progress.SECONDS", 0.01)
     outcome = trained(steps=2, evaluate=lambda model: 0.0 if said.wait(60.0) else 1.0)[1]
     assert outcome.scores == ((2, 0.0),)
 

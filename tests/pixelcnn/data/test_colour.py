@@ -9,7 +9,7 @@ import pytest
 from image_files import COLOUR, fill, noise
 from PIL import Image, ImageCms
 
-from pixelcnn.data import colour
+from pixelcnn.data import image_file
 from pixelcnn.data.corpus import ImageRules, read_corpus
 from pixelcnn.data.image_file import read_image
 
@@ -42,7 +42,7 @@ def profile(primaries, gamma, space=b"RGB "):
                 [-0.00923, 0.01508, 0.75168],
             ]
         )
-        columns = (d65_to_d50 @ colour._to_xyz(primaries)).T
+        columns = (d65_to_d50 @ image_file._to_xyz(primaries)).T
         for name, column in zip((b"rXYZ", b"gXYZ", b"bXYZ"), columns, strict=True):
             tags[name] = xyz(*column)
         tags |= dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), gamma_curve(gamma))
@@ -57,7 +57,7 @@ def profile(primaries, gamma, space=b"RGB "):
     return head.ljust(128, b"\0") + struct.pack(">I", len(tags)) + table + data
 
 
-ADOBE = profile(colour.ADOBE, 2.19921875)
+ADOBE = profile(image_file.ADOBE, 2.19921875)
 
 
 def adobe(levels):
@@ -77,7 +77,7 @@ def soft(seed=0):
 def marked():
     """EXIF data by which a camera says that it stored AdobeRGB."""
     exif = Image.Exif()
-    exif[0x8769] = {colour.INTEROPERABILITY: {1: "R03"}}
+    exif[0x8769] = {image_file.INTEROPERABILITY: {1: "R03"}}
     return exif
 
 
@@ -87,7 +87,7 @@ def test_an_adobe_rgb_copy_is_the_srgb_image_again(tmp_path, said):
     assert np.abs(stored.astype(int) - soft()).mean() > 2
     Image.fromarray(stored).save(tmp_path / "a.png", **said)
     image = read_image(tmp_path / "a.png", RULES)
-    assert image.remarks == (colour.CONVERTED,)
+    assert image.remarks == (image_file.CONVERTED,)
     assert np.abs(image.levels.astype(int) - soft()).max() <= 2
 
 
@@ -99,8 +99,8 @@ def test_what_is_srgb_is_not_touched(tmp_path, made):
         stored.save(tmp_path / "b.png")
         with_profile, without = (read_image(tmp_path / name, RULES) for name in ("a.png", "b.png"))
         np.testing.assert_array_equal(with_profile.levels, without.levels)
-        assert colour.CONVERTED not in with_profile.remarks
-        assert colour.KEPT not in with_profile.remarks
+        assert image_file.CONVERTED not in with_profile.remarks
+        assert image_file.KEPT not in with_profile.remarks
 
 
 def png_with(levels, *chunks):
@@ -126,7 +126,7 @@ def test_linear_light_becomes_srgb(tmp_path, shape):
     light = levels / 255.0
     wanted = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055) * 255
     wanted = wanted if len(shape) == 3 else np.repeat(wanted[..., None], 3, -1)
-    assert image.remarks == (colour.CONVERTED,)
+    assert image.remarks == (image_file.CONVERTED,)
     assert np.abs(image.levels - wanted).max() <= 0.51
 
 
@@ -142,7 +142,7 @@ def test_grey_profiles_and_transparency_are_kept_apart(tmp_path):
     grey, linear = noise(8, 8), profile(None, 1.0, b"GRAY")
     Image.fromarray(grey).save(tmp_path / "a.png", icc_profile=linear)
     image = read_image(tmp_path / "a.png", ImageRules(8, 1))
-    assert image.remarks == (colour.CONVERTED,) and image.levels.mean() > grey.mean() + 20
+    assert image.remarks == (image_file.CONVERTED,) and image.levels.mean() > grey.mean() + 20
     clear = np.dstack([adobe(soft()), np.where(grey < 128, 0, 255).astype(np.uint8)])
     Image.fromarray(clear).save(tmp_path / "b.png", icc_profile=ADOBE)
     levels = read_image(tmp_path / "b.png", RULES).levels
@@ -154,7 +154,7 @@ def test_grey_profiles_and_transparency_are_kept_apart(tmp_path):
 def test_a_profile_that_does_not_fit_keeps_the_levels_and_is_said(tmp_path, broken):
     Image.fromarray(noise(8, 8, 3)).save(tmp_path / "a.png", icc_profile=broken)
     image = read_image(tmp_path / "a.png", RULES)
-    assert image.remarks == (colour.KEPT,)
+    assert image.remarks == (image_file.KEPT,)
     np.testing.assert_array_equal(image.levels, noise(8, 8, 3))
 
 
@@ -162,11 +162,11 @@ def test_deep_grey_keeps_its_levels_and_says_so(tmp_path):
     levels = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
     (tmp_path / "a.png").write_bytes(png_with(levels, gama(1.0)))
     image = read_image(tmp_path / "a.png", ImageRules(8, 1, bits=16))
-    assert colour.KEPT in image.remarks
+    assert image_file.KEPT in image.remarks
     np.testing.assert_array_equal(image.levels[..., 0], levels)
 
 
 def test_a_folder_names_the_images_that_were_converted(tmp_path):
     fill(tmp_path, ["a.png", "b.png"])
     Image.fromarray(adobe(soft())).save(tmp_path / "c.png", icc_profile=ADOBE)
-    assert f"{colour.CONVERTED}: 1: c.png" in read_corpus(tmp_path, COLOUR).notes
+    assert f"{image_file.CONVERTED}: 1: c.png" in read_corpus(tmp_path, COLOUR).notes

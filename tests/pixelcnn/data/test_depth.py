@@ -6,9 +6,15 @@ from image_files import COLOUR, GREY, mistake
 from PIL import Image
 
 from pixelcnn.data.corpus import read_corpus, read_dev
-from pixelcnn.data.depth import depth_of, dtype_of, min_log_scale_of, rescale_levels
 from pixelcnn.data.detection import Stored, detect_options, stored_as
-from pixelcnn.data.image_file import ImageError, read_image
+from pixelcnn.data.image_file import (
+    ImageError,
+    depth_of,
+    dtype_of,
+    min_log_scale_of,
+    read_image,
+    rescale_levels,
+)
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.presets import PRESETS
 

@@ -16,10 +16,12 @@ from pixelcnn.data.image_file import (
     TRANSPARENT,
     ImageError,
     ImageRules,
+    area_averaged,
+    fit_square,
     read_image,
+    subsample_pixels,
     suffixes,
 )
-from pixelcnn.data.reduction import area_averaged, fit_square, subsample_pixels
 
 COLOUR = ImageRules(8, 3)
 GREY = ImageRules(8, 1)

@@ -5,8 +5,7 @@ import pytest
 import scipy.linalg
 
 from onepass.foundation.errors import UserError
-from pixelcnn.measures.classifier import Seen
-from pixelcnn.measures.sample_quality import frechet_distance, precision_recall, sample_quality
+from pixelcnn.measures import Seen, frechet_distance, precision_recall, sample_quality
 
 
 def normal(count, mean, deviation, seed=0):

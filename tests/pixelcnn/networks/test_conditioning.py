@@ -7,14 +7,15 @@ from marks import some_slow
 
 from onepass.likelihoods.initial import Initial
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
-from pixelcnn.networks.caption_encoder import AveragedGRU, word_rows
 from pixelcnn.networks.conditioning import (
     FORGET_BIAS,
     NONE,
     VIDEO_VECTOR_CHANNELS,
+    AveragedGRU,
     CaptionMap,
     Conditioner,
     ConvLSTM,
+    word_rows,
 )
 from pixelcnn.networks.config import ConditioningConfig
 

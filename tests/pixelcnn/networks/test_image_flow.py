@@ -11,9 +11,9 @@ from onepass.likelihoods.levels import value_of
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.image_flow import ImageFlow
-from pixelcnn.networks.mode import Mode
+from pixelcnn.networks.layers import Mode
 from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.sampling.multiscale_sampler import SamplingInputs, multiscale_words, sample_scales
+from pixelcnn.sampling.samplers import SamplingInputs, multiscale_words, sample_scales
 
 HEIGHT, WIDTH, CHANNELS, LEVELS = 3, 4, 3, 16
 NUMBERS = HEIGHT * WIDTH * CHANNELS

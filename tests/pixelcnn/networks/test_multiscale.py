@@ -32,10 +32,9 @@ from pixelcnn.networks.config import (
     sizes_between,
 )
 from pixelcnn.networks.crops import first_tiles, tile_weights
-from pixelcnn.networks.factor import REACH, Factor
 from pixelcnn.networks.groups import cut, merge, merge_groups, paste, split, subsample_blocks
-from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.multiscale import condition_at
+from pixelcnn.networks.layers import EXACT, Mode
+from pixelcnn.networks.multiscale import REACH, Factor, condition_at
 from pixelcnn.networks.pixelcnn import PLACE, with_coordinates
 
 KINDS = ["A", "B"]
@@ -152,7 +151,7 @@ def test_probabilities_of_a_group_sum_to_one_whatever_the_groups_before(group, k
 @pytest.mark.parametrize("part", ["units", "prediction"])
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_pixel_of_a_group_reads_all_groups_before_it_near_by(group, part, monkeypatch):
-    monkeypatch.setattr("pixelcnn.networks.factor.value_of", lambda values, levels: values)
+    monkeypatch.setattr("pixelcnn.networks.multiscale.value_of", lambda values, levels: values)
     blocks, side = 1, 7
     factor = factor_of(group, blocks=blocks)
     draws = np.random.default_rng(4)

@@ -12,7 +12,7 @@ from marks import some_slow
 from onepass.likelihoods.noise import as_key
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.sampling.enlargement import Enlarger
-from pixelcnn.sampling.multiscale_sampler import (
+from pixelcnn.sampling.samplers import (
     SamplingInputs,
     multiscale_words,
     sample_scales,

@@ -12,7 +12,7 @@ from marks import some_slow
 from pixelcnn.autoregression import context_rows, linear_forecast
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.sampling.generation import sampler_of
-from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
+from pixelcnn.sampling.samplers import Prefix, image_words, sample
 
 HEIGHT, WIDTH, BATCH, MOST = 9, 6, 2, 5
 PIXELS = HEIGHT * WIDTH

@@ -29,8 +29,7 @@ from pixelcnn.sampling.generation import (
     sample_pixelcnn,
     sampler_of,
 )
-from pixelcnn.sampling.multiscale_sampler import multiscale_words
-from pixelcnn.sampling.pixelcnn_sampler import Prefix
+from pixelcnn.sampling.samplers import Prefix, multiscale_words
 
 CLASSES, SIDE, LEVELS = 3, 5, 16
 CONDITIONER = Conditioner(ConditioningConfig("class", CLASSES), Initial(0))

@@ -10,12 +10,11 @@ from image_networks import condition_of, image_of, multiscale_of, output_of, rec
 from marks import some_slow
 
 from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import split, subsample_blocks
-from pixelcnn.networks.multiscale import condition_at
+from pixelcnn.networks.multiscale import Factor, condition_at
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
 from pixelcnn.sampling.generation import sampler_of
-from pixelcnn.sampling.multiscale_sampler import (
+from pixelcnn.sampling.samplers import (
     SamplingInputs,
     multiscale_words,
     sample_base,

@@ -19,7 +19,7 @@ from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.generation import sampler_of
-from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
+from pixelcnn.sampling.samplers import Prefix, image_words, sample
 
 HEIGHT, WIDTH, BATCH = 5, 7, 3
 PIXELS = HEIGHT * WIDTH

@@ -9,7 +9,7 @@ import pytest
 import soundfile
 import tensorflow as tf
 
-from wavenet.data import DataError, audio, batch_sampling, corpus, corpus_export, pipeline, scan
+from wavenet.data import DataError, audio, batch_sampling, corpus, pipeline, scan
 from wavenet.features import (
     MelConvention,
     PitchConvention,
@@ -331,7 +331,7 @@ def test_whole_recordings_come_once_with_their_words(prepared):
 
 
 def test_an_exported_corpus_gives_the_same_batches(prepared, tmp_path):
-    corpus_export.export_npz(prepared, tmp_path / "corpus", ("mel", "f0"))
+    corpus.export_npz(prepared, tmp_path / "corpus", ("mel", "f0"))
     with np.load(tmp_path / "corpus", allow_pickle=False) as stored:
         arrays = dict(stored)
     cut = np.split(arrays["train_waveform"], arrays["train_offsets"][1:-1])

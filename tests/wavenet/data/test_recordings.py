@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from wavenet import shipped
-from wavenet.data import DataError, ScanRules, audio, corpus, file_info, scan
+from wavenet.data import DataError, ScanRules, audio, corpus, recordings, scan
 
 RATE_HZ = 16000
 
@@ -115,16 +115,16 @@ def test_what_was_measured_before_a_change_is_not_remembered_for_what_follows_it
     tmp_path, monkeypatch
 ):
     fill(tmp_path / "data", ["a.wav", "b.wav"])
-    measure = file_info.read_info
+    measure = recordings.read_info
 
     def late(path):
         found = measure(path)
         put(path, sound(77 + len(path.name), seconds=0.7))
         return found
 
-    monkeypatch.setattr(file_info, "read_info", late)
+    monkeypatch.setattr(recordings, "read_info", late)
     scan(tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache")
-    monkeypatch.setattr(file_info, "read_info", measure)
+    monkeypatch.setattr(recordings, "read_info", measure)
     again = scan(
         tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache", rules=ScanRules(dev_share=0.0)
     )
@@ -261,8 +261,8 @@ def test_cached_numbers_are_those_measured_and_follow_a_change(tmp_path, monkeyp
     first = scan(tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache")
     put(tmp_path / "data/a.wav", sound(77, seconds=0.5))
     decoded = []
-    measure = file_info.read_info
-    monkeypatch.setattr(file_info, "read_info", lambda p: decoded.append(p.name) or measure(p))
+    measure = recordings.read_info
+    monkeypatch.setattr(recordings, "read_info", lambda p: decoded.append(p.name) or measure(p))
     second = scan(tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache")
     assert decoded == ["a.wav"]
     assert second.recordings == scan(tmp_path / "data", RATE_HZ).recordings
@@ -273,7 +273,7 @@ def test_cached_numbers_are_those_measured_and_follow_a_change(tmp_path, monkeyp
 def test_a_damaged_cache_is_made_anew(tmp_path, damage):
     fill(tmp_path / "data", ["a.wav", "b.wav"])
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / file_info.FILE).write_text(damage)
+    (tmp_path / "cache" / recordings.FILE).write_text(damage)
     report = scan(tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache")
     assert report.recordings == scan(tmp_path / "data", RATE_HZ).recordings
 

@@ -9,8 +9,7 @@ import pytest
 import soundfile
 
 from wavenet.data import audio, scan
-from wavenet.data.sound_file import SoundFile
-from wavenet.data.sound_properties import mono_blocks, properties
+from wavenet.data.audio import SoundFile, mono_blocks, properties
 
 RATE_HZ = 16000
 XING_FRAME_BYTES = 288  # the first frame of what LAME writes at this rate

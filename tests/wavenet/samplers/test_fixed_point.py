@@ -9,9 +9,9 @@ from marks import some_slow
 from networks import WINDOWS, network_of
 from vocoders import frames_of, vocoder_of
 
-from onepass.samplers.chunks import FixedPointSampler
-from wavenet.samplers.fixed_point import BlockPass
+from onepass.samplers.cached import FixedPointSampler
 from wavenet.samplers.generation import stream
+from wavenet.samplers.symbols import BlockPass
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
 from wavenet.trained_speech import PassCount, Request

@@ -11,7 +11,7 @@ from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 
 from onepass.likelihoods import LogisticMixture
 from onepass.machine.kernels import entry
-from onepass.machine.pace import Pace
+from onepass.machine.machine import Pace
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation

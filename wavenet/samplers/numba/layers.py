@@ -24,8 +24,9 @@ from onepass.machine.kernels import (
     entry,
     gate,
     multiply,
+    publish,
+    wait_for,
 )
-from onepass.machine.waiting import publish, wait_for
 
 BLOCK = 8  # maximum number of steps for which the past is added at once
 

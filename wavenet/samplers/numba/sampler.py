@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from onepass.foundation.cores import cores
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
-from onepass.machine.pace import Pace
+from onepass.machine.machine import Pace
 from onepass.samplers.registry import register
 from wavenet.network import WaveNet
 from wavenet.samplers.numba import bunches, samples

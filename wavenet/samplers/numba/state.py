@@ -11,7 +11,7 @@ import numpy as np
 
 from onepass.foundation.cores import Apart
 from onepass.machine.kernels import aligned_zeros
-from onepass.machine.pace import Pace
+from onepass.machine.machine import Pace
 from wavenet.samplers.numba.layers import BLOCK, Chunk, run_aside
 from wavenet.samplers.numba.weights import PackedWeights
 

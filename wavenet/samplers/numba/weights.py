@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
-from onepass.likelihoods.capabilities import with_scales
+from onepass.likelihoods.distribution import with_scales
 from onepass.machine import kernels
 from onepass.machine.kernels import LANES, aligned_zeros, pack_matrix, pad_channels
 

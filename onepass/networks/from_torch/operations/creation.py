@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.networks.from_torch.table import aten
-from onepass.networks.from_torch.values import UNITS, as_dtype, as_shape, is_tensor, sizes
+from onepass.networks.from_torch.table import UNITS, as_dtype, as_shape, aten, is_tensor, sizes
 
 VALUES = {"zeros": 0, "ones": 1, "empty": 0}
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.networks.from_torch.table import aten
-from onepass.networks.from_torch.values import (
+from onepass.networks.from_torch.table import (
     as_dtype,
+    aten,
     axis_of,
     floating,
     is_tensor,

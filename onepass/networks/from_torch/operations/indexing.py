@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.from_torch.table import aten
-from onepass.networks.from_torch.values import (
+from onepass.networks.from_torch.table import (
     as_dtype,
     as_shape,
+    aten,
     axis_of,
     broadcast_shape,
     is_tensor,
@@ -18,7 +18,7 @@ from onepass.networks.from_torch.values import (
     sizes,
     with_last,
 )
-from onepass.step.sizes import static_value
+from onepass.step.replay import static_value
 
 Indices = Sequence[tf.Tensor | None]
 

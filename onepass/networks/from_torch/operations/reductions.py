@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.networks.from_torch.table import aten
-from onepass.networks.from_torch.values import (
+from onepass.networks.from_torch.table import (
     along,
     as_dtype,
     as_shape,
+    aten,
     axes_of,
     axis_of,
     floating,

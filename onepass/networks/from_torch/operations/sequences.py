@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.networks.from_torch.operations.products import _linear
-from onepass.networks.from_torch.table import aten
-from onepass.networks.from_torch.values import as_dtype, axis_of, sizes
+from onepass.networks.from_torch.table import as_dtype, aten, axis_of, sizes
 from onepass.step.tracing import SHAPES
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}

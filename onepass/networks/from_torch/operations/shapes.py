@@ -5,10 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.networks.from_torch.table import aten
-from onepass.networks.from_torch.values import (
+from onepass.networks.from_torch.table import (
     along,
     as_shape,
+    aten,
     axes_of,
     axis_of,
     broadcast_shape,

@@ -7,14 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.networks.from_torch.operations.shapes import Sizes, repeat_interleave
-from onepass.networks.from_torch.table import aten
-from onepass.networks.from_torch.values import (
-    along,
-    as_dtype,
-    is_tensor,
-    pairs,
-    sizes,
-)
+from onepass.networks.from_torch.table import along, as_dtype, aten, is_tensor, pairs, sizes
 
 
 def _edges(x: tf.Tensor, axis: int, before: int, after: int, mode: str) -> tf.Tensor:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import onepass
-from onepass.networks.from_torch.folder import GRAPH_FILE, WEIGHTS_FILE, read_folder, write_folder
 from onepass.networks.from_torch.graph import (
+    GRAPH_FILE,
+    WEIGHTS_FILE,
     Block,
     Graph,
     Input,
@@ -15,6 +16,8 @@ from onepass.networks.from_torch.graph import (
     Tensor,
     as_number,
     drop_unused_nodes,
+    read_folder,
+    write_folder,
 )
 
 SHAPE = [None, None, 1]

@@ -13,7 +13,7 @@ from torch_networks import GPT, LEVELS, Encoder, PixelCNN, Recurrent, WaveNet, W
 import onepass  # noqa: E402
 from onepass.likelihoods import Categorical, Gaussian  # noqa: E402
 from onepass.networks.from_torch.export import export  # noqa: E402
-from onepass.networks.from_torch.folder import write_folder  # noqa: E402
+from onepass.networks.from_torch.graph import write_folder  # noqa: E402
 
 TOKENS = torch.zeros(1, 8, dtype=torch.int64)
 WAVE = torch.zeros(1, 1, 8)

@@ -1,0 +1,1026 @@
+"""Lowering rules: how the machine's instructions compute TensorFlow's operations."""
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.machine.assembly import Op
+from onepass.machine.formulas import FUNCTIONS
+from onepass.machine.kernels import LANES, pad_channels
+from onepass.machine.lowering import Lowering, Resource, Slot, rule
+from onepass.machine.values import (
+    KNOWN,
+    Any_Value,
+    Constant,
+    Unlowerable,
+    Value,
+    axes_of,
+    contiguous,
+    is_wide,
+    rearrange_value,
+)
+
+# Function names in `formulas` that differ from the names of the operations.
+_OTHER_NAMES = {
+    "AddV2": "Add", "BiasAdd": "Add", "Div": "RealDiv", "Mod": "FloorMod", "Inv": "Reciprocal",
+    "Round": "Rint", "SelectV2": "Select",
+}  # fmt: skip
+_COMPOSED = ("Gate", "Copy")
+_SAME = (
+    "Identity", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape", "Snapshot",
+)  # fmt: skip
+
+
+@rule("Pow")
+def _power(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    base, exponent = inputs
+    if isinstance(exponent, Constant) and exponent.size == 1:
+        made = _known_power(lowering, base, float(exponent.array.reshape([])))
+        # An exponent with more axes than its base would add axes.
+        if made is not None and len(exponent.shape) <= len(base.shape):
+            return [made]
+    return [lowering.map("Pow", base, exponent)]
+
+
+def _known_power(lowering: Lowering, base: Any_Value, exponent: float) -> Any_Value | None:
+    by_name = {1.0: "Copy", 2.0: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1.0: "Reciprocal"}
+    if exponent == 3.0:
+        return lowering.map("Mul", lowering.map("Square", base), base)
+    return lowering.map(by_name[exponent], base) if exponent in by_name else None
+
+
+@rule(*(name for name in FUNCTIONS if name not in (*_COMPOSED, "Pow")), *_OTHER_NAMES)
+def _function(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    name = _OTHER_NAMES.get(op.type, op.type)
+    if op.type == "BiasAdd" and op.get_attr("data_format") != b"NHWC":
+        raise Unlowerable("channels are not last")
+    if op.type == "Select" and inputs[0].shape != inputs[1].shape and inputs[0].shape:
+        raise Unlowerable("a choice of whole rows")
+    return [lowering.map(name, *inputs)]
+
+
+@rule(*_SAME)
+def _same(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    return inputs[:1]
+
+
+@rule("IdentityN")
+def _all_same(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    return inputs
+
+
+@rule("NoOp", "Assert")
+def _nothing(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    return []
+
+
+@rule("Cast")
+def _cast(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    dtype = np.dtype(op.outputs[0].dtype.as_numpy_dtype)
+    (given,) = inputs
+    if isinstance(given, Constant):
+        return [Constant(given.array.astype(dtype))]
+    if dtype not in KNOWN:
+        raise Unlowerable(f"numbers of type {dtype.name}")
+    return [cast(lowering, given, dtype)]
+
+
+def cast(lowering: Lowering, given: Any_Value, dtype: np.dtype) -> Any_Value:
+    """Return a value converted to a dtype."""
+    if isinstance(given, Constant):
+        return Constant(given.array.astype(dtype))
+    whole = np.issubdtype(dtype, np.integer) and np.issubdtype(given.dtype, np.floating)
+    if whole:
+        given = lowering.value(lowering.map("Trunc", given))
+    if dtype == np.dtype(bool):
+        return lowering.map("NotEqual", given, Constant(np.zeros([], given.dtype)))
+    made = lowering.doubles(given) if is_wide(dtype) else lowering.floats(given, dtype)
+    return _with_dtype(made, dtype)
+
+
+def _with_dtype(value: Any_Value, dtype: np.dtype) -> Any_Value:
+    return value if isinstance(value, Constant) else dataclasses.replace(value, dtype=dtype)
+
+
+@rule("AddN")
+def _add_all(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    total = inputs[0]
+    for each in inputs[1:]:
+        total = lowering.map("Add", total, each)
+    return [total]
+
+
+@rule("LeakyRelu")
+def _leaky(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    slope = Constant(np.float32(op.get_attr("alpha")))
+    scaled = lowering.map("Mul", inputs[0], slope)
+    zero = Constant(np.float32(0.0))
+    test = lowering.map("Greater", inputs[0], zero)
+    return [lowering.map("Select", test, inputs[0], scaled)]
+
+
+@rule("Selu")
+def _selu(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    scale, alpha = np.float32(1.0507009873554805), np.float32(1.7580993408473766)
+    below = lowering.map("Mul", lowering.map("Expm1", inputs[0]), Constant(alpha))
+    above = lowering.map("Mul", inputs[0], Constant(scale))
+    test = lowering.map("Greater", inputs[0], Constant(np.float32(0.0)))
+    return [lowering.map("Select", test, above, below)]
+
+
+@rule("ClipByValue")
+def _clip(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    given, low, high = inputs
+    return [lowering.map("Maximum", lowering.map("Minimum", given, high), low)]
+
+
+@rule("DivNoNan")
+def _div_no_nan(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    return [_unless_zero(lowering, inputs[1], lowering.map("RealDiv", *inputs))]
+
+
+@rule("MulNoNan")
+def _mul_no_nan(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    return [_unless_zero(lowering, inputs[1], lowering.map("Mul", *inputs))]
+
+
+@rule("Xlogy", "Xdivy")
+def _x_times(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    first, second = inputs
+    if op.type == "Xlogy":
+        made = lowering.map("Mul", first, lowering.map("Log", second))
+    else:
+        made = lowering.map("RealDiv", first, second)
+    return [_unless_zero(lowering, first, made)]
+
+
+def _unless_zero(lowering: Lowering, test: Any_Value, made: Any_Value) -> Any_Value:
+    zero = Constant(np.zeros([], test.dtype))
+    return lowering.map("Select", lowering.map("Equal", test, zero), zero, made)
+
+
+def whole(given: Any_Value, what: str = "a size or an axis") -> np.ndarray:
+    """Return the array of a constant; raise Unlowerable for a value that varies by step."""
+    if not isinstance(given, Constant):
+        raise Unlowerable(f"{what} that changes from step to step")
+    return given.array
+
+
+@rule("Const")
+def _const(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    return [Constant(tf.make_ndarray(op.get_attr("value")))]
+
+
+@rule("ReadVariableOp")
+def _read_variable(lowering: Lowering, op: tf.Operation, inputs: list[Resource]) -> list[Any_Value]:
+    return [Constant(lowering.variable(inputs[0], op.get_attr("dtype")))]
+
+
+@rule("Shape", "ShapeN")
+def _shape(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    dtype = op.get_attr("out_type").as_numpy_dtype
+    return [Constant(np.array(each.shape, dtype)) for each in inputs]
+
+
+@rule("Size", "Rank")
+def _size(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    (given,) = inputs
+    return [Constant(np.int32(given.size if op.type == "Size" else len(given.shape)))]
+
+
+@rule("ZerosLike", "OnesLike")
+def _like(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    make = np.zeros if op.type == "ZerosLike" else np.ones
+    return [Constant(make(inputs[0].shape, inputs[0].dtype))]
+
+
+@rule("Range")
+def _range(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    start, stop, step = (whole(each).item() for each in inputs)
+    return [Constant(np.arange(start, stop, step, dtype=inputs[0].dtype))]
+
+
+@rule("Reshape")
+def _reshape(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    return [reshape_value(lowering, inputs[0], [int(size) for size in whole(inputs[1])])]
+
+
+def reshape_value(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any_Value:
+    """Reshape a value."""
+    if isinstance(given, Value) and not given.contiguous:
+        made = rearrange_value(given, lambda x: x.reshape(shape))
+        if isinstance(made, Value):
+            return made
+        given = lowering.materialise_value(given)
+    return lowering.arrange_entries(given, lambda x: x.reshape(shape))
+
+
+def _arrangement(*names: str) -> Callable[..., Any]:
+    def add(function: Callable[..., Callable[[np.ndarray], np.ndarray]]) -> Callable[..., Any]:
+        @rule(*names)
+        def lower(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+            arrange = function(op, *(whole(each) for each in inputs[1:]))
+            return [lowering.arrange_entries(inputs[0], arrange)]
+
+        return lower
+
+    return add
+
+
+@_arrangement("ExpandDims")
+def _expand(op: tf.Operation, axis: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.expand_dims(x, int(axis))
+
+
+@_arrangement("Squeeze")
+def _squeeze(op: tf.Operation) -> Callable[[np.ndarray], np.ndarray]:
+    axes = tuple(op.get_attr("squeeze_dims")) or None
+    return lambda x: np.squeeze(x, axes)
+
+
+@_arrangement("Transpose")
+def _transpose(op: tf.Operation, order: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: x.transpose(order)
+
+
+@_arrangement("BroadcastTo")
+def _broadcast(op: tf.Operation, shape: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.broadcast_to(x, shape)
+
+
+@_arrangement("Tile")
+def _tile(op: tf.Operation, times: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.tile(x, times)
+
+
+@_arrangement("ReverseV2")
+def _reverse(op: tf.Operation, axes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.flip(x, tuple(axes))
+
+
+@_arrangement("Roll")
+def _roll(
+    op: tf.Operation, shift: np.ndarray, axis: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.roll(x, tuple(np.ravel(shift)), tuple(np.ravel(axis)))
+
+
+@_arrangement("MatrixDiagPartV3")
+def _diagonal(
+    op: tf.Operation, k: np.ndarray, padding: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    if np.any(k):
+        raise Unlowerable("a diagonal other than the main one")
+    return lambda x: np.diagonal(x, 0, -2, -1)
+
+
+@_arrangement("MirrorPad")
+def _mirror(op: tf.Operation, widths: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    if op.get_attr("mode") == b"REFLECT":
+        return lambda x: np.pad(x, widths, "reflect")
+    return lambda x: np.pad(x, widths, "symmetric")
+
+
+@rule("Fill")
+def _fill(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    shape = whole(inputs[0])
+    return [lowering.arrange_entries(inputs[1], lambda x: np.broadcast_to(x, shape))]
+
+
+@rule("Split")
+def _split(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    count = int(op.get_attr("num_split"))
+    return _parts(lowering, inputs[1], [None] * count, int(whole(inputs[0])))
+
+
+@rule("SplitV")
+def _split_sizes(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    axis = int(whole(inputs[2]))
+    sizes = [int(size) for size in whole(inputs[1])]
+    rest = inputs[0].shape[axis] - sum(size for size in sizes if size >= 0)
+    return _parts(lowering, inputs[0], [rest if s < 0 else s for s in sizes], axis)
+
+
+def _parts(lowering: Lowering, given: Any_Value, sizes: list, axis: int) -> list[Any_Value]:
+    if sizes[0] is None:
+        sizes = [given.shape[axis] // len(sizes)] * len(sizes)
+    made, start = [], 0
+    for size in sizes:
+        chosen = np.arange(start, start + size)
+        made.append(
+            lowering.arrange_entries(given, functools.partial(np.take, indices=chosen, axis=axis))
+        )
+        start += size
+    return made
+
+
+@rule("Unpack")
+def _unpack(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    axis = int(op.get_attr("axis"))
+    return [
+        lowering.arrange_entries(inputs[0], functools.partial(np.take, indices=index, axis=axis))
+        for index in range(inputs[0].shape[axis])
+    ]
+
+
+@rule("Pack")
+def _pack(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    axis = int(op.get_attr("axis"))
+    if all(isinstance(each, Constant) for each in inputs):
+        return [Constant(np.stack([whole(each) for each in inputs], axis))]
+    wider = [lowering.arrange_entries(each, lambda x: np.expand_dims(x, axis)) for each in inputs]
+    made = concatenate_values(lowering, wider, axis)
+    if not inputs[0].shape and isinstance(made, Value):
+        lowering.packed[made.buffer] = list(inputs)
+    return [made]
+
+
+@rule("ConcatV2")
+def _concat(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    made = concatenate_values(lowering, inputs[:-1], int(whole(inputs[-1])))
+    if isinstance(made, Value) and all(each.shape == (1,) for each in inputs[:-1]):
+        lowering.packed[made.buffer] = [
+            lowering.arrange_entries(each, lambda x: x.reshape([])) for each in inputs[:-1]
+        ]
+    return [made]
+
+
+def concatenate_values(lowering: Lowering, parts: list[Any_Value], axis: int) -> Any_Value:
+    """Concatenate values along an axis."""
+    parts = [part for part in parts if part.size]
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, Constant) for part in parts):
+        return Constant(np.concatenate([whole(part) for part in parts], axis))
+    shape = list(parts[0].shape)
+    axis %= len(shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    return fill_parts(lowering, shape, parts, axis)
+
+
+def fill_parts(lowering: Lowering, shape: list[int], parts: list[Any_Value], axis: int) -> Value:
+    """Return a new value that is filled with parts in sequence along an axis."""
+    key = ("joined", tuple(shape), axis, tuple(_identity(lowering, part) for part in parts))
+    found = lowering.joined.get(key)
+    if found is not None:
+        return found
+    out = contiguous(shape, parts[0].dtype)
+    start = 0
+    for part in parts:
+        value = lowering.value(part)
+        step = out.strides[axis] if out.shape[axis] > 1 else 1
+        size = value.shape[axis]
+        target = Value(out.buffer, start * step, value.shape, out.strides, out.dtype)
+        lowering.copy_value(target, value, fills=True)
+        start += size
+    lowering.joined[key] = out
+    return out
+
+
+def _identity(lowering: Lowering, part: Any_Value) -> tuple:
+    value = lowering.value(part)
+    return value.buffer.number, value.start, value.shape, value.strides
+
+
+@rule("Pad", "PadV2")
+def _pad(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    widths = whole(inputs[1])
+    fill = whole(inputs[2]) if op.type == "PadV2" else np.zeros([], inputs[0].dtype)
+    if isinstance(inputs[0], Constant):
+        return [Constant(np.pad(inputs[0].array, widths, constant_values=fill))]
+    made: Any_Value = inputs[0]
+    for axis, (front, after) in enumerate(widths):
+        parts: list[Any_Value] = [made]
+        for place, width in ((0, front), (len(parts) + 1, after)):
+            if width > 0:
+                shape = [*made.shape[:axis], int(width), *made.shape[axis + 1 :]]
+                parts.insert(place, Constant(np.full(shape, fill, made.dtype)))
+        made = concatenate_values(lowering, parts, axis)
+    return [made]
+
+
+def slicing(op: tf.Operation, begin: Any, end: Any, steps: Any) -> tuple:
+    """Return the NumPy index equivalent to a strided slice."""
+    masks = {
+        name: int(op.get_attr(f"{name}_mask"))
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    index: list[Any] = []
+    for i, (first, last, step) in enumerate(zip(begin, end, steps, strict=True)):
+        bit = 1 << i
+        if masks["ellipsis"] & bit:
+            index.append(Ellipsis)
+        elif masks["new_axis"] & bit:
+            index.append(np.newaxis)
+        elif masks["shrink_axis"] & bit:
+            index.append(int(first))
+        else:
+            low = None if masks["begin"] & bit else int(first)
+            high = None if masks["end"] & bit else int(last)
+            index.append(slice(low, high, int(step)))
+    return tuple(index)
+
+
+MOST_SORTED = 128  # largest number of entries that are put in order
+_CODES = {"Sum": 0, "Mean": 1, "Max": 2, "Min": 3, "Prod": 4, "Any": 2, "All": 3}
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "Sum": np.sum, "Mean": np.mean, "Max": np.max, "Min": np.min, "Prod": np.prod, "Any": np.any,
+    "All": np.all,
+}  # fmt: skip
+
+
+@rule(*_CODES)
+def _reduction(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    axes = [int(axis) for axis in np.ravel(whole(inputs[1]))]
+    return [reduce_axes(lowering, op.type, inputs[0], axes, op.get_attr("keep_dims"))]
+
+
+def reduce_axes(
+    lowering: Lowering, name: str, given: Any_Value, axes: Sequence[int], keep: bool
+) -> Any_Value:
+    """Return the named reduction over axes, such as a sum or a maximum."""
+    rank = len(given.shape)
+    axes = sorted({axis % rank for axis in axes}) if rank else []
+    if isinstance(given, Constant):
+        made = _NUMPY[name](given.array, axis=tuple(axes), keepdims=keep)
+        return Constant(np.asarray(made, given.dtype))
+    others = [axis for axis in range(rank) if axis not in axes]
+    shape = [given.shape[axis] for axis in others]
+    kept = [1 if axis in axes else size for axis, size in enumerate(given.shape)]
+    value, found = given, None
+    for _ in range(2):
+        found = _three_axes(value, others, axes)
+        if found:
+            break
+        order = [*others, *axes]
+        turned = lowering.arrange_entries(value, functools.partial(np.transpose, axes=order))
+        value = lowering.materialise_value(lowering.value(turned))
+        others, axes = list(range(len(others))), list(range(len(others), rank))
+    if not found:
+        raise Unlowerable("a reduction along axes between others")
+    outer, inner, along = found
+    out = contiguous(shape, given.dtype)
+    numbers = [_CODES[name], given.wide, outer[0], along[0], inner[0], outer[1], along[1], inner[1]]
+    limited = 3 if value.filled is not None and axes == [value.filled] else None
+    made = lowering.add_instruction(Op.REDUCE, out, [value], numbers, limited)
+    return reshape_value(lowering, made, kept) if keep else made
+
+
+def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]) -> tuple[Any, ...] | None:
+    """Return (size, stride) of two kept axes and of the reduced axis; None if there are more."""
+    stay, go = (
+        axes_of([value.shape[i] for i in part], [value.strides[i] for i in part])
+        for part in (others, axes)
+    )
+    if len(stay) > 2 or len(go) > 1:
+        return None
+    stay = [*[(1, 0)] * (2 - len(stay)), *stay]
+    return stay[0], stay[1], (go or [(1, 1)])[0]
+
+
+def _last(lowering: Lowering, given: Value, axis: int) -> tuple[Value, list[tuple[int, ...]]]:
+    turned = lowering.value(lowering.arrange_entries(given, lambda x: np.moveaxis(x, axis, -1)))
+    before = axes_of(turned.shape[:-1], turned.strides[:-1])
+    if len(before) > 1:
+        turned = lowering.materialise_value(turned)
+        before = axes_of(turned.shape[:-1], turned.strides[:-1])
+    return turned, before or [(1, 0)]
+
+
+@rule("ArgMax", "ArgMin")
+def _argmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    axis = int(whole(inputs[1])) % len(inputs[0].shape)
+    dtype = op.get_attr("output_type").as_numpy_dtype
+    if isinstance(inputs[0], Constant):
+        find = np.argmax if op.type == "ArgMax" else np.argmin
+        return [Constant(find(inputs[0].array, axis).astype(dtype))]
+    turned, ((outer, step),) = _last(lowering, inputs[0], axis)
+    out = contiguous(turned.shape[:-1], dtype)
+    numbers = [turned.wide, outer, turned.shape[-1], step, turned.strides[-1], op.type == "ArgMin"]
+    return [lowering.add_instruction(Op.ARGMAX, out, [turned], numbers)]
+
+
+@rule("TopKV2")
+def _top_k(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    """Return the largest entries in order, and their indices: entries by the number above them."""
+    given, count = lowering.value(inputs[0]), int(whole(inputs[1]))
+    size, number = given.shape[-1], np.dtype(np.float32)
+    if size > MOST_SORTED:
+        raise Unlowerable(f"more than {MOST_SORTED} numbers in order")
+    one, other = _both(lowering, given)
+    above = cast(lowering, lowering.map("Greater", other, one), number)
+    before = Constant(np.tril(np.ones([size, size], np.float32), -1))
+    equal = cast(lowering, lowering.map("Equal", other, one), number)
+    above = lowering.map("Add", above, lowering.map("Mul", equal, before))
+    rank = reduce_axes(lowering, "Sum", above, [-1], False)
+    row = lowering.arrange_entries(rank, lambda x: x[..., np.newaxis, :])
+    chosen = lowering.map("Equal", row, Constant(np.arange(count, dtype=number)[:, None]))
+    values = lowering.map("Select", chosen, other, Constant(np.zeros([], given.dtype)))
+    places = lowering.map(
+        "Mul", cast(lowering, chosen, number), Constant(np.arange(size, dtype=number))
+    )
+    index = cast(lowering, reduce_axes(lowering, "Sum", places, [-1], False), np.dtype(np.int32))
+    return [reduce_axes(lowering, "Sum", values, [-1], False), index]
+
+
+def _both(lowering: Lowering, given: Value) -> tuple[Any_Value, Any_Value]:
+    column = lowering.arrange_entries(given, lambda x: x[..., np.newaxis])
+    return column, lowering.arrange_entries(given, lambda x: x[..., np.newaxis, :])
+
+
+@rule("Cumsum", "Cumprod")
+def _lower_cumulative(
+    lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
+) -> list[Any_Value]:
+    axis = int(whole(inputs[1])) % len(inputs[0].shape)
+    given = lowering.value(inputs[0])
+    turned, ((outer, step),) = _last(lowering, given, axis)
+    out = contiguous(turned.shape, given.dtype)
+    code = _CODES["Sum" if op.type == "Cumsum" else "Prod"]
+    numbers = [given.wide, outer, turned.shape[-1], step, turned.strides[-1], code]
+    numbers += [op.get_attr("exclusive"), op.get_attr("reverse")]
+    made = lowering.add_instruction(Op.CUMULATE, out, [turned], numbers)
+    return [lowering.arrange_entries(made, lambda x: np.moveaxis(x, -1, axis))]
+
+
+@rule("Softmax")
+def _softmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    given = lowering.value(inputs[0])
+    if given.wide:
+        return [_softmax_of_doubles(lowering, given)]
+    if given.shape[-1] > 1 and given.strides[-1] != 1:
+        given = lowering.materialise_value(given)
+    turned, ((outer, step),) = _last(lowering, given, -1)
+    pitch = pad_channels(turned.shape[-1]) + LANES  # with room for one more number per row
+    out = contiguous([outer, turned.shape[-1]], np.float32, pitch=pitch)
+    limited = 1 if turned.filled == len(turned.shape) - 1 else None
+    out = dataclasses.replace(out, filled=None if limited is None else 1)
+    numbers = [outer, turned.shape[-1], step, pitch]
+    made = lowering.add_instruction(Op.SOFTMAX, out, [turned], numbers, limited)
+    return [reshape_value(lowering, made, list(given.shape))]
+
+
+def _softmax_of_doubles(lowering: Lowering, given: Value) -> Any_Value:
+    largest = reduce_axes(lowering, "Max", given, [-1], True)
+    powers = lowering.map("Exp", lowering.map("Sub", given, largest))
+    return lowering.map("RealDiv", powers, reduce_axes(lowering, "Sum", powers, [-1], True))
+
+
+@rule("LogSoftmax")
+def _log_softmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    shifted = lowering.map("Sub", inputs[0], reduce_axes(lowering, "Max", inputs[0], [-1], True))
+    total = reduce_axes(lowering, "Sum", lowering.map("Exp", shifted), [-1], True)
+    return [lowering.map("Sub", shifted, lowering.map("Log", total))]
+
+
+@rule("OneHot")
+def _one_hot(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    given, depth, on, off = inputs
+    if int(op.get_attr("axis")) not in (-1, len(given.shape)):
+        raise Unlowerable("its axis is not the last one")
+    count = int(whole(depth))
+    index = lowering.arrange_entries(given, lambda x: x[..., np.newaxis])
+    if count <= 1 << 24:  # exact in float32
+        index = cast(lowering, index, np.dtype(np.float32))
+    test = lowering.map("Equal", index, Constant(np.arange(count, dtype=index.dtype)))
+    known = isinstance(on, Constant) and isinstance(off, Constant)
+    if known and whole(on) == 1 and whole(off) == 0:
+        return [cast(lowering, test, on.dtype)]
+    return [lowering.map("Select", test, on, off)]
+
+
+@rule("MatMul")
+def _matmul(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    first = "ba" if op.get_attr("transpose_a") else "ab"
+    second = "cb" if op.get_attr("transpose_b") else "bc"
+    return [sum_products(lowering, inputs, [first, second], "ac")]
+
+
+@rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
+def _lower_batch_matmul(
+    lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
+) -> list[Any_Value]:
+    rank = max(len(each.shape) for each in inputs) - 2
+    outer = "".join(chr(ord("d") + axis) for axis in range(rank))
+    first = "ba" if op.get_attr("adj_x") else "ab"
+    second = "cb" if op.get_attr("adj_y") else "bc"
+    terms = [
+        outer[rank + 2 - len(each.shape) :] + own
+        for each, own in zip(inputs, (first, second), strict=True)
+    ]
+    return [sum_products(lowering, inputs, terms, outer + "ac")]
+
+
+@rule("Einsum")
+def _einsum(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    terms, result = op.get_attr("equation").decode().split("->")
+    named = terms.split(",")
+    if "." in terms:
+        named, result = _spell_ellipsis(named, result, [len(each.shape) for each in inputs])
+    if any(len(set(term)) < len(term) for term in named):
+        raise Unlowerable("a diagonal")
+    return [sum_products(lowering, inputs, named, result)]
+
+
+def _spell_ellipsis(terms: list[str], result: str, ranks: list[int]) -> tuple[list[str], str]:
+    """Return an einsum's terms and result with unused letters in place of the ellipsis."""
+    most = max(rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks, strict=True))
+    free = [letter for letter in "zyxwvutsrq" if letter not in "".join([*terms, result])]
+    letters = "".join(free[:most])
+    made = [
+        term.replace("...", letters[most - (rank - len(term.replace("...", ""))) :])
+        for term, rank in zip(terms, ranks, strict=True)
+    ]
+    return made, result.replace("...", letters)
+
+
+def sum_products(
+    lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str
+) -> Any_Value:
+    """Return the sum of products that einsum terms describe."""
+    if all(isinstance(each, Constant) for each in inputs):
+        arrays = [each.array for each in inputs if isinstance(each, Constant)]
+        return Constant(np.einsum(",".join(terms) + "->" + result, *arrays))
+    inputs, terms = _without_lone(lowering, inputs, terms, result)
+    if len(inputs) == 1:
+        order = [terms[0].index(letter) for letter in result]
+        return lowering.arrange_entries(inputs[0], lambda x: x.transpose(order))
+    if len(inputs) > 2:
+        raise Unlowerable("a product of more than two tensors")
+    sizes = {
+        letter: size
+        for term, each in zip(terms, inputs, strict=True)
+        for letter, size in zip(term, each.shape, strict=True)
+        if size > 1
+    }
+    inner = [x for x in terms[0] if x in terms[1] and x not in result]
+    both = [x for x in terms[0] if x in terms[1] and x in result]
+    alone = [[x for x in term if x not in other] for term, other in (terms, terms[::-1])]
+    sized = {letter: sizes.get(letter, 1) for letter in "".join(terms)}
+    shared = [x for x in both if sized[x] > 1]
+    product = _product(lowering, inputs, terms, (both, alone, inner), sized, bool(shared))
+    letters = [*both, *alone[0], *alone[1]]
+    made = reshape_value(lowering, product, [sized[x] for x in letters])
+    order = [letters.index(letter) for letter in result]
+    return lowering.arrange_entries(made, lambda x: x.transpose(order))
+
+
+def _without_lone(
+    lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str
+) -> tuple[list[Any_Value], list[str]]:
+    """Sum over letters that occur in one term and not in the result; return inputs and terms."""
+    made, named = [], []
+    for index, (each, term) in enumerate(zip(inputs, terms, strict=True)):
+        others = "".join(terms[:index] + terms[index + 1 :]) + result
+        lone = [axis for axis, letter in enumerate(term) if letter not in others]
+        if lone:
+            each = reduce_axes(lowering, "Sum", each, lone, False)
+            term = "".join(letter for letter in term if letter in others)
+        made.append(each)
+        named.append(term)
+    return made, named
+
+
+def _product(
+    lowering: Lowering,
+    inputs: Sequence[Any_Value],
+    terms: Sequence[str],
+    letters: tuple[Any, ...],
+    sized: dict[str, int],
+    is_batched: bool,
+) -> Any_Value:
+    both, (left, right), inner = letters
+    groups = (both, left, inner), (both, inner, right)
+    arranged = []
+    for each, term, group in zip(inputs, terms, groups, strict=True):
+        order = [term.index(x) for part in group for x in part]
+        shape = [sized[x] for part in group for x in part]
+        turned = lowering.arrange_entries(each, functools.partial(np.transpose, axes=order))
+        if list(turned.shape) != shape:
+            turned = lowering.arrange_entries(
+                turned, functools.partial(np.broadcast_to, shape=shape)
+            )
+        counts = [int(np.prod([sized[x] for x in part], dtype=int)) for part in group]
+        arranged.append(reshape_value(lowering, turned, counts))
+    first, second = arranged
+    if not is_batched:
+        flat = [reshape_value(lowering, each, list(each.shape[1:])) for each in arranged]
+        if isinstance(flat[1], Constant):
+            return lowering.product(lowering.value(flat[0]), flat[1].array)
+        if isinstance(flat[0], Constant):
+            turned = lowering.arrange_entries(flat[1], lambda x: x.T)
+            made = lowering.product(lowering.value(turned), flat[0].array.T)
+            return lowering.arrange_entries(made, lambda x: x.T)
+    return _dot(lowering, lowering.value(first), lowering.value(second))
+
+
+def _dot(lowering: Lowering, first: Value, second: Value) -> Value:
+    """Return the product [groups, rows, columns] of two values that are not constant."""
+    if first.wide or second.wide:
+        raise Unlowerable("a product of doubles or whole numbers")
+    groups, rows, inner = first.shape
+    columns = second.shape[2]
+    out = contiguous([groups, rows, columns], np.float32, pitch=pad_channels(columns))
+    steps = [
+        1 if size == 1 and place == 2 else step
+        for each in (first, second)
+        for place, (size, step) in enumerate(zip(each.shape, each.strides, strict=True))
+    ]
+    numbers = [groups, rows, inner, columns, *steps, pad_channels(columns)]
+    limited = None
+    if first.filled == 2 or second.filled == 1:
+        limited = 2
+    elif second.filled == 2:
+        limited, out = 3, dataclasses.replace(out, filled=2)
+    return lowering.add_instruction(Op.DOT, out, [first, second], numbers, limited)
+
+
+@rule("Conv2D")
+def _convolution(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    patches, kernel, shape = _patches(lowering, op, inputs)
+    if patches.shape[-1] != kernel.shape[2]:
+        raise Unlowerable("groups")
+    rows = reshape_value(lowering, patches, [shape[0] * shape[1], -1])
+    made = lowering.product(lowering.value(rows), kernel.reshape([-1, kernel.shape[3]]))
+    return [reshape_value(lowering, made, [1, *shape, kernel.shape[3]])]
+
+
+@rule("DepthwiseConv2dNative")
+def _depthwise(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    patches, kernel, shape = _patches(lowering, op, inputs)
+    height, width, channels, each = kernel.shape
+    wide = reshape_value(lowering, patches, [shape[0] * shape[1], height * width, channels, 1])
+    taps = Constant(kernel.reshape([height * width, channels, each]))
+    made = reduce_axes(lowering, "Sum", lowering.map("Mul", wide, taps), [1], False)
+    return [reshape_value(lowering, made, [1, *shape, channels * each])]
+
+
+def _patches(
+    lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
+) -> tuple[Value, np.ndarray, list[int]]:
+    """Return patches [height, width, taps, taps, channels], the kernel, and [height, width]."""
+    given, kernel = lowering.value(inputs[0]), inputs[1]
+    if op.get_attr("data_format") != b"NHWC" or given.shape[0] != 1 or given.wide:
+        raise Unlowerable("channels are not last")
+    if not isinstance(kernel, Constant):
+        raise Unlowerable("a kernel that changes from step to step")
+    axes, spans = [], []
+    for axis in (0, 1):
+        taps, size = kernel.shape[axis], given.shape[1 + axis]
+        step, dilation = op.get_attr("strides")[1 + axis], op.get_attr("dilations")[1 + axis]
+        reach = (taps - 1) * dilation + 1
+        front, after = _padding(op, axis, size, reach, step)
+        count = (size + front + after - reach) // step + 1
+        axes.append(np.arange(count)[:, None] * step + np.arange(taps) * dilation - front)
+        spans.append(count)
+    rows, columns = axes[0][:, None, :, None], axes[1][None, :, None, :]
+    inside = (rows >= 0) & (rows < given.shape[1]) & (columns >= 0) & (columns < given.shape[2])
+    channels = given.shape[3]
+    place = (rows * given.shape[2] + columns)[..., None] * channels + np.arange(channels)
+    if not inside.all():  # append one zero to the entries
+        flat = reshape_value(lowering, given, [given.size])
+        zero = Constant(np.zeros([1], np.float32))
+        given = lowering.value(concatenate_values(lowering, [flat, zero], 0))
+        place = np.where(inside[..., None], place, given.size - 1)
+    entries = lowering.value(reshape_value(lowering, given, [given.size]))
+    made = lowering.arrange_entries(entries, lambda x: x[place])
+    return lowering.value(made), kernel.array, spans
+
+
+def _padding(op: tf.Operation, axis: int, size: int, reach: int, step: int) -> tuple[int, int]:
+    kind = op.get_attr("padding")
+    if kind == b"VALID":
+        return 0, 0
+    if kind == b"EXPLICIT":
+        widths = op.get_attr("explicit_paddings")
+        return widths[2 + 2 * axis], widths[3 + 2 * axis]
+    total = max((-(-size // step) - 1) * step + reach - size, 0)
+    return total // 2, total - total // 2
+
+
+MOST_WRITES = 16  # largest number of rows in one update
+
+
+def components(lowering: Lowering, given: Any_Value) -> list[Any_Value]:
+    """Return the entries of a small vector, each a constant or a value."""
+    if isinstance(given, Constant):
+        return [Constant(each) for each in given.array]
+    if given.buffer in lowering.packed and given.start == 0:
+        return lowering.packed[given.buffer]
+    return [
+        lowering.arrange_entries(given, operator.itemgetter((i, ...)))
+        for i in range(given.shape[0])
+    ]
+
+
+@rule("StridedSlice")
+def _lower_strided_slice(
+    lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]
+) -> list[Any_Value]:
+    given, begin, end, steps = inputs
+    if all(isinstance(each, Constant) for each in (begin, end, steps)):
+        index = slicing(op, whole(begin), whole(end), whole(steps))
+        return [lowering.arrange_entries(given, lambda x: x[index])]
+    firsts, stops = components(lowering, begin), components(lowering, end)
+    shape = op.outputs[0].shape
+    found = None
+    for i, first in enumerate(firsts):
+        if isinstance(first, Constant):
+            continue
+        if (
+            found is not None
+            or _bit(op, "ellipsis", slice(0, i))
+            or _bit(op, "new_axis", slice(0, i))
+        ):
+            raise Unlowerable("a slice at several indices that change from step to step")
+        found = i
+    if found is None:
+        raise Unlowerable("a slice whose length changes from step to step")
+    lone = _bit(op, "shrink_axis", slice(found, found + 1))
+    dropped = sum(_bit(op, "shrink_axis", slice(i, i + 1)) for i in range(found))
+    count = 1 if lone else shape[found - dropped]
+    if count is None:
+        raise Unlowerable("a slice whose length changes from step to step")
+    slot = lowering.slot(lowering.value(firsts[found]))
+    part = read(lowering, lowering.value(given), slot, found, count)
+    known = [
+        [int(whole(x)) if isinstance(x, Constant) else 0 for x in each] for each in (firsts, stops)
+    ]
+    known[1][found] = 1 if lone else count
+    index = slicing(op, known[0], known[1], whole(steps))
+    return [lowering.arrange_entries(part, lambda x: x[index])]
+
+
+def _bit(op: tf.Operation, name: str, places: slice) -> bool:
+    mask = int(op.get_attr(f"{name}_mask"))
+    return any(mask >> i & 1 for i in range(places.start, places.stop))
+
+
+@rule("Slice")
+def _slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    made = inputs[0]
+    sizes = [int(size) for size in whole(inputs[2])]
+    for axis, first in enumerate(components(lowering, inputs[1])):
+        if isinstance(first, Constant):
+            start = int(first.array)
+            stop = made.shape[axis] if sizes[axis] < 0 else start + sizes[axis]
+            index = (*[slice(None)] * axis, slice(start, stop))
+            made = lowering.arrange_entries(made, operator.itemgetter(index))
+        else:
+            made = read(lowering, lowering.value(made), lowering.slot(first), axis, sizes[axis])
+    return [made]
+
+
+def read(lowering: Lowering, given: Value, slot: Slot, axis: int, count: int) -> Value:
+    """Return `count` rows of an axis, starting at the index in `slot`."""
+    given, (outer, outer_step), inner = _around(lowering, given, axis)
+    size, step = given.shape[axis], given.strides[axis]
+    shape = [*given.shape[:axis], count, *given.shape[axis + 1 :]]
+    out = contiguous(shape, given.dtype)
+    if count > 1 and step != inner:
+        raise Unlowerable("rows that are not adjacent")
+    numbers = [2 if given.wide else 1, outer, count * inner, outer_step, step]
+    numbers += [slot.add, slot.modulo, size - count]
+    return lowering.add_instruction(Op.READ, out, [given, slot.place], numbers)
+
+
+def _around(lowering: Lowering, given: Value, axis: int) -> tuple[Value, tuple[int, int], int]:
+    for _ in range(2):
+        before = axes_of(given.shape[:axis], given.strides[:axis]) or [(1, 0)]
+        after = axes_of(given.shape[axis + 1 :], given.strides[axis + 1 :]) or [(1, 1)]
+        if len(before) == 1 and len(after) == 1 and after[0][1] == 1:
+            return given, (before[0][0], before[0][1]), after[0][0]
+        given = lowering.materialise_value(given)
+    raise Unlowerable("rows of scattered numbers")
+
+
+@rule("GatherV2", "Gather", "ResourceGather", "GatherNd")
+def _gather(lowering: Lowering, op: tf.Operation, inputs: list[Any]) -> list[Any_Value]:
+    given, index = inputs[0], inputs[1]
+    if isinstance(given, Resource):
+        given = Constant(lowering.variable(given, op.get_attr("dtype")))
+    if op.type == "GatherNd":
+        given, index = _merge_indices(lowering, given, index)
+    axis = int(whole(inputs[2])) if op.type == "GatherV2" else 0
+    axis %= len(given.shape)
+    if op.type in ("GatherV2", "ResourceGather") and (batch := int(op.get_attr("batch_dims"))):
+        if axis != batch:
+            raise Unlowerable("indices of an axis behind others")
+        return [_gather_batch(lowering, given, index, batch)]
+    return [_gather_axis(lowering, given, index, axis)]
+
+
+def _gather_axis(lowering: Lowering, given: Any_Value, index: Any_Value, axis: int) -> Any_Value:
+    if isinstance(index, Constant):
+        return lowering.arrange_entries(given, lambda x: np.take(x, index.array, axis))
+    shape = [*given.shape[:axis], *index.shape, *given.shape[axis + 1 :]]
+    if index.size == 1:
+        at = lowering.value(reshape_value(lowering, index, []))
+        part = read(lowering, lowering.value(given), lowering.slot(at), axis, 1)
+        return reshape_value(lowering, part, shape)
+    return reshape_value(lowering, _rows(lowering, lowering.value(given), index, axis), shape)
+
+
+def _gather_batch(lowering: Lowering, given: Any_Value, index: Any_Value, batch: int) -> Any_Value:
+    rows, size = math.prod(given.shape[:batch]), given.shape[batch]
+    flat = reshape_value(lowering, given, [rows * size, *given.shape[batch + 1 :]])
+    if rows > 1:
+        first = np.arange(0, rows * size, size).astype(index.dtype)
+        first = first.reshape([*given.shape[:batch], *[1] * (len(index.shape) - batch)])
+        index = lowering.map("Add", index, Constant(first))
+    return _gather_axis(lowering, flat, index, 0)
+
+
+def _merge_indices(
+    lowering: Lowering, given: Any_Value, index: Any_Value
+) -> tuple[Any_Value, Any_Value]:
+    count = index.shape[-1]
+    columns = [lowering.arrange_entries(index, operator.itemgetter((..., i))) for i in range(count)]
+    total = columns[0]
+    for column, size in zip(columns[1:], given.shape[1:count], strict=True):
+        scaled = lowering.map("Mul", total, Constant(np.asarray(size, index.dtype)))
+        total = lowering.map("Add", scaled, column)
+    sizes = [math.prod(given.shape[:count]), *given.shape[count:]]
+    return reshape_value(lowering, given, sizes), total
+
+
+def _rows(lowering: Lowering, given: Value, index: Value, axis: int) -> Value:
+    given, (outer, _), inner = _around(lowering, given, axis)
+    if outer > 1:
+        raise Unlowerable("several indices along an inner axis")
+    if index.wide is False:
+        index = lowering.doubles(index)
+    steps = axes_of(index.shape, index.strides)
+    if len(steps) > 1:
+        index = lowering.materialise_value(index)
+        steps = axes_of(index.shape, index.strides)
+    out = contiguous([index.size, inner], given.dtype)
+    numbers = [2 if given.wide else 1, index.size, inner, steps[0][1], given.strides[axis]]
+    numbers += [given.shape[axis] - 1]
+    return lowering.add_instruction(Op.ROWS, out, [given, index], numbers)
+
+
+@rule("TensorScatterUpdate")
+def _scatter(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    given, index, update = inputs
+    value = lowering.value(given)
+    if index.shape[-1] != 1:
+        raise Unlowerable("indices along several axes")
+    count = index.size
+    if count > MOST_WRITES:
+        raise Unlowerable(f"more than {MOST_WRITES} rows at once")
+    flat = reshape_value(lowering, index, [count])
+    rows = reshape_value(lowering, update, [count, *value.shape[1:]])
+    for i, place in enumerate(components(lowering, flat)):
+        row = lowering.arrange_entries(rows, operator.itemgetter(slice(i, i + 1)))
+        value = write_rows(lowering, value, lowering.value(row), place, 0)
+    return [value]
+
+
+@rule("XlaDynamicUpdateSlice")
+def _update_slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    given, update = lowering.value(inputs[0]), lowering.value(inputs[1])
+    changing = [
+        (axis, place)
+        for axis, place in enumerate(components(lowering, inputs[2]))
+        if not isinstance(place, Constant) or int(place.array)
+    ]
+    if len(changing) != 1:
+        raise Unlowerable("an update at indices along several axes")
+    axis, place = changing[0]
+    others = [i for i in range(len(given.shape)) if i != axis]
+    if any(given.shape[i] != update.shape[i] for i in others):
+        raise Unlowerable("an update of a part of the rows")
+    return [write_rows(lowering, given, update, place, axis)]
+
+
+def write_rows(
+    lowering: Lowering, given: Value, update: Value, place: Any_Value, axis: int
+) -> Value:
+    """Return a value with rows replaced from an index on; whether in place is decided later."""
+    update = lowering.materialise_value(update)
+    at = lowering.value(place)
+    slot = lowering.slot(at)
+    given, (outer, outer_step), inner = _around(lowering, given, axis)
+    if not given.contiguous:
+        given = lowering.materialise_value(given)
+    count, size, step = update.shape[axis], given.shape[axis], given.strides[axis]
+    out = contiguous(given.shape, given.dtype)
+    numbers = [
+        2 if given.wide else 1,
+        outer,
+        count * inner,
+        outer_step,
+        step if size > 1 else inner,
+    ]
+    numbers += [slot.add, slot.modulo, size - count]
+    lowering.assembly.add(Op.WRITE, out, [update, slot.place, given], numbers, fills=True)
+    at_position = count == 1 and slot.add == 0 and lowering.counts(slot.place.buffer)
+    fills_up = at_position and slot.modulo in (0, size)
+    return dataclasses.replace(out, filled=axis if fills_up and size > 1 else None)

@@ -1,0 +1,329 @@
+"""Conditions: their specs, their names, and those among the inputs of a Keras model."""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from onepass.foundation.arguments import whole_number
+from onepass.networks.trainable import attribute_of
+
+# Size given to axes of unknown size, in arguments without a time axis, when a network is analysed.
+FIXED_ENTRIES = 7
+# The default name of a model's only condition.
+ONLY = "condition"
+
+
+class Memory(tf.TensorSpec):
+    """The spec of a condition with a separate axis, such as an encoder's outputs.
+
+    Args:
+      shape: [None, entries, ...]; `entries` is None if each call may have a different number.
+      dtype: type of the condition's entries.
+    """
+
+    __slots__ = ()
+
+
+class Frames(tf.TensorSpec):
+    """The spec of a condition at a frame rate, such as a mel spectrogram.
+
+    Whatever the network computes of it is computed once for each call, from all frames, so that it
+    may look ahead in them.
+
+    Args:
+      shape: [None, None, ...], or a spec of this shape; the second axis is that of the frames.
+      dtype: type of the condition's entries.
+      hop: number of time steps of a frame. The last frame may be partial.
+      extra: number of frames beyond those of the sequence, such as both sides of a convolution of
+        frames that pads nothing.
+
+    Raises:
+      ValueError: `shape`, `hop` or `extra` is invalid.
+    """
+
+    __slots__ = ("extra", "hop")
+
+    def __init__(
+        self, shape: Any, dtype: tf.DType = tf.float32, *, hop: int, extra: int = 0
+    ) -> None:
+        if isinstance(shape, tf.TensorSpec):
+            shape, dtype = shape.shape, shape.dtype
+        super().__init__(shape, dtype)
+        if (self.shape.rank or 0) < 2 or self.shape[1] is not None:
+            raise ValueError(f"`shape` of Frames must be [None, None, ...], got {self.shape}.")
+        self.hop = whole_number(hop, "hop")
+        self.extra = whole_number(extra, "extra", least=0)
+
+    def count(self, length: Any) -> Any:
+        """Return the number of frames of `length` time steps, a number or a tensor."""
+        return -(-length // self.hop) + self.extra
+
+
+Specs = dict[str, tf.TensorSpec]
+
+
+def resize_spec(spec: tf.TensorSpec, shape: Any) -> tf.TensorSpec:
+    """Return a spec of the same kind and dtype with another shape."""
+    if isinstance(spec, Frames):
+        return Frames(shape, spec.dtype, hop=spec.hop, extra=spec.extra)
+    return type(spec)(shape, spec.dtype)
+
+
+def is_at_rate(spec: tf.TensorSpec, axes: int = 1) -> bool:
+    """Return whether an argument has the elements' `axes`: 1 of time, or 2 of images."""
+    if isinstance(spec, Memory | Frames) or spec.shape.rank <= axes:
+        return False
+    return all(size is None for size in spec.shape[1 : 1 + axes])
+
+
+def plain(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Return a spec as a plain `tf.TensorSpec`, for signatures of functions."""
+    return tf.TensorSpec(spec.shape, spec.dtype)
+
+
+def shape_at(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]:
+    """Return an argument's shape for elements [batch, *sizes]; free axes get `FIXED_ENTRIES`."""
+    axes = len(sizes)
+    if is_at_rate(spec, axes):
+        return [batch, *sizes, *(size or FIXED_ENTRIES for size in spec.shape[1 + axes :])]
+    if isinstance(spec, Frames):
+        return [batch, spec.count(sizes[0]), *(size or FIXED_ENTRIES for size in spec.shape[2:])]
+    return [batch, *(size or FIXED_ENTRIES for size in spec.shape[1:])]
+
+
+def as_specs(given: Any) -> Specs:
+    """Return specs by name, of None, 0, a channel count, a spec, or specs in a dict or list."""
+    if given is None or (isinstance(given, Integral) and given == 0):
+        return {}
+    if isinstance(given, Integral):
+        given = tf.TensorSpec([None, None, given])
+    if isinstance(given, tf.TensorSpec):
+        given = {ONLY: given}
+    if not isinstance(given, Mapping):
+        count = len(given) if isinstance(given, list | tuple) else 0
+        given = dict(zip(default_names(count), given, strict=True)) if count else {"": given}
+    for name, spec in given.items():
+        is_spec = isinstance(spec, tf.TensorSpec) and spec.shape.rank
+        if not is_spec or not isinstance(name, str) or not name or spec.shape[0] is not None:
+            raise ValueError(
+                "`conditions` must be a tf.TensorSpec, onepass.Memory or Frames [None, ...],"
+                f" or a dict of them by name, got {spec!r}."
+            )
+    return dict(given)
+
+
+def default_names(count: int) -> list[str]:
+    """Return default names for `count` unnamed conditions."""
+    return [ONLY] if count == 1 else [f"{ONLY}_{place}" for place in range(1, count + 1)]
+
+
+def conditions_of(network: Any) -> Specs:
+    """Return the specs of the conditions that a `SymbolNetwork` reads, by name."""
+    found = getattr(network, "conditions", None)
+    return as_specs(network.condition) if found is None else found
+
+
+def only_rate(specs: Specs) -> tf.TensorSpec | None:
+    """Return the spec of the only condition, if it has the elements' time axis; else None."""
+    found = list(specs.values())
+    return found[0] if len(found) == 1 and is_at_rate(found[0]) else None
+
+
+def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
+    """Return zeros for a network's conditions: a list of one tensor or dict by name, or []."""
+    specs = conditions_of(network)
+    made = {name: tf.zeros(shape_at(x, batch, sizes), x.dtype) for name, x in specs.items()}
+    if only_rate(specs) is not None:
+        return list(made.values())
+    return [made] if made else []
+
+
+def describe_spec(spec: tf.TensorSpec, axes: int = 1) -> str:
+    """Return a spec in readable form, such as "int32 [num]"."""
+    names = ["time"] if axes == 1 else ["height", "width"]
+    names = [f"frames of {spec.hop}"] if isinstance(spec, Frames) else names
+    has_places = isinstance(spec, Frames) or is_at_rate(spec, axes)
+    places = dict(enumerate(names, 1)) if has_places else {}
+    sizes = [str(places.get(n, size or "any")) for n, size in enumerate(spec.shape) if n]
+    return f"{spec.dtype.name} [{', '.join(['num', *sizes])}]"
+
+
+class NamedConditions(NamedTuple):
+    """Conditions by name."""
+
+    timed: dict[str, tf.Tensor]  # conditions with the elements' time axis, [batch, time, ...] each
+    fixed: dict[str, tf.Tensor]  # the same at every time step, [batch, ...] each; for images, all
+
+    def names(self) -> set[str]:
+        """Return the names of all conditions."""
+        return {*self.timed, *self.fixed}
+
+
+Condition = tf.Tensor | NamedConditions | None
+
+
+def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any:
+    """Return a condition with `function` applied to its tensors that have a time axis."""
+    if isinstance(condition, NamedConditions):
+        return condition._replace(timed={n: function(x) for n, x in condition.timed.items()})
+    return None if condition is None else function(condition)
+
+
+def between(condition: Any, start: Any, stop: Any = None) -> Any:
+    """Return the time steps from `start` up to, but not including, `stop` of a condition."""
+    return over_time(lambda x: x[:, start:stop], condition)
+
+
+def rows(condition: Any, which: slice) -> Any:
+    """Return the rows of a condition that a slice selects."""
+    return tf.nest.map_structure(lambda x: None if x is None else x[which], condition)
+
+
+def fixed_of(condition: Any) -> dict[str, tf.Tensor]:
+    """Return the conditions that are the same at every time step, by name."""
+    return condition.fixed if isinstance(condition, NamedConditions) else {}
+
+
+def timed_of(condition: Any) -> list[tf.Tensor]:
+    """Return the tensors of a condition that have a time axis."""
+    if condition is None:
+        return []
+    return tf.nest.flatten(condition.timed if isinstance(condition, NamedConditions) else condition)
+
+
+def of_time(condition: Any, tensors: list[tf.Tensor]) -> Any:
+    """Return `tensors` in the structure that `timed_of` flattens, without fixed conditions."""
+    if isinstance(condition, NamedConditions):
+        return NamedConditions(tf.nest.pack_sequence_as(condition.timed, tensors), {})
+    return tensors[0] if tensors else None
+
+
+def first_state(network: Any, batch: int, length: int, condition: Any) -> Any:
+    """Return a network's state before the first of `length` symbols."""
+    fixed = fixed_of(condition)
+    return network.initial_state(batch, length, *([fixed] if fixed else []))
+
+
+def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
+    """Return the tensors of a condition in the order of the network's arguments."""
+    if isinstance(condition, NamedConditions):
+        condition = {**condition.timed, **condition.fixed}
+    found = []
+    for name, spec in specs.items():
+        each = condition.get(name) if isinstance(condition, Mapping) else condition
+        if each is None:
+            raise ValueError(f"`condition` must be given, {spec.shape}, got None.")
+        if each.shape.rank == spec.shape.rank + 1:  # one channel, as in bundles
+            each = each[..., 0]
+        found.append(tf.cast(each, spec.dtype))
+    return found
+
+
+class OwnStep:
+    """A network with its own step, whose state keeps the conditions without a time axis."""
+
+    def __init__(self, network: Any, is_fixed: list[bool]) -> None:
+        self._network, self._is_fixed = network, is_fixed
+
+    def initial_state(self, batch: int, fixed: list[tf.Tensor]) -> Any:
+        """See `SteppedNetwork.initial_state`; the state keeps `fixed`."""
+        return {"own": self._network.initial_state(batch), "fixed": list(fixed)}
+
+    def step(self, inputs: tf.Tensor, state: Any, *timed: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """See `SteppedNetwork.step`."""
+        fixed, others = iter(state["fixed"]), iter(timed)
+        conditions = [next(fixed if is_fixed else others) for is_fixed in self._is_fixed]
+        outputs, after = self._network.step(inputs, state["own"], *conditions)
+        return outputs, {"own": after, "fixed": state["fixed"]}
+
+
+_UNNAMED = re.compile(r"(keras_tensor|input|input_layer)(_\d+)?")
+TIMES = 4  # time steps of elements in trial calls
+
+
+class KerasInputs:
+    """Specs of a built Keras model's inputs, the elements first, and names of the others."""
+
+    def __init__(self, network: Any) -> None:
+        try:
+            given = attribute_of(network, "inputs")
+            inputs = [given] if isinstance(given, tf.TensorSpec) else list(given or ())
+            specs = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]
+        except (AttributeError, TypeError, ValueError):  # not a Keras model, or not built yet
+            inputs, specs = [], []
+        structure = attribute_of(network, "_inputs_struct")
+        self._keys = _keys(structure, inputs) if isinstance(structure, Mapping) else None
+        names = [str(x.name) for x in inputs] if self._keys is None else self._keys
+        self._order = _elements_first(specs, names, self._keys is not None)
+        self.specs = [specs[place] for place in self._order]
+        self.names = [names[place] for place in self._order][1:]
+        if any(_UNNAMED.fullmatch(name) for name in self.names):
+            self.names = default_names(len(self.names))
+
+    def pack_inputs(self, arguments: Sequence[tf.Tensor]) -> Any:
+        """Return the elements and conditions in the structure of the model's inputs."""
+        if len(self.specs) < 2:
+            return arguments[0]
+        placed = dict(zip(self._order, arguments, strict=True))
+        listed = [placed[place] for place in sorted(placed)]
+        return listed if self._keys is None else dict(zip(self._keys, listed, strict=True))
+
+    def conditions(self, call: Callable[..., Any]) -> Specs:
+        """Return the conditions' specs; `Memory` if a length may differ from the elements'."""
+        found: Specs = dict(zip(self.names, self.specs[1:], strict=True))
+        if self.specs and self.specs[0].shape.rank == 4:
+            return found
+        timed = [place for place, spec in enumerate(self.specs) if place and is_at_rate(spec)]
+        memories: set[int] = set()
+        # A memory and its mask share one axis.
+        for count in range(1, len(timed) + 1):
+            for group in itertools.combinations(timed, count):
+                if memories.isdisjoint(group) and self._have_own_axis(call, group):
+                    memories.update(group)
+        for place in memories:
+            spec = self.specs[place]
+            found[self.names[place - 1]] = Memory(spec.shape, spec.dtype)
+        return found
+
+    def _have_own_axis(self, call: Callable[..., Any], group: Sequence[int]) -> bool:
+        for times in (TIMES - 1, TIMES + 3):
+            shapes = [
+                shape_at(spec, 1, [times if at in group else TIMES])
+                for at, spec in enumerate(self.specs)
+            ]
+            zeros = [tf.zeros(s, x.dtype) for s, x in zip(shapes, self.specs, strict=True)]
+            try:
+                outputs = call(*zeros)
+            except (ValueError, TypeError, tf.errors.OpError):
+                return False
+            if not tf.is_tensor(outputs) or outputs.shape[1] != shapes[0][1]:
+                return False
+        return True
+
+
+def _keys(structure: Mapping, inputs: Sequence[Any]) -> list[str]:
+    by_tensor = {id(tensor): str(name) for name, tensor in structure.items()}
+    return [by_tensor[id(tensor)] for tensor in inputs]
+
+
+def _elements_first(specs: Sequence[tf.TensorSpec], names: Sequence[str], named: bool) -> list[int]:
+    places = list(range(len(specs)))
+    grows = [n for n in places if specs[n].shape.rank > 1 and specs[n].shape[1] is None]
+    if len(specs) < 2 or (not named and 0 in grows):
+        return places
+    images = [n for n in places if specs[n].shape.rank == 4]
+    alike = images or [
+        n for n in grows if specs[n].shape.rank == 2 or list(specs[n].shape[2:]) == [1]
+    ]
+    if len(alike) > 1 and named:
+        which = " or ".join(names[n] for n in alike)
+        raise ValueError(
+            f"`network` must tell which input is the elements, {which} may be; make the model with"
+            " a list of inputs, the elements first."
+        )
+    first = (alike or grows or places)[0]
+    return [first, *(place for place in places if place != first)]

@@ -1,0 +1,299 @@
+"""What bounds and divides a sequence's length: tables of learned positions, and periods.
+
+A network that goes through several rates of time, such as a causal U-Net or tiers of frames, takes
+multiples of a number of time steps. Its inputs are padded with zeros at the end, which outputs of a
+causal network do not depend on, and its outputs are cut.
+
+XLA and accelerators clamp a gather beyond a table's rows, so every later element would silently get
+the last position. To detect this, the network is traced for a length, and the rows that it reads
+are compared with the rows that its tables have.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.networks.conditions import is_at_rate, shape_at
+from onepass.networks.network import WHOLE, brings_step
+from onepass.networks.outputs import SMALL, one_line, size_text
+from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
+from onepass.step.program import LENGTHS
+from onepass.step.replay import captures_by_name, operations_for, run_graph, static_value
+from onepass.step.tracing import Traces, graph_of, layer_names, layer_of, rate_of
+
+# A network that keeps one of these lengths has no period.
+PRIMES = (61, 13, 5)
+
+
+class WholePeriods:
+    """A network that is called on whole periods."""
+
+    def __init__(
+        self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], period: int
+    ) -> None:
+        self._call, self.period = call, period
+        self._grows = [is_at_rate(spec) for spec in specs]
+
+    @property
+    def no_step(self) -> str:
+        """The reason why no step can be derived."""
+        return (
+            f"the network changes the rate of time: it takes multiples of {self.period} time steps"
+        )
+
+    def fault(self, *sizes: int) -> str:
+        """See `OneSize.fault`; every size is taken."""
+        del sizes
+        return ""
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the outputs for arguments of any length."""
+        known = arguments[0].shape[1]
+        length = tf.shape(arguments[0])[1] if known is None else known
+        behind = -length % self.period
+        pairs = zip(arguments, self._grows, strict=True)
+        outputs = self._call(*(_pad_time(x, behind) if grows else x for x, grows in pairs))
+        return outputs[:, :length]
+
+
+def _pad_time(values: tf.Tensor, behind: int | tf.Tensor) -> tf.Tensor:
+    return tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
+
+
+def in_whole_periods(call: Traces, specs: Sequence[tf.TensorSpec]) -> Traces:
+    """Return a network for any length if `call` takes only multiples of a number; else `call`."""
+    if specs[0].shape[1] is not None or any(_keeps(call, specs, length) for length in PRIMES):
+        return call
+    period = _period(call, specs)
+    return call if period is None else Traces(WholePeriods(call, specs, period))
+
+
+def _period(call: Traces, specs: Sequence[tf.TensorSpec]) -> int | None:
+    length = next((n for n in WHOLE if _keeps(call, specs, n)), None)
+    for period in () if length is None else _divisors(length):
+        if all(_keeps(call, specs, count * period) for count in (1, 2, 3, 5)):
+            return period
+    return None
+
+
+def _divisors(number: int) -> Iterator[int]:
+    return (n for n in range(2, number + 1) if number % n == 0)
+
+
+def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
+    try:
+        graph = call.of([tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]).graph
+    except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
+        return False
+    if len(graph.outputs) != 1:
+        return True  # another check refuses it
+    shape = graph.outputs[0].shape
+    return shape.rank is None or shape.rank < 2 or shape[1] in (None, length)
+
+
+def whole(arguments: Sequence[tf.Tensor], period: int) -> list[tf.Tensor]:
+    """Return arguments with zeros up to whole periods, if they are as long as the first."""
+    length = arguments[0].shape[1]
+    grows = [x.shape.rank > 1 and x.shape[1] == length for x in arguments]
+    pairs = zip(arguments, grows, strict=True)
+    return [_pad_time(x, -length % period) if each else x for x, each in pairs]
+
+
+def period_of(call: Traces) -> int:
+    """Return the number of time steps after which a network treats its inputs alike; mostly 1."""
+    return getattr(call.function, "period", 1)
+
+
+SLICES = ("Slice", "StridedSlice")
+DERIVED = LENGTHS[0]  # the lengths for which `incremental` traces a network
+
+
+class Tables:
+    """The tables of positions of a network."""
+
+    def __init__(
+        self, network: Any, call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int
+    ) -> None:
+        self.call, self._specs, self._axes = call, list(specs), axes
+        self._built = call.function if isinstance(call, Traces) else call
+        self._names = layer_names(network)
+        self._known: dict[tuple[int, ...], str] = {}
+        self._any: bool | None = None
+
+    @property
+    def of_one_size(self) -> bool:
+        """True if the network can be called only at the size that it was built for."""
+        return hasattr(self._built, "sizes")
+
+    @property
+    def no_step(self) -> str:
+        """The reason why no step can be derived; "" if one may be."""
+        return getattr(self._built, "no_step", "")
+
+    def check(self, *sizes: int | None) -> None:
+        """Raise ValueError if the network cannot take a size, such as for lack of positions."""
+        fault = "" if None in sizes else self.fault(*(int(size or 0) for size in sizes))
+        if fault:
+            raise ValueError(f"`network` cannot take {size_text(sizes)}: {fault}.")
+
+    def fault(self, *sizes: int) -> str:
+        """Return why the network cannot take a size, [time] or [height, width]; "" if it can."""
+        built = getattr(self._built, "fault", None)  # only networks built for certain sizes have it
+        found = "" if self.of_one_size else self._fault(*sizes)
+        return found or ("" if built is None else built(*sizes))
+
+    def _fault(self, *sizes: int) -> str:
+        if any(all(map(int.__le__, sizes, known)) for known, f in self._known.items() if not f):
+            return ""
+        if self._any is None:
+            with tf.init_scope():
+                self._any = self._has_tables()
+        if not self._any:
+            return ""
+        if sizes not in self._known:
+            with tf.init_scope():
+                self._known[sizes] = self._find_short_table(sizes)
+        return self._known[sizes]
+
+    def longest(self, *lengths: int) -> int:
+        """Return the first of `lengths` that the network can take; the last if it can take none."""
+        return next((n for n in lengths if not self.fault(*[n] * self._axes)), lengths[-1])
+
+    def _has_tables(self) -> bool:
+        shorter, longer = rate_of(self.call).lengths(DERIVED)
+        short = self._trace_network([shorter]) if self._axes == 1 else ""
+        more: Sequence[int] = [longer]
+        if isinstance(short, str):
+            short, more = self._trace_network([SMALL] * self._axes), [SMALL + 1] * self._axes
+        few = [] if isinstance(short, str) else list(_reads(short))
+        if not few:
+            return False
+        long = self._trace_network(more)
+        if isinstance(long, str):
+            return True
+        pairs = zip(few, _reads(long), strict=False)
+        return any(a.rows == b.rows and a[2:] != b[2:] for a, b in pairs)
+
+    def _find_short_table(self, sizes: tuple[int, ...]) -> str:
+        graph = self._trace_network(sizes)
+        if isinstance(graph, str):
+            return self._explain_refusal(graph)
+        for read in _reads(graph):
+            # Bounds of a strided slice may exceed the rows, as in Python.
+            if read.last >= read.rows and read.op.type != "StridedSlice":
+                return f"{self._table_phrase(read)} and row {read.last} is read"
+        return ""
+
+    def _explain_refusal(self, reason: str) -> str:
+        """Return a phrase about a table too short for tracing; `reason` or "" if none is."""
+        short, long = (self._trace_network([SMALL + more] * self._axes) for more in (0, 1))
+        if isinstance(short, str):
+            return ""  # for any length; another check reports the reason
+        if isinstance(long, tf.Graph):
+            for read, later in zip(_reads(short), _reads(long), strict=False):
+                if read.op.type in SLICES and read.rows == later.rows and later.last > read.last:
+                    return self._table_phrase(read)
+        return reason
+
+    def _table_phrase(self, read: "_Read") -> str:
+        layer = layer_of(read.op.name, self._names)
+        return f"the table of positions in its layer `{layer}` has {read.rows} rows"
+
+    def _trace_network(self, sizes: Sequence[int]) -> tf.Graph | str:
+        first, *others = self._specs
+        specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
+        specs += [tf.TensorSpec(shape_at(spec, 1, sizes), spec.dtype) for spec in others]
+        try:
+            return graph_of(self.call, specs).graph
+        except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
+            return one_line(error)
+
+
+def derive_step(network: Any, tables: Tables, **specs: Any) -> Any:
+    """Return `incremental(network, ...)`, with an error that names a table that is too short."""
+    if tables.no_step and not brings_step(network):
+        raise UnsupportedNetworkError(f"{tables.no_step}, so that no step can be derived")
+    try:
+        return incremental(network, **specs, function=tables.call)
+    except NotCausalError:
+        raise
+    except (ValueError, TypeError, LookupError, tf.errors.OpError) as error:
+        fault = "" if tables.of_one_size else tables.fault(max(DERIVED))
+        if fault:
+            raise UnsupportedNetworkError(f"{fault}, too few to derive a step from") from error
+        if isinstance(error, UnsupportedNetworkError):
+            raise
+        raise UnsupportedNetworkError(one_line(error)) from error
+
+
+class _Read(NamedTuple):
+    """A read of `num` rows (0 for a slice), up to index `last`, of a table that has `rows`."""
+
+    op: tf.Operation
+    rows: int
+    last: int
+    num: int
+
+
+def _reads(graph: tf.Graph) -> Iterator[_Read]:
+    """Yield the reads of tables in a graph that do not depend on input values."""
+    for op in operations_for(graph.outputs):
+        if op.type == "GatherV2":
+            axis = static_value(op.inputs[2])
+            shape, places = op.inputs[0].shape, _value(op.inputs[1])
+            rows = None if axis is None or shape.rank is None else shape[int(axis)]
+        elif op.type == "ResourceGather":
+            shape, places = _resource_shape(op.inputs[0]), _value(op.inputs[1])
+            rows = shape[0] if shape else None
+        elif op.type in SLICES:
+            yield from _reads_of_slice(op)
+            continue
+        else:
+            continue
+        if rows is not None and places is not None and places.size:
+            yield _Read(op, int(rows), int(places.max()), places.size)
+
+
+def _reads_of_slice(op: tf.Operation) -> Iterator[_Read]:
+    if _reads_input(op.inputs[0]) or op.inputs[0].shape.rank is None:
+        return
+    first, second = static_value(op.inputs[1]), static_value(op.inputs[2])
+    if first is None or second is None:
+        return
+    ends = first + second if op.type == "Slice" else second
+    if op.type == "StridedSlice":
+        if any(op.get_attr(f"{mask}_mask") for mask in ("ellipsis", "new_axis")):
+            return
+        unset = op.get_attr("end_mask")
+        ends = np.array([0 if unset >> n & 1 else end for n, end in enumerate(ends)])
+    for rows, end in zip(op.inputs[0].shape, ends, strict=False):
+        if rows is not None and end > 0:
+            yield _Read(op, int(rows), int(end) - 1, 0)
+
+
+def _value(tensor: tf.Tensor) -> np.ndarray | None:
+    found = static_value(tensor)
+    if found is not None or _reads_input(tensor):
+        return found
+    with tf.device("CPU"):
+        values = captures_by_name(tensor.graph)
+        try:
+            return run_graph(values, [tensor])[0].numpy()
+        except tf.errors.OpError:
+            return None
+
+
+def _reads_input(tensor: tf.Tensor) -> bool:
+    outside = captures_by_name(tensor.graph)
+    reads = (op for op in operations_for([tensor]) if op.type == "Placeholder")
+    return any(op.outputs[0].name not in outside for op in reads)
+
+
+def _resource_shape(handle: tf.Tensor) -> list[int] | None:
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or not data.shape_and_type:
+        return None
+    shape = data.shape_and_type[0].shape
+    return None if shape.unknown_rank else [int(dim.size) for dim in shape.dim]

@@ -1,1 +1,0 @@
-"""Reduce, gather and broadcast over replicas, for any dtype, in the same order on all replicas."""

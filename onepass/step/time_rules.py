@@ -1,0 +1,562 @@
+"""Rules for operations along the time axis: row-wise ones, convolutions, shifts, running sums."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.step.replay import run_op, static_value
+from onepass.step.rules import rule, types_of
+from onepass.step.streams import Call, Kind, Node, Part, Run, Start, Stream
+
+ELEMENTWISE = types_of("""
+    Abs Acos Acosh AddN AddV2 Add Angle Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc
+    BiasAdd BitwiseAnd BitwiseOr BitwiseXor Bitcast Bucketize Cast Ceil CheckNumerics
+    ClipByValue Complex ComplexAbs Conj Cos Cosh DivNoNan Digamma Div Elu Equal Erf Erfc Erfinv
+    Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity IdentityN Igamma Igammac
+    Imag Inv Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p
+    LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter
+    NotEqual OnesLike Polygamma Pow PreventGradient RealDiv Real Reciprocal Relu Relu6
+    RightShift Rint Round Rsqrt Select SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign
+    Sqrt Square SquaredDifference StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy
+    ZerosLike
+""")
+# Operations whose output must keep the time axis, or `Node.derive_kind` refuses them.
+OVER_CHANNELS = types_of("""
+    All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims FFT IFFT
+    IRFFT L2Loss LogSoftmax LowerBound MatMul MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max Mean
+    Min OneHot Pack Prod RFFT Softmax Split SplitV Sum Tile TopKV2 Transpose Unpack UpperBound
+""")
+# Operations that mix the entries of their last axis.
+LAST_AXIS = types_of("FFT IFFT IRFFT LogSoftmax LowerBound RFFT Softmax TopKV2 UpperBound")
+# Operations whose output is equal at all time steps if their inputs are.
+STILL = frozenset(("Fill", "BroadcastTo", "ZerosLike", "OnesLike", "Tile", "ExpandDims"))
+LIKE = ("ZerosLike", "OnesLike")
+
+
+def align_streams(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tuple[str, ...]]:
+    """Return offset, end and lookahead of an output whose row i is computed from input rows i."""
+    if len({(stream.outer, stream.inner) for stream in streams}) > 1:
+        raise node.unsupported_error("its inputs have their axes merged in different ways")
+    ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
+    offsets = [stream.offset for stream in streams if stream.offset is not None]
+    if not offsets:
+        return None, min(stream.end for stream in streams), ahead
+    offset = min(offsets)
+    ends = [s.end + s.offset - offset for s in streams if s.offset is not None]
+    return offset, min(ends), ahead
+
+
+def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
+    """Return the delay of each input relative to the one that is furthest ahead."""
+    delays: dict[int, tuple[int, ...]] = {}
+    for index, kind in enumerate(node.kinds):
+        if isinstance(kind, Stream):
+            late = 0 if kind.offset is None or offset is None else kind.offset - offset
+            if late and kind.is_merged:
+                raise node.unsupported_error("inputs with different delays have merged axes")
+            delays[index] = (late,)
+    return delays
+
+
+@rule(*ELEMENTWISE, *OVER_CHANNELS)
+def rowwise(node: Node) -> Part:
+    """Return how a step runs an operation that computes each row from rows with the same index."""
+    node.refuse_kinds()
+    streams = node.streams()
+    if node.type in LAST_AXIS and any(
+        stream.axis == node.op.inputs[0].shape.rank - 1 for stream in streams[:1]
+    ):
+        raise node.refusal_error(f"mixes all time steps ({node.type} over the time axis)")
+    offset, end, ahead = align_streams(node, streams)
+    changes = {"offset": offset, "end": end, "ahead": ahead}
+    kinds = [node.derive_kind(i, streams[0], **changes) for i in range(len(node.op.outputs))]
+    return Part(kinds, replay_operation(node), alignment(node, offset))
+
+
+def replay_operation(node: Node) -> Run:
+    """Return a `run` that executes the same operation."""
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        return run_op(node.op, [delays[0] for delays in inputs])
+
+    return run
+
+
+def fill_like_input(node: Node) -> tf.Tensor:
+    """Return the zeros or ones that an operation creates in the shape of its input."""
+    output = node.op.outputs[0]
+    make = tf.zeros if node.type == "ZerosLike" else tf.ones
+    return make(output.shape, output.dtype)
+
+
+@rule("Reshape")
+def reshape(node: Node) -> Part:
+    """Return how a step runs a reshape that may merge time with adjacent axes, or split them."""
+    stream = node.first()
+    axes = node.moving(0)
+    if len(axes) != 1:
+        return Part([node.derive_kind(0, stream)], replay_operation(node))
+    before = [_product_of_sizes(x.shape[:a]) for x, a in _ends(node, stream.axis, axes[0])]
+    after = [_product_of_sizes(x.shape[a + 1 :]) for x, a in _ends(node, stream.axis, axes[0])]
+    outer, left = divmod(before[0] * stream.outer, before[1])
+    inner, right = divmod(after[0] * stream.inner, after[1])
+    if left or right:
+        raise node.refusal_error("mixes time with another axis (Reshape)")
+    merged_by = "" if outer * inner == 1 else stream.merged_by or node.layer
+    kind = node.derive_kind(0, stream, outer=outer, inner=inner, merged_by=merged_by)
+    shape, axis = node.op.outputs[0].shape.as_list(), axes[0]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        sizes = [*shape[:axis], outer * call.rows * inner, *shape[axis + 1 :]]
+        return [tf.reshape(inputs[0][0], sizes)]
+
+    return Part([kind], run)
+
+
+@rule("EnsureShape")
+def same_shape(node: Node) -> Part:
+    """Return how a step runs a check of a shape, which names the whole length."""
+    return Part([node.only()], lambda inputs, call: [inputs[0][0]], is_alias=True)
+
+
+@rule("ReverseV2", "Roll")
+def turn_axes(node: Node) -> Part:
+    """Return how a step reverses or rolls axes other than time."""
+    stream, rank = node.only(), node.op.inputs[0].shape.rank
+    axes = np.ravel(node.static(1 if node.type == "ReverseV2" else 2)) % rank
+    if stream.axis in axes:
+        text = "reverses time" if node.type == "ReverseV2" else "rolls time, which wraps around"
+        raise node.refusal_error(text)
+    return rowwise(node)
+
+
+@rule("Squeeze")
+def squeeze(node: Node) -> Part:
+    """Return how a step runs a squeeze, keeping the time axis even if it has one row."""
+    stream = node.only()
+    shape = node.op.inputs[0].shape.as_list()
+    listed = [int(axis) % len(shape) for axis in node.op.get_attr("squeeze_dims")]
+    axes = listed or [axis for axis, size in enumerate(shape) if size == 1]
+    kind = node.derive_kind(0, stream)
+    return Part([kind], lambda inputs, call: [tf.squeeze(inputs[0][0], axes)])
+
+
+@rule("BroadcastTo")
+def broadcast(node: Node) -> Part:
+    """Return how a step runs a broadcast of a stream to a shape."""
+    stream = node.first()
+    kind = node.derive_kind(0, stream)
+    shape, axis = node.op.outputs[0].shape.as_list(), node.moving(0)[0]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        return [tf.broadcast_to(inputs[0][0], [*shape[:axis], call.rows, *shape[axis + 1 :]])]
+
+    return Part([kind], run)
+
+
+def still(node: Node) -> Part:
+    """Return how a step computes a tensor of equal rows that grows but ignores the sequence."""
+    if node.type == "Const":
+        value = static_value(node.op.outputs[0])
+        axis = node.moving(0)[0]
+        if value is None or (value != value.take([0], axis)).any():
+            raise node.unsupported_error("it depends on the position in the sequence")
+    elif node.type not in STILL:
+        raise node.unsupported_error("it depends on the position in the sequence")
+    stream = Stream(axis=0, offset=None, end=1 << 40)
+    kinds: list[Kind] = [node.derive_kind(0, stream)]
+    axis = node.moving(0)[0]
+
+    def run(inputs: list[list[Any]], call: Call) -> list[tf.Tensor]:
+        given = [delays[0] for delays in inputs]
+        for index, tensor in enumerate(node.op.inputs):
+            if given[index] is None:  # a size that grows with the length
+                given[index] = tf.constant(static_value(tensor), tensor.dtype)
+        whole = run_op(node.op, given)[0]
+        row = tf.gather(whole, [0], axis=axis)
+        return [tf.repeat(row, call.rows, axis)]
+
+    return Part(kinds, run)
+
+
+def _product_of_sizes(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _ends(
+    node: Node, axis_in: int, axis_out: int
+) -> tuple[tuple[tf.Tensor, int], tuple[tf.Tensor, int]]:
+    return (node.op.inputs[0], axis_in), (node.op.outputs[0], axis_out)
+
+
+def pad_stream(node: Node, stream: Stream, front: int, after: int) -> Stream:
+    """Return a stream after padding with constant rows at the front and the end."""
+    if front and (stream.offset or 0) < 0:
+        raise node.unsupported_error("it pads a sequence whose first time steps were dropped")
+    offset = (stream.offset or 0) + front
+    ahead = stream.ahead
+    if after > 0:
+        where = "on both sides" if front else "at the end"
+        ahead = (*ahead, f"{node.layer} pads {where}")
+    return dataclasses.replace(stream, offset=offset, ahead=ahead)
+
+
+@rule("Pad", "PadV2")
+def pad(node: Node) -> Part:
+    """Return how a step runs a pad with a constant."""
+    stream = node.only()
+    short, long = (value[stream.axis] for value in node.bounds(1))
+    if not np.array_equal(short, long):
+        raise node.refusal_error("depends on the length of its input")
+    front, after = (int(rows) for rows in short)
+    if stream.is_merged and (front or after):
+        raise node.unsupported_error("it pads a merged axis")
+    moved = pad_stream(node, stream, front, after)
+    kind = node.derive_kind(0, stream, offset=moved.offset, ahead=moved.ahead)
+    paddings = node.bounds(1)[0].copy()
+    paddings[stream.axis] = 0
+    value = node.static(2) if node.type == "PadV2" else 0
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        return [
+            tf.pad(inputs[0][0], paddings, constant_values=value)
+            if paddings.any()
+            else inputs[0][0]
+        ]
+
+    return Part([kind], run)
+
+
+@rule("MirrorPad")
+def mirror_pad(node: Node) -> Part:
+    """Return how a step runs a mirror pad along axes other than time."""
+    stream = node.only()
+    if node.bounds(1)[0][stream.axis].any():
+        raise node.refusal_error("mirrors the start of the sequence, which reads later time steps")
+    return rowwise(node)
+
+
+@rule("ConcatV2")
+def concatenation(node: Node) -> Part:
+    """Return how a step runs a concatenation along channels, or of constant rows and a sequence."""
+    axis = int(node.static(len(node.kinds) - 1)) % node.op.outputs[0].shape.rank
+    axes = node.moving(0)
+    if axes != [axis]:
+        return rowwise(node)
+    node.refuse_kinds()
+    live = [index for index, kind in enumerate(node.kinds) if isinstance(kind, Stream)]
+    if len(live) != 1:
+        raise node.unsupported_error("it joins two sequences end to end")
+    stream = node.streams()[0]
+    rows = [tensor.shape[axis] for tensor in node.op.inputs[:-1]]
+    moved = pad_stream(node, stream, sum(rows[: live[0]]), sum(rows[live[0] + 1 :]))
+    kind = node.derive_kind(0, stream, offset=moved.offset, ahead=moved.ahead)
+    return Part([kind], lambda inputs, call: [inputs[live[0]][0]])
+
+
+@rule("Slice")
+def slices(node: Node) -> Part:
+    """Return how a step runs a `tf.slice`."""
+    stream = node.kinds[0]
+    if not isinstance(stream, Stream):
+        return rowwise(node)
+    first = node.entry(1, stream.axis)
+    begin, sizes = (node.bounds(index)[0].copy() for index in (1, 2))
+    begin[stream.axis], sizes[stream.axis] = 0, -1
+    return _slice_stream(node, stream, first, lambda rows: tf.slice(rows, begin, sizes))
+
+
+@rule("StridedSlice")
+def strided_slices(node: Node) -> Part:
+    """Return how a step runs `x[...]`, a strided slice."""
+    stream = node.kinds[0]
+    if not isinstance(stream, Stream):
+        return rowwise(node)
+    entry = entry_of(node, stream.axis)
+    masks = {
+        name: node.op.get_attr(name)
+        for name in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    }
+    first = 0
+    if entry is not None:
+        if masks["shrink_axis_mask"] >> entry & 1:
+            return Part([node.derive_kind(0, stream)], None)
+        if node.entry(3, entry) != 1:
+            raise node.refusal_error("changes the rate of time (strided slice)")
+        if not masks["begin_mask"] >> entry & 1:
+            first = node.entry(1, entry)
+        masks["begin_mask"] |= 1 << entry
+        masks["end_mask"] |= 1 << entry
+    bounds = [node.bounds(index)[0] for index in (1, 2, 3)]
+    part = _slice_stream(node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks))
+    part.is_alias &= bool(np.all(bounds[2] == 1))
+    return part
+
+
+def _slice_stream(
+    node: Node, stream: Stream, first: int, run: Callable[[tf.Tensor], tf.Tensor]
+) -> Part:
+    if first and stream.is_merged:
+        raise node.unsupported_error("it slices a merged axis")
+    ahead = stream.ahead
+    offset = None if stream.offset is None else stream.offset - first
+    if first > 0:
+        ahead = (*ahead, f"{node.layer} drops the first {first} of its rows")
+    kind = node.derive_kind(0, stream, offset=offset, ahead=ahead)
+    is_alias = isinstance(kind, Stream) and _others(node.op.inputs[0], stream.axis) == _others(
+        node.op.outputs[0], kind.axis
+    )
+    return Part([kind], lambda inputs, call: [run(inputs[0][0])], is_alias=is_alias)
+
+
+def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
+    return [None if i == axis else size for i, size in enumerate(tensor.shape)]
+
+
+def entry_of(node: Node, axis: int) -> int | None:
+    """Return the index of an axis's entry in a StridedSlice's specification; None without one."""
+    count = len(node.bounds(3)[0])
+    new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))
+    named = sum(not (new | ellipsis) >> i & 1 for i in range(count))
+    dimension = 0
+    for i in range(count):
+        if ellipsis >> i & 1:
+            skipped = node.op.inputs[0].shape.rank - named
+            if dimension <= axis < dimension + skipped:
+                return None
+            dimension += skipped
+        elif not new >> i & 1:
+            if dimension == axis:
+                return i
+            dimension += 1
+    return None
+
+
+CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+
+
+@rule(*CONVOLUTIONS)
+def convolution(node: Node) -> Part:
+    """Return how a step runs a convolution over time and at most one other axis."""
+    stream = node.only()
+    if stream.axis == 0:
+        return rowwise(node)
+    if stream.axis == 3 or stream.is_merged:
+        raise node.refusal_error("convolves over another axis that time was merged with")
+    if node.op.get_attr("data_format") != b"NHWC":
+        raise node.unsupported_error("its channels must come last")
+    axis = stream.axis
+    taps = node.op.inputs[1].shape[axis - 1]
+    dilation = node.op.get_attr("dilations")[axis]
+    front, after = _padding(node, axis, (taps - 1) * dilation)
+    stream, delays = _windows(node, stream, taps, dilation, (front, after))
+    kind = node.derive_kind(0, stream)
+    # A kernel that extends only along time is a single product of all taps, which is faster.
+    flat = node.op.inputs[1].shape[2 - axis] == 1 and node.op.inputs[0].shape[3 - axis] == 1
+    run = _flat(node.type, axis - 1) if flat else _tapwise(node.op, axis)
+    return Part([kind], run, {0: delays})
+
+
+@dataclasses.dataclass(frozen=True)
+class Dilated:
+    """The operations into which TensorFlow splits a dilated convolution.
+
+    `space` (SpaceToBatchND) separates time steps by their remainder modulo the dilation, `inner`
+    convolves, and a BatchToSpaceND joins them again.
+    """
+
+    space: tf.Operation
+    inner: tf.Operation
+    between: tuple[tf.Operation, ...]
+
+    @classmethod
+    def ending_at(cls, batch: tf.Operation) -> "Dilated | None":
+        """Return the dilated convolution that ends with a given BatchToSpaceND, or None."""
+        chain = []
+        op = batch.inputs[0].op
+        while op.type in (*CONVOLUTIONS, "ExpandDims", "Squeeze"):
+            chain.append(op)
+            op = op.inputs[0].op
+        inner = [op for op in chain if op.type in CONVOLUTIONS]
+        return cls(op, inner[0], tuple(chain)) if op.type == "SpaceToBatchND" and inner else None
+
+    @property
+    def sources(self) -> list[tf.Tensor]:
+        """The tensors that the convolution reads: the sequence and the kernel."""
+        return [self.space.inputs[0], self.inner.inputs[1]]
+
+    @property
+    def inside(self) -> set[tf.Operation]:
+        """The operations before the last one."""
+        return {self.space, *self.between}
+
+    def conv_axis(self, axis: int) -> int:
+        """Return the axis of `inner` that corresponds to `axis` of the input."""
+        return axis + (self.inner.inputs[0].shape.rank - self.space.inputs[0].shape.rank)
+
+
+def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
+    """Return how a step runs a dilated convolution; the node is its BatchToSpaceND."""
+    stream = node.only()
+    axis = stream.axis
+    blocks = _static_array(node, whole.space.inputs[1])
+    conv_axis = whole.conv_axis(axis)
+    kernel = whole.inner.inputs[1].shape
+    if stream.is_merged or blocks.prod() != blocks[axis - 1] or kernel[2 - conv_axis] != 1:
+        raise node.unsupported_error("it is dilated along an axis other than time")
+    dilation = int(blocks[axis - 1] * whole.inner.get_attr("dilations")[conv_axis])
+    pairs = (whole, node.op), (longer, node.longer)
+    bounds = [_bounds(node, part, op, axis) for part, op in pairs]
+    if bounds[0] != bounds[1]:
+        raise node.refusal_error("depends on the length of its input")
+    stream, delays = _windows(node, stream, kernel[conv_axis - 1], dilation, bounds[0])
+    kind = node.derive_kind(0, stream)
+    return Part([kind], _flat(whole.inner.type, conv_axis - 1), {0: delays})
+
+
+def _static_array(node: Node, tensor: tf.Tensor) -> np.ndarray:
+    value = static_value(tensor)
+    if value is None:
+        raise node.unsupported_error("an argument that must be constant is computed")
+    return value
+
+
+def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple[int, int]:
+    """Return the numbers of zero rows before and after, except those that fill the last block."""
+    paddings = _static_array(node, whole.space.inputs[2])[axis - 1]
+    crops = _static_array(node, batch.inputs[2])[axis - 1]
+    # Rows that fill the last block are padded first and cropped at the end.
+    return int(paddings[0] - crops[0]), int(paddings[1] - crops[1])
+
+
+def _windows(
+    node: Node, stream: Stream, taps: int, dilation: int, around: tuple[int, int]
+) -> tuple[Stream, tuple[int, ...]]:
+    if any(around):
+        stream = pad_stream(node, stream, *around)
+    reach = (taps - 1) * dilation
+    offset = (stream.offset or 0) - reach
+    ahead = stream.ahead
+    if offset < 0 and not any(around):
+        ahead = (*ahead, f"{node.layer} drops the first {reach} of its rows")
+    delays = tuple(reach - dilation * tap for tap in range(taps))
+    return dataclasses.replace(stream, offset=offset, ahead=ahead), delays
+
+
+def _padding(node: Node, axis: int, reach: int) -> tuple[int, int]:
+    padding = node.op.get_attr("padding")
+    if padding == b"SAME":
+        return reach // 2, reach - reach // 2
+    if padding == b"EXPLICIT":
+        explicit = node.op.get_attr("explicit_paddings")
+        return explicit[2 * axis], explicit[2 * axis + 1]
+    return 0, 0
+
+
+def _flat(type_name: str, axis: int) -> Run:
+    """Return the `run` for a kernel that extends only along its `axis`: a single product."""
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        taps, kernel = inputs[0], tf.squeeze(inputs[1][0], 1 - axis)
+        if type_name == "DepthwiseConv2dNative":
+            products = [tap[..., tf.newaxis] * kernel[i] for i, tap in enumerate(taps)]
+            total = tf.add_n(products)
+            return [tf.reshape(total, [*taps[0].shape[:-1], -1])]
+        groups = taps[0].shape[-1] // kernel.shape[1]
+        return [_convolve_groups(taps, kernel, groups) if groups > 1 else _product(taps, kernel)]
+
+    return run
+
+
+def _product(taps: Sequence[tf.Tensor], kernel: tf.Tensor) -> tf.Tensor:
+    """Return the concatenated taps times the kernel [taps, in, out]."""
+    window = tf.concat(taps, -1)
+    flat = tf.reshape(window, [-1, window.shape[-1]])
+    product = tf.matmul(flat, tf.reshape(kernel, [-1, kernel.shape[-1]]))
+    return tf.reshape(product, [*window.shape[:-1], kernel.shape[-1]])
+
+
+def _convolve_groups(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) -> tf.Tensor:
+    """Return the sum over taps of each group's channels times its part of the kernel."""
+    window = tf.stack(taps, -2)
+    window = tf.reshape(window, [*window.shape[:-1], groups, -1])
+    parts = tf.reshape(kernel, [*kernel.shape[:2], groups, -1])
+    product = tf.einsum("...kgi,kigo->...go", window, parts)
+    return tf.reshape(product, [*taps[0].shape[:-1], kernel.shape[-1]])
+
+
+def _tapwise(op: tf.Operation, axis: int) -> Run:
+    convolve = tf.nn.conv2d if op.type == "Conv2D" else tf.nn.depthwise_conv2d
+    dilations = op.get_attr("dilations")
+    padding = op.get_attr("padding").decode()
+    if padding == "EXPLICIT":
+        explicit = list(op.get_attr("explicit_paddings"))
+        explicit[2 * axis : 2 * axis + 2] = [0, 0]
+        padding = [explicit[i : i + 2] for i in range(0, 8, 2)]
+    dilations = [1 if i == axis else d for i, d in enumerate(dilations)]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        kernels = tf.split(inputs[1][0], len(inputs[0]), axis - 1)
+        products = [
+            convolve(tap, part, op.get_attr("strides"), padding, dilations=dilations[1:3])
+            for tap, part in zip(inputs[0], kernels, strict=True)
+        ]
+        return [tf.add_n(products)]
+
+    return run
+
+
+_TOTALS: dict[str, tuple[Callable, Callable, Callable]] = {
+    # the operation, the reduction of several rows, and the combination of two totals
+    "Cumsum": (tf.cumsum, tf.reduce_sum, tf.add),
+    "Cumprod": (tf.math.cumprod, tf.reduce_prod, tf.multiply),
+    "CumulativeLogsumexp": (
+        tf.math.cumulative_logsumexp,
+        tf.reduce_logsumexp,
+        lambda a, b: tf.reduce_logsumexp(tf.stack([a, tf.broadcast_to(b, a.shape)]), 0),
+    ),
+}
+_EMPTY = {"Cumsum": 0.0, "Cumprod": 1.0, "CumulativeLogsumexp": float("-inf")}
+
+
+@rule(*_TOTALS)
+def running_total(node: Node) -> Part:
+    """Return how a step runs a running sum, product or log-sum-exp."""
+    stream = node.only()
+    axis = int(node.static(1)) % node.op.inputs[0].shape.rank
+    kind = node.derive_kind(0, stream)
+    if axis != stream.axis:
+        return Part([kind], lambda inputs, call: [_run(node, inputs[0][0], axis)])
+    if node.op.get_attr("reverse"):
+        raise node.refusal_error(f"sums over later time steps ({node.type}, reversed)")
+    if stream.is_merged:
+        raise node.unsupported_error("time was merged with another axis")
+    if stream.offset is None or stream.offset < 0:
+        raise node.unsupported_error("the first time steps were dropped before it")
+    offset, key = stream.offset, f"{node.op.name}:total"
+    _, reduce, combine = _TOTALS[node.type]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        rows, before = inputs[0][0], call.state[key]
+        call.changed[key] = combine(before, reduce(rows, axis))
+        return [combine(_run(node, rows, axis), tf.expand_dims(before, axis))]
+
+    def states(values: list[tf.Tensor], whole: Callable) -> dict[str, tf.Tensor]:
+        rows = tf.gather(values[0], tf.range(offset), axis=axis)
+        if offset:
+            return {key: reduce(rows, axis)}
+        shape = [size for i, size in enumerate(rows.shape) if i != axis]
+        return {key: tf.fill(shape, tf.constant(_EMPTY[node.type], rows.dtype))}
+
+    return Part([kind], run, start=Start((node.op.inputs[0],), states))
+
+
+def _run(node: Node, rows: tf.Tensor, axis: int) -> tf.Tensor:
+    exclusive, reverse = node.op.get_attr("exclusive"), node.op.get_attr("reverse")
+    return _TOTALS[node.type][0](rows, axis, exclusive=exclusive, reverse=reverse)

@@ -1,1 +1,0 @@
-"""Measures of image models: lossless codecs for comparison, and the quality of samples."""

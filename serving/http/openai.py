@@ -1,0 +1,270 @@
+"""OpenAI's routes: `POST /v1/audio/speech` and `POST /v1/images/generations`."""
+
+import asyncio
+import base64
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from typing import Annotated, Literal, TypedDict
+
+import numpy as np
+import orjson
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.image_sampling import CONDITIONS, image_inputs
+from onepass.bundles.signature import fastest
+from onepass.speech.phonemes import characters_at, text_parts
+from serving.engine.preparation import run_in_turn
+from serving.engine.served_model import ServedModel
+from serving.http.audio_formats import (
+    FILE_FORMATS,
+    OPENAI_PCM_HZ,
+    StreamFormat,
+    encode_stream,
+    file_bytes,
+    little_endian,
+    resample_stream,
+    stream_format,
+)
+from serving.http.draw import (
+    condition,
+    condition_input,
+    encode_image,
+    number_of_images,
+    scales,
+    signature,
+)
+from serving.http.operations import Bytes, Endpoints, post
+from serving.http.request_bodies import Name, Seed, excerpt, invalid_field, json_model, read_body
+from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
+from serving.http.speak import (
+    SynthesisFields,
+    Temperature,
+    check_length,
+    is_conditional,
+    speakers,
+    synthesis,
+    text_frames,
+)
+
+Chunks = AsyncGenerator[np.ndarray, None]
+DEFAULT_VOICE = "default"
+MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
+PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
+SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
+
+
+class Voice(Struct):
+    """A voice in the form of an object."""
+
+    id: str
+
+
+class SpeechRequest(Struct):
+    """A text to speak; `instructions` and other fields of OpenAI's protocol are ignored."""
+
+    input: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"\S")]
+    model: Name | None = None
+    voice: str | Voice | None = None
+    response_format: Literal["mp3", "opus", "ogg", "flac", "wav", "pcm"] | None = None
+    stream_format: Literal["audio", "sse"] | None = None
+    speed: Annotated[float, Meta(ge=0.25, le=4)] | None = None
+    seed: Seed = None
+    temperature: Temperature | None = None
+
+
+class SpeechEvent(TypedDict):
+    """A server-sent event, in the form that tools for OpenAPI 3.1 expect."""
+
+    data: str
+
+
+ANSWERS = {**dict.fromkeys(SOUNDS, Bytes), "text/event-stream": SpeechEvent}
+
+
+class OpenaiSpeech(Endpoints):
+    """The endpoint for speech."""
+
+    @post("/v1/audio/speech", ANSWERS, SpeechRequest)
+    async def speech(self, request: Request) -> ASGIApp:
+        """Speak a text; `wav` and `pcm` are streamed, other formats are sent as a complete file.
+
+        `pcm` has a sample rate of 24,000 Hz, like OpenAI's. A long text is split between sentences
+        into parts, which are spoken one after another; the parts of slow speech are shorter.
+        """
+        parsed = await read_body(request, json_model, SpeechRequest)
+        served = self._model_named(request, parsed.model, "sound")
+        name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"
+        speed = parsed.speed or 1.0
+        check_length(parsed.input, MAX_TEXT_CHARACTERS, speed)
+        parts = text_parts(parsed.input, characters_at(speed))
+        num_samples, first = await cancel_on_disconnect(
+            request.receive, self._part(served, parsed, parts, 0)
+        )
+        sound = self._sound(served, parsed, parts, first)
+        if name not in FILE_FORMATS:
+            rate_hz, known = served.spec["sample_rate_hz"], num_samples if len(parts) == 1 else None
+            form = PCM if name == "pcm" else stream_format(name, rate_hz, known)
+            sound = resample_stream(sound, rate_hz, OPENAI_PCM_HZ) if name == "pcm" else sound
+            return self._stream_response(encode_stream(sound, form), form.media_type, streaming)
+        media_type = FILE_FORMATS[name].media_type
+        content = await cancel_on_disconnect(request.receive, self._whole(served, sound, name))
+        if streaming == "audio":
+            return Response(content, media_type=media_type)
+        return self._stream_response(_once(content), media_type, streaming)
+
+    def _stream_response(
+        self, data: AsyncGenerator[bytes, None], media_type: str, streaming: str
+    ) -> StreamedResponse:
+        if streaming == "sse":
+            data, media_type = _events(data), "text/event-stream"
+        return StreamedResponse(data, media_type, self._settings.timeout_seconds)
+
+    async def _part(
+        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], number: int
+    ) -> tuple[int, Chunks]:
+        speaker = _speaker(served, parsed.voice)
+        if not is_conditional(served):
+            raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
+        speed = parsed.speed or 1.0
+        size = len(parts[number]) / speed
+        limit = self._settings.timeout_seconds
+        frames = await run_in_turn(
+            limit, text_frames, served, parts[number], speed, in_pieces=True, size=size
+        )
+        fields = SynthesisFields(
+            seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
+        )
+        return synthesis(served, fields, frames)
+
+    async def _sound(
+        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], chunks: Chunks
+    ) -> Chunks:
+        for number in range(len(parts)):
+            if number:
+                _, chunks = await self._part(served, parsed, parts, number)
+            async with contextlib.aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _whole(self, served: ServedModel, sound: Chunks, name: str) -> bytes:
+        async with contextlib.aclosing(sound):
+            chunks = [chunk async for chunk in sound]
+        whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]
+        limit = self._settings.timeout_seconds
+        return await run_in_turn(limit, file_bytes, whole, rate_hz, FILE_FORMATS[name])
+
+
+def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
+    """Return the speaker for a voice, or None for the default; any voice fits a single speaker."""
+    name = voice.id if isinstance(voice, Voice) else voice
+    known = speakers(served)
+    if not known or name in (None, DEFAULT_VOICE):
+        return None
+    if name not in known:
+        known_names = ", ".join((DEFAULT_VOICE, *known))
+        raise InvalidInput(f"`voice` must be one of {known_names}, got {excerpt(name)}.")
+    return name
+
+
+async def _once(content: bytes) -> AsyncGenerator[bytes, None]:
+    yield content
+
+
+async def _events(data: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(data):
+        async for piece in data:
+            audio = base64.b64encode(piece).decode()
+            yield _event({"type": "speech.audio.delta", "audio": audio})
+    usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+    yield _event({"type": "speech.audio.done", "usage": usage})
+
+
+def _event(value: dict) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+MAX_IMAGES = 10  # OpenAI's limit
+FILES = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
+SEED_BITS = 64
+
+
+class ImagesRequest(Struct):
+    """A request for images; fields that do not apply here, such as `quality`, are ignored."""
+
+    prompt: Annotated[str, Meta(min_length=1, max_length=4000, pattern=r"\S")]
+    model: Name | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_IMAGES)] | None = None
+    size: str | None = None
+    response_format: Literal["b64_json"] | None = None
+    output_format: Literal["png", "jpeg", "webp"] | None = None
+    seed: Seed = None
+    stream: bool | None = None
+
+
+class EncodedImage(TypedDict):
+    """An image file in base64."""
+
+    b64_json: str
+
+
+class GeneratedImages(TypedDict):
+    """The response: images with their time of creation, format and size."""
+
+    created: int
+    data: list[EncodedImage]
+    output_format: str
+    size: str
+    background: str
+
+
+class OpenaiImages(Endpoints):
+    """The endpoint for images."""
+
+    @post("/v1/images/generations", GeneratedImages, ImagesRequest)
+    async def generate(self, request: Request) -> Response:
+        """Draw images and return them as base64."""
+        parsed = await read_body(request, json_model, ImagesRequest)
+        served = self._model_named(request, parsed.model, "picture")
+        if parsed.stream:
+            raise InvalidInput("`stream` must be false; `:draw` streams images.")
+        file = parsed.output_format or "png"
+        side, output = _scale(served, parsed.size or "auto")
+        num = number_of_images("n", parsed.n, self._settings.max_rows)
+        seed = secrets.randbits(SEED_BITS) if parsed.seed is None else parsed.seed
+        needed = condition_input(served)
+        if needed == "map":
+            raise InvalidInput("`model` needs a map of labels; use `:draw`.")
+        prompt = {} if needed is None else {CONDITIONS[needed]: parsed.prompt}
+        given = condition(served, prompt, "prompt")
+        batch = image_inputs(signature(served).inputs, seed, range(num), condition=given)
+        drawn = await cancel_on_disconnect(
+            request.receive, served.predict(batch, fastest(served.signatures))
+        )
+        data = await asyncio.to_thread(_encode_images, drawn[output], FILES[file])
+        return json_response(
+            GeneratedImages(
+                created=int(time.time()),
+                data=[EncodedImage(b64_json=encoded) for encoded in data],
+                output_format=file,
+                size=f"{side}x{side}",
+                background="opaque",
+            )
+        )
+
+
+def _scale(served: ServedModel, size: str) -> tuple[int, str]:
+    sizes = {f"{side}x{side}": (side, output) for side, output in scales(served)}
+    sizes["auto"] = scales(served)[-1]
+    if size not in sizes:
+        raise invalid_field("size", f"one of {', '.join(sizes)}", size)
+    return sizes[size]
+
+
+def _encode_images(images: np.ndarray, container: str) -> list[str]:
+    return [base64.b64encode(encode_image(image, container)).decode() for image in images]

@@ -1,0 +1,345 @@
+"""The server's logs, metrics and traces."""
+
+import contextlib
+import contextvars
+import functools
+import importlib
+import json
+import logging
+import os
+import queue
+import re
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TextIO
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from onepass.bundles.errors import Overloaded
+
+OWN_LOGGERS, OTHER_LOGGERS = ("serving", "onepass"), ("uvicorn", "grpc")
+PLAIN = re.compile(r"[A-Za-z0-9_./:+@%-]+")
+MAX_LINES = 10_000  # largest number of lines waiting to be written
+CLOSE_SECONDS = 1.0
+ACCEPTED_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+_request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
+
+
+def request_id() -> str:
+    """Return the id of the current request; "" outside a request."""
+    return _request_id.get()
+
+
+def begin_request(given: str | None = None) -> str:
+    """Set and return the id of a new request: the client's if it is valid, else a random one."""
+    identity = given if given and ACCEPTED_ID.fullmatch(given) else secrets.token_hex(8)
+    _request_id.set(identity)
+    return identity
+
+
+def event(logger: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Log a message with fields."""
+    logger.log(level, message, extra={"fields": fields})
+
+
+class BackgroundHandler(logging.Handler):
+    """A handler that writes lines in a separate thread, so logging never blocks.
+
+    Lines that arrive while MAX_LINES are waiting are dropped, with a call of `on_lost` for each;
+    the log later says how many were lost.
+    """
+
+    def __init__(self, stream: TextIO, on_lost: Callable[[], None] = lambda: None):
+        super().__init__()
+        self._stream, self._on_lost, self._lost = stream, on_lost, 0
+        self._lines: queue.Queue[str | None] = queue.Queue(MAX_LINES)
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the line for a record."""
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._lost += 1
+            self._on_lost()
+
+    def write_all(self, seconds: float = CLOSE_SECONDS) -> bool:
+        """Write the waiting lines, end the thread in twice `seconds`; return whether it ended."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=seconds)
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            with contextlib.suppress(OSError, ValueError):  # the reader has closed the stream
+                self._stream.write(f"{line}\n")
+                lost, self._lost = self._lost, 0
+                if lost:
+                    self._stream.write(f"{lost} lines of this log were lost\n")
+                self._stream.flush()
+
+
+def configure_logging(
+    log_format: str = "text",
+    level: str = "info",
+    stream: TextIO | None = None,
+    on_lost: Callable[[], None] = lambda: None,
+) -> BackgroundHandler:
+    """Send the logs of this package, from `level`, and of servers, from warning, to the handler."""
+    handler = BackgroundHandler(stream or sys.stderr, on_lost)
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    for name in (*OWN_LOGGERS, *OTHER_LOGGERS):
+        lowest = level if name in OWN_LOGGERS else "warning"
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(lowest.upper())
+    return handler
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields of a line other than time, level and message."""
+    identity = getattr(record, "request", "") or request_id()
+    fields = {"request": identity} if identity else {}
+    return fields | getattr(record, "fields", {})
+
+
+class TextLines(logging.Formatter):
+    """Formatter for lines of time, level, message and NAME=VALUE; values have no line breaks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, followed by the traceback if there is one."""
+        fields = " ".join(f"{name}={_word(value)}" for name, value in fields_of(record).items())
+        message = _escape_text(record.getMessage())
+        line = f"{_time(record)} {record.levelname.lower():7s} {message} {fields}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonLines(logging.Formatter):
+    """Formatter for lines that are one JSON object each."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a JSON object: time, level, logger, message, the fields, and any exception."""
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **fields_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def _time(record: logging.LogRecord) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{whole}.{int(record.msecs):03d}Z"
+
+
+def _word(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _escape_text(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text)[1:-1]
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """Counters, gauges and histograms in a separate Prometheus registry.
+
+    The label `model` is the name of a model that was found, or "", never any other text that a
+    client sent.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._models, self._served = set[str](), dict[str, int]()  # names; versions by name
+        counter = functools.partial(Counter, registry=self.registry)
+        gauge = functools.partial(Gauge, registry=self.registry)
+        histogram = functools.partial(Histogram, registry=self.registry)
+        seconds = functools.partial(histogram, buckets=SECONDS)
+        model, protocol = ["model"], ["model", "protocol"]
+        self._requests = counter("onepass_requests", "Requests answered.", [*protocol, "status"])
+        self._seconds = seconds(
+            "onepass_request_seconds",
+            "Seconds from a request to the end of its response.",
+            protocol,
+        )
+        self._first_byte_seconds = seconds(
+            "onepass_first_byte_seconds",
+            "Seconds from a request to the first byte of a response.",
+            protocol,
+        )
+        self._bytes = counter(
+            "onepass_bytes", "Bytes of bodies and messages.", ["protocol", "direction"]
+        )
+        self._refused = counter(
+            "onepass_refused", "Requests refused because the server was full.", ["what"]
+        )
+        self.log_lines_lost = counter(
+            "onepass_log_lines_lost", "Log lines dropped because the log was not read in time."
+        )
+        self.queue_rows = gauge("onepass_queue_rows", "Rows in the queue.", model)
+        self.queue_seconds = seconds("onepass_queue_seconds", "Seconds a row waits.", model)
+        self.batch_rows = histogram("onepass_batch_rows", "Rows of a call.", model, buckets=ROWS)
+        self.running = gauge("onepass_calls_running", "Calls in progress.", model)
+        self.call_seconds = seconds("onepass_call_seconds", "Seconds of a call.", model)
+        self.retries = counter(
+            "onepass_batches_retried", "Failed batches retried row by row.", model
+        )
+        self.streams = gauge("onepass_streams", "Open streams.", model)
+        self._loads = counter(
+            "onepass_loads", "Versions loaded, or found broken.", ["model", "outcome"]
+        )
+        self._version = gauge("onepass_model_version", "The version served.", model)
+        self.version_requests = counter(
+            "onepass_version_requests",
+            "Requests answered by a version, streams included.",
+            ["model", "version", "status"],
+        )
+        # TensorFlow Serving's name: a counter's would end in _total.
+        self._tensorflow_requests = gauge(
+            ":tensorflow:serving:request_count", "Requests answered.", ["model_name", "status"]
+        )
+        ProcessCollector(registry=self.registry)
+
+    def request(
+        self,
+        model: str | None,
+        protocol: str,
+        status: str,
+        seconds: float,
+        *,
+        first_byte_seconds: float | None = None,
+        received_bytes: int = 0,
+        sent_bytes: int = 0,
+    ) -> None:
+        """Count an answered request: `status` is "ok" or an error's code; unknown models are ""."""
+        name = model if model in self._models else ""
+        self._requests.labels(name, protocol, status).inc()
+        self._tensorflow_requests.labels(name, status.upper()).inc()
+        self._seconds.labels(name, protocol).observe(seconds)
+        if first_byte_seconds is not None:
+            self._first_byte_seconds.labels(name, protocol).observe(first_byte_seconds)
+        if status == Overloaded.code:
+            self._refused.labels(protocol).inc()
+        self._bytes.labels(protocol, "received").inc(received_bytes)
+        self._bytes.labels(protocol, "sent").inc(sent_bytes)
+
+    def add_model(self, model: str) -> None:
+        """Accept the name of a model as a label."""
+        self._models.add(model)
+
+    def record_load(self, model: str, version: int) -> None:
+        """Count a successful load, and record the version as the one being served."""
+        self._models.add(model)
+        self._loads.labels(model, "loaded").inc()
+        self._version.labels(model).set(version)
+        self._served[model] = version
+
+    def record_unload(self, model: str, version: int) -> None:
+        """Remove the gauge of the served version if this version is the one being served."""
+        if self._served.get(model) == version:
+            del self._served[model]
+            self._version.remove(model)
+
+    def load_failed(self, model: str) -> None:
+        """Count a failed attempt to load a version."""
+        self._models.add(model)
+        self._loads.labels(model, "broken").inc()
+
+    def render(self) -> tuple[bytes, str]:
+        """Return the page that Prometheus reads, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+LOG = logging.getLogger(__name__)
+
+_provider: Any = None
+_tracer: Any = None
+
+
+def configure_tracing(provider: Any = None) -> bool:
+    """Start tracing with a provider or, if one of ENDPOINT_VARIABLES is set, export over HTTP.
+
+    Return whether spans are recorded. A warning is logged if OpenTelemetry is needed but not
+    installed.
+    """
+    global _provider, _tracer
+    endpoints = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
+    if provider is None and endpoints:
+        try:
+            provider = _exporting_provider()
+        except ImportError as error:
+            LOG.warning(
+                "%s is set, but nothing is traced: %s. Install it with "
+                "`pip install 'onepass[traces]'`.",
+                endpoints[0],
+                error,
+            )
+    _provider = provider
+    _tracer = None if provider is None else provider.get_tracer("onepass.serving")
+    return _tracer is not None
+
+
+def close() -> None:
+    """Stop tracing after sending all spans."""
+    if _provider is not None:
+        _provider.shutdown()
+
+
+@contextlib.contextmanager
+def span(
+    name: str, headers: Mapping[str, str] | None = None, **attributes: str | int | float
+) -> Iterator[None]:
+    """Record a span around a block, if tracing is configured.
+
+    The span is part of the trace in the header `traceparent`, if there is one. An error marks it as
+    failed, with only the error's type, since the message may contain client data.
+    """
+    if _tracer is None:
+        yield
+        return
+    context = None
+    if headers and headers.get("traceparent"):
+        context = importlib.import_module("opentelemetry.propagate").extract(headers)
+    with _tracer.start_as_current_span(
+        name,
+        context=context,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as recorded:
+        try:
+            yield
+        except Exception as error:
+            trace = importlib.import_module("opentelemetry.trace")
+            recorded.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            raise
+
+
+def _exporting_provider() -> Any:
+    sdk = importlib.import_module("opentelemetry.sdk.trace")
+    export = importlib.import_module("opentelemetry.sdk.trace.export")
+    resources = importlib.import_module("opentelemetry.sdk.resources")
+    otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    resource = resources.Resource.create(
+        {"service.name": os.environ.get("OTEL_SERVICE_NAME", "onepass")}
+    )
+    provider = sdk.TracerProvider(resource=resource)
+    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
+    return provider

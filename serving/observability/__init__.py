@@ -1,1 +1,0 @@
-"""The server's logs, metrics and traces."""
