@@ -199,8 +199,7 @@ def test_a_student_with_or_without_a_source_has_the_teachers_conditioner(source,
 def test_a_teacher_that_lacks_what_the_student_needs_is_refused(change, message, teacher_run, data):
     teacher = load_teacher(teacher_run)
     network = dataclasses.replace(teacher.config.network, **change["network"])
-    other = dataclasses.replace(
-        teacher, config=dataclasses.replace(teacher.config, network=network)
-    )
+    config = dataclasses.replace(teacher.config, network=network)
+    other = dataclasses.replace(teacher, model=dataclasses.replace(teacher.model, config=config))
     with pytest.raises(UserError, match=message):
         SMALL.resolved(other, teacher_run)
