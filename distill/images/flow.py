@@ -2,7 +2,7 @@
 
 The student draws whole images from noise and knows their density. One pass of the teacher over
 these images gives the distribution of every number (a channel of a pixel) given the preceding
-numbers, for `losses.kl_divergence`, as with sound. The teacher reads values within the range of the
+numbers, for `losses.divergence`, as with sound. The teacher reads values within the range of the
 levels, so numbers beyond the outer levels are clipped before it reads them; its density still
 extends there, because it is the density of numbers before they are rounded to levels. That density
 is the teacher's own, smoothed over a bin (`LogisticMixture.log_density`). The KL of the numbers

@@ -29,7 +29,7 @@ class Coding:
     """The rules by which a network's outputs become the distributions that code a stream."""
 
     way: str = "closed"  # how odds are computed, one of `Conditionals.ways`
-    narrowest: float | None = None  # of `forms.closed_form`; None: as in format version 1
+    narrowest: float | None = None  # of `odds.closed_form`; None: as in format version 1
     # Largest relative difference of the outputs, between encoder and decoder, for which the encoder
     # leaves margins; None in a decoder.
     tolerance: float | None = None

@@ -479,7 +479,7 @@ def read_image(path: Path, rules: ImageRules) -> DecodedImage:
 def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
     """Read an image, rotate it according to EXIF, crop it to the centred square, and reduce it.
 
-    Colours are converted to sRGB (`colour.in_srgb`). Transparent pixels are drawn on white, only
+    Colours are converted to sRGB (`in_srgb`). Transparent pixels are drawn on white, only
     the first frame is used, and colour is converted to grey by ITU-R BT.601 if the rules require
     grey. 16-bit grey is kept. Images with more than `PIL.Image.MAX_IMAGE_PIXELS` are not decoded.
 

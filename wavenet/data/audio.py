@@ -360,7 +360,7 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
     """Read a file at its stored sample rate and mix it to mono.
 
     The mono mix is the mean of the channels, or the loudest channel if they cancel (`Mixdown`). A
-    constant offset is taken out (`sound_properties.offset_of`).
+    constant offset is taken out (`offset_of`).
     """
     path = Path(path)
     blocks: list[np.ndarray] = []

@@ -202,7 +202,7 @@ def batch(
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:
-    """Return a function from a step to its batch, for a file from `corpus_export.export_npz`.
+    """Return a function from a step to its batch, for a file from `corpus.export_npz`.
 
     It also takes the arguments `shard_index` and `num_shards` of `batch`. The settings are "file",
     its name; "split", "clip_samples", "batch_size" and "seed"; and optionally "left_samples",

@@ -412,7 +412,7 @@ def simulate(
     """Simulate a schedule, with the passes on every device in the schedule's order.
 
     Args:
-      schedule: a schedule, such as a result of `building_blocks.schedule`.
+      schedule: a schedule, such as a result of `schedule`.
       durations: durations of the passes, and of the communication between them.
       shares: work and activations of each stage, 1 being a device's mean share of the network;
         by default all stages are equal.

@@ -395,7 +395,7 @@ class Replicator(abc.ABC):
             variable.assign(value)
 
     def _sum(self, tensors: list) -> list:
-        """Return the sums over replicas of tensors with the dtypes of collectives/encoding.py."""
+        """Return the sums over replicas of tensors with the dtypes of collectives.py."""
         return tensors
 
     @contextlib.contextmanager
