@@ -90,7 +90,7 @@ def _check(density: ImageDensity, draw: Draw) -> None:
 
 
 def _check_sampler(density: ImageDensity, sampler: str, batch: int) -> None:
-    known = ("auto", *SAMPLERS)
+    known = ("auto", *sorted(SAMPLERS))
     if sampler not in known:
         raise UserError(f"`method` must be one of {', '.join(known)}, got {sampler}.")
     if sampler == "naive" and density.multiscale is not None:

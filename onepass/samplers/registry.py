@@ -84,7 +84,7 @@ def find_specialised(network: Any, distribution: Any, method: str = "auto") -> A
 def methods_of(network: Any, distribution: Any) -> tuple[str, ...]:
     """Return the valid values of `method` for given parts of a model, except "speculative"."""
     own = [row.method for row in _rows_of(network, distribution) if row.method]
-    return tuple(dict.fromkeys(["auto", *own, *SAMPLERS]))
+    return tuple(dict.fromkeys(["auto", *own, *sorted(SAMPLERS)]))
 
 
 def _rows_of(network: Any, distribution: Any) -> list[Written]:

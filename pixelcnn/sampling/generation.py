@@ -126,7 +126,7 @@ class ImageSampler:
         in fewer, more expensive passes; "naive" runs the whole network for every pixel (PixelCNN);
         others are registered in `onepass.samplers`.
         """
-        return ("auto", *SAMPLERS)
+        return ("auto", *sorted(SAMPLERS))
 
     def checked(self, draw: Draw) -> Draw:
         """Return a request with its defaults; raise an error if the density cannot fulfil it."""
