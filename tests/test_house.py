@@ -17,8 +17,6 @@ SHORT = {
     "onepass/likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",
     "benchmarks/matrix_peak.py": "two benchmarks are held against it",
-    "onepass/foundation/model_spec.py": "the command imports it without NumPy",
-    "onepass/foundation/tensorflow_state.py": "bundles import it without the packages of training",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",
 }
 
