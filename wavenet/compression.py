@@ -67,9 +67,6 @@ class Recordings(Kind):
     Args:
       network: the WaveNet.
       front: the `SoundFront` of the model.
-
-    Raises:
-      UserError: If the network reads frames, has a context stack, or its output cannot be coded.
     """
 
     name = "sound"

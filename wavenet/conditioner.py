@@ -404,8 +404,8 @@ def reader_error(
 ) -> tuple[float, float]:
     """Return the reader's median F0 error in cents and its voicing error rate on the dev split.
 
-    The F0 error is over frames that are voiced in both the reader's and the true pitch; it is nan
-    if there are none.
+    The errors are those of the dev split; F0's, over frames voiced in both, is nan if there are
+    none.
     """
     bands, side, cents, wrong = conditioner.mel.bands, reader.side_frames, [], []
     for prepared in recordings_of(corpus, "dev"):

@@ -22,13 +22,8 @@ def dev_recordings(
 ) -> list[dict]:
     """Return a part of the dev recordings by speakers that the network knows.
 
-    Args:
-      known: names of the network's speakers, if it has any; recordings by other speakers are left
-        out.
-
-    Returns:
-      Items of `full_recordings`, cut to their first `LONGEST_SECONDS` seconds. For a network with
-      speakers, "speaker" is the index in `known`.
+    They are items of `full_recordings`, cut to `LONGEST_SECONDS`. With the names `known`,
+    recordings by others are left out, and "speaker" is the index in `known`.
     """
     if not corpus.splits.get("dev"):
         raise UserError("There is no dev recording.")

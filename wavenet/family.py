@@ -92,11 +92,7 @@ class EvaluateArguments:
 def listening_page(
     given: EvaluateArguments, sample_rate_hz: int
 ) -> "Iterator[ListeningPage | None]":
-    """Yield an empty page, which is written on exit, or None if no page was requested.
-
-    Raises:
-      UserError: If the page's folder does not exist or the page cannot be written.
-    """
+    """Yield an empty page, which is written on exit, or None if no page was requested."""
     if given.listening_page is None:
         yield None
         return
@@ -110,11 +106,7 @@ def listening_page(
 
 
 def training_data(path: Path) -> Path:
-    """Return a run's folder of training recordings, or the shipped ones for a model folder.
-
-    Raises:
-      UserError: If the run's folder of recordings no longer exists.
-    """
+    """Return a run's folder of training recordings, or the shipped ones for a model folder."""
     if not (path / "config.json").exists():
         return shipped.recordings_folder()
     from onepass.foundation.run_directory import RunDirectory
@@ -126,11 +118,7 @@ def training_data(path: Path) -> Path:
 
 
 def evaluate_model(given: EvaluateArguments, model: "Trained", data: Path) -> dict:
-    """Return the result of `wavenet.evaluation.evaluate` with the given options.
-
-    Raises:
-      UserError: If an option is only for students.
-    """
+    """Return the result of `wavenet.evaluation.evaluate` with the given options."""
     from wavenet.evaluation import dev_corpus, evaluate
 
     if given.peers or given.teacher_temperatures:

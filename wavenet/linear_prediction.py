@@ -9,15 +9,10 @@ yields the coefficients a_1 .. a_K and the gain g of the residual e in
 
     x_t = sum_k a_k x_(t-k) + g e_t
 
-Levinson's recursion computes the best predictor from the autocorrelation of a window of the samples
-before a block. A decoder knows the same samples and computes the same predictor, as in
+From a window of past samples, which a decoder knows too, the recursion computes the predictor of
 backward-adaptive coders (Chen et al. 1992, "A low-delay CELP coder for the CCITT 16 kb/s speech
-coding standard").
-
-A model conditioned on mel frames cannot be compared fairly with a lossless codec, which does not
-read them. This predictor reads the same frames: they determine the coefficients and the gain of a
-linear prediction (wavenet/linear_prediction.py). One distribution of the residual relative to the
-gain is fitted to samples of all recordings.
+coding standard"). The baseline for a model that reads mel frames, with which no lossless codec can
+be compared fairly, fits one distribution of the residual over the gain to all recordings.
 """
 
 import contextlib

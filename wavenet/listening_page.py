@@ -120,11 +120,7 @@ def in_figures(measures: Mapping[str, float]) -> str:
 
 
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """Return the content of an Ogg Opus file of a waveform [samples] in [-1, 1], about 4 kB/s.
-
-    Other sample rates are converted to the next higher of Opus's five rates, or to 48 kHz if there
-    is none.
-    """
+    """Return the content of an Ogg Opus file of a waveform [samples] in [-1, 1], about 4 kB/s."""
     rate_hz = next((rate for rate in OPUS_RATES_HZ if rate >= sample_rate_hz), OPUS_RATES_HZ[-1])
     file = io.BytesIO()
     resampled = resample(sound, sample_rate_hz, rate_hz)

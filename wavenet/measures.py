@@ -1,10 +1,9 @@
 """Measures of synthetic speech: similarity to a recording, and naturalness.
 
-F0 is in Hz, 0 if unvoiced, as returned by `wavenet.features.fundamental_frequency`.
-
-Both rate a sound without a reference. The package `speechmos` contains the networks, and
-`onnxruntime` runs them; the extra `listening` installs both. The input features of DNSMOS are
-computed here, because the equivalent code in `speechmos` requires librosa.
+F0 is in Hz, 0 if unvoiced, as returned by `wavenet.features.fundamental_frequency`. DNSMOS and
+PLCMOS rate a sound without a reference; the extra `listening` installs their networks (`speechmos`)
+and `onnxruntime`. The input features of DNSMOS are computed here, because the equivalent code in
+`speechmos` requires librosa.
 """
 
 import functools
@@ -35,11 +34,7 @@ def pair_waveforms(sound: np.ndarray, recorded: np.ndarray) -> tuple[np.ndarray,
 
 
 def check_waveform(name: str, waveform: np.ndarray) -> np.ndarray:
-    """Return the waveform as float32 [samples].
-
-    Raises:
-      ValueError: If the waveform is empty, not one-dimensional or not finite.
-    """
+    """Return the waveform as float32 [samples]."""
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:
         raise ValueError(f"`{name}` must have the shape [samples], got {waveform.shape}.")

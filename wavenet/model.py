@@ -116,7 +116,6 @@ class SoundSampler:
 
     @functools.cached_property
     def _speculative(self) -> Compiled:
-        """The speculative samplers, by draft and acceptance."""
         return Compiled()
 
     @functools.cached_property

@@ -1,8 +1,5 @@
 """The WaveNet: causal dilated convolutions with gated units, residual and skip connections.
 
-van den Oord et al. 2016, arXiv:1609.03499, sections 2.3 and 2.4; `wavenet.network` has the
-equations.
-
 van den Oord et al. 2016, "WaveNet: A Generative Model for Raw Audio" (arXiv 1609.03499):
 
     z  = tanh(W_f * h + V_f c) . sigmoid(W_g * h + V_g c)            equation 3
@@ -148,11 +145,7 @@ class ResidualStack(tf.Module):
         condition: tf.Tensor | None,
         pasts: Sequence[tf.Tensor] | None = None,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the scaled sum of skips, and the input of every layer [batch, time, residual].
-
-        `pasts` are the preceding inputs of every layer, [batch, past_steps, residual] each; None:
-        zeros.
-        """
+        """Return the scaled sum of skips, and the input of every layer [batch, time, residual]."""
         skips, hiddens = 0.0, []
         for i, layer in enumerate(self.layers):
             hiddens.append(hidden)

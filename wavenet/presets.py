@@ -346,9 +346,5 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
 
 
 def config_from(stored: dict) -> TrainConfig:
-    """Return the configuration stored in a config.json.
-
-    Raises:
-      UserError: If an entry is invalid; the message names it.
-    """
+    """Return the configuration stored in a config.json."""
     return stored_config(TrainConfig, stored)

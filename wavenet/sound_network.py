@@ -18,8 +18,6 @@ class Network(tf.Module):
     """A causal audio network: the base class of `WaveNet` and `VocoderWaveNet`.
 
     Attributes:
-      likelihood: the distribution of a level, a `onepass.likelihoods.distribution.Distribution`.
-      dtype: floating-point type of the residual layers.
       front_dtype: floating-point type of the waveform and of the output parameters.
       conditioner: computes the condition from mel frames in a vocoder, else None.
       upsampler: upsamples frames to the sample rate; None if there are no frames or a conditioner
@@ -55,7 +53,6 @@ class Network(tf.Module):
 
         Args:
           frames: [batch, frames, feature_channels], one frame every `hop_samples` samples.
-          speaker: int32 [batch].
           num_samples: length in samples; None: frames * hop_samples.
         """
         raise NotImplementedError

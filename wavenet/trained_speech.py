@@ -21,13 +21,9 @@ class Request:
     """A request for a batch of waveforms.
 
     Attributes:
-      num_samples: length of each waveform in samples, without the prime.
-      seed: random seed, an integer in [0, 2^64).
       rows: index of each waveform in the seed's sequence of waveforms, one per batch row.
       frames: float32 [batch, frames, channels], covering the prime as well, or None.
-      speaker: int32 [batch] or None.
       prime: int32 levels [batch, samples] that the waveforms continue, or None; students have none.
-      temperature: 1 samples the model; lower values are closer to its mode.
     """
 
     num_samples: int
@@ -49,8 +45,6 @@ class PassCount:
     """Counts per batch row of the latest generation, for samplers that draw many samples per pass.
 
     Attributes:
-      passes: number of passes of the network.
-      samples: number of samples drawn.
       corrected: number of samples that differ from the draft's proposals.
     """
 
@@ -103,9 +97,6 @@ def batch_of(draw: Draw, hop_samples: int, prime: np.ndarray | None = None) -> R
       draw: the draw; its length includes the prime.
       hop_samples: hop length of the frames.
       prime: int32 levels [samples] that every waveform continues, or None.
-
-    Raises:
-      ValueError: an integer is invalid, or the length is missing or does not exceed the prime's.
     """
     frames, number, length = draw.condition, draw.speaker, draw.length
     seed, num = checked_seed(draw.seed), whole_number(draw.num, "num")
@@ -128,14 +119,12 @@ def batch_of(draw: Draw, hop_samples: int, prime: np.ndarray | None = None) -> R
 
 
 def _repeat_frames(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
-    """Return the frames repeated for `num` batch rows, [num, frames, channels]."""
     if isinstance(condition, FramesInPieces):
         return RepeatedFrames(condition, num)
     return np.repeat(np.asarray(condition)[None], num, 0)
 
 
 def _standardised_by(network: Any) -> FrameStatistics | None:
-    """Return frame statistics computed from a conditioner's statistics; None if there are none."""
     conditioner = network.conditioner
     if conditioner is None or not np.any(conditioner.mean.numpy()):
         return None

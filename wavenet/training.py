@@ -38,11 +38,7 @@ DEV_SECONDS = 30.0  # total length of the dev recordings on which checkpoints ar
 
 
 class EvaluationCallback:
-    """A callback that evaluates the averaged weights on the "choose" half of the dev split.
-
-    It uses the first recordings, up to `DEV_SECONDS` in total. Generated waveforms and their
-    spectrograms are written to `folder`.
-    """
+    """A callback that scores averaged weights on the half "choose" of dev, up to `DEV_SECONDS`."""
 
     def __init__(
         self, network: WaveNet, state: TrainState, corpus: Corpus, config: TrainConfig, folder: Path
@@ -152,9 +148,8 @@ class ClipLoss:
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the mean over unmasked samples, and the metric "bits_per_sample".
 
-        Args:
-          batch: a batch from `clips`. If "levels" are missing, "waveform" is encoded. "counted" is
-            the number of samples to divide by; the default is the sum of "mask".
+        Without "levels", "waveform" is encoded; "counted" replaces the sum of "mask" as the
+        divisor.
         """
         network = self.network
         levels = batch["levels"] if "levels" in batch else network.codec.encode(batch["waveform"])

@@ -241,14 +241,10 @@ class SoundProperties:
     Attributes:
       clipped_share: share of samples, over all channels, at full scale, in [0, 1].
       cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
-      missing_samples: number of samples per channel that are announced by the header but missing.
       unread_bytes: number of unread bytes after the end of the audio according to the header.
       endless: whether the header says that the length of the audio is unknown.
       has_own_length: whether one header accounts for all of the audio.
-      container: name of the container in libsndfile, such as "WAV".
-      subtype: name of the samples' encoding in libsndfile, such as "PCM_16".
       offset: mean of the mono mix that is taken out of it (`offset_of`), or 0.
-      stamp: identity, size and modification time of the file.
     """
 
     samples: int

@@ -35,10 +35,8 @@ class ClipSource:
     """Recordings from which clips are drawn.
 
     Attributes:
-      waveforms: samples of each recording, int16 [samples].
       frames: conditioning frames of each recording, float32 [frames, channels]; empty for none.
       padding: the frame beyond the ends of a recording, float32 [channels].
-      speakers: speaker number of each recording, int32 [recordings].
       ends: cumulative number of possible clip starts, int64 [recordings].
       hop_samples: distance between possible clip starts in samples; 1 without frames.
       left_samples: number of samples before each clip that are included but masked out.
@@ -142,7 +140,6 @@ def _clip_frames(source: ClipSource, recording: int, start: int) -> np.ndarray:
 def _augment_batch(
     source: ClipSource, result: dict[str, np.ndarray], seed: int, step: int, rows: slice
 ) -> dict[str, np.ndarray]:
-    """Return the batch after random changes of gain and polarity, drawn with a separate key."""
     wanted = source.augmentation
     if wanted is None:
         return result

@@ -16,12 +16,7 @@ CLIPS = "clips.npz"  # name of the file with recordings in an exported folder
 
 @dataclasses.dataclass(frozen=True)
 class ClipBatches:
-    """The training batches of a corpus, each a pure function of the seed and the step.
-
-    Attributes:
-      around: settings for the past, neighbouring frames and augmentation of a clip.
-      encode: function from waveforms to levels, which adds "levels" to a batch, or None.
-    """
+    """The training batches of a corpus, each a pure function of the seed and the step."""
 
     corpus: Corpus
     clip_samples: int

@@ -218,18 +218,7 @@ def prepare(
     speeds: Sequence[float] = (),
     cache_folder: str | os.PathLike[str] | None = None,
 ) -> Corpus:
-    """Read the recordings of a scan, resample and amplify them, and compute their frames.
-
-    Args:
-      pitch: convention of the pitch frames; None: no pitch frames. If both conventions are given,
-        they must have the same sample rate and hop length.
-      level_db: RMS in dB of full scale to which the median training recording is amplified; None:
-        no gain.
-      gain_db: a fixed gain in dB, which overrides `level_db`. In either case a recording gets a
-        lower gain if its peak would exceed full scale.
-      speeds: speed factors; for each, every training recording is added once more at this speed,
-        which changes pitch and tempo together.
-    """
+    """Read the recordings of a scan, resample and amplify them, and compute their frames."""
     notes: list[str] = []
     if gain_db is None:
         gain_db, notes = corpus_gain_db(report, level_db)

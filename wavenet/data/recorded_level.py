@@ -58,7 +58,6 @@ def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) 
     recording is ignored.
 
     Args:
-      gain_db: gain that was applied to the training recordings, in dB.
       level_db: RMS of the training recordings after the gain, in dB of full scale; None if unknown.
     """
     return gain_of_levels_db(rms_db(waveform), peak_db(waveform), gain_db, level_db)

@@ -16,7 +16,6 @@ class RecordingInPieces:
     """An audio file read in blocks, mixed to mono and resampled as in `audio.read`."""
 
     def __init__(self, path: Path, rate_hz: int) -> None:
-        """Read the file once to measure it."""
         self._path, self.rate_hz = path, rate_hz
         self.file = properties(path)
         self.samples, peak = 0, 0.0
@@ -63,8 +62,6 @@ def check_length(path: Path, samples: int) -> None:
 
 
 class _Squares:
-    """A computation of sums of squares over samples that arrive in blocks."""
-
     def __init__(self, blocks: Iterator[np.ndarray]) -> None:
         self._blocks, self._held = blocks, np.zeros(0, np.float32)
 

@@ -1,13 +1,10 @@
 """Detection of all audio streams in an audio file, independently of the lengths in its headers.
 
-A decoder stops where a header says that the audio ends. Files that were concatenated, or whose
-headers contain estimated or wrong lengths, contain more audio than that.
-
-A chained Ogg file contains consecutive streams, each with separate pages. In a WAV or AIFF file,
-bytes after the audio that do not form a chunk are not accounted for by the header.
-
-If a header contains the number of frames (Xing, Info, VBRI), a decoder stops after that number,
-whatever follows; otherwise it estimates the number from the length of the first frame.
+A decoder stops where a header says that the audio ends: after the number of frames in an Xing, Info
+or VBRI header, or after a number estimated from the first frame. Files that were concatenated, or
+whose headers are estimated or wrong, contain more audio than that. A chained Ogg file contains
+consecutive streams, each with separate pages. In a WAV or AIFF file, bytes after the audio that do
+not form a chunk are not accounted for by the header.
 """
 
 import bisect

@@ -43,7 +43,6 @@ def stream(
         in passes over many samples; "auto" and "cached" choose "numba", or "xla" if there is an
         accelerator or no Numba implementation for network and distribution. Any other sampler of
         `onepass.samplers`, such as "naive", yields the whole waveform as one chunk.
-      chunk_samples: length of a chunk, in samples; a context stack's block size takes precedence.
     """
     symbols, start = autoregressive(network).symbol_network, primed_samples(request)
     if start % symbols.block:

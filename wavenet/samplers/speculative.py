@@ -23,8 +23,6 @@ class SpeculativeSampler:
     """A sampler that verifies blocks proposed by a draft, with the current weights of both.
 
     Args:
-      draft: a `Draft` that also has `block_samples` and `conditions(request, length)`, which yields
-        the draft's condition for every block.
       acceptance: "coupling" draws the same waveform as the other samplers; "rejection" draws a
         different waveform from the same distribution in fewer passes.
       block_samples: samples per proposal, rounded up to a multiple of the network's bunch and the

@@ -41,12 +41,8 @@ class BunchStep(LayerStep):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Run the layers; return their contribution to the head, and the queues.
 
-        The contribution is [batch, B * 2 head_channels] for a bunch of B samples.
-
-        Args:
-          end: row of the buffers after the newest sample.
-          buffers: past samples, residuals and scaled samples, [rows, batch] each.
-          gates: the bunch's `gate_offsets`, [batch, layers, 2 gate].
+        The contribution is [batch, B * 2 head_channels] for a bunch of B samples, the `gates` are
+        [batch, layers, 2 gate], and `end` is the row of the buffers after the newest sample.
         """
         _, residual, scaled = buffers
         hidden = self.network.front(
