@@ -41,12 +41,7 @@ class Teacher(Protocol):
 
 
 class ModelTeacher:
-    """A teacher that wraps an `Autoregressive` in time order.
-
-    Raises:
-      ValueError: the model is not in time order, its elements have a channel axis, its distribution
-        has no density, or its network reads integer levels, through which no gradient flows.
-    """
+    """A teacher that wraps an `Autoregressive` in time order."""
 
     def __init__(self, model: Autoregressive) -> None:
         distribution = with_density(model.distribution)
@@ -123,10 +118,6 @@ def as_teacher_and_student(
     """Return the object as a `Teacher`, and the given student or a default one.
 
     Other kinds of teachers register here.
-
-    Raises:
-      ValueError: `ModelTeacher` rejects the teacher, or no student is given and there is no default
-        student for this teacher.
     """
     model = getattr(teacher, "autoregressive", None)  # of a bundle, or of a shipped model
     if model is not None:
@@ -166,11 +157,7 @@ def _objective(
 
 
 def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) -> FlowStudent:
-    """Return an untrained student with the model's codec, condition and kind of noise.
-
-    Raises:
-      ValueError: the model has a condition other than one row per element.
-    """
+    """Return an untrained student with the model's codec, condition and kind of noise."""
     condition_channels = model.condition_channels
     if model.conditions and not condition_channels:
         raise ValueError(
@@ -186,7 +173,6 @@ def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) 
 
 
 def _network(condition_channels: int, channels: int) -> keras.Model:
-    """Return a causal dilated convolutional network, initialised to scale the noise down."""
     layers = keras.layers
     inputs = [keras.Input([None, 1])]
     if condition_channels:

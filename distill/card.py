@@ -32,7 +32,6 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _shipped_name(stored: dict) -> str:
-    """Return the public name of a shipped teacher, or else the name of the teacher's folder."""
     for name in shipped.names_in("wavenet"):
         if digest(wavenet_model.load(Path(name)).network) == stored["teacher_weights"]:
             return name

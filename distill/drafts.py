@@ -57,7 +57,6 @@ class FlowDraft:
     s_t, and the draft continues from that noise.
 
     Args:
-      flows: the student's flows.
       codec: the model's codec; its levels must be evenly spaced on the scale that networks read.
       reads: the flows' condition: "model", the model's condition; "own", the draft's; or "nothing".
     """
@@ -89,9 +88,6 @@ class FlowDraft:
         """Return the symbols, known or proposed, the new memory, and the state after the block.
 
         Args:
-          block: the block to propose symbols for.
-          symbols: int32 [batch, n], of which the first `known` are the model's.
-          known: int32 [batch], the number of symbols that are final.
           memory: the memory that the previous proposal for this block returned, or `memory(block)`.
           state: the flows' state before the block.
         """
@@ -122,10 +118,6 @@ SAME = ("sample_rate_hz", "hop_samples", "gain_db", "features", "speakers")
 class SoundDraft(FlowDraft):
     """An audio student as a draft, conditioned on the frames that the model reads.
 
-    Args:
-      student: the student's network.
-      codec: the model's codec.
-
     Attributes:
       block_samples: the length of a block must be a multiple of this number of samples.
     """
@@ -154,23 +146,12 @@ class SoundDraft(FlowDraft):
 
 
 def _part(first: int, length: int, samples: int, values: tf.Tensor | None) -> Any:
-    """Return the rows that cover a block, from values with one row every `samples` samples."""
     start, count = first // samples, length // samples
     return None if values is None else pad_chunk(values[:, start : start + count], count)
 
 
 def sound_draft(student: ParallelWaveNet, spec: Mapping[str, Any], model: Any) -> SoundDraft:
-    """Return a student of sound as a draft for a trained WaveNet.
-
-    Args:
-      student: the student's network.
-      spec: the student's model.json.
-      model: the WaveNet, as `onepass.load` returns it.
-
-    Raises:
-      UserError: the model is not a WaveNet, has no density, or makes sounds of a different kind
-        than the student (`SAME`).
-    """
+    """Return a student of sound, with its model.json, as a draft for a trained WaveNet."""
     if getattr(model, "spec", {}).get("kind") != "wavenet":
         raise UserError(
             f"A student of sound drafts for a WaveNet as `load` returns it, not for a"

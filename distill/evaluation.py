@@ -53,19 +53,14 @@ def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Te
     """Return the probability that each sample is accepted, given its past, [batch, time].
 
     Args:
-      teacher: the teacher's conditionals given the student's samples.
       drawn: the student's samples, with their location and log scale, [batch, time].
-      kind: the student's noise, "logistic" or "normal".
     """
     teacher_density = teacher.log_density(drawn.output)
     return tf.exp(tf.minimum(0.0, teacher_density - divergence.log_density(drawn, kind)))
 
 
 def mean_run(kept: np.ndarray) -> float:
-    """Return the expected number of consecutive accepted samples, averaged over starts.
-
-    `kept` are the acceptance probabilities, [time].
-    """
+    """Return the mean over starts of the expected run of accepted samples; `kept` is [time]."""
     run, total = 0.0, 0.0
     for probability in kept[::-1]:
         run = probability * (1.0 + run)
@@ -80,8 +75,6 @@ class Closeness(NamedTuple):
     """Divergence, entropy and acceptance probabilities of one sound.
 
     Attributes:
-      kl: KL(P_S || P_T), in nats per sample.
-      entropy: H(P_S), in nats per sample.
       kept: [samples], the probability that the teacher accepts each sample.
     """
 
@@ -101,15 +94,8 @@ def measure_closeness(
 ) -> Closeness:
     """Draw one sound with the student, and measure how close the student is to its teacher.
 
-    Args:
-      student: the student's network, which draws the sound.
-      teacher: the teacher's density, which accepts or rejects samples.
-      frames: the sound's frames [1, frames, channels], or None.
-      speaker: int32 [1], or None.
-      length: number of samples of the sound.
-      seed: seed of the noise, an integer in [0, 2^64).
-      row: index of the sound's noise under the seed. Sounds that are averaged need different rows,
-        as the confidence interval of their mean treats them as independent.
+    `row` is the index of the sound's noise under the seed: sounds that are averaged need different
+    rows, as the confidence interval of their mean treats them as independent.
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)
@@ -128,7 +114,6 @@ class EvaluateOptions:
     Args:
       copies: number of dev recordings to use, of which every system resynthesises the first three
         seconds; None: all.
-      seed: seed of the noise, an integer in [0, 2^64).
       part: the part of the dev recordings: "report", "choose" (the recordings that select
         checkpoints) or "dev" (both).
       temperatures: further temperatures of the student besides 1 and its own.
@@ -212,7 +197,6 @@ def evaluate(
 def _systems_by_name(
     model: Trained, teacher: Trained, convention: MelConvention, asked: EvaluateOptions
 ) -> dict[str, System]:
-    """Return all systems that are compared, by name."""
     seed, temperatures = asked.seed, extra_temperatures(model, asked.temperatures)
     found = systems(model, teacher, convention, seed)
     found |= at_temperatures(model, seed, temperatures, "student")
@@ -222,7 +206,6 @@ def _systems_by_name(
 
 
 def _system_without_refinement(model: Trained, seed: int) -> dict[str, System]:
-    """Return the student without its default refinement passes as a system; {} if it has none."""
     if not model.front.refine:
         return {}
     plain = dataclasses.replace(model, front=dataclasses.replace(model.front, refine=0))
@@ -236,7 +219,6 @@ def _others(
     seed: int,
     temperatures: Sequence[float],
 ) -> dict[str, System]:
-    """Return the systems of `peers` and `others`; raise UserError for a name that is in `known`."""
     if taken := sorted({*peers, *others} & set(known)):
         raise UserError(f"`--beside`: a folder must not be called {taken[0]}: that name is taken.")
     found = dict(others)
@@ -256,14 +238,7 @@ def _check_peers(model: Trained, peers: Mapping[str, Trained]) -> None:
 def systems(
     model: Trained, teacher: Trained, convention: MelConvention, seed: int
 ) -> dict[str, System]:
-    """Return the student, its teacher and the baselines as systems, by name.
-
-    Args:
-      model: the student.
-      teacher: the student's teacher.
-      convention: the mel settings of the frames that the baselines read.
-      seed: seed of the noise, an integer in [0, 2^64).
-    """
+    """Return the student, its teacher and the baselines as systems, by name."""
     compared: dict[str, System] = {
         "student": model_system(model, seed),
         "teacher": model_system(teacher, seed),
@@ -307,18 +282,9 @@ def speed_of_speculation(
 ) -> dict[str, float]:
     """Return how much the student's drafts speed up the teacher, at batch size 1.
 
-    Compilation time is excluded.
-
-    Args:
-      model: the student, which drafts.
-      teacher: the model that accepts or rejects.
-      item: a dev recording, whose frames and speaker are the condition.
-      samples: number of samples to draw.
-      seed: seed of the noise, an integer in [0, 2^64).
-
-    Returns:
-      A dict with acceptance (the share of drafts that are accepted), samples_per_pass,
-        seconds_per_sample, and cached_seconds_per_sample of the teacher's cached sampler.
+    The dict has acceptance (the share of drafts that are accepted), samples_per_pass,
+    seconds_per_sample, and cached_seconds_per_sample of the teacher's cached sampler, all without
+    compilation.
     """
     front, seconds = teacher.front, []
     ask = functools.partial(
@@ -347,9 +313,6 @@ def _source_filtered(model: Trained, seed: int, item: dict, length: int) -> np.n
     """Return a classical vocoder's sound: the source, or noise where the source is 0, filtered.
 
     The filter is the student's linear prediction; the flows are not used.
-
-    Raises:
-      ValueError: the student has no linear prediction.
     """
     frames, speaker = _frames_and_speaker(model, item, length)
     condition, _ = model.network.condition(frames, speaker, length)
@@ -368,7 +331,6 @@ def _source_filtered(model: Trained, seed: int, item: dict, length: int) -> np.n
 def _frames_and_speaker(
     model: Trained, item: dict, length: int
 ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-    """Return a recording's frames and speaker, as a batch of one; None for unused inputs."""
     frames = speaker = None
     if model.front.conditional:
         frames = tf.constant(item["frames"][None, : -(-length // model.front.hop_samples)])
@@ -378,17 +340,7 @@ def _frames_and_speaker(
 
 
 def closeness(model: Trained, teacher: Trained, items: list[dict], seed: int) -> dict:
-    """Return KL(P_S || P_T) and acceptance, averaged over the student's sound of each recording.
-
-    Args:
-      model: the student.
-      teacher: the student's teacher.
-      items: the dev recordings.
-      seed: seed of the noise, an integer in [0, 2^64).
-
-    Returns:
-      The entries "kl_nats" and "acceptance" of the result of `evaluate`.
-    """
+    """Return KL(P_S || P_T) and acceptance, averaged over the student's sound of each recording."""
     density = WaveNetDensity(teacher.network)
     values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}
     for row, item in enumerate(items):

@@ -172,7 +172,6 @@ class Flow(tf.Module):
 
 
 def _append_past(past: tf.Tensor, now: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return past and present inputs concatenated in time, and the past for the next call."""
     joined = tf.concat([past, now], 1)
     length = past.shape[1]
     return joined, joined[:, tf.shape(joined)[1] - length :]

@@ -1,8 +1,7 @@
 """Synthesis by a student, in one array or in chunks that pass on a state.
 
-Seed and row determine a sound, as with a teacher: the noise is the same in any batch and any chunk.
-A chunk's condition depends on only a few frames on either side, so `stream` yields the first chunk
-early, and its working memory does not grow with the length of the sound.
+Seed and row determine a sound, as with a teacher. A chunk's condition depends on few frames on
+either side, so the first chunk comes early, and memory does not grow with the length.
 """
 
 import weakref
@@ -29,8 +28,6 @@ FIRST_SAMPLES = 1600  # length of the first chunk, short so that the first sound
 
 
 class _MadeEngine(NamedTuple):
-    """A cached engine, the weights that it was built from, and a graph that reads the new ones."""
-
     read: Callable[[], list[tf.Tensor]]
     weights: list[np.ndarray]
     engine: FlowEngine
@@ -58,19 +55,10 @@ def stream(
     """Return an iterator over the sounds of `generate` in chunks, [batch, about chunk_samples].
 
     Args:
-      student: the network, with its current weights.
-      request: the sounds to draw.
       backend: "numba" is the compiled engine for this processor, which computes in float32;
         "numba-bfloat16" multiplies in bfloat16 instead, on processors with AVX512-BF16;
         "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" chooses
         "numba" unless there is an accelerator or `compute_dtype` is not float32.
-      chunk_samples: length of a chunk, rounded up to whole frames.
-      first_samples: length of the first chunk, rounded up to whole frames.
-
-    Raises:
-      UserError: `backend` is unknown, or this processor lacks its instructions.
-      ValueError: the frames or the speaker do not fit the student, or the frames are too few for
-        the length.
     """
     _check(student, request)
     run = _runner(student, backend, len(request.rows))
@@ -91,12 +79,8 @@ def condition_between(
 ) -> tuple[Condition, tf.Tensor | None]:
     """Return the `Condition` of the samples in [first, last), and the source's phase after them.
 
-    Args:
-      student: the network that the condition is for.
-      request: the sounds, with their frames and speakers.
-      first: index of the first sample, a multiple of the hop length.
-      last: index after the last sample.
-      phase_cycles: the source's phase before the first sample, float64 [batch].
+    `first` must be a multiple of the hop length; `phase_cycles` is the phase before it, float64
+    [batch].
     """
     speaker, count = request.speaker, last - first
     if request.frames is None:
@@ -123,7 +107,6 @@ def _chunk_bounds(
 
 
 def _runner(student: ParallelWaveNet, backend: str, batch: int) -> Runner:
-    """Return a function from the next noise and its condition to sound; it keeps the state."""
     check_backend(backend)
     if backend == "auto":
         plain = student.config.compute_dtype == "float32"
@@ -147,7 +130,6 @@ def check_backend(backend: str) -> None:
 
 
 def _engine(student: ParallelWaveNet, narrow: bool) -> FlowEngine:
-    """Return an engine with the student's current weights, rebuilt only if they changed."""
     engines = _ENGINES.setdefault(student, {})
     made = engines.get(narrow)
     read = made.read if made else _reader([v for flow in student.flows for v in flow.variables])
@@ -160,7 +142,6 @@ def _engine(student: ParallelWaveNet, narrow: bool) -> FlowEngine:
 
 
 def _reader(variables: list[tf.Variable]) -> Callable[[], list[tf.Tensor]]:
-    """Return a graph that reads all variables at once, ten times as fast as one by one."""
     return tf.function(lambda: [variable.value() for variable in variables], autograph=False)
 
 

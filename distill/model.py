@@ -85,7 +85,6 @@ class StudentSampler:
         return self._chunks(draw, samples, None)
 
     def _chunks(self, draw: Draw, samples: int, first: int | None) -> Iterator[np.ndarray]:
-        """Return the sounds in parts; None as the length of the first: short, with look-ahead."""
         frames, request = self._request(draw)
         passes = 0 if draw.refine is None else whole_number(draw.refine, "refine", least=0)
         refiner = self._refiner(frames, passes)
@@ -182,11 +181,7 @@ def load(path: Path) -> Trained:
 
 
 def load_student(path: Path) -> Trained:
-    """Load the student of a run directory or a model folder.
-
-    Raises:
-      UserError: the folder has a model of a different kind.
-    """
+    """Load the student of a run directory or a model folder."""
     model = load(path)
     if model.kind != KIND:
         raise UserError(f"{path} holds a {model.kind}, not a {KIND}.")
@@ -194,11 +189,7 @@ def load_student(path: Path) -> Trained:
 
 
 def teacher_of(model: Trained) -> Path:
-    """Return the location of a student's teacher.
-
-    Raises:
-      UserError: the teacher no longer exists there.
-    """
+    """Return the location of a student's teacher."""
     path = Path(str(model.spec.get("teacher")))
     if str(path) not in shipped.FOLDERS and not path.exists():
         raise UserError(f"This student was distilled from {path}, which is gone; name --teacher.")

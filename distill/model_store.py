@@ -53,9 +53,6 @@ def load_stored(folder: Path) -> Any:
     """Load a model that `save` wrote.
 
     Its program runs with the rights of this process; `onepass.load` scans it first.
-
-    Raises:
-      UserError: the folder has no stored model, or the model cannot be read.
     """
     check_compiler()
     kind = read_spec(folder).get("kind")

@@ -32,13 +32,8 @@ def flow_stages(
     bunches, channels], if there is one. The last stage computes the loss.
 
     Args:
-      student: a student of the wave.
-      loss: function from the student's output and a batch to the loss, a scalar.
       loss_batch: names of the entries of a batch that the loss reads.
       frozen: variables that the loss reads and training does not change, by name.
-
-    Raises:
-      ValueError: the student's flows make a residual.
     """
     if student.residual is not None:
         raise ValueError("`student` must make the wave, not a residual.")

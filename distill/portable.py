@@ -28,11 +28,6 @@ def export_sampler(
     sample.
 
     Args:
-      folder: folder to write to, created if missing; other functions in its manifest are kept.
-      student: the network, with its current weights.
-      batch: number of sounds per call.
-      num_frames: number of frames of each sound.
-      name: name of the function in the manifest, and of its files.
       tensor_float_32: whether an accelerator may multiply in TensorFloat32.
     """
     config, samples = student.config, num_frames * student.config.hop_samples

@@ -152,7 +152,6 @@ class DistillConfig:
 def _following(
     student: StudentConfig, teacher_config: WaveNetConfig, data: DataConfig, path: Path
 ) -> StudentConfig:
-    """Return the student's configuration with its inputs taken from the teacher's."""
     if student.sample_rate_hz != data.sample_rate_hz:
         raise UserError(
             f"The teacher {path} speaks at {data.sample_rate_hz} Hz, this student at "
@@ -187,7 +186,6 @@ def _following(
 def _in_residual_domain(
     student: StudentConfig, teacher_config: WaveNetConfig, path: Path
 ) -> StudentConfig:
-    """Return the configuration with the teacher's conditioner and linear prediction."""
     if not teacher_config.prediction_order:
         raise UserError(
             f"`student.domain` must be wave: the teacher {path} has no linear prediction from the "

@@ -105,7 +105,6 @@ def _between(
     start: int,
     stop: int,
 ) -> np.ndarray:
-    """Return the refined samples of frames [start, stop) from `held`, which begins at `first`."""
     hop = refiner.convention.hop_samples
     whole = held.shape[1] // hop
     rows = [refiner(row[: whole * hop], mel[first : first + whole]) for row in held]

@@ -33,15 +33,6 @@ def magnitudes(
     Frame f starts at sample f * hop_samples; there are 1 + (time - window_samples) // hop_samples
     frames and fft_size / 2 + 1 bins. A sine of amplitude a at the centre of a bin has magnitude a *
     window_samples / 4.
-
-    Args:
-      waveform: float32 [batch, time], at least a window long.
-      window_samples: length of the periodic Hann window, at most fft_size.
-      hop_samples: hop length, in samples.
-      fft_size: length of the FFT in samples; the window is padded with zeros.
-
-    Raises:
-      ValueError: the waveform is too short or not [batch, time], or a length is out of range.
     """
     waveform = tf.convert_to_tensor(waveform)
     _check_waveform(waveform, window_samples, hop_samples, fft_size)
@@ -52,7 +43,6 @@ def magnitudes(
 
 
 def _pad_waveform(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
-    """Return the waveform padded on both sides, so that frame 0 is centred at sample hop / 2."""
     samples, hop_samples = waveform.shape[1], convention.hop_samples
     left = convention.window_samples // 2 - hop_samples // 2
     last = (num_frames(samples, hop_samples) - 1) * hop_samples
@@ -65,14 +55,6 @@ def log_mel(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
     """Return the frames of `wavenet.features.mel_spectrogram`, float32 [batch, frames, bands].
 
     Where a band is below the convention's floor, its gradient is zero.
-
-    Args:
-      waveform: float32 [batch, time] in [-1, 1]; time is static and, for the padding "reflect",
-        longer than half a window.
-      convention: sizes of window, hop and FFT, the bands, and the floor of the logarithm.
-
-    Raises:
-      ValueError: the waveform is not [batch, time], or it is empty.
     """
     waveform = tf.convert_to_tensor(waveform)
     if waveform.shape.rank != 2 or not waveform.shape[1]:

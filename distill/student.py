@@ -171,7 +171,6 @@ class ParallelWaveNet(tf.Module):
         """Return the condition of a span of samples, and the source's phase after it, or None.
 
         Args:
-          frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
           num_samples: length in samples; None: the length of the frames.
           phase_cycles: float64 [batch], the phase before the first sample; None: 0.
           skipped_frames: number of frames before the span; these and any after it are only context.

@@ -14,11 +14,7 @@ from wavenet.sound_network import Network
 
 
 class WaveNetDensity:
-    """The density of a WaveNet over real numbers; it returns conditionals as `ElementDensities`.
-
-    Raises:
-      ValueError: the network's output is a softmax, which has no density.
-    """
+    """The density of a WaveNet over real numbers; it returns conditionals as `ElementDensities`."""
 
     def __init__(self, network: Network) -> None:
         likelihood = with_density(network.likelihood)
@@ -33,14 +29,7 @@ class WaveNetDensity:
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor | None:
-        """Return the condition that `conditionals` takes, without a gradient, or None.
-
-        Args:
-          frames: the clips' frames [batch, frames, channels], or None.
-          speaker: int32 [batch], or None.
-          num_samples: number of samples of each clip.
-          side_frames: number of neighbouring frames on either side of each clip.
-        """
+        """Return the condition that `conditionals` takes, without a gradient, or None."""
         config, network = self.network.config, self.network
         if not config.gate_inputs:
             return None
@@ -57,11 +46,7 @@ class WaveNetDensity:
 
 
 def load_teacher(path: Path) -> Trained:
-    """Load the WaveNet of a run directory or model folder, with every variable frozen.
-
-    Raises:
-      UserError: the folder has no WaveNet, or the WaveNet's output has no gradient.
-    """
+    """Load the WaveNet of a run directory or model folder, with every variable frozen."""
     model = load(path)
     if with_density(model.network.likelihood) is None:
         raise UserError(

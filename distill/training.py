@@ -62,12 +62,8 @@ class HealthMetrics:
     """Metrics on dev recordings that show whether a student has collapsed.
 
     Attributes:
-      level_db: level of the student's sound relative to the recordings, in dB.
-      entropy_nats: entropy of a sample given the preceding samples, in nats.
       teacher_entropy_nats: the teacher's negative log density of one recording, in nats per sample,
         which is close to the teacher's entropy.
-      voiced: share of voiced frames in the student's sound.
-      recorded_voiced: share of voiced frames in the recordings.
     """
 
     level_db: float
@@ -102,17 +98,7 @@ def collapse_warnings(health: HealthMetrics) -> list[str]:
 
 
 class EvaluationCallback:
-    """Evaluation of the averaged weights; its score selects the best checkpoint.
-
-    Args:
-      student: the network whose averaged weights are evaluated.
-      state: the training state, which contains the averages.
-      teacher: the model that the student is distilled from.
-      corpus: the recordings, part of which is held out as dev.
-      folder: the folder for sounds and plots.
-      log: function called with a line of text for each symptom of collapse.
-      kl_weight: weight of the KL in the loss and in the score of a checkpoint.
-    """
+    """Evaluation of the averaged weights; its score selects the best checkpoint."""
 
     def __init__(
         self,
@@ -167,7 +153,6 @@ class EvaluationCallback:
         return generate(self.student, request)[0]
 
     def _closeness(self, row: int) -> tuple[float, float]:
-        """Return the KL from the teacher and the student's entropy, in nats per sample."""
         item = self.recordings[row]
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(item["waveform"]))
         frames, speaker = condition_of(self.teacher.network, item)
@@ -178,7 +163,6 @@ class EvaluationCallback:
         return close.kl, close.entropy
 
     def _teacher_entropy(self) -> float:
-        """Return the teacher's negative log density of the first recording, in nats per sample."""
         network, item = self.teacher.network, self.recordings[0]
         levels = network.codec.encode(item["waveform"]).numpy()
         log_prob = Density(network).log_prob(levels, *condition_of(network, item))
@@ -192,7 +176,6 @@ class EvaluationCallback:
         return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
 
     def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
-        """Log and write sounds and spectrograms of student, teacher and recording."""
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
         path = self.folder / f"step_{step:08d}"
         audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)
@@ -208,7 +191,6 @@ class EvaluationCallback:
             log.image(step, "spectrogram", np.asarray(image.convert("RGB")))
 
     def _teacher_sound(self, length: int) -> np.ndarray:
-        """Return the teacher's sound for the first recording, from a file after the first call."""
         path = self.folder / "teacher.wav"
         if not path.exists():
             item = self.recordings[0]
@@ -303,7 +285,6 @@ class StudentRecipe(Recipe):
 def _frozen_variables(
     density: WaveNetDensity, classifier: UnitClassifier | None
 ) -> dict[str, tf.Variable]:
-    """Return the variables that the loss reads and training does not change, by name."""
     frozen = {f"teacher/{i:03d}": v for i, v in enumerate(density.network.variables)}
     units = {} if classifier is None else classifier.name_variables()
     return frozen | {f"units/{name}": variable for name, variable in units.items()}
@@ -317,14 +298,9 @@ def discriminators(config: DistillConfig) -> Discriminators | None:
 
 
 def new_student(config: DistillConfig, teacher: Trained) -> ParallelWaveNet:
-    """Return a student before its first step.
+    """Return a student before its first step; its conditioner starts as a copy of the teacher's.
 
-    Its conditioner starts as a copy of the teacher's, which must not have more channels. With
-    `config.start_from`, all weights but the statistics of the frames are copied from that student.
-
-    Raises:
-      UserError: the teacher's conditioner does not fit, or `config.start_from` cannot be read or
-        does not fit.
+    With `config.start_from`, all weights but the frames' statistics are copied from that student.
     """
     student, conditioner = _new_network(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
@@ -362,18 +338,7 @@ def corpus_for(
     workdir: Path | None,
     log: Callable[[str], None],
 ) -> Corpus:
-    """Return the recordings at the teacher's sample rate and level, with the frames it reads.
-
-    Args:
-      config: the configuration of the distillation.
-      teacher: the model whose data configuration is used.
-      data: folder of recordings.
-      workdir: folder in which computed features are stored; None: they are not stored.
-      log: function called with a line of text for each finding about the recordings.
-
-    Raises:
-      UserError: the recordings have speakers that the teacher does not know.
-    """
+    """Return the recordings at the teacher's sample rate and level, with the frames it reads."""
     features = None if workdir is None else Path(workdir) / FEATURES
     report = scan_folder(data, teacher.config, features)
     for line in report.lines():
@@ -389,13 +354,7 @@ def corpus_for(
 
 
 def batches(corpus: Corpus, config: DistillConfig, teacher: Trained) -> ClipBatches:
-    """Return the training batches, each determined by the seed and the step.
-
-    Args:
-      corpus: the recordings.
-      config: the length and number of clips, and the seed.
-      teacher: the model whose features the batches have.
-    """
+    """Return the training batches, each determined by the seed and the step."""
     return ClipBatches(
         corpus,
         config.clips.clip_samples,
@@ -414,7 +373,6 @@ def clip_context(config: DistillConfig) -> ClipContext:
 
 
 def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> UnitClassifier | None:
-    """Return the run's classifier of speech units, trained if missing; None if not used."""
     if not (config.loss.feature or config.loss.style):
         return None
     path = run.run_file(UNITS)

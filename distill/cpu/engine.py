@@ -96,10 +96,6 @@ class FlowEngine:
         Args:
           noise: float32 [batch, time]; except in the last call, the time must be a multiple of
             `bunch_samples` and, if there are `held_inputs`, of `row_samples`.
-          condition: the condition channels after the first `held_inputs`, float32 [batch, bunches,
-            channels], or None.
-          held: the first `held_inputs` condition channels, which stay constant over `row_samples`
-            samples, float32 [batch, rows, held_inputs], or None.
         """
         state.check_fresh()
         noise = as_compiled(noise, np.float32)

@@ -1,17 +1,15 @@
 """Matrix products over several time steps at once, in float32 and bfloat16, and gated units.
 
-One instruction multiplies two pairs of numbers in each lane and adds both products to a float32 sum
-(AVX512-BF16), twice the multiplications of float32. A row's inputs, and a panel's weights, are
-stored as pairs of consecutive inputs; an odd number of inputs is padded with a zero.
-
-All kernels compute `ROWS` rows, which are consecutive time steps, and read float32 rows by address;
-strides, from one row to the next, are in bytes. The operation after the product, a gate or a
-residual connection, is applied to the sums before they are stored. The terms of every output are
-always added in the same order, so a row does not depend on the other rows of its group.
-
 A matrix [inputs, outputs] is stored as panels [inputs, vectors * LANES], which are read
-sequentially. In a gate's panels, each filter vector is followed by its gate vector.
-Narrow kernels multiply pairs of bfloat16 numbers and sum in float32.
+sequentially. In a gate's panels, each filter vector is followed by its gate vector. All kernels
+compute `ROWS` rows, which are consecutive time steps, and read float32 rows by address; strides,
+from one row to the next, are in bytes. The gate or residual connection after a product is applied
+to the sums before they are stored. The terms of every output are always added in the same order, so
+a row does not depend on the other rows of its group.
+
+Narrow kernels multiply pairs of bfloat16 numbers, consecutive inputs of a row and of a panel, and
+add both products to a float32 sum in one instruction (AVX512-BF16). An odd number of inputs is
+padded with a zero.
 """
 
 import math
@@ -52,8 +50,6 @@ _TRUNCATED = 16  # bits of a float32 number that bfloat16 does not have
 
 
 class _BFloat(ir.Type):
-    """LLVM's type `bfloat`, which llvmlite does not define."""
-
     def _to_string(self) -> str:
         return "bfloat"
 
@@ -103,7 +99,6 @@ def _narrow_vector(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) ->
 
 @emit_for_numba(types.void, types.int64, types.int64)
 def _narrow_number(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) -> None:
-    """Store one float32 number as a bfloat16 number, rounded to the nearest, ties to even."""
     bits = builder.load(pointer_at(builder, source, WORD), align=FLOAT_BYTES)
     odd = builder.and_(builder.lshr(bits, ir.Constant(WORD, _TRUNCATED)), ir.Constant(WORD, 1))
     rounded = builder.add(builder.add(bits, ir.Constant(WORD, 0x7FFF)), odd)
@@ -264,7 +259,6 @@ def _add_products(
     inputs: ir.Value,
     narrow: bool,
 ) -> None:
-    """Add x [ROWS, inputs], of pairs if `narrow`, times the panel at `weights` to `sums`."""
     vectors = len(sums[0])
     kind, element = (WORDS, WORD) if narrow else (VECTOR, FLOAT)
     spread_input, add = (spread_pair, add_pairs) if narrow else (spread, multiply_add)

@@ -33,7 +33,6 @@ def _fill(key: np.ndarray, rows: np.ndarray, start: np.uint32, made: np.ndarray)
 def _cipher(
     key0: np.uint32, key1: np.uint32, left: np.uint32, right: np.uint32
 ) -> tuple[np.uint32, np.uint32]:
-    """Return Threefry-2x32 of a counter, with 20 rounds, as in `likelihoods.noise.threefry2x32`."""
     key2 = key0 ^ key1 ^ _PARITY
     left, right = np.uint32(left + key0), np.uint32(right + key1)
     left, right = _odd_rounds(left, right)

@@ -176,7 +176,6 @@ def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place
 
 @compiled
 def _layer(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> None:
-    """Compute the next layer's input; after the last layer, the rectified `hidden` or `layered`."""
     sizes, layer = packed.sizes, packed.layers[place]
     base = _hold(packed, chunk, scratch, tile, place)
     offsets = _address(scratch.offsets[1 if sizes.held_inputs else 0])

@@ -71,7 +71,6 @@ class FlowLoss(ImageLoss):
     """The loss for distilling a PixelCNN into a flow.
 
     Args:
-      student: a multiscale model whose base is a flow. Its other parts are not trained.
       teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
       features: the features of a classifier for images of the base's size; required if the weight
         `targets.features` is not 0.

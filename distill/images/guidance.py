@@ -25,7 +25,6 @@ class GuidedLoss(ImageLoss):
     """The loss for distilling guidance: KL from the guided teacher, and negative log-likelihood.
 
     Args:
-      student: a density with the teacher's configuration; only its weights get a gradient.
       table_side: `GuidedConfig.table_side`; it applies only in training.
     """
 
@@ -124,10 +123,8 @@ def divergence(
 ) -> tf.Tensor:
     """Return KL(Q || P_S) over all pixels and channels of a part, in nats, float32 [images].
 
-    Args:
-      teacher: the teacher's conditionals of the images under their conditions, followed by those of
-        the same images under the null condition.
-      temperature: temperature of q, a scalar; 1 does not change the guided distribution.
+    The teacher's conditionals are those under the conditions, then those under the null condition;
+    temperature 1 does not change the guided distribution.
     """
     sides, channels = both_sides(teacher.hidden), tf.unstack(student.levels, axis=-1)
     each = 0.0

@@ -33,11 +33,7 @@ class Verdict:
 
 
 class Convolutions(tf.Module):
-    """2-D convolutions with rectifiers between them; the last convolution returns scores.
-
-    Args:
-      shapes: height and width of each kernel, and its strides [down, across].
-    """
+    """2-D convolutions with rectifiers between; `shapes` are kernels and strides [down, across]."""
 
     def __init__(
         self,

@@ -75,7 +75,6 @@ def divergence(
     """Return an unbiased estimate of the KL of the student from the teacher.
 
     Args:
-      draws: standard noise from `standard_draws`, [draws, batch, elements...].
       mask: 1 for each element that counts, [batch, elements...]; None: all count.
       counted: number of elements to divide by; None: the sum of the mask.
     """
@@ -212,9 +211,6 @@ class Contrastive:
 
     A student that ignores its condition is as close to the teacher under any other condition; this
     term penalises that (van den Oord et al. 2017).
-
-    Attributes:
-      weight: factor of the KL, which is subtracted.
     """
 
     weight: float

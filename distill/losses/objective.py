@@ -138,10 +138,9 @@ class Objective:
     ) -> dict[str, tf.Tensor]:
         """Return the inputs of a share that depend on the whole batch, for `GlobalBatchLoss`.
 
-        Returns:
-          "first_row", an int32 scalar, the index of the share's first row in the batch; "counted",
-            the mean number of samples outside padding over all shares; and the inputs of the terms.
-            "level_db" is not included: it is the mean of the shares' levels.
+        They are "first_row", int32 [], the index of the share's first row; "counted", the mean
+        number of samples outside padding over all shares; and the inputs of the terms. "level_db",
+        the mean of the shares' levels, needs none.
         """
         known = replicator.all_reduce({"counted": tf.reduce_sum(batch["mask"])}, "mean")
         known["first_row"] = replicator.replica_id * _shape(batch)[0]

@@ -32,7 +32,6 @@ class PerceptualLoss:
     features have a positive mean. The gradient reaches only the sound.
 
     Attributes:
-      convention: the mel settings of the sounds' frames, which must be the classifier's.
       compared: function from a layer's features to what is compared: the features themselves, or
         their `gram`, for which sounds may differ in length.
     """

@@ -146,10 +146,7 @@ def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
 
 
 def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Generator) -> None:
-    """Set the statistics and the centres from cepstra [frames, columns], by k-means++ and Lloyd.
-
-    All cepstra have equal weight, whatever their variance, and the deltas half of that weight.
-    """
+    """Set the statistics and the centres from cepstra [frames, columns], by k-means++ and Lloyd."""
     num_units, half = classifier.config.num_units, points.shape[1] // 2
     if len(points) < num_units:
         raise UserError(f"`num_units` must be at most the {len(points)} frames, got {num_units}.")
