@@ -1,14 +1,10 @@
 """Lossless compression of images with the conditional distributions of an image model.
 
-A network computes the hidden units of a pixel in float32, so that their last digits differ between
-machines. The last layer, the linear prediction and everything that follows are float64.
-
-In contrast to `networks.raster_scan`, which draws within one compiled program, a callback gets
-every pixel's hidden state and returns the pixel, for example by decoding it from a stream.
-
-A PixelCNN decodes pixel by pixel, with caches as in sampling. In a multiscale model only the base
-is decoded pixel by pixel, and each doubling then takes three network passes, O(log N) per image.
-All images of a batch are decoded together.
+A PixelCNN decodes pixel by pixel, with caches as in sampling: a callback gets every pixel's hidden
+state and returns the pixel, for example from a stream. In a multiscale model only the base is
+decoded so, and each doubling then takes three network passes, O(log N) per image. All images of a
+batch are decoded together. The network computes hidden units in float32, so that their last digits
+differ between machines. The last layer, the linear prediction and what follows are float64.
 """
 
 import functools
@@ -60,13 +56,7 @@ def tanh_off(raw: np.ndarray, off: np.ndarray) -> np.ndarray:
 
 
 class MixturePixels:
-    """The mixture distributions of several pixels; channels must be requested in order.
-
-    Args:
-      hidden: hidden states [pixels, ...].
-      tolerance: relative tolerance of the last layer's outputs; None: no margins.
-      mapped: whether the linear prediction reads a condition map computed by a network.
-    """
+    """The mixture distributions of several pixels; channels must be requested in order."""
 
     def __init__(
         self,
@@ -290,10 +280,6 @@ class ImageConditionals:
     """The conditional distributions of a density's pixels, under its current weights.
 
     Conditions are dicts of the arrays that the conditioner reads.
-
-    Attributes:
-      passes: number of network passes in the latest decoding.
-      steps: number of pixels that the latest decoding stepped through.
     """
 
     def __init__(self, density: ImageDensity) -> None:
@@ -414,7 +400,6 @@ class ImageConditionals:
         return self._stepped[name, size].read(condition, batch, size, own, more)
 
     def _class(self, name: str) -> int:
-        """Return the class of a part's pixels, the index of its scale."""
         model = self.density.multiscale
         return 0 if model is None else model.sizes.index(int(name.split(".")[0]))
 
@@ -431,9 +416,6 @@ class Images(Kind):
     Args:
       density: the networks.
       front: the `ImageFront` of the model.
-
-    Raises:
-      UserError: If the model has no exact conditional distributions.
     """
 
     name, version, dtype = "images", 1, "u1"

@@ -112,7 +112,6 @@ class MultiscaleTrainConfig(TrainConfig):
             self._check_photographs(str(self.network.base_size), names)
 
     def _check_photographs(self, base: str, names: tuple[str, ...]) -> None:
-        """Raise a ValueError if the model cannot be trained on crops of photographs."""
         crop, bits = self.data.crop, self.data.bits
         rule = "0 with `network.factor.coordinates`"
         require(not self.network.factor.coordinates, "data.crop", rule, crop)

@@ -166,11 +166,7 @@ def _images(dataset: ImageDataset) -> Iterator[np.ndarray]:
 
 
 def classifier_for(model: Trained, name: str, sources: Sequence[str]) -> Classifier | None:
-    """Return a classifier for a model's classes, or None if there are no training images.
-
-    Some shipped models have a shipped classifier. Otherwise it is trained on the first of the
-    `sources` (arguments of `read_corpus`) with training images of the model's classes.
-    """
+    """Return a classifier for a model's classes, or None if there are no training images."""
     file = shipped.classifier(name)
     if file is not None:
         return opened_classifier(file)

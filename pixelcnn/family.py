@@ -51,7 +51,6 @@ def arguments_of(preset: str) -> Any:
 
 
 def _detect_options(config: Any, arguments: list[str]) -> list[str]:
-    """Return and print the options that the images require; [] if help is requested."""
     if {"-h", "--help"} & set(arguments):
         return []
     from pixelcnn.data.detection import detect_options
@@ -107,7 +106,6 @@ def _evaluate_model(given: EvaluateArguments, model: "Trained", data: str) -> di
 
 
 def _of_samples(given: EvaluateArguments, model: "Trained", dataset: Any) -> dict:
-    """Return {"samples": measures of samples}; {} if samples are not wanted or cannot be judged."""
     if not dataset.classes or not model.network.whole or not given.samples:
         return {}
     from pixelcnn.evaluation import classifier_for, evaluate_samples
@@ -127,11 +125,7 @@ def _of_samples(given: EvaluateArguments, model: "Trained", dataset: Any) -> dic
 
 
 def training_data(path: Path) -> str:
-    """Return the images that a run was trained on, or the dev images of a shipped model.
-
-    Raises:
-      UserError: If the images are unknown or no longer exist.
-    """
+    """Return the images that a run was trained on, or the dev images of a shipped model."""
     if str(path) in FOLDERS and not path.exists():
         return str(shipped.dev_images(str(path)))
     if not (path / "config.json").exists():

@@ -119,7 +119,6 @@ class ImageFront:
         return number
 
     def _conditions(self, condition: Any, num: int) -> dict[str, np.ndarray]:
-        """Return the conditioner's inputs of `num` images, which have one condition or as many."""
         values = list(condition) if isinstance(condition, list | tuple) else [condition]
         values = values * num if len(values) == 1 else values
         if len(values) != num:

@@ -31,8 +31,6 @@ READS_MAP = {"map_kernel": 0, "map_prediction": 0, "map_front": 2}
 
 
 class _Run(NamedTuple):
-    """A run or model folder: weights by name, parts to take, whether it has a text encoder."""
-
     path: Path
     stored: dict[str, Any]
     weights: Arrays
@@ -41,8 +39,6 @@ class _Run(NamedTuple):
 
 
 class _Channels(NamedTuple):
-    """The channels of one encoder in a joined condition: `own` of `all_`, starting at `first`."""
-
     first: int
     own: int
     all_: int

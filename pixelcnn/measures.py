@@ -1,7 +1,7 @@
 """Measures of image models: lossless codecs for comparison, and the quality of samples.
 
-It is trained once per corpus, only on the real training images and independently of any generator;
-its cache file is named after the digest of the training data.
+The classifier that judges samples is trained once per corpus, only on the real training images and
+independently of any generator; its cache file is named after the digest of the training data.
 """
 
 import dataclasses

@@ -20,13 +20,8 @@ def checked_draw(density: ImageDensity, draw: Draw) -> Draw:
     """Return a request with its defaults and Python integers; the condition is not checked.
 
     Args:
-      density: the networks.
       draw: the request. A multiscale model begins with a smaller image [side, side, channels] as
         the prefix, a PixelCNN with pixels [n, channels] or rows of pixels [rows, width, channels].
-
-    Raises:
-      UserError: an argument does not fit the model, or TensorFlow cannot draw images here.
-      ValueError: an integer or a level is out of range, or the prefix has a wrong shape.
     """
     side = draw.length if draw.length is not None else density.config.data.size
     if isinstance(side, tuple | list):
@@ -51,7 +46,6 @@ def checked_draw(density: ImageDensity, draw: Draw) -> Draw:
 
 
 def _checked_prefix(density: ImageDensity, prefix: Any, size: int) -> np.ndarray | None:
-    """Return the elements that images begin with, if their shape fits the model."""
     if prefix is None:
         return None
     check_unmasked(prefix, "prefix")
@@ -72,7 +66,6 @@ def _checked_prefix(density: ImageDensity, prefix: Any, size: int) -> np.ndarray
 
 
 def _check(density: ImageDensity, draw: Draw) -> None:
-    """Raise an error unless temperature, size, levels, method and guidance fit the density."""
     prefix, config = draw.prefix, density.config
     if density.multiscale is None:
         _check_pixelcnn(density, draw.length, draw.temperature)

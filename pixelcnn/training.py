@@ -31,11 +31,7 @@ LARGEST_SHOWN = 64  # maximum side in pixels; larger images take too long to sam
 
 
 class EvaluationCallback:
-    """A callback that evaluates the averaged weights; its result selects the best checkpoint.
-
-    For distillation it is that of `divergences`, from a batch to {part: divergence from the target
-    in nats, float32 [batch]}; otherwise, bits per dimension.
-    """
+    """A callback that scores averaged weights by bits per dimension, or by `divergences`."""
 
     def __init__(
         self,

@@ -28,7 +28,6 @@ def predict(
     """Yield the frames that follow the given ones, uint8 [size, size, channels] each.
 
     Args:
-      frames: the first frames, uint8 [at least `context_frames`, size, size, channels].
       actions: unnormalised actions, float32 [steps, A], starting at the first frame; steps + 1 -
         len(frames) frames are predicted.
       states: unnormalised states at the same steps, float32 [steps, S].
@@ -57,7 +56,6 @@ def predict(
 def _following(
     model: Trained, frames: np.ndarray, steps: Steps, asked: Draw
 ) -> Iterator[np.ndarray]:
-    """Yield the next frames; `asked` has the seed, the row of frame 0 and the temperature."""
     moves, places = steps
     context = model.config.conditioning.context_frames
     past = [np.asarray(frame) for frame in frames]

@@ -78,7 +78,6 @@ def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
 
 
 def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
-    """Assign images to splits by a hash of their names; train keeps an image of every class."""
     hashes = np.array([hash_name(name) for name in raw.names])
     order = np.argsort(hashes, kind="stable")
     num_dev = int(np.sum(hashes < dev_share))
@@ -204,7 +203,6 @@ def read_dev(
     """Read only the dev images of a source, to evaluate a model.
 
     Args:
-      path: a `path` for `read_corpus`, or a single `*_dev.npz` of dev images.
       everything: whether to use the images of all splits as dev images.
       others_allowed: whether to ignore the classes, instead of raising an error, if some are
         unknown.

@@ -172,11 +172,7 @@ class ImageDataset:
     def training(
         self, start_step: int, shard_index: int = 0, num_shards: int = 1
     ) -> tf.data.Dataset:
-        """Return endless training batches starting at a step.
-
-        The whole batch of a step depends only on the data, the seed and the step. It is divided
-        into `num_shards` equal parts, of which this dataset yields part `shard_index`.
-        """
+        """Return endless training batches starting at a step."""
         shard = {"shard_index": shard_index, "num_shards": num_shards}
         rows = shard_rows(self.config.data.batch_size, shard_index, num_shards)
         make = functools.partial(batches_of(*self.drawn), **shard)
@@ -257,7 +253,6 @@ def _with_others(dev: ImageSet) -> ImageSet:
 
 
 def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
-    """Return another image for each, of a different key if no key belongs to more than half."""
     ranked = np.argsort(np.asarray(keys), kind="stable")
     order = np.empty(len(ranked), np.int64)
     order[ranked] = np.roll(ranked, len(ranked) // 2)

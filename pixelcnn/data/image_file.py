@@ -106,7 +106,6 @@ def _open_profile(profile: bytes) -> ImageCms.ImageCmsProfile:
 
 
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform:
-    """Return a new transform from a profile to sRGB; transforms must not be shared by threads."""
     return ImageCms.buildTransform(
         _open_profile(profile),
         ImageCms.createProfile("sRGB"),
@@ -439,9 +438,6 @@ def at_depth(image: DecodedImage, stored_bits: int, bits: int) -> DecodedImage:
     """Convert an image's levels to `bits` bits, with a remark if they are scaled.
 
     `stored_bits` is the depth of an image that is stored in 16 bits.
-
-    Raises:
-      ImageError: If a level does not fit into `bits`, kind "too bright".
     """
     if not image.deep:
         if bits == EIGHT:
@@ -482,10 +478,6 @@ def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
     Colours are converted to sRGB (`in_srgb`). Transparent pixels are drawn on white, only
     the first frame is used, and colour is converted to grey by ITU-R BT.601 if the rules require
     grey. 16-bit grey is kept. Images with more than `PIL.Image.MAX_IMAGE_PIXELS` are not decoded.
-
-    Raises:
-      ImageError: If the image cannot be used, kind "broken", "too small", "too many pixels" or "no
-        known range".
     """
     if not path.is_file():
         raise ImageError("broken", "not a file")

@@ -181,10 +181,7 @@ def separate(images: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> RawCorpus:
-    """Read the usable images in a folder, recursively; hidden files are skipped.
-
-    The result does not depend on `workers`, the number of threads; None: one per core, at most 4.
-    """
+    """Read the usable images in a folder, recursively; hidden files are skipped."""
     entries, notes = find_entries(folder)
     stored = _read_all([folder / entry.name for entry in entries], rules, workers)
     results = _at_depth(stored, rules.bits)

@@ -33,10 +33,7 @@ TEXTS = ("classes", "names", "captions")
 
 
 def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Read the arrays `keys` of an npz file, or all if None, without unpickling objects.
-
-    Missing arrays are left out. The array of an npy file is returned as `images`.
-    """
+    """Read the arrays `keys` of an npz file, or all if None, without unpickling objects."""
     if not path.is_file():
         raise DataError(f"{show_path(path)}: no such file.")
     if path.suffix == ".npy" and (keys is None or "images" in keys):

@@ -1,12 +1,10 @@
 """Encoders of an image's condition: a class, a caption, a map of labels, or preceding frames.
 
-The character encoder is a CNN followed by a GRU averaged over time, as in Reed et al. 2017,
-"Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664). The GRU (Cho et al.
-2014, arXiv 1406.1078) applies the reset gate after the matrix product, so a step is one product.
-
 A condition is encoded as a vector for the whole image, a map with values per pixel, or both (van
-den Oord et al. 2016, "Conditional Image Generation with PixelCNN Decoders", equations 4 and 5; Reed
-et al. 2017, sections 3 and 4).
+den Oord et al. 2016, "Conditional Image Generation with PixelCNN Decoders", equations 4 and 5). The
+character encoder is a CNN followed by a GRU averaged over time (Reed et al. 2017, arXiv
+1703.03664). The GRU (Cho et al. 2014, arXiv 1406.1078) applies the reset gate after the matrix
+product, so a step is one product.
 """
 
 import math

@@ -31,11 +31,10 @@ def tile_weights(size: int, crop: int) -> np.ndarray:
 def crop_tiles(
     image: tf.Tensor, condition: Condition, crop: int, seeds: tf.Tensor
 ) -> tuple[tf.Tensor, Condition, tf.Tensor]:
-    """Return random crops of images and their conditions, and the weights of the crops' tiles.
+    """Return random crops of images, with the maps of their conditions, and the crops' weights.
 
-    Returns:
-      The images, int32 [batch, crop, crop, channels]; the condition with its map cropped likewise;
-      and the weight of each tile, float32 [batch, crop / 2, crop / 2].
+    Images are int32 [batch, crop, crop, channels], the tiles' weights float32 [batch, crop / 2,
+    crop / 2].
     """
     size, channels = image.shape[1], image.shape[-1]
     first = first_tiles(size, crop)

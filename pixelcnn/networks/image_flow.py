@@ -76,7 +76,6 @@ class AffineOutput(tf.Module):
         return tf.stack(noise, -1)
 
     def _read(self, hidden: Hidden) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return location and log-scale [..., channels], and the coefficients [..., pairs]."""
         raw = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
         sizes = [self.channels, self.channels, len(self.pairs)]
         location, log_scale, coefficients = tf.split(raw, sizes, -1)

@@ -19,7 +19,6 @@ class Mode(NamedTuple):
     """Precision and dropout of a forward pass.
 
     Attributes:
-      seed: seed of the dropout masks, int32 [2]; None: no dropout.
       share: this replica's slice of the batch, which selects a slice of the dropout mask; None: the
         whole batch.
     """

@@ -1,22 +1,20 @@
 """The parallel multiscale PixelCNN, which samples an image in O(log N) network passes.
 
-Reed et al. 2017 (arXiv 1703.03664), section 3 and figure 3. A ResNet reads the merged image of the
-known groups. Its output is
-- type A: the distribution of every pixel of the group, in one pass; or
-- type B: the features that a shallow PixelCNN reads, which is shared by all M x M patches of the
-  group and draws the pixels within all patches at once, in M^2 cheap steps.
-
-The stride of the first convolution is the size of a tile in the merged image, so the later layers
-have the group's height and width. The paper's network runs on the merged image, which has up to
-four times as many pixels, and discards the output at known pixels.
-
 Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664):
 
     p(x_1:S) = p(x_base) prod_scales p(x^2 | x^1) p(x^3 | x^1, x^2) p(x^4 | x^1, x^2, x^3)
 
 where x^1 is the image sub-sampled to half the size, and x^2 to x^4 are the other pixels of each 2 x
-2 tile. The base is modelled by a PixelCNN, or by a flow that draws it in one pass; every factor is
-a separate network.
+2 tile. The base is a PixelCNN, or a flow that draws it in one pass. Every factor is a separate
+ResNet (section 3 and figure 3), which reads the merged image of the known groups; its output is
+
+- type A: the distribution of every pixel of the group, in one pass; or - type B: the features that
+a shallow PixelCNN reads, which is shared by all M x M patches of the
+  group and draws the pixels within all patches at once, in M^2 cheap steps.
+
+The stride of the first convolution is the size of a tile in the merged image, so later layers have
+the group's height and width. The paper's network runs on the merged image, with up to four times as
+many pixels, and discards the output at known pixels.
 """
 
 import functools

@@ -188,7 +188,6 @@ class PixelOutputs(NamedTuple):
     Attributes:
       hidden: the hidden state of each pixel, [rows, height, width, ...]; a row is an image, or a
         patch of an image.
-      images: the number of images that the rows belong to, int32 []; None: one per row.
       share: factor by which sums are multiplied if the pixels are a sub-sample of the image.
       weights: the weight of each pixel in a crop, float32 [rows, height, width]; None: all 1.
     """

@@ -351,7 +351,6 @@ class ScanRow(NamedTuple):
     """The results of the vertical stack for one row of pixels.
 
     Attributes:
-      h: the first h without the contribution of pixels to the left, [batch, width, units].
       across: the vertical stack's contribution to a_h, [layers, batch, width, 2 units].
       prediction: the linear prediction without pixels to the left, [batch, width, channels].
     """
@@ -364,7 +363,6 @@ class ScanRow(NamedTuple):
 def _row(
     scan: Scan, y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Return the values of row y [batch, width, channels] and the queues of the vertical stack."""
     network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
     row, queues = vertical_row(scan, y, inputs, above)
     left = tf.zeros([batch, FRONT_COLUMNS, inputs.shape[-1]])

@@ -43,7 +43,6 @@ class Enlarger:
     """A sampler that enlarges images of any shape.
 
     Args:
-      model: a multiscale model whose factors have no coordinates.
       tile: side of a tile, in pixels of a group.
     """
 
@@ -65,12 +64,7 @@ class Enlarger:
         temperatures: np.ndarray,
         advance: Callable[[], None] = lambda: None,
     ) -> Iterator[np.ndarray]:
-        """Yield the image at every scale, int32 [height, width, channels], smallest first.
-
-        Args:
-          image: integers [height, width, channels]; the longer side must be one of the model's
-            sizes.
-        """
+        """Yield the image at every scale, int32 [height, width, channels], smallest first."""
         image = image.astype(np.int32)
         yield image
         while max(image.shape[:2]) < size:
@@ -131,7 +125,6 @@ def shallow_steps(config: FactorConfig) -> int:
 
 
 def _double_image(image: np.ndarray, draw: Callable[[list[np.ndarray]], np.ndarray]) -> np.ndarray:
-    """Double the height and width of an image; `draw` returns each group after the first."""
     groups = [image]
     for _ in GROUPS:
         groups.append(draw(groups))
@@ -168,10 +161,8 @@ def _tile(
 ) -> tf.Tensor:
     """Draw the pixels of a tile, int32 [1, height, width, channels].
 
-    Args:
-      groups: the known groups in the window around the tile, int32 [1, ...] each.
-      inside: row and column of the tile in the window, int32 [2].
-      starts: index in sampling order of the first pixel in each row of the tile, int32 [height].
+    `groups` are known in the window around the tile, [1, ...] each; `inside` is the tile's row and
+    column in it, `starts` the sampling index of the first pixel in each of its rows.
     """
     height = tf.size(starts)
     hidden = factor(groups, NONE)

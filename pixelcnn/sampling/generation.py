@@ -155,7 +155,6 @@ class ImageSampler:
             yield from self._sample(draw, range(first, first + number))
 
     def _sample(self, draw: Draw, which: range) -> Iterator[list[np.ndarray]]:
-        """Yield the scales of some images of a request, drawn by one program."""
         rows = [draw.row + number for number in which]
         batch = {name: _of(value, which) for name, value in draw.condition.items()}
         noise = (as_key(draw.seed), tf.constant(rows))
@@ -209,7 +208,6 @@ class ImageSampler:
         return np.sum([part.numpy() for part in parts.values()], axis=0)
 
     def _batch(self, images: np.ndarray, condition: Any) -> dict[str, np.ndarray]:
-        """Return the density's inputs for images and conditions; errors are those of `log_prob`."""
         if not self.density.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
         size, channels = self.config.data.size, self.config.data.channels
@@ -349,7 +347,6 @@ def multiscale_program(
 
 
 def _of(value: np.ndarray, which: range) -> tf.Tensor:
-    """Return an array of a request's condition for some of its images."""
     return tf.constant(
         value[which.start : which.stop] if len(value) > 1 else np.repeat(value, len(which), 0)
     )
@@ -360,7 +357,6 @@ def _repeat_image(image: np.ndarray, number: int) -> tf.Tensor:
 
 
 def _prefix_of(draw: Draw, number: int, channels: int) -> Prefix:
-    """Return the pixels to keep; without a prefix, a blank image and a count of 0."""
     pixels = np.zeros([0, channels]) if draw.prefix is None else draw.prefix.reshape(-1, channels)
     image = np.zeros([draw.length**2, channels], np.int32)
     image[: len(pixels)] = pixels

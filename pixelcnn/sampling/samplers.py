@@ -1,14 +1,10 @@
 """Cached samplers: a PixelCNN pixel by pixel, the multiscale model in O(log N) passes; guidance.
 
-Both halves read the same pixels, and `outputs.sample_guided` moves samples away from the null
-condition. Samplers need no change, since the copy consists of additional rows of the batch.
-
-It draws pixel (y, x) from the random words [batch, y, x], like all samplers in
-`onepass.samplers`. Therefore they draw the same images, independently of the batch.
-
-The n-th pixel in sampling order (the base row by row, then every doubling by group and row) is
-drawn from the random words of (seed, image, n). Therefore smaller images of a seed are sub-samples
-of larger ones, and an image does not depend on its batch.
+A PixelCNN draws pixel (y, x) from the random words [batch, y, x], like all samplers in
+`onepass.samplers`, which therefore draw the same images. The multiscale model draws the n-th pixel
+in sampling order (the base row by row, then every doubling by group and row) from the words of
+(seed, image, n), so smaller images of a seed are sub-samples of larger ones. With guidance, a batch
+is doubled by a copy under the null condition; both halves read the same pixels.
 """
 
 from collections.abc import Callable, Sequence
@@ -109,8 +105,6 @@ def sample(
 
 
 class _Draw(NamedTuple):
-    """The sampler's arguments, shared by all pixels."""
-
     network: PixelCNN
     words: tf.Tensor
     given: Prefix | None
@@ -130,9 +124,6 @@ class SamplingInputs(NamedTuple):
     """The noise, condition and temperatures for sampling.
 
     Attributes:
-      words: random words, uint32 [batch, pixels, noise words], from `multiscale_words`.
-      condition: vector [batch, channels], map [batch, size, size, channels] of the largest image.
-      temperatures: float32 [scales], base first; 1 samples the model.
       guidance: guidance weight, for a batch whose second half repeats the first half under the null
         condition; None: no guidance.
     """

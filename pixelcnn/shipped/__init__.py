@@ -29,6 +29,5 @@ def classifier(name: str) -> Path | None:
 
 
 def _corpus(name: str) -> str:
-    """Return the corpus of a shipped model of images, "" for any other name."""
     found = (corpus for corpus in CORPORA if name.startswith(f"shipped-{corpus}"))
     return next(found, "") if name in FOLDERS else ""
