@@ -244,11 +244,7 @@ def _user_errors() -> Iterator[None]:
 
 
 def server_and_name(url: str) -> tuple[str, str]:
-    """Split SCHEME://HOST:PORT/NAME into the server's address and the model's name.
-
-    Raises:
-      UserError: the URL has no name, or a longer path.
-    """
+    """Split SCHEME://HOST:PORT/NAME into the server's address and the model's name."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     server, _, path = rest.partition("/")

@@ -250,7 +250,6 @@ class HttpTransport:
     def _samples(
         self, opened: contextlib.ExitStack, response: httpx.Response, deadline: Deadline
     ) -> Generator[np.ndarray, None, None]:
-        """Yield the waveform, (2 s + 1) / 65535 for each 16-bit sample s, as samples arrive."""
         rest = b""
         with opened:
             for part in response.iter_raw():

@@ -38,10 +38,6 @@ class Replica:
 
     It accepts requests once every model is warm or known to be broken. When no model is left, it
     becomes unhealthy, and Ray replaces it.
-
-    Args:
-      load: function that returns the bundle of a version's folder; None: the settings decide how
-        bundles are loaded.
     """
 
     async def __init__(  # type: ignore[misc] # Ray awaits it

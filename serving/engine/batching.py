@@ -527,7 +527,6 @@ class Batcher:
         )
 
     def _check_time(self, request: Request, seconds: float) -> None:
-        """Raise Overloaded if the request would be late even at best; TooLarge if always."""
         threads = 1 if request.is_long else self._limits.threads
         alone = request.seconds / threads
         if alone > seconds:

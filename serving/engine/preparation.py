@@ -94,7 +94,6 @@ class FairThreads:
                 self._order.leave(job.client)
 
     def _start_next(self) -> None:
-        """Start the next job if a thread is free; the lock must be held."""
         if sum(map(len, self._running.values())) >= self._most:
             return
         able: dict[str, Future] = {}

@@ -206,7 +206,6 @@ class ModelRegistry:
                 self._remove(name)
 
     async def _remove_ended(self) -> None:
-        """Unload versions whose process has ended; they are loaded again after growing delays."""
         for name, version_set in list(self._version_sets.items()):
             current = version_set.current
             if current is None or not hasattr(current.bundle, "is_alive"):
@@ -321,12 +320,10 @@ class ModelRegistry:
 
 
 def _is_refused(error: Exception) -> bool:
-    """Return whether a bundle was rejected for its content, which makes a retry pointless."""
     return isinstance(error, UserError) and not isinstance(error.__cause__, OSError)
 
 
 def _without_paths(text: str, path: Path, root: Path) -> str:
-    """Return an error text for clients: one short line, without the path of the models' folder."""
     text = text.replace(str(path), f"{path.parent.name}/{path.name}")
     for folder in (root.resolve(), root):
         text = text.replace(f"{folder}/", "").replace(str(folder), "the folder of models")

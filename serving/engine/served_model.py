@@ -164,7 +164,6 @@ class ServedModel:
         return checked
 
     async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
-        """Return checked inputs of `serving_default` for one row; ignore None and other values."""
         known = self.signatures[PLAIN].inputs
         inputs = {
             name: np.asarray(value)[None]

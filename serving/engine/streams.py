@@ -84,8 +84,6 @@ _END = object()  # marks the end of a stream
 
 
 class _StreamThread(Generic[Chunk]):
-    """A thread that advances an iterator, and the queue of its chunks."""
-
     def __init__(
         self,
         make: Callable[[], Iterator[Chunk]],

@@ -52,7 +52,6 @@ class ScanResult:
       versions: the versions of each model by name, highest first; [] for a folder without versions.
       ignored: the reason why a folder with a manifest is not a version, by its path from the
         folder of models.
-      problems: the reason why a model's versions cannot be read, by the model's name.
       error: the reason why the folder of models cannot be read; "" if it can be read.
     """
 
@@ -278,8 +277,6 @@ class VersionSet:
     """The state of all versions of one model.
 
     Attributes:
-      unloading: versions that still answer their last requests.
-      broken: versions that could not be loaded, by number.
       mended: versions that were broken before they loaded, by number: the time of the successful
         load, and the failure before it.
       missed_scans: number of scans in a row that did not find the model.

@@ -227,7 +227,6 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     async def _forward_stream(
         self, call: Call, handler: Any, messages: Any, context: grpc.aio.ServicerContext
     ) -> None:
-        """Write the messages of a streaming method; the deadline also applies to slow readers."""
         if handler.request_streaming:
             responses = handler.stream_stream(self._each_message(call, handler, messages), context)
         else:
@@ -259,7 +258,6 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         raise InvalidInput("The request must be one message, got none.")
 
     async def _next_message(self, messages: AsyncIterator[bytes], seconds: float) -> bytes | None:
-        """Return the next message; None at the end, or if the server stops before it arrives."""
         next_one = asyncio.ensure_future(_or_none(messages))
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds

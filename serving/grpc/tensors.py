@@ -1,9 +1,8 @@
 """Conversion between TensorProto and NumPy; sizes are checked before memory is allocated.
 
-They read and write the same bytes as the classes of TensorFlow and tensorflow-serving-api without
-importing them, so a client starts quickly. Generated modules would register the same names in
-the default pool, which would then reject TensorFlow's classes. `make protos` compiles the .proto
-files to `protos/services.binpb`, in the same folder.
+The messages have the same bytes as those of TensorFlow and tensorflow-serving-api, whose generated
+modules are not imported: a client starts quickly, and no name is registered twice in the default
+pool. `make protos` compiles the .proto files to `protos/services.binpb`.
 
 A TensorProto of 34 bytes can request gigabytes: a shape, and a single value repeated to fill it.
 The type is therefore checked first, and then product(dims) * itemsize, in Python integers, against

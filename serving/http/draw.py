@@ -138,7 +138,6 @@ class DrawRoute(Endpoints):
 
 
 async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:
-    """Yield a line for each scale of each image; an error after the first line is the last line."""
     started = False
     try:
         async with contextlib.aclosing(_image_scales(served, rows)) as images:

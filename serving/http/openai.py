@@ -161,7 +161,6 @@ class OpenaiSpeech(Endpoints):
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
-    """Return the speaker for a voice, or None for the default; any voice fits a single speaker."""
     name = voice.id if isinstance(voice, Voice) else voice
     known = speakers(served)
     if not known or name in (None, DEFAULT_VOICE):

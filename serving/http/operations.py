@@ -123,7 +123,6 @@ class Endpoints:
         return served
 
     def _model_named(self, request: Request, name: str | None, kind: str) -> ServedModel:
-        """Return the model that a body names, of a kind; no name is needed if only one is ready."""
         if name is None:
             found = []
             for known in self._registry.names():

@@ -124,7 +124,6 @@ class Connection(H11Protocol):
             self._end = None
 
     def _time_is_over(self) -> None:
-        """Close the connection, unless the client is still reading the last response."""
         if 0 < self.transport.get_write_buffer_size() < self._unsent:
             self._note_idle()
         else:

@@ -1,11 +1,9 @@
 """Confinement of a process that runs an untrusted model, its threads included.
 
-RLIMIT_NPROC counts all processes of a user, and does not apply to root. Instead, the kernel asks
-the parent process before it starts a thread (seccomp's user notification, which needs Linux 5.5 and
-libseccomp 2.5 or newer).
-
-It uses three kernel mechanisms that a process cannot undo: resource limits, a list of allowed
-system calls (seccomp), and a list of paths that it may read (Landlock, if available).
+It uses mechanisms that a process cannot undo: resource limits, a list of allowed system calls
+(seccomp), and a list of paths that it may read (Landlock, if available). RLIMIT_NPROC counts all
+processes of a user and does not apply to root, so the kernel asks the parent before the process
+starts a thread (seccomp's user notification: Linux 5.5, libseccomp 2.5).
 """
 
 import ctypes
@@ -68,7 +66,6 @@ def answer(listener: int, pid: int, most: int) -> None:
 
 
 def _listener() -> int | None:
-    """Return a descriptor that is readable when this process wants to start a thread, or None."""
     try:
         seccomp = ctypes.CDLL(LIBRARY)
         notify_fd = seccomp.seccomp_notify_fd
@@ -149,8 +146,6 @@ def confine(
     has Landlock, read only beneath `readable`.
 
     Args:
-      memory_bytes: limit of the process's private memory in bytes, including the memory that it
-        already has and the stacks of threads.
       asker: socket to the process that decides on every new thread (`thread_limit`), closed here;
         None: threads are not limited.
     """
@@ -168,7 +163,6 @@ def confine(
 
 
 def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
-    """Allow reading only beneath the given paths; do nothing if the kernel has no Landlock."""
     version = libc.syscall(CREATE_RULESET, None, 0, QUERY_VERSION)
     if version < 1:
         return

@@ -160,7 +160,6 @@ class SandboxedBundle:
         return head, arrays
 
     def _end_process(self, reason: str) -> ModelEnded:
-        """End the process if it is running, log the reason, and return the error to raise."""
         with self._end_lock:
             if not self._has_ended:
                 self._has_ended = True

@@ -95,8 +95,6 @@ def _serve(bundle: Any, connection: socket.socket) -> None:
 
 
 class _Answers:
-    """The handlers of requests: each method takes and returns the head and arrays of a message."""
-
     def __init__(self, bundle: Any):
         self._bundle = bundle
         self._chunks: Iterator[Any] = iter(())
