@@ -263,7 +263,6 @@ def _window(
 
 
 def _segment_samples(streaming: StreamingModel, batch: tf.Tensor) -> tf.Tensor:
-    """Return the length of a segment, int32 [], in samples, which is shorter for larger batches."""
     unit = unit_samples(streaming)
     wanted = tf.clip_by_value(
         MAX_BATCH_SEGMENT_SAMPLES // batch, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES
@@ -295,14 +294,7 @@ def export_functions(
     allowed_batches: Sequence[int] = (),
     buckets: Sequence[int] = (),
 ) -> Exported:
-    """Return the signatures of a speech model.
-
-    Args:
-      allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
-        a student, 1 to 8 for a WaveNet.
-      buckets: lengths that rows are padded to, in frames (in samples, for a model without frames);
-        the largest is the length of the longest sound. Empty: default lengths, up to two minutes.
-    """
+    """Return the signatures of a speech model."""
     streaming = streaming_model(model.network)
     lengths = sorted(set(buckets)) or default_buckets(
         model.front.sample_rate_hz, streaming.hop_samples

@@ -15,7 +15,6 @@ class ServingError(Exception):
     """Error for a failed request; its message may be shown to the client.
 
     Attributes:
-      code: a short identifier of the error for client programs.
       retry_after_seconds: seconds until a retry may succeed; None: a retry will not help.
     """
 

@@ -89,7 +89,6 @@ def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
 
 
 def _check_options(given: ExportArguments) -> Path:
-    """Check the options, and that OUT is new or empty and named by a version; return OUT."""
     if not given.bare:
         check_folder(given.out, "`--out`")
     for name in ("bfloat16", "portable", "sign"):
@@ -102,7 +101,6 @@ def _check_options(given: ExportArguments) -> Path:
 
 
 def _check_disk(out: Path, source: Path) -> None:
-    """Raise UserError if the disk may lack space for a bundle, before the model is loaded."""
     sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
     needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
     place = next(folder for folder in out.parents if folder.exists())
@@ -112,7 +110,6 @@ def _check_disk(out: Path, source: Path) -> None:
 
 
 def _write_model(given: ExportArguments, folder: Path) -> str:
-    """Write the model folder; return a summary of a run's measurements, "" for a copied folder."""
     source = model_folder(given.run)
     if not (source / SPEC_FILE).exists():
         return _measure_run(given, folder)
@@ -130,7 +127,6 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
 
 
 def _measure_run(given: ExportArguments, folder: Path) -> str:
-    """Measure a run on dev and write its model folder; return a summary of the measurements."""
     kind = kind_of(given.run)
     if families.of_kind(kind) is None:
         speech_models.load(given.run)  # raises an error that gives the reason
@@ -150,7 +146,6 @@ def _measure_run(given: ExportArguments, folder: Path) -> str:
 
 
 def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
-    """Write everything but the model folder; return lines for the command to print."""
     from onepass.bundles import audio_signatures, image_signatures
 
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))

@@ -17,15 +17,9 @@ NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # bundles, mode
 def folder_kind(path: Path) -> FolderKind:
     """Return the kind of a folder, which depends only on the names of its files.
 
-    Args:
-      path: a folder, which may be missing.
-
     Returns:
       "saved" for a folder of `onepass.save`, "bundle" for NAME/VERSION or NAME of an exported
         model, and "trained" for a run, a model folder, and anything else.
-
-    Raises:
-      UserError: the folder has files of two kinds, which would run two different models.
     """
     program = _first(path, PROGRAMS) or _of_version(path)
     if _first(path, (SAVED_FILE,)):

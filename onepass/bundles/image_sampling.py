@@ -28,14 +28,7 @@ def image_inputs(
     condition: Mapping[str, np.ndarray] | None = None,
     problem: Problem = InvalidInput,
 ) -> Arrays:
-    """Return the inputs of a batch of images.
-
-    Args:
-      temperature: temperature of all scales, or one per scale, smallest first.
-      guidance: weight, at least 0, by which images move away from the unconditional distribution; 0
-        for a model without a null condition.
-      condition: inputs that are conditions, by name, with one row, or one row per image.
-    """
+    """Return the inputs of a batch of images."""
     try:
         seed = seed_number(seed)
     except ValueError as error:

@@ -1,13 +1,10 @@
 """The manifest, with the SHA-256 of each file of a bundle, its signature, and rules for names.
 
-Names appear unchanged in URLs, metrics and logs, so they need no quoting anywhere.
-
-The manifest shows whether a file was changed since the export. Only plain files are read, up to a
-size limit: a link can lead anywhere, and a pipe blocks its reader. Either may replace a file
-between a check and its opening, so the opened file is checked.
-
-Signatures are ed25519 signatures of the name, the version and the manifest's SHA-256; keys are PEM
-files, as written by `openssl genpkey -algorithm ed25519`.
+Names appear unchanged in URLs, metrics and logs, so they need no quoting anywhere. Only plain files
+are read, up to a size limit: a link can lead anywhere, and a pipe blocks its reader. Either may
+replace a file between a check and its opening, so the opened file is checked. Signatures are
+ed25519 signatures of the name, the version and the manifest's SHA-256; keys are PEM files, as
+written by `openssl genpkey -algorithm ed25519`.
 """
 
 import hashlib

@@ -174,7 +174,6 @@ def _write(
 
 
 def _write_model(model: Autoregressive, folder: Path) -> None:
-    """Write the model next to its sampler; warn if it cannot be saved or read back from there."""
     try:
         save(model, folder)
     except UserError as error:

@@ -1,12 +1,10 @@
 """The signatures of users' models, with their conditions as inputs.
 
-Traced for any length, such a network (Keras' `TimeDistributed`, which loops over time) computes
-something else. In a program it therefore runs on rows that are padded to one of a few lengths;
-since it is causal, what is appended changes nothing before it.
-
 Sequences whose network has a step are generated piece by piece, like audio (`audio_signatures`).
-Images, and sequences whose network has no step, have one shape and are sampled by passes over the
-whole array. `log_prob` returns the log probability of every element.
+Images, and other sequences, have one shape and are sampled by passes over the whole array.
+`log_prob` returns the log probability of every element. A network that computes something else when
+traced for any length (Keras' `TimeDistributed`) runs on rows padded to one of a few lengths; since
+it is causal, the padding changes nothing before it.
 """
 
 import copy
@@ -122,8 +120,6 @@ class Conditions:
         step: a number for all conditions, or numbers by the condition's name.
 
     Attributes:
-      names: the name of each condition's input, by the condition's name.
-      channels: size of the last axis of the frames; 0 if the model reads no frames.
       is_frames: whether the model has only one condition and its input is called `frames`, because
         the condition has one row per element of a sequence.
       at_frame_rate: whether a condition has a row for every few time steps. It is given for whole
@@ -314,13 +310,7 @@ INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np
 
 
 class StreamingSequence(StreamingModel):
-    """A user's model in time order as a `StreamingModel`, which continues from a state.
-
-    Args:
-      first: state before the first element of one row, if all its conditions are zeros.
-      networks: the networks that the step calls, as `tf.function`s with one input signature; their
-        variables are the model's.
-    """
+    """A user's model in time order as a `StreamingModel`, which continues from a state."""
 
     hop_samples, side_frames, speakers = 1, 0, 0
     limits: tuple[float, float] | None = None
@@ -522,7 +512,6 @@ def of_shape(
 
 
 def _weights(model: Autoregressive) -> tuple[tf.Variable, ...]:
-    """Return the network's variables, which steps read by their handles."""
     call = function_of(model.symbol_network.call, network_specs(model))
     return tuple(variables_of([call.get_concrete_function()]))
 

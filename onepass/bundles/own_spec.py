@@ -169,8 +169,6 @@ def check_own_spec(
 
 
 class _Broken(Exception):  # noqa: N818 - always caught here
-    """Error for a field that breaks its rule."""
-
     def __init__(self, field: str, words: str, value: Any):
         super().__init__(f"`{field}` must be {words}, got {shorten_text(repr(value))}")
 

@@ -50,8 +50,6 @@ class Request:
 
     Attributes:
       shape: shape of a row: (time,) or (height, width, channels).
-      conditions: inputs of the signatures that are conditions, and `speaker`, each [num, ...].
-      first_row: row of the seed for the first row.
       side_frames: number of frames before and after a segment that its elements depend on.
     """
 

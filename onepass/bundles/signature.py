@@ -1,8 +1,6 @@
 """The inputs and outputs of a signature, their element types, and the check of a request.
 
-They are made of the fields of `onepass.draw.Draw`. An input that is a list for each row, such as
-`prefix`, has another that counts its elements, `num_prefix`. A request may omit both; with `prefix`
-but without `num_prefix`, the whole of `prefix` counts.
+They are made of the fields of `onepass.draw.Draw`.
 """
 
 import dataclasses

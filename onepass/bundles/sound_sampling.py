@@ -36,8 +36,6 @@ def check_speaker(known: Sequence[str], name: str | None) -> None:
 
 
 class _Refinement:
-    """The passes of `distill.refinement`, which fit magnitudes of audio to a mel spectrogram."""
-
     def __init__(self, spec: Mapping[str, Any], passes: int):
         # Imported here because a bundle needs neither package for anything else.
         from distill import refinement
@@ -147,7 +145,6 @@ class SoundSampling(Sampling):
         return (restore_level(part, condition) for part in sound)
 
     def _read_recording(self, draw: Draw) -> Draw:
-        """Return a request with frames in place of a recording, which sets a missing length too."""
         recording = draw.condition
         if self._is_own or not isinstance(recording, np.ndarray) or recording.ndim != 1:
             return draw

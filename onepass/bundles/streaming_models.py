@@ -36,7 +36,6 @@ class Conditioning:
     """The condition of a segment, for a batch of sounds.
 
     Attributes:
-      channels: [batch, samples, channels] or None.
       phase: float64 [batch], the phase of the source after the segment, in cycles, or None.
     """
 
@@ -50,8 +49,6 @@ class NoiseSource:
 
     Attributes:
       key: int32 [batch, 2], the high and the low 32 bits of the seed.
-      row: int32 [batch], the row of the seed.
-      start: int32 [batch], position of the first sample.
       temperature: float32 [batch], factor of the noise, or temperature of a distribution.
     """
 
@@ -70,9 +67,7 @@ class StreamingModel:
 
     Attributes:
       hop_samples, feature_channels, speakers: the network's settings of frames and speakers.
-      side_frames: number of frames on either side of a segment that its condition depends on.
       pieces: the short and the long compiled length, in samples; the first divides the second.
-      has_phase: whether the source has a phase that continues from segment to segment.
       rows_alone: whether each row must be computed with batch size 1.
       limits: lowest and highest sample, to which samples are clipped; None: no limits.
       largest_feature: largest magnitude allowed in `frames`; None: any.
@@ -301,7 +296,6 @@ class StreamingTeacher(StreamingModel):
         return network.codec.decode(levels), self._store_state(stored, after.queues, samples)
 
     def _queues(self, state: State) -> Any:
-        """Return the queues of a state in the sampler's layout, [slots, batch, channels]."""
         return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
 
     def _store_state(self, stored: State, queues: tf.Tensor, steps: int) -> State:
@@ -314,7 +308,6 @@ class StreamingTeacher(StreamingModel):
         }
 
     def _slot_order(self, steps: int) -> np.ndarray:
-        """Return the slots' order after `steps` steps, which puts each ring's next slot first."""
         rings = self._sampler.rings
         return np.concatenate(
             [

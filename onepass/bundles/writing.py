@@ -181,7 +181,6 @@ def _has_conditions(signature: Signature) -> bool:
 
 
 def _inputs(signature: Signature, scale: float) -> Arrays:
-    """Return inputs for a short draw: rows of one seed, random conditions of a given scale."""
     random, inputs = np.random.default_rng(0), {}
     lengths = [int(info.high or LENGTH) for n, info in signature.inputs.items() if n in COUNTS]
     rows, length = ROWS if lengths else 1, min([LENGTH, *lengths])
