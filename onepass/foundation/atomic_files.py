@@ -107,7 +107,6 @@ def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def _check_header(file: IO[bytes]) -> None:
-    """Raise ValueError if an npy file, open at its start, declares more bytes than it has."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else _header_2_0
     shape, _, dtype = read(file)

@@ -68,13 +68,7 @@ def _seconds(path: Path) -> float:
 
 
 class Measured(NamedTuple):
-    """A run and its measurements on the dev set.
-
-    Attributes:
-      facts: additional entries of model.json, such as "quality".
-      flags: the settings that differ from the preset's, as command-line options.
-      dtype: NumPy dtype of the stored weights.
-    """
+    """A run and its measurements on the dev set."""
 
     given: ExportArguments
     model: Any

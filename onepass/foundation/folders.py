@@ -1,9 +1,8 @@
 """Folders and files: temporary and plain ones, their names and digests.
 
-Either may replace a file between a check and its opening, so the opened file is checked.
-
 A process locks each file or folder that it creates. If an uncatchable signal ends the process, the
-file is left without a lock, and the next process that writes into the folder removes it.
+file is left without a lock, and the next process that writes into the folder removes it. A link or
+a pipe may replace a file between a check and its opening, so the opened file is checked.
 """
 
 import collections

@@ -18,9 +18,7 @@ class Measure:
     """A mean or a proportion with its 95% interval and the number of values.
 
     Attributes:
-      mean: the mean or proportion; NaN if there is no value.
       low, high: ends of the interval; None if the values do not determine one.
-      n: number of values.
       undefined: number of NaN and infinite values that were left out.
     """
 

@@ -88,7 +88,6 @@ def training_seconds(run: Path) -> float:
 
 
 def _record(line: str) -> dict | None:
-    """Return the record in a line, or None if it is invalid, as from a killed process."""
     try:
         record = json.loads(line)
     except (RecursionError, ValueError):

@@ -90,7 +90,6 @@ class Progress:
     `heartbeat`, a line also appears when no unit has been completed for a while.
 
     Args:
-      done: number of units completed earlier.
       line_seconds: seconds between lines without a terminal.
       until: monotonic time by which the job ends at the latest; None: no limit.
     """
@@ -194,7 +193,6 @@ class Progress:
         return max(0.0, min(left, at_most))
 
     def _sign_of_life(self) -> str | None:
-        """Return a status line for the heartbeat; None with a bar or off standard error."""
         if self._bar is not None:
             self._bar.refresh()
         if self._bar is not None or self.stream is not sys.stderr:
@@ -212,8 +210,6 @@ class Progress:
 
 
 class _Bar(tqdm):
-    """A bar that shows the remaining time computed by its `Progress`."""
-
     progress: Progress | None = None
 
     @property

@@ -29,7 +29,6 @@ class RunDirectory:
 
     Attributes:
       identity: the configuration passed to `claim`, without the keys that may change.
-      notes: messages from `claim` to the user.
     """
 
     def __init__(self, path: Path):
@@ -196,7 +195,6 @@ class RunDirectory:
 
 
 def _on_other_data(stored: dict, given: dict) -> bool:
-    """Return whether the evaluation data has changed, by digest or else by location."""
     for key in ("dev_digest", "data_folder"):
         if key in stored and key in given:
             return stored[key] != given[key]

@@ -1,7 +1,6 @@
 """What TensorFlow needs of a process and of the names of its folders.
 
-TensorFlow's threads do not exist in a process that was forked after they had started, so its calls
-there never return. What runs without TensorFlow, such as clients of servers, is not affected.
+In a process that was forked after TensorFlow's threads had started, its calls never return.
 """
 
 import contextlib
