@@ -1,14 +1,13 @@
 """Reduce, gather and broadcast over replicas, for any dtype, in the same order on all replicas.
 
-A collective that only some replicas call would wait forever, so the calls of each replica are
+Each function takes a Replicator inside a step and a list of tensors. Gradients are derivatives of
+the sum of all replicas' losses: with y = sum_r x_r and L = sum_r L_r(y), dL/dx_r = sum_s dL_s/dy. A
+collective that only some replicas call would wait forever, so the calls of each replica are
 recorded while its step is traced, and compared before anything runs.
 
-There are two encodings: as numbers, for sums, and as bits, for values that must arrive unchanged.
-int32 is not used because TensorFlow keeps it on the host, and mirrored strategies cannot reduce
-several of them at once. A TPU sums int32 but not int64, so it sums the 64 bits in four limbs.
-
-Each function takes a Replicator inside a step and a list of tensors. Gradients are derivatives of
-the sum of all replicas' losses: with y = sum_r x_r and L = sum_r L_r(y), dL/dx_r = sum_s dL_s/dy.
+Tensors are encoded as numbers, for sums, or as bits, for values that must arrive unchanged. int32
+is not used: TensorFlow keeps it on the host, and mirrored strategies cannot reduce several at once.
+A TPU sums int32 but not int64, so it sums the 64 bits in four limbs.
 """
 
 import hashlib
@@ -395,7 +394,6 @@ def _with_gradient(tensors: Tensors, forward: Map, backward: Map) -> Tensors:
 
 
 def _by_kind(tensors: Tensors, function: Map) -> Tensors:
-    """Call `function` once for the tensors that have gradients and once for the others."""
     kinds = [t.dtype.is_floating or t.dtype.is_complex for t in tensors]
     results = {}
     for kind in (True, False):

@@ -205,7 +205,6 @@ class Supervisor:
         self._end_in_time(run)
 
     def _note(self, run: _ClusterRun, process: SupervisedProcess) -> None:
-        """Handle the end of a task: ignore it if expected, restart it, or fail the cluster."""
         task, status = process.task, process.status or 0
         expected = status == 0
         if task.serves:
@@ -227,7 +226,6 @@ class Supervisor:
             run.kill_at = time.monotonic() + grace_seconds
 
     def _forward(self, run: _ClusterRun, signal_name: str) -> None:
-        """Forward a signal, but not to servers: the chief must save the variables they store."""
         run.signal_name = signal_name
         run.kill_at = time.monotonic() + self._given.grace_seconds
         self._log(
@@ -273,7 +271,6 @@ class Supervisor:
         return f"restart {self._restarts} of {self._given.restarts}"
 
     def _write(self, lines: Iterable[bytes]) -> None:
-        """Write to standard output; if it is closed, `_poll` ends all tasks."""
         data = b"".join(lines)
         try:
             while data and self._is_output_open:

@@ -86,8 +86,6 @@ def export_function(
     """Write FOLDER/NAME.stablehlo, NAME.npz with the weights, and their entry in the manifest.
 
     Args:
-      fn: a function from tensors by name to tensors by name, which may read variables but must not
-        assign any.
       inputs: static shape and dtype of each input, in call order.
       state: variables that `fn` may read and that are not stored; callers pass their values.
       tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
@@ -129,7 +127,6 @@ def export_training(
     """Write a training step, run.py, batches.py and a checkpoint to a folder, and return it.
 
     Args:
-      state: the variables that a step updates; run.py trains for its `num_steps`.
       batch_module: the module that is copied to batches.py. It imports only NumPy, and its
         `open_batches(folder, settings)` returns a function from a step to its batch; if that has
         arguments `shard_index` and `num_shards`, each of several processes draws only its rows.
@@ -165,7 +162,6 @@ def export_training(
 
 
 def _copy_trainer(folder: Path) -> None:
-    """Copy run.py and the package `layouts` as text, because importing them would need JAX."""
     source = importlib.resources.files("onepass.replicator.portable")
     write_text(folder / "run.py", source.joinpath("run.py").read_text("utf-8"))
     package = make_folder(folder / "layouts")
@@ -219,7 +215,6 @@ def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
 
 
 def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variable]) -> dict:
-    """Return the captured variables and constants by name, in order."""
     names = {id(variable.handle): name for name, variable in variables.items()}
     found: dict[str, Any] = {}
     for capture in captures:

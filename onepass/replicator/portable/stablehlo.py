@@ -99,7 +99,6 @@ def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callabl
 
 
 def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Variable]) -> tuple:
-    """Return a function compiled for tensors of these specs, and the structure of its result."""
     flat = tf.nest.flatten(specs)
     made: list[Any] = []
     inputs = {str(i): spec for i, spec in enumerate(flat) if spec is not None}

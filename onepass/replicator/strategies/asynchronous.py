@@ -1,16 +1,12 @@
 """Asynchronous updates: workers compute them, and parameter servers store the variables.
 
-An asynchronous update adds the difference between the new value and the value read. If a step read
-a variable twice, the gradient and the difference could belong to different values.
-
 One process, the chief, schedules whole batches on whichever worker is free. A worker reads the
-variables, computes their new values, and adds the difference to the current values, so no update
-is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
+variables once, computes their new values, and adds the difference to the current values, so no
+update is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
 
-If a worker is killed, its update is computed by a different worker, or by the same one after a
-restart, and may then be applied twice. Killed workers take part again once all of them have
-restarted. If a parameter server is killed, its variables are lost, and every call raises a
-UserError.
+If a worker is killed, its update is computed again and may be applied twice. Killed workers take
+part again once all of them have restarted. If a parameter server is killed, its variables are lost,
+and every call raises a UserError.
 """
 
 import atexit
@@ -411,8 +407,6 @@ class AsynchronousStep:
 
 
 class _Answers:
-    """A record of when the servers and workers of a cluster last answered."""
-
     def __init__(self, task: Task):
         self._servers, self._workers = task.cluster["ps"], task.cluster["worker"]
         self.begin()

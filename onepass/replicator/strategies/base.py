@@ -180,8 +180,6 @@ _PREFETCHED_BATCHES = 2
 
 @dataclasses.dataclass
 class _Replica:
-    """A replica whose step is being traced: its index, its graph and the record of its calls."""
-
     index: int
     graph: Any
     record: CollectiveRecord
@@ -400,7 +398,6 @@ class Replicator(abc.ABC):
 
     @contextlib.contextmanager
     def _step(self, index: int, record: CollectiveRecord) -> Iterator[None]:
-        """Make this thread trace a step as replica `index` inside the block."""
         record.begin(index)
         self._thread.replica = _Replica(index, _graph(), record)
         try:

@@ -1,8 +1,7 @@
 """Coordinate the processes of a run: start, detect lost peers, share states, stop together.
 
-TensorFlow's own wait for a missing task has no useful time limit and cannot be interrupted.
-
-One process, the chief, reads and writes checkpoints and reports; the others follow it.
+One process, the chief, reads and writes checkpoints and reports; the others follow it. TensorFlow's
+own wait for a missing task has no useful time limit and cannot be interrupted.
 """
 
 import contextlib

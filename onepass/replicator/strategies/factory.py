@@ -142,7 +142,6 @@ def tpu(address: str = "") -> SynchronousReplicator:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise UserError if nothing listens at HOST:PORT; TensorFlow would wait for minutes."""
     target = address.removeprefix("grpc://")
     if ":" in target and (error := refusal(target)):
         raise UserError(f"There is no TPU at `{address}`: {error}.")

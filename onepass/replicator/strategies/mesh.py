@@ -117,7 +117,6 @@ class LayoutRules:
         return self._layout(dims)
 
     def _widest(self, shape: Sequence[int]) -> dtensor.Layout:
-        """Return a layout with each mesh dimension on the longest axis that it divides."""
         dims: list[str | None] = [None] * len(shape)
         for dim in sorted(self.mesh.dim_names, key=self.mesh.dim_size, reverse=True):
             size = self.mesh.dim_size(dim)
@@ -467,8 +466,6 @@ class ShardedReplicator(Replicator):
 
 
 class _CompiledStep:
-    """A compiled step that is one global computation."""
-
     def __init__(self, replicator: ShardedReplicator, step_fn: StepFn, steps_per_call: int):
         self._replicator, self._step_fn = replicator, step_fn
         self._steps_per_call = steps_per_call
@@ -489,8 +486,6 @@ class _CompiledStep:
 
 
 class _CompiledTraining:
-    """A compiled step that gathers weights, computes on each device, and updates shards."""
-
     def __init__(
         self,
         replicator: ShardedReplicator,
@@ -571,7 +566,6 @@ class _CompiledTraining:
 
 
 def _unpack_values(values: Any) -> Any:
-    """Return the first device's tensors, which are the same on all devices; None stays None."""
     return tf.nest.map_structure(lambda v: None if v is None else dtensor.unpack(v)[0], values)
 
 

@@ -230,9 +230,6 @@ def single(
     Args:
       device: name of the replica's device; None: the first GPU, else the CPU.
       logical_devices: several devices for the replica (`logical_device`) instead of one.
-
-    Raises:
-      ValueError: both arguments are given.
     """
     if device and logical_devices:
         raise ValueError("`device` must be None if `logical_devices` are given.")
@@ -254,10 +251,6 @@ def local(
       devices: names of the devices, or their number (without GPUs, that many logical CPUs are
         created if TensorFlow has not started yet); None: every GPU, else every logical CPU.
       devices_per_replica: number of consecutive devices in a replica (`logical_device`).
-
-    Raises:
-      UserError: this machine does not have these devices, or `devices_per_replica` does not divide
-        their number.
     """
     names = devices if isinstance(devices, list) else local_devices(devices)
     if devices_per_replica < 1 or not names or len(names) % devices_per_replica:
@@ -326,8 +319,6 @@ class MultiWorkerReplicator(SynchronousReplicator):
         self._gather_texts = self._gather_texts.get_concrete_function(spec)
 
     def _rows(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Gather int32 [n] from each worker as int32 [workers, n]."""
-
         def replica(numbers: tf.Tensor) -> tf.Tensor:
             own_row = tf.range(self.num_replicas) == self._replica_id()
             rows = tf.where(own_row[:, tf.newaxis], tf.cast(numbers, tf.int64)[tf.newaxis], 0)
@@ -359,10 +350,6 @@ def multi_worker(
     Args:
       timeout_seconds: time in seconds after which a collective that waits for workers fails.
       join_seconds: time in seconds to wait for the other workers to start.
-
-    Raises:
-      UserError: TF_CONFIG is missing or has parameter servers, a worker does not start in time,
-        this process cannot join the cluster, or TensorFlow was used before this call.
     """
     task = read_tf_config()
     if task is None:

@@ -98,8 +98,6 @@ def _split_rows(batch: Batch, num_microbatches: int) -> list[Batch]:
 
 
 class _SingleReplica:
-    """The primitives of a single replica."""
-
     num_replicas, replica_id = 1, 0
 
     @staticmethod

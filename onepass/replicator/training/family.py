@@ -36,17 +36,13 @@ class Parts:
 
     Attributes:
       recipe: function from the preset's name and the options to the `Recipe` to train.
-      load: function from a run directory, model folder or shipped name to the model.
-      evaluate: function from the options, a model and data to the model's metrics.
       report: function from these metrics to lines of text.
       measure: function from the export options and config.json to a run's measures on the dev set.
       card: function from the contents of model.json to the text of the model card.
       export_sampler: function that writes a model's sampler to a folder as functions for JAX; its
         third argument is the shortest length in frames, 0 for any.
-      store: module with `save` and `load` of the folders of `onepass.save`.
       bundled: function that returns the class that generates a user's model in a bundle, element by
         element, and the function that draws again what the bundle has drawn.
-      config_from: function from the contents of config.json to the configuration.
       trainable: function from a configuration to its training step, a `Trainable`, for planning.
     """
 
@@ -69,8 +65,6 @@ class ModelFamily:
 
     Attributes:
       makes: what the models make, "sound", "images" or "arrays".
-      verb: the verb that trains the family, "train" or "distill"; "": none does.
-      presets: the configurations, by name.
       options: function from a preset's name to the class of its training options, a
         `TrainingOptions` whose first two fields are the data (or teacher) and the config.
       score: function from a configuration to a format for its best score, such as "best dev {:.3f}
@@ -117,17 +111,8 @@ def run_training(
 ) -> int:
     """Run `onepass train|distill PRESET ...`: train, or only export the step with `--portable`.
 
-    Args:
-      family: the family that the preset belongs to.
-      preset: name of the preset.
-      arguments: command-line arguments after the preset.
-      parse: function that parses arguments into a dataclass.
-
     Returns:
       The exit status: 0, or 128 + the number of the signal that stopped training.
-
-    Raises:
-      UserError: an argument is invalid, or training cannot start or continue.
     """
     chosen, kind = family.presets[preset], family.options(preset)
     arguments = [*arguments, *family.detected(chosen.config, arguments)]
@@ -171,8 +156,6 @@ def run_evaluate(
       family_of: function from a model's path to its family.
       likely: the family whose options are parsed; the model may belong to a different family with
         the same options.
-      arguments: command-line arguments after the verb.
-      parse: function that parses arguments into a dataclass.
     """
     given = parse(likely.evaluation, arguments, "onepass evaluate")
     given.check()

@@ -86,16 +86,7 @@ class DivergedError(UserError):
 
 
 class Trainer:
-    """Trains a TrainState on batches, with a run directory.
-
-    Args:
-      run: the run directory, which this process writes if it is the chief.
-      state: the variables to train, created in the scope of `replicator`.
-      loss_fn: the loss; all variables that it reads are created in that scope.
-      config: length of training and frequency of evaluations and checkpoints.
-      replicator: the devices; None: one device.
-      reads: variables that the loss reads in addition to the state.
-    """
+    """Trains a TrainState on batches, with a run directory."""
 
     def __init__(
         self,
@@ -121,12 +112,8 @@ class Trainer:
     def resume(self, initialise: Callable[[], None] | None = None) -> list[str]:
         """Restore the newest readable checkpoint, and return messages for the user.
 
-        The messages are the run directory's notes, and one message per damaged newer checkpoint. If
-        there is no checkpoint, `initialise` prepares the state in the chief.
-
-        Raises:
-          UserError: the checkpoint does not fit, or another process has ended or was configured
-            differently.
+        The messages are the run directory's notes, and one for each damaged newer checkpoint.
+        Without a checkpoint, `initialise` prepares the state in the chief.
         """
         self._start = time.monotonic()
         lines = self._restore_newest() if self.replicator.is_chief else []
@@ -181,8 +168,6 @@ class Trainer:
         `LoopConfig.patience`, the state's average finally becomes the one with the best score.
 
         Args:
-          batches: endless batches, starting at the run's current step; with more than one device, a
-            valid argument of `Replicator.batches`.
           evaluate: function from the log and the step to the score on the dev set (lower is
             better), needed only in the chief.
           listener: receiver of updates and scores, which may end training, or None. If it ends
@@ -231,7 +216,6 @@ class Trainer:
     def _train_and_save(
         self, batches: Batches, hooks: Hooks, progress: Progress, stop: StopRequest, start: float
     ) -> str:
-        """Run `_steps` and return its reason; save the state, even after most errors."""
         try:
             with self._log() as log:
                 outputs = _Outputs(*hooks, log, progress)
@@ -292,7 +276,6 @@ class Trainer:
                 return reason
 
     def _report(self, metrics: dict[str, float], outputs: "_Outputs", rate: StepRate) -> int:
-        """Show and log the metrics of an update, notify the listener, and return the step."""
         before, step = outputs.progress.done, self._num_updates
         outputs.progress.advance(step - before, loss=metrics["loss"])
         every = self.config.report_every_steps
@@ -303,7 +286,6 @@ class Trainer:
         return step
 
     def _ended_by_scores(self) -> str | None:
-        """Wait for the chief's evaluation; return the reason if it ends the run, else None."""
         barrier(self.replicator)
         patience, waited = self.config.patience, self.checkpoints.scores_without_improvement
         no_more = bool(patience) and waited(self.step) >= patience
@@ -312,7 +294,6 @@ class Trainer:
         return reasons[of_chief(self.replicator, reasons.index(own))]
 
     def _leave(self, reason: str, step: int, outputs: "_Outputs", metrics: Metrics) -> None:
-        """End a run early; evaluate the latest state unless a signal ended the run."""
         if reason in SIGNAL_NAMES:
             outputs.progress.say(f"{reason}: saving a checkpoint at step {step} and exiting.")
         elif not self._evaluation_due(step):
@@ -320,7 +301,6 @@ class Trainer:
             barrier(self.replicator)
 
     def _request(self, stop: StopRequest, start: float, saved: float) -> str | None:
-        """Return this process's request to all: a reason to stop, SAVE, or None."""
         now = time.monotonic()
         if stop.signal_name:
             return stop.signal_name
@@ -349,7 +329,6 @@ class Trainer:
         return metrics
 
     def _check(self, metrics: Mapping[str, float]) -> None:
-        """Raise DivergedError if the metrics belong to an update that was not applied."""
         loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self._divergence_error(loss, norm)
@@ -358,12 +337,10 @@ class Trainer:
         return step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps
 
     def _is_evaluation_missing(self) -> bool:
-        """Return whether an earlier process saved this step but ended before evaluating it."""
         step = self.step
         return step > 0 and self._evaluation_due(step) and self.checkpoints.scored_step() != step
 
     def _evaluate(self, outputs: "_Outputs", metrics: Mapping[str, float]) -> None:
-        """In the chief, score this step if there is an evaluation, and notify the listener."""
         if outputs.log is None or (outputs.evaluate is None and not metrics):
             return
         score = None if outputs.evaluate is None else self._score_step(outputs, outputs.evaluate)
@@ -396,7 +373,6 @@ class Trainer:
         )
 
     def _saved_after_error(self) -> str:
-        """Try to save, and return a sentence that names the step on disk."""
         if not self._num_updates:
             return "No step was completed."
         if not self.replicator.is_chief:
@@ -411,8 +387,6 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True)
 class _Outputs:
-    """Destinations of metrics, scores and progress, and the function that computes scores."""
-
     evaluate: Evaluate | None
     listener: Listener
     log: MetricsLog | NoMetricsLog | None

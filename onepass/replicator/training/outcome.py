@@ -49,7 +49,6 @@ class Outcome:
         the name of the signal that stopped training.
       best_score, best_step: score and step of the best checkpoint on the dev set; None before the
         first evaluation.
-      scores: step and score of every evaluation, including those before the run was resumed.
     """
 
     step: int

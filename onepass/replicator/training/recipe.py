@@ -25,9 +25,7 @@ class PortableBatches(NamedTuple):
     """The batches of a run for a machine without TensorFlow.
 
     Attributes:
-      module: the module with `open_batches`, which imports only NumPy.
       settings: settings for `open_batches`, as JSON values; "file" is the data file's name.
-      write: function that writes the data to a path.
     """
 
     module: ModuleType
@@ -40,14 +38,9 @@ class Setup:
     """A model with everything that is needed to train it.
 
     Attributes:
-      state: the variables to train.
-      loss: function from a batch to the loss [] and metrics.
       batches: function from a step, i and k to the batches starting at that step, with part i of k
         equal parts of the rows.
-      evaluation: function that returns the evaluation on the dev set.
-      portable: the same batches for a machine without TensorFlow.
       start: function that initialises the weights of a new run; None: they are already initialised.
-      frozen: variables that the loss reads but training does not change, by name.
       description: text that describes the model to the user; "": the number of weights is shown.
       tensor_float_32: whether an accelerator may multiply in TensorFloat32.
       stages: function from the specs of a batch to what an exported folder records about the model
@@ -71,11 +64,6 @@ class Recipe(abc.ABC):
     """A choice of model, data and training; each family has a subclass.
 
     Attributes:
-      preset: name of the preset, which is stored with the run.
-      config: the configuration, with an `optimizer` and a `loop`.
-      data: location of the data.
-      teacher: the model to learn from, which is only read; None: there is none.
-      teacher_path: location of the teacher, which is stored with the run.
       things: what the data are, "recordings" or "images".
       changeable: keys of config.json that may change when a run is resumed.
       keeps: names of the files that a run stores next to its checkpoints.
@@ -97,13 +85,7 @@ class Recipe(abc.ABC):
         return self.config.data.batch_size
 
     def describe_run(self, kind: str, config: Any, **facts: Any) -> dict:
-        """Return the contents of config.json, with the locations of the data and of the teacher.
-
-        Args:
-          kind: kind of the model.
-          config: the configuration.
-          **facts: further entries, such as facts about the data.
-        """
+        """Return the contents of config.json, with the locations of the data and of the teacher."""
         data = str(self.data)
         folder = data if data.startswith("tfds:") else str(Path(data).absolute())
         teacher = {} if self.teacher is None else {"teacher": str(self.teacher_path)}
@@ -125,18 +107,7 @@ def train(
     log: Callable[[str], None] = print,
     replicator: Replicator | None = None,
 ) -> Outcome:
-    """Train or resume a run in `workdir`, and return its outcome.
-
-    Args:
-      recipe: everything that determines the result. Models that it learns from are only read.
-      workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: function that receives progress messages.
-      replicator: the devices to train on; None: one device. It affects only the training time.
-
-    Raises:
-      UserError, DataError, AudioError: the run cannot start or continue; the one-line message says
-        what to do.
-    """
+    """Train or resume a run in `workdir`, and return its outcome."""
     check_outside(workdir, recipe.data, recipe.things)
     config = recipe.config
     with TrainingRun(workdir, replicator, log, recipe.rows, config.optimizer) as run:

@@ -134,7 +134,6 @@ class TrainState(tf.Module):
       size: number of elements of the network's weights, without the opponent's.
 
     Args:
-      num_steps: total number of updates, where a cosine decay ends.
       schedule: function from the step, int32 [], to the learning rate, float32 []; None: the
         schedule in `optimizer`.
       opponent: another network trained with the same loss, such as discriminators; the loss uses
@@ -164,7 +163,6 @@ class TrainState(tf.Module):
         self.step = tf.Variable(0, trainable=False, dtype=tf.int32)
 
     def _slots(self, kind: str, start: Callable[[tf.Variable], tf.Tensor]) -> list[tf.Variable]:
-        """Return a variable for each weight, named after it, so that name patterns match both."""
         pairs = zip(self.names, self.weights, strict=True)
         return [tf.Variable(start(w), trainable=False, name=f"{kind}/{n}") for n, w in pairs]
 

@@ -171,7 +171,6 @@ class TrainingRun:
         return trainer.train(functools.partial(batches, trainer.step), evaluate, listener)
 
     def _rate_notes(self, state: TrainState, num_steps: int) -> list[str]:
-        """Return a warning if another length of the run changes the rate of the next update."""
         before, step = self._steps_before, int(state.step.numpy())
         if not step or before is None or before == num_steps:
             return []

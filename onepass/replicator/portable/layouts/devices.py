@@ -58,7 +58,6 @@ class Devices:
         return functools.partial(make, shard_index=index, num_shards=count)
 
     def _shard(self) -> tuple[int, int]:
-        """Return (index, number) of the part of a batch needed here; (0, 1) if not one part."""
         spans = set()
         for shape in (each for each in self._batch.values() if each.shape):
             slices = shape.sharding.addressable_devices_indices_map(shape.shape).values()
@@ -110,7 +109,6 @@ def _place_arrays(arrays: dict[str, np.ndarray], shapes: dict[str, Any]) -> dict
 
 
 def _devices_to_use(count: int) -> list[jax.Device]:
-    """Return `count` devices, equally many from each process; raise LayoutError if impossible."""
     found, processes = jax.devices(), jax.process_count()
     if count % processes:
         raise LayoutError(f"{count} devices cannot be divided among {processes} processes.")

@@ -116,8 +116,6 @@ class Partitioner:
 
 
 class _Reader:
-    """A reader of the operations of a partitioned function."""
-
     def __init__(self, main: Any, mesh: dict[str, int]):
         self._main, self._mesh = main, mesh
         self._cuts: dict[Any, str] = {}  # sharding of each value
@@ -197,7 +195,6 @@ class _Reader:
         return 2.0 * _elements(out) * summed / parts
 
     def _peak(self, operations: list[Any]) -> int:
-        """Return the peak size in bytes of live values: those that a later operation reads."""
         last = {value: i for i, each in enumerate(operations) for value in each.operands}
         ends: dict[int, int] = {}
         held = peak = 0

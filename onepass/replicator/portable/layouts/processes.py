@@ -179,7 +179,6 @@ class Agreement:
 
 
 def _largest(number: np.int32) -> jax.Array:
-    """Return the maximum over all processes, possibly not computed yet."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()), "all")
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("all"))
     own = np.full(jax.local_device_count(), number)

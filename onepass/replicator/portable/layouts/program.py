@@ -141,7 +141,6 @@ def _bytes(shape: str) -> int:
 
 
 def _group(rest: str, num_devices: int) -> int:
-    """Return the number of devices that a collective joins."""
     found = _GROUPS.search(rest)
     if found is None:
         return num_devices
@@ -154,7 +153,6 @@ def _group(rest: str, num_devices: int) -> int:
 
 
 def _kind(opcode: str, rest: str, called: dict[str, list], digests: dict[str, str]) -> str:
-    """Return the opcode and digests of the computations that it calls, without shapes."""
     names = _CALLED.findall(rest)
     return "-".join([opcode, *(_digest(name, called, digests) for name in names)])
 

@@ -68,7 +68,6 @@ def state_groups(step: Step, partitioner: Partitioner) -> list[Group]:
 
 
 def _weight(step: Step, indices: list[int]) -> int:
-    """Return the index of the tensor that the network reads among tied ones."""
     named = [i for i in indices if step.arguments[i].name.startswith("weights/")]
     return (named or indices)[0]
 
@@ -172,7 +171,6 @@ class Search:
         return min(near, key=lambda cuts: (fitting[cuts].sent_bytes, fitting[cuts].seconds))
 
     def _batches(self) -> list[Cuts]:
-        """Return layouts that cut the batch's rows along each choice of axes, all axes last."""
         every = (self._with(self._whole, self._batch, 0, axes) for axes in self._choices())
         return [cuts for cuts in every if cuts is not None]
 
@@ -193,7 +191,6 @@ class Search:
     def _shard_groups(
         self, cuts: Cuts, axes: tuple[str, ...], choose: Callable[[Group], tuple[int, ...]]
     ) -> Cuts:
-        """Return cuts with `axes` along each group's largest chosen dimension that they divide."""
         for group in self._groups:
             by_size = sorted(choose(group), key=lambda d: -group.shape[d])
             made = (self._with(cuts, group, d, axes) for d in by_size)

@@ -106,7 +106,6 @@ def sharing_scale(
     """Return the factor by which replicas that share cores are slower than a single one.
 
     Args:
-      busy_share: share of the cores, from 0 to 1, that a single replica keeps busy.
       paired_scale: measured slowdown of a replica next to another; None: not measured. The part
         that busy shares do not explain (caches, bandwidth) is assumed to be the same for more
         replicas.
