@@ -639,10 +639,8 @@ def choice_of(given: Mapping[str, Any], encode: Callable, levels: int) -> Any:
 
 
 def _is_same(value: Any, default: Any) -> bool:
-    """Return whether an option has its default; arrays never do."""
     return value is default or (type(value) is type(default) and bool(value == default))
 
 
 def _listed(names: Any) -> str:
-    """Return "`a` needs", or "`a` and `b` need"."""
     return " and ".join(f"`{name}`" for name in names) + (" needs" if len(names) == 1 else " need")

@@ -63,11 +63,7 @@ def of_kind(kind: Any) -> ModelFamily | None:
 
 
 def registered(kind: Any) -> ModelFamily:
-    """Return the family that has models of this kind.
-
-    Raises:
-      ValueError: no registered family has models of this kind.
-    """
+    """Return the family that has models of this kind."""
     family = of_kind(kind)
     if family is None:
         raise ValueError(f"`kind` must be that of a registered family, got {kind!r}.")

@@ -13,12 +13,7 @@ from onepass.foundation.options import takes
 
 
 def collect_images(images: Iterable[list[Any]], scales: bool) -> Any:
-    """Return what `sample` returns of images that are drawn scale by scale.
-
-    Args:
-      images: for each image its scales [side, side, channels], smallest first.
-      scales: whether to return all scales, a list of [num, side, side, channels].
-    """
+    """Return what `sample` returns of images that are drawn scale by scale."""
     import numpy as np
 
     found = list(images)
@@ -140,5 +135,4 @@ class Model:
         raise NotImplementedError
 
     def _describe(self) -> str:
-        """Return the kind of model, as messages name it."""
         return f"{getattr(self, 'kind', 'model')} model"

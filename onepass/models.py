@@ -104,17 +104,10 @@ def load_trained(path: Path) -> Any:
 
 
 def family_of(location: str | Path) -> ModelFamily | None:
-    """Return the family of a model.
+    """Return the family of a model, or None if there is no model.
 
-    Args:
-      location: a shipped name, a run, a model folder, a folder written by `save`, or a bundle.
-
-    Returns:
-      None if there is no model. A model of an unknown kind, or an unknown name that begins with
-      "shipped", counts as a student of sound; loading it then says what is wrong.
-
-    Raises:
-      UserError: the folder has files of two kinds of models.
+    A model of an unknown kind, or an unknown name that begins with "shipped", counts as a student
+    of sound; loading it then says what is wrong.
     """
     path, student = Path(location), families.of_kind(families.STUDENT)
     if not path.exists():

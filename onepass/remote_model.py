@@ -97,7 +97,6 @@ class RemoteModel(Sampling):
         return stream_images(self._images(draw), draw.scales)
 
     def _sound(self, draw: Draw) -> Iterator[np.ndarray]:
-        """Yield one sound in chunks [samples]."""
         condition = draw.condition
         source = condition if isinstance(condition, Mapping) else {"frames": condition}
         seconds = None if draw.length is None else draw.length / self.spec["sample_rate_hz"]
@@ -115,7 +114,6 @@ class RemoteModel(Sampling):
                 yield restore_level(chunk, condition)
 
     def _images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
-        """Yield the scales of each image, smallest first, as the server draws them."""
         condition, num = draw.condition, whole_number(draw.num, "num")
         heat = 1.0 if draw.temperature is None else draw.temperature
         if draw.length not in (None, self.spec.get("size")):
@@ -141,7 +139,6 @@ class RemoteModel(Sampling):
     def _images_of(
         self, conditions: list, seed: int, temperature: Any, guidance: float
     ) -> Iterator[list[np.ndarray]]:
-        """Yield the scales of one image per condition, requesting several images at a time."""
         signature = fastest(self._signatures)
         inputs = self._inputs_of(signature)
         for start in range(0, len(conditions), ROWS):
@@ -153,7 +150,6 @@ class RemoteModel(Sampling):
             yield from (scales_of(outputs, row) for row in range(len(part)))
 
     def _codes(self, conditions: list) -> Arrays:
-        """Return the model's inputs for a batch of classes or captions, by name."""
         name = "caption" if self.spec.get("condition") in CAPTIONS else "label"
         classes = [str(each) for each in self.spec.get("classes") or ()]
         return condition_rows(name, conditions, classes, problem=UserError)
@@ -177,7 +173,6 @@ class RemoteModel(Sampling):
         self._client.close()
 
     def _condition(self, condition: Any) -> dict[str, Any]:
-        """Return a condition as a keyword argument of `Client.draw`; an array counts as a map."""
         if condition is None:
             return {}
         if self.spec.get("condition") in CAPTIONS:

@@ -34,11 +34,7 @@ SHIPPED = tuple(name for name in FOLDERS if name not in SOURCE_ONLY)
 
 
 def folder(name: str) -> Path:
-    """Return the model folder of a shipped model, with model.json and card.md.
-
-    Raises:
-      UserError: the model is only part of the source tree, not of the installed wheel.
-    """
+    """Return the model folder of a shipped model, with model.json and card.md."""
     return check_packed(name, ROOT / FOLDERS[name])
 
 

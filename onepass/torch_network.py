@@ -47,7 +47,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _make_module(name: str) -> tuple[Any, dict[str, Any]]:
-    """Return a module and the arguments of `export`, from what a factory returns."""
     place, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -233,7 +233,6 @@ class Trained(Model):
         return self.compressed
 
     def _ability(self, name: str, words: str) -> Any:
-        """Return a method of the part that draws; `words` say what a model without it lacks."""
         found = getattr(self.model, name, None)
         if found is None:
             raise UserError(f"This {self._describe()} has no {words}.")

@@ -65,7 +65,6 @@ Classes in turn. Compare `{out}/digits-multiscale.png` with `digits-pixel-by-pix
 
 
 def _time_images(model: Trained, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
-    """Return the scales of each image, and the median seconds per image after the first."""
     classes = [i % len(model.front.classes) for i in range(IMAGES)]
     scales, times = [], []
     with Progress(IMAGES, f"drawing with {name}", "image") as progress:

@@ -90,7 +90,6 @@ def _open_closed() -> None:
 
 
 def _discard(descriptor: int) -> None:
-    """Redirect a descriptor to the null device, so that text not yet flushed is discarded."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -117,7 +117,6 @@ def parse_for_tensorflow(*given: Any, **named: Any) -> Any:
 
 
 def _import_tensorflow_quietly() -> None:
-    """Import TensorFlow with stderr redirected, since its start-up messages ignore log levels."""
     sys.stderr.flush()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -240,7 +239,6 @@ def _help_of_models(verb: str, needed: str, more: str = "") -> int:
 
 
 def _family_of_model(words: list[str]) -> "ModelFamily":
-    """Return the family of the first model named in `words`; students if none of them is one."""
     from onepass import families
     from onepass.models import family_of
 

@@ -91,7 +91,6 @@ class Container:
 
 
 def _least_size(elements: int, described: int) -> int:
-    """Return the minimum size in bytes of a file with so many elements and description bytes."""
     return max(-(-elements // MOST_ELEMENTS), -(-(described - DESCRIBED) // MOST_DESCRIBED))
 
 

@@ -25,12 +25,7 @@ SHARE = 0.5  # share of the tolerance that `_verify` uses; cached and repeated o
 
 
 class Kind(abc.ABC):
-    """A kind of compressed file: how the elements of a model become levels and a description.
-
-    Attributes:
-      dtype: the NumPy type of the levels for the checksum.
-      way: how odds are computed if the file's description does not say.
-    """
+    """A kind of compressed file: how the elements of a model become levels and a description."""
 
     name: str
     version, dtype, way = VERSION, "<u2", "closed"

@@ -1,33 +1,25 @@
 """Odds of levels and their tolerances: binary splits of closed forms and of mixtures.
 
-As a component's mean and log scale move on a straight path within their tolerances, its log mass
-between two edges has bounded first and second derivatives. With z = (x - mean) / scale, the score
-of a logistic in z is at most 1 in absolute value and changes by at most 1/2 per unit of z; the
-score of a normal is -z and changes by 1 per unit of z. The mean of |z| over an interval is at most
-the interval's distance from the component's mean plus the mean of |z| of the standard component:
-both have an increasing hazard rate, so |z| minus that distance is stochastically smaller.
-
-The number t clearly distinguishes likely bits from unlikely ones, but hardly distinguishes unlikely
-bits from very unlikely ones:
-
-    t = sign(u) 3 (1 - exp(-|u| / 3)),        u = log(upper half / lower half)
-
-With U and L the masses of the upper and lower half, u = log(U / L) changes by at most the sum of
-its first derivatives times the tolerances, plus half its largest second derivative on a straight
-path from the initial parameters to any others within the tolerances. The second derivative of the
-log of a mixture's mass lies between the average of the second derivatives of its components' log
-densities and that average plus the variance of their scores; the averages are over the interval
-(`components`), and the components' shares on the path are bounded by their initial shares. Where
-the tolerances are too wide for a small bound, the masses of each half are also bounded by the
-extremes of the cumulative function.
-
 A level in [0, 2^depth) is coded as `depth` bits, highest bit first. Each bit splits an interval of
-levels into two halves; its odds (`odds`) compare the probabilities of the halves. On a different
-processor, a network's outputs are equal only up to a tolerance; `margin` bounds how much outputs
-within the tolerance can change the odds.
+levels into two halves, whose probabilities its odds compare. A distribution names its form in the
+attribute `form`; coding a level then takes the masses of only a few intervals. With u = log(U / L),
+the masses of the upper and the lower half, the odds are
 
-A distribution names its form in the attribute `form`. Coding a level then takes the masses of only
-a few intervals, however many levels there are.
+    t = sign(u) 3 (1 - exp(-|u| / 3))
+
+which clearly distinguishes likely bits from unlikely ones, but hardly unlikely from very unlikely.
+On a different processor, a network's outputs are equal only up to a tolerance; a margin bounds how
+much outputs within it can change t: u changes by at most the sum of its first derivatives times the
+tolerances, plus half its largest second derivative on a straight path within them. The second
+derivative of the log of a mixture's mass lies between the average of those of its components' log
+densities over the interval and that average plus the variance of their scores; shares on the path
+are bounded by the initial ones. Where tolerances are too wide for a small bound, the masses are
+also bounded by the extremes of the cumulative function.
+
+With z = (x - mean) / scale, the score of a logistic in z is at most 1 in absolute value and changes
+by at most 1/2 per unit of z; that of a normal is -z and changes by 1. The mean of |z| over an
+interval is at most its distance from the mean plus the mean of |z| of the standard component: the
+hazard rates increase, so |z| minus that distance is stochastically smaller.
 """
 
 import functools

@@ -1,24 +1,20 @@
 """Entropy-coded streams of levels, with distributions nearly equal in encoder and decoder.
 
-Each bit's odds t (`splits`) are rounded to a grid with a given step. If t is within its margin of
-the border between two values, a different processor may round it to the other value, and everything
+Each bit's odds t (`odds`) are rounded to a grid with a given step. If t is within its margin of the
+border between two values, a different processor may round it to the other value, and everything
 decoded afterwards would be noise. Elements are therefore coded in groups, each with one of many
-choices of how its grids are shifted. Among the choices for which none of the group's odds are
-within their margin of a border, the encoder takes the one with the shortest code and stores its
-number. On any processor whose outputs are within the tolerance, the odds are then certain to round
-to the same values. A few choices have steps four times as large, for groups that no other choice
-fits; the last choice gives every bit the probability 1/2, which needs no agreement.
+choices of how its grids are shifted: of those for which no odds of the group are within their
+margin of a border, the encoder takes and stores the one with the shortest code. A few choices have
+steps four times as large; the last gives every bit the probability 1/2, which needs no agreement.
 
-The odds are rounded (`rounding`) to integers on which encoder and decoder agree; with these,
-`constriction` codes by asymmetric numeral systems (Bamler 2022, "Understanding Entropy Coding With
-Asymmetric Numeral Systems", arXiv 2201.01741). A stream is
+`constriction` codes the rounded odds by asymmetric numeral systems (Bamler 2022, arXiv 2201.01741).
+A stream is
 
     choice bits, uint8 | pixels in a group, uint16 | a step for each class and bit, 4 bits each |
     words, uint32: the choice of every group, then the bits of all pixels
 
-where a pixel is one element, or all channels at one position, which are coded one after another.
-The pixels of one call are coded together: channel by channel, and within a channel the highest bits
-of all pixels first.
+where a pixel is one element, or all channels at one position. The pixels of one call are coded
+together: channel by channel, and within a channel the highest bits of all pixels first.
 """
 
 import dataclasses
@@ -202,7 +198,6 @@ def _round_each(
     probabilities: np.ndarray,
     ones: np.ndarray,
 ) -> None:
-    """Write the rounded probability that the bit is 1, for each t [elements], to `ones`."""
     sizes = _step_sizes()
     for i in range(len(t)):
         choice = choices[i]
@@ -399,7 +394,6 @@ class Encoder:
         return coder
 
     def _steps(self, odds: Odds, classes: np.ndarray) -> np.ndarray:
-        """Choose the step of each class and bit; return indices in STEPS, int64 [classes, bits]."""
         table = np.zeros([self.layout.classes, self.layout.bits], np.int64)
         for class_ in range(self.layout.classes):
             rows = np.flatnonzero(classes == class_)
@@ -409,7 +403,6 @@ class Encoder:
         return table
 
     def _groups(self, odds: Odds, steps: np.ndarray) -> tuple[int, int]:
-        """Return the pixels per group and the bits per choice that let some choices fit a group."""
         near = np.minimum(1.0, 2.0 * odds.margin / (STEPS[steps] / 1024.0)).sum()
         groups = max(1, round(near / _NEAR_IN_GROUP))
         group = min(-(-len(odds.t) // groups), _LARGEST_GROUP)
@@ -418,7 +411,6 @@ class Encoder:
         return group, min(bits, MOST_CHOICE_BITS)
 
     def _coding_order(self) -> np.ndarray:
-        """Return the flat index in [pixels, bits] of each bit, in the order of coding."""
         parts, first, bits = [], 0, self.layout.bits
         for size in self._calls:
             index = (first + np.arange(size)[:, None]) * bits + np.arange(bits)

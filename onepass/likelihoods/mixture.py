@@ -24,9 +24,6 @@ class Mixture(abc.ABC):
       levels: number of levels; None: symbols are real numbers.
       components: number of densities in the mixture.
       min_log_scale: lower bound; smaller log-scales are raised to it.
-
-    Raises:
-      ValueError: there are fewer than 2 levels or more than 2^22, or there is no component.
     """
 
     levels: int | None = 65536

@@ -149,7 +149,6 @@ class PixelMixture:
     def _channel_parameters(
         self, parameters: tf.Tensor, before: list[tf.Tensor], temperature: float | tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return logits, means and log-scales of the channel after `before`, at a temperature."""
         logits, means, log_scales, coefficients = self._split(parameters)
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         logits, log_scales = logits / cold, log_scales + tf.math.log(cold)[..., tf.newaxis]
@@ -218,7 +217,6 @@ class PixelMixture:
         return mean
 
     def _split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return logits [..., K], means and log-scales [..., channels, K], and coefficients."""
         parameters, count = level_grid.real(parameters), self.channels
         rows = tf.reshape(
             parameters, tf.concat([tf.shape(parameters)[:-1], [-1, self.components]], 0)

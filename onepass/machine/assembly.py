@@ -213,7 +213,6 @@ def assemble_program(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer
 
 
 def _announce(rows: np.ndarray) -> None:
-    """Store in every product the address of the next product's weights, for prefetching."""
     first = 1 + OPERANDS
     products = rows[rows[:, 0] == Op.PRODUCT]
     following = np.roll(products, -1, 0)
@@ -412,7 +411,6 @@ class Fusion:
         return len(readers) == 1 and sum(p.buffer is buffer for p in readers[0].reads) == 1
 
     def _biases(self) -> None:
-        """Merge a constant that is added to a product into the product's bias."""
         for each in self.instructions:
             if each.op is not Op.MAP or each.numbers[0] != _ADD or each.out is None:
                 continue
@@ -489,7 +487,6 @@ class Fusion:
         first.numbers = (first.numbers[0], start // LANES, 1, 0, start)
 
     def _gates(self) -> None:
-        """Replace tanh(a) sigmoid(b) with one function, which divides once instead of twice."""
         for each in self.instructions:
             if each.op is not Op.MAP or each.numbers[0] != _MUL:
                 continue

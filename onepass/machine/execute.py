@@ -102,7 +102,6 @@ def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
 def _exchange(
     p: np.ndarray, o: int, a: int, given: np.ndarray, drawn: np.ndarray, row: int, time: int
 ) -> None:
-    """Copy a row's arguments of one time step into its workspace, or its results out of it."""
     if p[0] == _INPUT:
         for i in range(p[10]):
             value = given[row, time, p[9] + i]
@@ -132,7 +131,6 @@ def _count_filled(position: int, base: int, step: int, rows: int) -> np.int64:
 
 @compiled
 def _columns(vectors: int, member: int, members: int) -> tuple[np.int64, np.int64]:
-    """Return the first vector of outputs that a member computes, and the number of vectors."""
     panels = np.int64(vectors) // PANEL
     first, last = panels * member // members * PANEL, panels * (member + 1) // members * PANEL
     return first, (np.int64(vectors) if member == members - 1 else last) - first
@@ -210,12 +208,9 @@ def run(
     Args:
       program: instructions, int32 [instructions, WIDTH]; counts that are limited to the position
         are overwritten.
-      position: index of the word in the workspace that holds the position; negative: none.
       workspaces: float32 [all rows, words], contiguous; contain the states, which are updated.
       given: arguments of every time step, float64 [all rows, time, channels].
       drawn: filled with the results of every time step, float64 [all rows, time, channels].
-      first: index of the member's first row.
-      rows: number of the member's rows; they may be none.
       counters: zeros but for `PATIENCE`, int64 [members, APART / 8]; one member divides nothing.
     """
     step = np.int64(workspaces.strides[0])

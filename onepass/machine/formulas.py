@@ -68,7 +68,6 @@ def _call(name: str) -> Formula:
 
 
 def _polynomial(builder: ir.IRBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
-    """Return the value of a polynomial, given its coefficients from the highest power down."""
     total = number(coefficients[0])
     for coefficient in coefficients[1:]:
         total = multiply_add(builder, total, x, number(coefficient))

@@ -159,7 +159,6 @@ def entry(function: Callable[..., Any]) -> Any:
 
 
 def _stamp(function: Callable[..., Any]) -> tuple:
-    """Return modification times and sizes of all source files of the compiled code."""
     folders = {Path(__file__).parent, Path(inspect.getfile(function)).parent}
     files = sorted(file for folder in folders for file in folder.glob("*.py"))
     return tuple((str(file), file.stat().st_mtime, file.stat().st_size) for file in files)

@@ -112,7 +112,6 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
 
 
 def _length_built(network: Any) -> tuple[int, ...]:
-    """Return the length that a Keras model without declared inputs was first called on, or ()."""
     config = attribute_of(network, "get_build_config")
     if config is None or keras_inputs(network):
         return ()

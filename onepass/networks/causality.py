@@ -500,7 +500,6 @@ def _unknown(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
 def _take_network(
     network: Any, specs: Sequence[tf.TensorSpec], names: Sequence[str]
 ) -> tuple[Traces, list[tf.TensorSpec]]:
-    """Return a network as a function, with specs of its arguments, the first of any length."""
     call, specs = any_length(network, specs)
     parts = hoist_frames(call, specs, names)
     if parts is not None:

@@ -1,12 +1,9 @@
 """What bounds and divides a sequence's length: tables of learned positions, and periods.
 
-A network that goes through several rates of time, such as a causal U-Net or tiers of frames, takes
-multiples of a number of time steps. Its inputs are padded with zeros at the end, which outputs of a
-causal network do not depend on, and its outputs are cut.
-
 XLA and accelerators clamp a gather beyond a table's rows, so every later element would silently get
-the last position. To detect this, the network is traced for a length, and the rows that it reads
-are compared with the rows that its tables have.
+the last position; the rows that a network reads at a length are therefore compared with those of
+its tables. A network of several rates of time, such as a causal U-Net, takes multiples of a number
+of time steps: its inputs are padded with zeros at the end, and its outputs are cut.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -187,7 +184,6 @@ class Tables:
         return ""
 
     def _explain_refusal(self, reason: str) -> str:
-        """Return a phrase about a table too short for tracing; `reason` or "" if none is."""
         short, long = (self._trace_network([SMALL + more] * self._axes) for more in (0, 1))
         if isinstance(short, str):
             return ""  # for any length; another check reports the reason

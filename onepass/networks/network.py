@@ -131,7 +131,6 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
 
 
 def _build(call: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
-    """Call a network on zeros, of whole periods if it takes no others."""
     hops = [n * spec.hop for spec in specs if isinstance(spec, Frames) for n in (2, 8, 32)]
     for length in (*hops, 2, *WHOLE):
         try:

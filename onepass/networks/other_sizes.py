@@ -120,8 +120,6 @@ def _constants(graph: Any) -> dict[int, Any]:
 
 
 class _Replaced:
-    """Replaces the sizes that a model was built for with the sizes of a call."""
-
     def __init__(self, built: Sequence[int], now: Sequence[Any], is_first: bool) -> None:
         self._now, self._is_first = dict(zip(built, now, strict=True)), is_first
 

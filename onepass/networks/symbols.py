@@ -370,19 +370,10 @@ class SteppedSymbols(SymbolNetwork, Protocol):
         """Number of symbols that the network computes together; 1 for most networks."""
 
     def initial_state(self, batch: int, length: int = 0, fixed: Any = None) -> State:
-        """Return {"input": the input before the first symbol, "network": the network's state}.
-
-        Args:
-          batch: number of rows.
-          length: number of symbols that will be drawn; 0: unknown.
-          fixed: conditions that are the same at every time step, by name; omitted if none.
-        """
+        """Return {"input": the input before the first symbol, "network": the network's state}."""
 
     def stepper(self, condition: Any) -> Step:
         """Return the step function for a chunk that starts at the beginning of a block.
-
-        Args:
-          condition: the condition of the chunk: [batch, time, channels], `NamedConditions` or None.
 
         Returns:
           A function of the time step within the chunk, that step modulo `block` as a Python

@@ -60,15 +60,10 @@ def _version(package: str) -> str:
 def time_rounds(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
     """Time a step in rounds, and measure the share of cores that it keeps busy.
 
-    A round runs steps until `least_seconds` have passed. No round starts after `rounds` times
-    `least_seconds`, so long steps have fewer rounds.
-
-    Returns:
-      A dict with these entries:
-        seconds: median step time of each round.
-        busy_share: share that the step uses of the processor time that other processes leave free,
-          from 0 to 1; 1 if the system does not count it.
-        free_share: share of all processor time that other processes left free; 1 if not counted.
+    A round runs steps until `least_seconds` have passed; no round starts after `rounds` times that.
+    The dict has `seconds`, the median step time of each round; `busy_share`, the share of the
+    processor time left free by others that the step uses; and `free_share`, that time's share of
+    all. Both are 1 if the system does not count.
     """
     own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
     seconds = [_median(step, least_seconds)]
@@ -107,7 +102,6 @@ def paired_seconds(calls: Sequence[Callable[[], object]], least_seconds: float) 
 
 
 def _idle_seconds() -> float:
-    """Return the idle time of all cores since the machine started, or 0 if it is not counted."""
     try:
         fields = _STAT.read_text().split("\n", 1)[0].split()
     except OSError:
@@ -156,12 +150,9 @@ class Run:
     """Timings and memory of a step that was executed.
 
     Attributes:
-      seconds: median step time of each round.
-      busy_share: share of the cores that the step keeps busy, from 0 to 1.
       memory_bytes: memory that the step uses on one device; None if it cannot be measured.
       operations: seconds of each operation by name; the sum may exceed the step's time, because
         operations can overlap.
-      free_share: share of the processor time that other processes left free.
       paired_seconds: step time while an identical step runs on the same cores; None: not measured.
     """
 
@@ -345,8 +336,6 @@ def assign_durations(program: list[Operation], profile: Measurement) -> list[Ope
 
 
 class _Times:
-    """Durations of operations by kind and size."""
-
     def __init__(self, profile: Measurement):
         if profile.run is None:
             raise ValueError("`profile` must have run.")

@@ -209,7 +209,6 @@ class Planner:
         return float("inf") if _is_processor(run) else ACCELERATOR_BUCKET_MIB * MIB
 
     def _smaller(self) -> Iterator[tuple[int, int, int]]:
-        """Yield smaller (rows, model, microbatches): more microbatches, then cuts of state."""
         given, programs = self._given, self._programs
         if given.strategy != PORTABLE:
             return

@@ -220,7 +220,6 @@ def _rows_first(values: tf.Tensor) -> tf.Tensor:
 
 
 def _in_blocks(values: tf.Tensor, block: int) -> tf.Tensor:
-    """Return values [batch, time, ...] padded with zeros to a multiple of the block."""
     if block == 1:
         return values
     short = -tf.shape(values)[1] % block if values.shape[1] is None else -values.shape[1] % block

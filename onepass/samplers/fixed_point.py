@@ -1,28 +1,17 @@
 """Fixed-point samplers: passes over the sequence or over windows until all symbols are final.
 
-The stopping rule is exact. A frontier separates pixels that are known to be final from the others.
-A pass draws the pixel at the frontier from final pixels only, so it becomes final; so does every
-pixel up to and including the first that the pass changes. An image is finished when its frontier
-has passed its last pixel; the next image then takes its slot, its row in the batch of a pass.
-
-A window contains rows from the frontier down, and the rows above them that the network's receptive
-field covers. Pixels beyond the frontier are guesses, which affect only the number of passes.
-
-Given its noise, a sequence is a fixed point: symbol t is f_t(symbols before t), and one pass of the
-network computes f for a whole window of guesses. Repeated passes converge to the symbols of the
-other samplers, in at most as many passes as there are symbols: Song et al. 2021 (arXiv 2002.03629),
+With the noise fixed, every symbol is a function of the symbols before it. From any start, repeated
+passes converge to the unique sequence that satisfies all these functions, that of the other
+samplers, in at most as many passes as there are symbols: Song et al. 2021 (arXiv 2002.03629),
 Wiggers and Hoogeboom 2020 (2002.09928).
 
-The stopping rule is exact. After every pass, the symbols up to and including the first that it
-changed are final; the next window starts after them, separately in each row of a batch.
-
-With the noise fixed, every symbol is a function of the symbols before it. From any start, repeated
-passes converge to the unique sequence that satisfies all these functions, in at most as many passes
-as there are positions. Sources: Song et al. 2021, arXiv:2002.03629; Wiggers and Hoogeboom 2020,
-arXiv:2002.09928. `windows` does this in windows of an image, `time_windows` in windows of time.
-
-A symbol is final once all symbols before it are, and is kept: where a network rounds differently
-with other symbols after it, as in a Fourier transform, a pass could change it for ever.
+The stopping rule is exact. A frontier separates, in each row of a batch, symbols known to be final
+from the others. A pass draws the symbol at the frontier from final ones only, so it becomes final;
+so does every symbol up to and including the first that the pass changes. Final symbols are kept:
+where a network rounds differently with other symbols after them, as in a Fourier transform, a pass
+could change them for ever. A window begins at the frontier, and reads what the receptive field
+needs before it; symbols beyond are guesses, which affect only the number of passes. A finished
+image gives its slot, its row in the batch of a pass, to the next one.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -256,7 +245,6 @@ def _advance_rows(given: Sampling, progress: Progress) -> Progress:
 
 
 def _refill_slots(progress: Progress, pixels: int) -> Progress:
-    """Return the progress with waiting images, if there are any, in the slots of finished ones."""
     done = tf.gather(progress.frontier, progress.slots) >= pixels
     next_ = progress.begun + tf.cumsum(tf.cast(done, tf.int32)) - 1
     enters = done & (next_ < tf.size(progress.frontier))

@@ -27,7 +27,6 @@ def naive(
       noise: the noise of all positions, [batch, time, ..., noise channels], or [batch, height,
         width, ..., noise channels] for images; with a channel axis if each channel has a separate
         symbol.
-      temperature: 1 samples the distribution, smaller values are closer to its mode.
     """
     first = empty_symbols(distribution, noise)
     order, axes = network.positions(first), 2 if first.shape.rank == 4 else 1

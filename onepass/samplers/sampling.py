@@ -133,7 +133,6 @@ class Samplers:
         batch: int,
         length: int,
     ) -> Any:
-        """Return the step machine's sampler if it is faster and supports the request, else None."""
         is_stepped = self._model.order == "time" and self._network.has_step
         if not _is_plain(temperature, prompt) or not is_stepped:
             return None
@@ -212,7 +211,6 @@ class Samplers:
     def _read_shared_prefix(
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
     ) -> tuple[int, Any]:
-        """Read symbols known in all rows, many per pass; return their number and the next state."""
         network, start = self._network, 0
         if prompt is None or network.block != 1:
             return 0, state
@@ -284,7 +282,6 @@ class Samplers:
             yield symbols[:num].numpy()
 
     def _chunk(self, given: Call, state: Any, times: int) -> tuple[tf.Tensor, Any]:
-        """Draw the next symbols, compiled for `times` time steps; return them and the new state."""
         count = given.noise.shape[1]
         # On an accelerator the loop has a fixed length; symbols drawn beyond `count` are discarded.
         stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)

@@ -1,28 +1,26 @@
 """Speculative sampling: a cheap draft proposes blocks, which passes of the model check.
 
+A pass over a proposed block computes the distribution of every symbol given the proposals before
+it. A rule decides which proposals are kept and replaces the first that is not; from there the draft
+proposes again. The quality of the draft affects the number of passes, not the distribution.
+Sources: Wiggers and Hoogeboom 2020, arXiv:2002.09928; Leviathan et al. 2023, arXiv:2211.17192.
+
 Coupling keeps a proposal if it equals the symbol that the model itself draws with its noise. The
-symbols are the same as with every other sampler for the same noise, whatever the draft proposes, at
-any temperature. It suits tokens, and all cases in which samples must not change. With 65,536 levels
-it seldom keeps a proposal, because the draft must hit the exact level.
+symbols are those of every other sampler, at any temperature. With 65,536 levels it seldom keeps a
+proposal, because the draft must hit the exact level.
 
 Rejection keeps a proposal from the draft's distribution q with probability min(1, p / q), where p
-is the model's distribution; the first that is not kept is redrawn from the residual distribution
+is the model's; the first that is not kept is redrawn from the residual distribution
 
     r(x) = max(0, p(x) - q(x)) / sum_x max(0, p(x) - q(x))
 
-so that every symbol has the model's distribution (Leviathan et al. 2023, arXiv 2211.17192, theorem
-3.5; for continuous drafts Wang et al. 2024, arXiv 2411.11925), but differs from the draws of the
-other samplers. r is drawn by rejection: a candidate from p is kept with probability max(0, 1 - q /
-p). It suits many levels with similar neighbours, as in 16-bit audio.
+so that every symbol has the model's distribution (theorem 3.5; for continuous drafts Wang et al.
+2024, arXiv 2411.11925), but differs from the draws of other samplers. r is drawn by rejection: a
+candidate from p is kept with probability max(0, 1 - q / p). It suits many levels with similar
+neighbours, as in 16-bit audio.
 
-All random numbers have an address (seed, row, position), so a symbol depends only on earlier
-symbols and on the numbers at its address: block length and batch affect only rounding.
-
-A pass over a proposed block computes the distribution of every symbol given the proposals before
-it. A rule (`acceptance`) decides which proposals are kept and replaces the first that is not. From
-there the draft proposes again. The quality of the draft affects the number of passes, not the
-distribution of the samples. Sources: Wiggers and Hoogeboom 2020, "Predictive Sampling with
-Forecasting Autoregressive Models", arXiv:2002.09928; Leviathan et al. 2023, arXiv:2211.17192.
+All random numbers have an address (seed, row, position): block length and batch affect only
+rounding.
 """
 
 from collections.abc import Callable
@@ -293,7 +291,6 @@ def speculative(
 def _prompt_block(
     prompt: Prompt | None, batch: int, start: tf.Tensor, size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a block's symbols in the prompt, int32 [batch, size], and the number of known ones."""
     if prompt is None:
         return tf.zeros([batch, size], tf.int32), tf.zeros([batch], tf.int32)
     symbols = tf.gather(prompt.symbols, start + tf.range(size), axis=1)

@@ -36,7 +36,6 @@ def text_frames(
 
     Args:
       model: the model that will turn the frames into speech; it must read the voice's frames.
-      text: US English of any length; `text_parts` splits a long text.
       speed: factor by which the speech is faster than the recordings, 0.25 to 4.
       voice: the voice that speaks; None: the shipped voice for the model's frames.
       max_frames: largest number of frames that the text may have; a longer text is rejected before

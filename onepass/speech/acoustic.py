@@ -120,7 +120,6 @@ class AcousticLoss:
 
 
 def _mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return the mean of the values where the mask is 1, or 0.0 if it is 0 everywhere."""
     return tf.reduce_sum(values * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
 
 

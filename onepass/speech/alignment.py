@@ -71,9 +71,6 @@ def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
     Args:
       scores: float [frames, states], the log-likelihood of each frame in each state.
       skippable: bool [states], states that the path may skip, including the first and the last.
-
-    Raises:
-      ValueError: there are fewer frames than states that cannot be skipped.
     """
     frames, states = scores.shape
     if frames < states - int(skippable.sum()):
@@ -135,7 +132,6 @@ def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
 def _fit_gaussians(
     features: Sequence[np.ndarray], phoneme_of_frame: Sequence[np.ndarray], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smoothed mean and variance of each Gaussian's frames, each [count, channels]."""
     x, owner = np.concatenate(features), np.concatenate(phoneme_of_frame)
     number = np.bincount(owner, minlength=count)[:, None]
     mean, square = np.zeros((2, count, x.shape[1]))
@@ -183,11 +179,6 @@ def align(
       features: cepstra of each recording, float [frames, channels].
       chains: the chain of each recording.
       guesses: the initial path of each recording, int [frames].
-      count: number of Gaussians.
-      rounds: maximum number of rounds.
-
-    Raises:
-      ValueError: a recording has fewer frames than states that cannot be skipped.
     """
     paths, before = list(guesses), None
     gains: list[float] = []

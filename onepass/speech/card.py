@@ -7,7 +7,6 @@ from onepass.foundation.progress import in_time
 
 
 def _opinions(speech: dict[str, float]) -> str:
-    """Return table rows of predicted opinion scores, or "" if they were not measured."""
     names = {"dnsmos_p808": "DNSMOS P.808", "plcmos": "PLCMOS"}
     return "".join(
         f"| {words} of text spoken (of the recording's own frames spoken) | "
@@ -18,7 +17,6 @@ def _opinions(speech: dict[str, float]) -> str:
 
 
 def _texture(spec: dict[str, Any]) -> str:
-    """Return a clause that describes how natural the frames are and how they are made."""
     if not spec.get("temperature"):
         return "it is smoother than a person's and its melody flatter."
     trained = spec["density"]

@@ -23,8 +23,6 @@ class Example:
     """An aligned recording.
 
     Attributes:
-      name: the recording's name in its corpus.
-      text: the transcript.
       phonemes: the phonemes of the text, with only the pauses that the speaker made.
       durations: int [phonemes], number of frames of each phoneme.
       mel: float32 [frames, bands], mel frames on the scale of `above_silence`.
@@ -42,11 +40,7 @@ class Example:
 def prepare_corpus(
     data: Path, mel: MelConvention, gain_db: float, cache_folder: str | os.PathLike[str] | None
 ) -> Corpus:
-    """Return the recordings of a folder with their mel and pitch frames.
-
-    Raises:
-      UserError: the folder has no usable recordings, or none of the train or dev split has a text.
-    """
+    """Return the recordings of a folder with their mel and pitch frames."""
     report = scan(data, mel.sample_rate_hz, cache_folder=cache_folder)
     pitch = PitchConvention(mel.sample_rate_hz, mel.hop_samples, 90.0, 450.0)
     corpus = prepare(report, mel=mel, pitch=pitch, gain_db=gain_db, cache_folder=cache_folder)
@@ -69,7 +63,6 @@ def examples(corpus: Corpus, mel: MelConvention) -> dict[str, list[Example]]:
 
 
 def _between_words(spoken: Sequence[Phoneme]) -> list[Phoneme]:
-    """Return the phonemes with a pause inserted between words that are not separated by one."""
     found: list[Phoneme] = []
     for phoneme in spoken:
         if phoneme.starts_word and found and not found[-1].is_pause:

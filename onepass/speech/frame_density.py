@@ -90,9 +90,6 @@ def conditional(
     """Return the means and log scales of whitened differences, each [..., bands].
 
     Args:
-      backend: the operations on arrays.
-      config: the sizes of the networks.
-      weights: the weights by name.
       past: whitened differences of the preceding frames, newest first, [..., past * bands].
       known: the result of `context` for the frame.
     """

@@ -1,11 +1,8 @@
 """Phonemes, pauses and intonation of a text, from its spelled-out words and espeak-ng.
 
-espeak-ng reads most numbers and symbols correctly. The forms that it misreads, or mistakes for the
-end of a sentence, are spelled out here.
-
-A question is spoken like a statement, except that in a yes-no question the pitch rises from the
-last stressed syllable to the end (Pierrehumbert 1980, the L* H-H% contour of American English). A
-question that begins with a question word falls as a statement does.
+What espeak-ng misreads, or mistakes for the end of a sentence, is spelled out first. A question is
+spoken like a statement, except that in a yes-no question the pitch rises from the last stressed
+syllable to the end (Pierrehumbert 1980, the L* H-H% contour of American English).
 """
 
 import dataclasses
@@ -249,9 +246,6 @@ class Phoneme:
 
     Attributes:
       symbol: espeak-ng's mnemonic of the phoneme, or one of `PAUSES`.
-      stress: UNSTRESSED, SECONDARY or PRIMARY.
-      starts_word: whether it is the first phoneme of a word.
-      clause: the pause that ends the phoneme's clause.
     """
 
     symbol: str
@@ -269,10 +263,6 @@ def checked_text(text: str) -> str:
     """Return the text in Unicode form NFC, without invisible characters and square brackets.
 
     Runs of white space become single spaces.
-
-    Raises:
-      TextError: the text is not a string, is empty, is longer than MAX_CHARACTERS, or contains
-        control characters.
     """
     if not isinstance(text, str):
         raise TextError(f"The text must be a string, got {type(text).__name__}.")
@@ -321,7 +311,6 @@ def clauses(text: str) -> list[tuple[str, str]]:
 
 
 def _lines(words: str) -> list[str]:
-    """Split the words into lines that are short enough for espeak-ng."""
     lines, line = [], ""
     for word in words.split():
         while len(word.encode()) > LINE_BYTES:
@@ -393,11 +382,6 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
 
     Args:
       text: US English, at most MAX_CHARACTERS; numbers and symbols are read out.
-
-    Raises:
-      TextError: the text is empty, too long, contains control characters, or contains nothing that
-        can be spoken.
-      EspeakError: espeak-ng is not installed or failed.
     """
     parts = clauses(checked_text(text))
     answers = _answers([words for words, _ in parts]) if parts else []

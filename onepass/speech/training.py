@@ -88,10 +88,7 @@ class Scale:
     """Statistics of the training recordings, computed before training.
 
     Attributes:
-      symbols: the number of each phoneme, starting at 1, by symbol.
-      weights: the arrays `harmonics`, `mel_mean` and `mel_std` of a voice, by name.
       table: the lowest F0 and the resolution of `harmonics`, and the range of frames in nats.
-      silence: float32 [bands], the mean frame of pauses.
     """
 
     symbols: dict[str, int]
@@ -261,12 +258,8 @@ def train_network(
     """Train a network, or resume its training, in a run directory; return the outcome.
 
     Args:
-      workdir: the run directory.
       stored: what its config.json holds, of which only the loop may change.
-      network: the network to train.
-      loss: returns the loss [] of a batch, and metrics.
       config: the configuration, with an `optimizer` and a `loop`.
-      batches: function from a step to the batches that start there.
       dev: the dev split as one batch, whose loss with averaged weights is the score.
     """
     with TrainingRun(workdir) as run:

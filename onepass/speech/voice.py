@@ -51,7 +51,6 @@ class Reading:
     """The phonemes of a text with their durations, before any mel frame is computed.
 
     Attributes:
-      phonemes: the phonemes of the text.
       lengths: number of frames of each phoneme, int [phonemes].
       hidden: hidden states of the encoder, float32 [phonemes, channels].
     """
@@ -69,12 +68,9 @@ class Voice:
     """The networks of a text front end, with their weights and settings.
 
     Attributes:
-      config: sizes of the networks.
-      symbols: number of each phoneme, by its symbol.
       weights: float32 arrays by name: the weights of the networks; `harmonics` [steps, bands] from
         `training.harmonics_table`; `mel_mean`, `mel_std` and `mel_stretch` [bands]; for a voice
         with a density also the arrays of `frame_density`.
-      spec: the content of model.json.
     """
 
     config: VoiceConfig
@@ -83,23 +79,11 @@ class Voice:
     spec: dict[str, Any]
 
     def frames(self, text: str, speed: float = 1.0) -> np.ndarray:
-        """Return mel frames of a text, float32 [frames, bands], on the scale of `above_silence`.
-
-        Raises:
-          TextError: the text cannot be spoken, `speed` is not in [MIN_SPEED, MAX_SPEED], or there
-            would be more than MAX_FRAMES frames.
-          EspeakError: espeak-ng is not installed or failed.
-        """
+        """Return mel frames of a text, float32 [frames, bands], on the scale of `above_silence`."""
         return self.speak_frames(self.reading(text, speed))
 
     def reading(self, text: str, speed: float = 1.0) -> "Reading":
-        """Return the `Reading` of a text; this is cheap compared with `spoken`.
-
-        Raises:
-          TextError: the text cannot be spoken, `speed` is not in [MIN_SPEED, MAX_SPEED], or there
-            would be more than MAX_FRAMES frames.
-          EspeakError: espeak-ng is not installed or failed.
-        """
+        """Return the `Reading` of a text; this is cheap compared with `spoken`."""
         asked = phonemes(text)
         spoken = asked if self.speaks_questions else as_statements(asked)
         reading = Reading(asked, *self.durations(spoken, speed))
@@ -138,11 +122,7 @@ class Voice:
     def durations(
         self, spoken: Sequence[Phoneme], speed: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each phoneme's number of frames, int [phonemes], and the hidden states.
-
-        Raises:
-          TextError: `speed` is not in [MIN_SPEED, MAX_SPEED].
-        """
+        """Return each phoneme's number of frames, int [phonemes], and the hidden states."""
         if not MIN_SPEED <= speed <= MAX_SPEED:
             raise TextError(f"`speed` must be in [{MIN_SPEED:g}, {MAX_SPEED:g}], got {speed:g}.")
         hidden, logs = network.encoder(
@@ -177,12 +157,9 @@ class Voice:
         """Return the mel frames of phonemes with these lengths, float32 [frames, bands].
 
         Args:
-          hidden: hidden states of the encoder, float32 [phonemes, channels].
-          lengths: number of frames of each phoneme, int [phonemes].
           pitch: the result of `pitch`, or a recording's; None: the voice's own.
           temperature: factor applied to the noise when a voice with a density draws frames; 0:
             return the expected frames; None: the voice's own. The noise has a fixed seed.
-          pause: function called between pieces of the work.
         """
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
         temperature = self.temperature if temperature is None else temperature
@@ -274,11 +251,7 @@ def _whole(exact: np.ndarray) -> np.ndarray:
 
 
 def load_voice(folder: Path) -> Voice:
-    """Load a voice from a folder that `onepass.speech.train` wrote.
-
-    Raises:
-      UserError: the folder has no voice that this version can read.
-    """
+    """Load a voice from a folder that `onepass.speech.train` wrote."""
     try:
         spec = json.loads((folder / SPEC_FILE).read_text("utf-8"))
         sizes: dict[str, Any] = {
@@ -310,13 +283,7 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
 
 
 def shipped_voice(spec: dict[str, Any] | None = None) -> Voice:
-    """Return the shipped voice for a model's frames, or the first voice if none fits.
-
-    All voices are of the same speaker; they differ in the convention of their mel frames.
-
-    Args:
-      spec: the content of the model's model.json; None: return the first voice.
-    """
+    """Return the shipped voice for the frames of model.json, or the first voice if none fits."""
     if spec is not None:
         for voice in _voices():
             with contextlib.suppress(UserError):

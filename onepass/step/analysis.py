@@ -30,7 +30,6 @@ class Analysis:
 
     Attributes:
       parts: the operations of a step in order, each with its `Part`.
-      timed: indices of the arguments with a time axis.
       fixed: tensors read in a step that depend only on arguments without a time axis, by name.
       memory: number of past rows to keep of each tensor that a step reads at a delay, by name.
       groups: the groups of tensors with an entry per pair of time steps, such as attention scores.

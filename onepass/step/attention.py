@@ -265,7 +265,6 @@ def _without_ellipsis(node: Node, letters: list[str], target: str) -> tuple[list
 def _letters(
     node: Node, groups: Groups, growing: Sequence[list[str]], target: str
 ) -> tuple[str, str]:
-    """Return the letters of the query and key axes of a product whose inputs are not `Pairs`."""
     every = dict.fromkeys(letter for letters in growing for letter in letters)
     kept = sorted((letter for letter in every if letter in target), key=target.index)
     if len(every) != 2 or not kept:

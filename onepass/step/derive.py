@@ -114,7 +114,6 @@ class Incremental:
         return step
 
     def _horizon(self, program: StepProgram, length: int) -> int:
-        """Return the horizon for a length: a power of two, or the length if a table is shorter."""
         if not program.has_horizon:
             return 0
         (least,), (usual,) = (program.rate.lengths([n]) for n in (length, bucket(length)))

@@ -153,8 +153,6 @@ def loop(node: Node) -> Part:
 
 
 def _start(node: Node, body: Body, offset: int) -> Start:
-    """Return the loop's state before the first time step, after the `offset` rows before it."""
-
     def states(values: list[tf.Tensor], whole: Callable) -> dict[str, tf.Tensor]:
         carried = [values[index] for index in body.states]
         if offset:
@@ -278,8 +276,6 @@ class Rolled:
 
 
 class _Loops:
-    """The loops over time in a graph."""
-
     def __init__(self, graph: tf.Graph, length: int) -> None:
         self._graph = graph
         self.found: dict[tf.Operation, _Alike | _Rows] = {}

@@ -475,7 +475,6 @@ def _flat(type_name: str, axis: int) -> Run:
 
 
 def _product(taps: Sequence[tf.Tensor], kernel: tf.Tensor) -> tf.Tensor:
-    """Return the concatenated taps times the kernel [taps, in, out]."""
     window = tf.concat(taps, -1)
     flat = tf.reshape(window, [-1, window.shape[-1]])
     product = tf.matmul(flat, tf.reshape(kernel, [-1, kernel.shape[-1]]))
@@ -483,7 +482,6 @@ def _product(taps: Sequence[tf.Tensor], kernel: tf.Tensor) -> tf.Tensor:
 
 
 def _convolve_groups(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) -> tf.Tensor:
-    """Return the sum over taps of each group's channels times its part of the kernel."""
     window = tf.stack(taps, -2)
     window = tf.reshape(window, [*window.shape[:-1], groups, -1])
     parts = tf.reshape(kernel, [*kernel.shape[:2], groups, -1])

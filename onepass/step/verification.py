@@ -1,10 +1,8 @@
 """Verify the law of a causal network, and that a derived step computes what the network does.
 
-A head of zeros, a gate of zero or an untrained mask hides what a network reads; random weights
-reveal it.
-
-A graph shows which rows an operation reads, not whether their values matter: a kernel may be
-masked, a gate closed. An operation without a rule shows nothing at all.
+A graph shows which rows an operation reads, not whether their values matter; an operation without a
+rule shows nothing. So outputs are compared. A head of zeros, a gate of zero or an untrained mask
+hides what a network reads; random weights reveal it.
 """
 
 from collections.abc import Callable, Sequence

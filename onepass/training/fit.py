@@ -63,7 +63,6 @@ def negative_log_likelihood(
 
 
 def _of_real_elements(model: Autoregressive, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return log-probabilities, scaled so that their mean is the mean over unpadded elements."""
     elements, condition = batch["elements"], batch.get("condition")
     if "lengths" not in batch:
         return model.log_prob(elements, condition)
@@ -191,8 +190,6 @@ def fit(
 
 @dataclasses.dataclass(frozen=True)
 class _Fit:
-    """A call of `fit` with checked arguments."""
-
     model: Trainable
     asked: FitOptions
     loop: LoopConfig

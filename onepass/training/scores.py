@@ -43,8 +43,6 @@ def check_loss(loss: Loss, model: Any) -> LossFn:
 
 
 class _OfGlobalBatch:
-    """A loss that reads values of the global batch, a `GlobalBatchLoss`."""
-
     def __init__(self, loss_fn: LossFn, global_inputs: Callable[[Batch, Any], Batch]) -> None:
         self._loss_fn, self.global_inputs = loss_fn, global_inputs
 

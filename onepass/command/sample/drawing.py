@@ -18,7 +18,6 @@ class Drawing(contextlib.ExitStack):
     sound; progress is counted in units, which may be smaller or larger than a part.
 
     Attributes:
-      files: the files to write, which must not exist yet unless they may be overwritten.
       total: total number of units, known at the latest after `start`.
       advance: function that reports a number of finished units before their part is complete.
     """

@@ -75,7 +75,6 @@ def labels_of(path: Path, model: Any) -> np.ndarray:
 
 
 def _levels(path: Path, rules: ImageRules) -> np.ndarray:
-    """Return the levels of an image; print on stderr how it was converted."""
     try:
         image = read_image(path, rules)
     except ImageError as error:

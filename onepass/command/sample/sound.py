@@ -151,7 +151,6 @@ class Record:
 
 
 def _duration(samples: int, rate_hz: int) -> str:
-    """Return a length in seconds, or in samples if the sound is very short."""
     short = samples < LEAST_SECONDS * rate_hz
     return f"{samples:,} samples" if short else f"{samples / rate_hz:.2f} s"
 
@@ -210,13 +209,11 @@ def _of_recording(given: Any, model: Any, path: Path) -> Source:
 
 
 def _say_notes(given: Any, path: Path, file: SoundProperties, rate_hz: int) -> None:
-    """Print notes about a recording on stderr; about resampling only if the user chose the file."""
     for note in file.notes(rate_hz if given.recording else None):
         print(f"{path}: {note}", file=sys.stderr)
 
 
 def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
-    """Read mel frames, float32 [frames, bands], and check them for the model unless `force`."""
     mel = _stored_mel(path, model.front.data.mel_bands)
     convention, trained = model.front.mel, model.front.statistics
     frames = above_silence(mel, convention)

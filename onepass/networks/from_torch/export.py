@@ -326,7 +326,6 @@ def _check_lengths(elements: Input) -> None:
 
 
 def _reason(called: Called, arguments: Arguments) -> str:
-    """Return what torch says if the first two axes of the elements must be dynamic."""
     try:
         _trace_module(called, arguments, DYNAMIC)
     except Exception as error:
@@ -337,7 +336,6 @@ def _reason(called: Called, arguments: Arguments) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence torch's warnings about its own calls and about sizes of one."""
     log = logging.getLogger("torch._export.non_strict_utils")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -107,8 +107,6 @@ def _where(node: Node) -> str:
 
 
 class _Run:
-    """One call of a graph."""
-
     def __init__(self, graph: Graph, tensors: Mapping[str, Any]) -> None:
         self._graph = graph
         self._tensors = {name: tf.convert_to_tensor(each) for name, each in tensors.items()}

@@ -324,8 +324,6 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 class _Writer:
-    """Writes the functions of a program, and its parameters and buffers once each."""
-
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         self.blocks: dict[str, Block] = {}
         self.tensors: dict[str, Tensor] = {}

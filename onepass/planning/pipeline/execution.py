@@ -101,8 +101,6 @@ class Pipeline:
 
 
 class _Compiled:
-    """A compiled pass of a stage on its device, with the weights that it reads."""
-
     def __init__(self, folder: Path, described: dict, weights: Mapping, device: jax.Device):
         self.inputs, self._captured, self._outputs = (
             [spec["name"] for spec in described[kind]] for kind in ("inputs", "captured", "outputs")
@@ -118,8 +116,6 @@ class _Compiled:
 
 
 class _Step:
-    """The state of one training step: its live arrays, losses and gradients so far."""
-
     def __init__(self, pipeline: Pipeline, microbatches: list[dict[str, np.ndarray]]):
         self._pipeline, self._microbatches = pipeline, microbatches
         self._schedule = pipeline.schedule

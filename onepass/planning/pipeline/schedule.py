@@ -10,11 +10,10 @@ A network is cut into S stages, each on one device. For every microbatch, a stag
 activations for a microbatch are live from the start of F to the end of W. If the backward pass is
 not split, W follows B immediately, and stage s - 1 waits for both.
 
-A block contains the slots of the passes F, B and W (explained in schedule.py) of microbatch 0 on
-each stage; microbatch j runs j intervals later. Repeated without collisions, it gives a schedule,
-which is then squeezed (Qi et al. 2024, arXiv 2405.15362, sections 2 and 3). If an activation lives
-for l slots, those of l / T microbatches are live at once, where T is the interval, so the offsets
-between stages determine the memory. With d devices:
+A block contains the slots of the passes of microbatch 0 on each stage; microbatch j runs j
+intervals later. Repeated without collisions, it gives a schedule, which is then squeezed (sections
+2 and 3). If an activation lives for l slots, those of l / T microbatches are live at once, where T
+is the interval, so the offsets between stages determine the memory. With d devices:
 
     1f1b         one stage per device; F 1 slot after the previous stage's, fused backward 2 slots
                  after it
@@ -23,11 +22,13 @@ between stages determine the memory. With d devices:
                  sum on every device, and d w / 6 microbatches of a device's share are live at once,
                  where w, offset of F + offset of B, is 2 (v-min), 3 (v-half) or 6 (v-zb)
 
+A simulation has
+
     start(p) = max(end of the pass before p on its device,
                    end(q) + communication(q, p) for every q that p needs)
     bubble   = 1 - work of all devices / (devices * makespan)
 
-Communication takes time only between different devices, and overlaps with the passes.
+where communication takes time only between different devices, and overlaps with the passes.
 """
 
 import dataclasses
