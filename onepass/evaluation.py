@@ -61,7 +61,9 @@ def rank_of(model: Any) -> int:
 
 def examples(data: Any, condition: Any, rank: int) -> Iterator[Example]:
     """Yield the rows of a data set."""
-    if isinstance(data, Mapping) or _is_pair(data, rank):
+    if isinstance(data, Mapping) or (
+        isinstance(data, tuple) and 0 < len(data) <= 2 and np.ndim(data[0]) == rank
+    ):
         yield from _of_batch(data, condition, rank)
         return
     given, number = _by_name(condition), 0
@@ -100,10 +102,6 @@ def batches(rows: Iterable[Example], size: int) -> Iterator[Batch]:
             only = set(conditions) <= {CONDITION}
             condition = conditions.get(CONDITION) if only else conditions
             yield Batch(np.stack([row.elements for row in together]), condition, lengths)
-
-
-def _is_pair(data: Any, rank: int) -> bool:
-    return isinstance(data, tuple) and 0 < len(data) <= 2 and np.ndim(data[0]) == rank
 
 
 def _of_batch(batch: Any, condition: Any, rank: int) -> Iterator[Example]:

@@ -116,14 +116,12 @@ def _bits_for_the_class(
     doing = "evaluating with every class"
     each = []
     for label in range(classes):
-        batches = dataset.dev().map(lambda batch, to=label: batch | _set_label(batch, to))
+        batches = dataset.dev().map(
+            lambda batch, to=label: batch | {"label": tf.fill(tf.shape(batch["label"]), to)}
+        )
         each.append(np.sum(list(_bits(nats, batches, doing).values()), axis=0))
     mixed = math.log2(classes) - np.logaddexp2.reduce(-np.array(each), axis=0)
     return mixed - bits
-
-
-def _set_label(batch: dict, label: int) -> dict:
-    return {"label": tf.fill(tf.shape(batch["label"]), label)}
 
 
 def _doublings(model: Trained) -> list[int]:

@@ -132,7 +132,9 @@ def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], li
         tolerance = TOLERANCES[2 if has_halves(graph.graph_def) else 4]
         _compare(program, signatures, inputs, elements, expected, tolerance)
         return
-    if not _has_conditions(signatures[PLAIN]):
+    if not any(
+        i.dtype.kind == "f" and i.default is None for i in signatures[PLAIN].inputs.values()
+    ):
         raise UserError(f"The model cannot be exported: read back, its draw is refused: {fault}")
     warnings.warn(
         f"The bundle's draw was not compared with the model's, which refuses conditions: {fault}",
@@ -174,10 +176,6 @@ def of_functions(functions: Mapping[str, Any]) -> Live:
         return only_output(outputs), None
 
     return live
-
-
-def _has_conditions(signature: Signature) -> bool:
-    return any(i.dtype.kind == "f" and i.default is None for i in signature.inputs.values())
 
 
 def _inputs(signature: Signature, scale: float) -> Arrays:

@@ -101,11 +101,7 @@ def cast(lowering: Lowering, given: Any_Value, dtype: np.dtype) -> Any_Value:
     if dtype == np.dtype(bool):
         return lowering.map("NotEqual", given, Constant(np.zeros([], given.dtype)))
     made = lowering.doubles(given) if is_wide(dtype) else lowering.floats(given, dtype)
-    return _with_dtype(made, dtype)
-
-
-def _with_dtype(value: Any_Value, dtype: np.dtype) -> Any_Value:
-    return value if isinstance(value, Constant) else dataclasses.replace(value, dtype=dtype)
+    return made if isinstance(made, Constant) else dataclasses.replace(made, dtype=dtype)
 
 
 @rule("AddN")
