@@ -127,11 +127,7 @@ def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tens
 
 
 def pitch_loss(octaves: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
-    """Return the F0 error in semitones over voiced frames plus the cross-entropy of voicing.
-
-    The error is squared below one semitone and linear above, so that octave errors do not dominate.
-    Shapes are as in `class_loss`.
-    """
+    """Return the F0 error in semitones, linear above one, plus the cross-entropy of voicing."""
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))
     error = tf.reduce_mean(voiced * tf.minimum(tf.square(off), off))
@@ -197,10 +193,7 @@ class Condition(NamedTuple):
 
 
 class Conditioner(tf.Module):
-    """Two layers over standardised frames, with pitch and linear prediction from the same frames.
-
-    In a frame, the mel channels come first; F0 and voicing may follow.
-    """
+    """Two layers over standardised frames, mel channels first, with pitch and linear prediction."""
 
     def __init__(
         self, config: Any, initial: Initial, mel: MelConvention, name: str = "conditioner"
@@ -402,11 +395,7 @@ def train_reader(
 def reader_error(
     conditioner: Conditioner, reader: PitchReader, corpus: Corpus
 ) -> tuple[float, float]:
-    """Return the reader's median F0 error in cents and its voicing error rate on the dev split.
-
-    The errors are those of the dev split; F0's, over frames voiced in both, is nan if there are
-    none.
-    """
+    """Return the median F0 error in cents where both are voiced, and the voicing error rate."""
     bands, side, cents, wrong = conditioner.mel.bands, reader.side_frames, [], []
     for prepared in recordings_of(corpus, "dev"):
         frames = frames_of(corpus, prepared, ("mel", "f0"))

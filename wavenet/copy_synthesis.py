@@ -136,10 +136,7 @@ def compare(
     mel: MelConvention,
     on_sounds: SoundsCallback | None = None,
 ) -> dict[str, dict]:
-    """Return a dict {system: {"real_time_factor", "measures": {name: a `Measure` as a dict}}}.
-
-    The real-time factor is the computing time per second of audio, at batch size 1.
-    """
+    """Return a dict {system: {"real_time_factor", "measures": {name: a `Measure` as a dict}}}."""
     return {name: _compare_system(name, systems[name], items, mel, on_sounds) for name in systems}
 
 

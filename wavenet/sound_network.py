@@ -58,10 +58,7 @@ class Network(tf.Module):
         raise NotImplementedError
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
-        """Return each sample's parameters given those before it, [batch, time, parameters].
-
-        `inputs`, [batch, time], are not shifted.
-        """
+        """Return each sample's parameters given those before it; `inputs` are not shifted."""
         raise NotImplementedError
 
     def training_parameters(
@@ -81,10 +78,7 @@ class Network(tf.Module):
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor | None:
-        """Return the condition at the rate at which it changes, [batch, rows, channels].
-
-        `side_frames` on either side are only context.
-        """
+        """Return the condition [batch, rows, channels] at its own rate, without `side_frames`."""
         raise NotImplementedError
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor | None) -> tf.Tensor:

@@ -42,11 +42,7 @@ class Request:
 
 @dataclasses.dataclass
 class PassCount:
-    """Counts per batch row of the latest generation, for samplers that draw many samples per pass.
-
-    Attributes:
-      corrected: number of samples that differ from the draft's proposals.
-    """
+    """Passes, samples and corrected proposals per batch row of the latest generation."""
 
     passes: int = 0
     samples: int = 0

@@ -146,11 +146,7 @@ class ClipLoss:
         self.network = network
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the mean over unmasked samples, and the metric "bits_per_sample".
-
-        Without "levels", "waveform" is encoded; "counted" replaces the sum of "mask" as the
-        divisor.
-        """
+        """Return the mean over unmasked samples (or `counted`), and metric "bits_per_sample"."""
         network = self.network
         levels = batch["levels"] if "levels" in batch else network.codec.encode(batch["waveform"])
         parameters = network.training_parameters(

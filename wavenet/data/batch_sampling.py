@@ -67,11 +67,7 @@ def clip_source(
     side_frames: int = 0,
     augmentation: Augmentation | None = None,
 ) -> ClipSource:
-    """Return a `ClipSource` in which clips start at multiples of `hop_samples`.
-
-    All starts are equally likely; a recording shorter than a clip has one start, at its beginning.
-    The arguments are the attributes of `ClipSource`.
-    """
+    """Return a `ClipSource` whose clips start at multiples of `hop_samples`, all equally likely."""
     if left_samples < 0 or left_samples % hop_samples:
         raise ValueError(
             f"`left_samples` must be a multiple of `hop_samples` {hop_samples}, got {left_samples}."

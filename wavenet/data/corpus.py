@@ -271,10 +271,7 @@ def _columns(corpus: Corpus, feature: str, prepared: Prepared | None) -> np.ndar
 
 
 def frames_of(corpus: Corpus, prepared: Prepared, features: Sequence[str]) -> np.ndarray:
-    """Return a recording's features concatenated in the given order, float32 [frames, channels].
-
-    "mel" is the result of `above_silence`, "f0" the two columns of `log_f0_features`.
-    """
+    """Return a recording's features ("mel", "f0") in order, float32 [frames, channels]."""
     return np.concatenate([_columns(corpus, feature, prepared) for feature in features], axis=1)
 
 

@@ -108,10 +108,7 @@ def _pad_blocks(
 
 
 def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return the log-mel spectrogram of a waveform, float32 [ceil(samples / hop_samples), bands].
-
-    The waveform is float [samples] in [-1, 1] at `convention.sample_rate_hz`.
-    """
+    """Return the log-mel spectrogram, float32 [frames, bands], of float [samples] in [-1, 1]."""
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:
         raise ValueError(f"`waveform` must have the shape [samples], got {waveform.shape}.")

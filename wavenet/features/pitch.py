@@ -47,10 +47,7 @@ def fundamental_frequency(
 def log_f0_features(
     f0_hz: np.ndarray, voiced: np.ndarray, reference_hz: float = 200.0
 ) -> np.ndarray:
-    """Return log2(f0 / reference_hz) and voicing (0 or 1), float32 [frames, 2].
-
-    The first column is interpolated over unvoiced frames, as `PitchConvention` specifies.
-    """
+    """Return interpolated log2(f0 / reference_hz), and voicing (0 or 1), float32 [frames, 2]."""
     features = np.zeros((len(f0_hz), 2), np.float32)
     where = np.flatnonzero(voiced)
     if where.size:

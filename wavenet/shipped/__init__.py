@@ -4,8 +4,5 @@ from pathlib import Path
 
 
 def recordings_folder() -> Path:
-    """Return the folder of the shipped recordings, with sub-folders `train/` and `dev/`.
-
-    They contain one woman speaking US English, at 24 kHz, under CC0.
-    """
+    """Return the shipped recordings (`train/`, `dev/`): one woman, US English, 24 kHz, CC0."""
     return Path(__file__).resolve().parent / "kathleen"

@@ -188,10 +188,7 @@ def run_bunches(plan: np.record, arrays: BunchArrays, chunk: Chunk, alone: bool)
 
 
 def describe_steps(network: VocoderWaveNet, condition: np.ndarray) -> np.ndarray:
-    """Return the prediction, level and pitch of each step, from a condition [batch, steps, ...].
-
-    The result is float32 [batch, steps, channels], with the channels GAIN to COEFFICIENTS.
-    """
+    """Return prediction, level and pitch of steps, float32 [batch, steps, GAIN to COEFFICIENTS]."""
     order, local = network.config.prediction_order, network.gate_channels
     coefficients = condition[..., local : local + order]
     log_gain, log_level, period = np.moveaxis(condition[..., local + order :], -1, 0)

@@ -36,10 +36,7 @@ def _choose(
     uniform: np.float32,
     temperature: np.float32,
 ) -> int:
-    """Return the smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
-
-    At temperature 0 it is the index of the largest logit.
-    """
+    """Return the smallest k with `uniform < cumsum(softmax(logits / T))[k]`; at T = 0, the mode."""
     largest, best = outputs[row, 0], 0
     for k in range(1, count):
         if outputs[row, k] > largest:

@@ -91,11 +91,7 @@ class CompiledSampler(abc.ABC):
     def prime(
         self, state: GenerationState, condition: np.ndarray | None, levels: np.ndarray
     ) -> GenerationState:
-        """Return the state after the given levels, int32 [batch, time].
-
-        With a context stack the time must be a multiple of `context_block_samples`. The given state
-        is consumed.
-        """
+        """Consume the state; return it after levels int32 [batch, time], whole context blocks."""
         levels = np.asarray(levels)
         config = self._config
         length = config.context_block_samples if config.context_layers else levels.shape[1]

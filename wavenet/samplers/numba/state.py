@@ -134,10 +134,7 @@ class GenerationState:
         given: bool,
         temperature: float,
     ) -> np.ndarray:
-        """Run a chunk of whole steps and return its parameters, float32 [batch, time, parameters].
-
-        The `levels`, int32 [batch, time], are read if `given`, else drawn and written.
-        """
+        """Run whole steps and return their parameters; read the `levels` if `given`, else write."""
         self._check_fresh()
         self.used_up = True
         program = self.groups[0].program
