@@ -115,10 +115,7 @@ def distill(
 def as_teacher_and_student(
     teacher: Any, student: FlowStudent | None
 ) -> tuple[Teacher, FlowStudent]:
-    """Return the object as a `Teacher`, and the given student or a default one.
-
-    Other kinds of teachers register here.
-    """
+    """Return the object as a `Teacher`, and the student or a default; other kinds register here."""
     model = getattr(teacher, "autoregressive", None)  # of a bundle, or of a shipped model
     if model is not None:
         return as_teacher_and_student(model, student)

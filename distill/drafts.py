@@ -116,11 +116,7 @@ SAME = ("sample_rate_hz", "hop_samples", "gain_db", "features", "speakers")
 
 
 class SoundDraft(FlowDraft):
-    """An audio student as a draft, conditioned on the frames that the model reads.
-
-    Attributes:
-      block_samples: the length of a block must be a multiple of this number of samples.
-    """
+    """An audio student as a draft, conditioned on frames, for blocks of whole `block_samples`."""
 
     def __init__(self, student: ParallelWaveNet, codec: Codec):
         super().__init__(student, codec, "own")

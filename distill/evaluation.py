@@ -50,11 +50,7 @@ from wavenet.optional_packages import left_out_line
 
 
 def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Tensor:
-    """Return the probability that each sample is accepted, given its past, [batch, time].
-
-    Args:
-      drawn: the student's samples, with their location and log scale, [batch, time].
-    """
+    """Return the acceptance probability of each sample in `drawn` given its past, [batch, time]."""
     teacher_density = teacher.log_density(drawn.output)
     return tf.exp(tf.minimum(0.0, teacher_density - divergence.log_density(drawn, kind)))
 
@@ -72,11 +68,7 @@ DRAWS = 32  # values drawn per sample to estimate the cross-entropy
 
 
 class Closeness(NamedTuple):
-    """Divergence, entropy and acceptance probabilities of one sound.
-
-    Attributes:
-      kept: [samples], the probability that the teacher accepts each sample.
-    """
+    """Divergence and entropy of one sound in nats, and each sample's acceptance probability."""
 
     kl: float
     entropy: float
@@ -310,10 +302,7 @@ def speed_of_speculation(
 
 
 def _source_filtered(model: Trained, seed: int, item: dict, length: int) -> np.ndarray:
-    """Return a classical vocoder's sound: the source, or noise where the source is 0, filtered.
-
-    The filter is the student's linear prediction; the flows are not used.
-    """
+    """Return a classical vocoder's sound: the source, or noise, through the linear prediction."""
     frames, speaker = _frames_and_speaker(model, item, length)
     condition, _ = model.network.condition(frames, speaker, length)
     if condition.prediction is None:

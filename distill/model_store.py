@@ -50,10 +50,7 @@ def save(
 
 
 def load_stored(folder: Path) -> Any:
-    """Load a model that `save` wrote.
-
-    Its program runs with the rights of this process; `onepass.load` scans it first.
-    """
+    """Load a model that `save` wrote, with this process's rights; `onepass.load` scans it first."""
     check_compiler()
     kind = read_spec(folder).get("kind")
     store = _store(kind)

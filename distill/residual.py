@@ -77,10 +77,7 @@ class ResidualDomain(tf.Module):
         return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
 
     def condition(self, frames: tf.Tensor, phase_cycles: tf.Tensor, asked: slice) -> "Described":
-        """Return the condition of the span `asked` of samples.
-
-        `phase_cycles`, float64 [batch], is the source's phase before the first sample.
-        """
+        """Return the condition of the span `asked`, before which the source has `phase_cycles`."""
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
         prediction = Prediction(made.coefficients[:, rows], made.log_gain[:, rows])
@@ -93,11 +90,7 @@ class ResidualDomain(tf.Module):
     def wave(
         self, flowed: FlowOutput, prediction: Prediction, tail: tf.Tensor
     ) -> tuple[FlowOutput, tf.Tensor]:
-        """Return the wave with its density, and its last K samples [batch, K].
-
-        `flowed` is the residual in units of the gain; `tail`, the preceding K samples, oldest
-        first.
-        """
+        """Return the wave with its density, and its last K samples, given the K of `tail`."""
         length, dtype = self.config.row_samples, flowed.output.dtype
         time = tf.shape(flowed.output)[1]
         log_gain = tf.repeat(tf.cast(prediction.log_gain, dtype), length, 1)[:, :time]

@@ -38,10 +38,7 @@ class WaveNetDensity:
         return tf.stop_gradient(network.clip_rows(frames, speaker, num_samples, side_frames))
 
     def conditionals(self, x: tf.Tensor, condition: tf.Tensor | None) -> TeacherConditionals:
-        """Return p(x_t | x_<t, condition) for sounds float32 [batch, time], in one pass.
-
-        The sounds are not rounded to levels, as that would stop the gradient.
-        """
+        """Return p(x_t | x_<t, condition) for unrounded sounds float32 [batch, time]."""
         return TeacherConditionals(self.likelihood, self.network.of_rows(x, condition))
 
 

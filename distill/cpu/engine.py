@@ -182,10 +182,7 @@ class FlowEngine:
 
 
 def compile_kernels() -> None:
-    """Compile the kernels, or load them from disk, for this process and its later forks.
-
-    The kernels are the same for every student, so they are run here without flows or sounds.
-    """
+    """Compile the kernels, the same for every student, for this process and its later forks."""
     none = np.zeros([1, 1, 0], np.float32)
     flows, layers = np.zeros(0, FLOW), np.zeros(0, LAYER)
     packed = PackedFlows(aligned_zeros([0]), np.ones(1, SIZES)[0], flows, layers)

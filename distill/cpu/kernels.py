@@ -115,10 +115,7 @@ def _store_zero(builder: ir.IRBuilder, target: ir.Value) -> None:
 
 @compiled
 def narrow_rows(target: int, source: int, stride: int, inputs: int, rows: int) -> int:
-    """Store rows of float32 numbers as rows of bfloat16 pairs, and return the address after them.
-
-    An odd last number is paired with zero; `stride` is in bytes.
-    """
+    """Store float32 rows, `stride` bytes apart, as bfloat16 pairs; return the next address."""
     whole_vectors = inputs // LANES
     for row in range(rows):
         at = source + row * stride
@@ -152,10 +149,7 @@ _GATE_LIMIT = 86.0  # 2^-86 + 1 rounds to 1, and 2^86 does not overflow
 
 
 def _series(degree: int) -> list[float]:
-    """Return coefficients of (2^r - 1) / r, highest first; |r| <= 1/2.
-
-    The largest error is 8e-9 with degree 5 and 1.1e-5 with degree 3.
-    """
+    """Return coefficients of (2^r - 1) / r, highest first, off by 8e-9 (degree 5) or 1.1e-5 (3)."""
     fit = np.polynomial.Chebyshev.interpolate(
         lambda r: np.expm1(r * math.log(2)) / r, degree, domain=[-0.5, 0.5]
     )

@@ -75,9 +75,6 @@ def fold_normalisation(
     mean: np.ndarray,
     variance: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the kernel and bias of a convolution merged with its batch normalisation.
-
-    The kernel is [height, width, inputs, outputs]; the others are [outputs].
-    """
+    """Return kernel [height, width, inputs, outputs] and bias merged with batch normalisation."""
     factor = scale / np.sqrt(variance + EPSILON)
     return kernel * factor, offset - mean * factor

@@ -22,11 +22,7 @@ from pixelcnn.sampling.samplers import pair_for_guidance, temperatures_of
 
 
 class GuidedLoss(ImageLoss):
-    """The loss for distilling guidance: KL from the guided teacher, and negative log-likelihood.
-
-    Args:
-      table_side: `GuidedConfig.table_side`; it applies only in training.
-    """
+    """The loss for distilling guidance: KL from the guided teacher, and negative log-likelihood."""
 
     def __init__(
         self,

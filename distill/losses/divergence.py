@@ -38,10 +38,7 @@ class ElementDensities(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TeacherConditionals:
-    """Conditional distributions given by a likelihood and its parameters.
-
-    The parameters are [batch, time, parameters].
-    """
+    """Conditional distributions of a likelihood with parameters [batch, time, parameters]."""
 
     likelihood: Continuous
     parameters: tf.Tensor
@@ -145,10 +142,7 @@ def gaussian_divergence(drawn: FlowOutput, mean: tf.Tensor, log_scale: tf.Tensor
 
 
 def scales_apart(drawn: FlowOutput, log_scale: tf.Tensor) -> tf.Tensor:
-    """Return ClariNet's regularisation, (ln sp - ln sq)^2, [batch, elements...].
-
-    It is multiplied by lambda and added to `gaussian_divergence` (equation 7).
-    """
+    """Return ClariNet's regularisation (equation 7), (ln sp - ln sq)^2, [batch, elements...]."""
     return tf.square(log_scale - drawn.log_scale)
 
 

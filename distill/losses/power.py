@@ -32,19 +32,13 @@ def squared_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
 
 
 def magnitude_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return the relative squared error of the magnitudes of all frames, a scalar.
-
-    It is || |S| - |S'| ||^2 / || |S| ||^2 (Ping et al. 2018).
-    """
+    """Return || |S| - |S'| ||^2 / || |S| ||^2 over all frames, a scalar (Ping et al. 2018)."""
     drawn, target = _spectra(sound, recorded)
     return _relative(drawn, target, [1, 2])
 
 
 def multi_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return spectral convergence plus log-magnitude error, averaged over three resolutions.
-
-    Source: Yamamoto et al. 2020, arXiv 1910.11480.
-    """
+    """Return spectral convergence plus log-magnitude error at three sizes (arXiv 1910.11480)."""
     return tf.add_n([_resolution(sound, recorded, *r) for r in RESOLUTIONS]) / len(RESOLUTIONS)
 
 

@@ -207,10 +207,7 @@ def train_units(
     seed: int = 0,
     log: Callable[[str], None] = print,
 ) -> UnitClassifier:
-    """Find the units of a corpus, train a `UnitClassifier` on them, and return it.
-
-    1,500 steps take about a minute on one core.
-    """
+    """Find the units of a corpus, and train a `UnitClassifier` on them, in about a minute."""
     if corpus.mel is None:
         raise UserError("`corpus` must have mel frames, got none.")
     started = time.monotonic()
