@@ -277,10 +277,7 @@ Read = Callable[[str, Hidden], np.ndarray]
 
 
 class ImageConditionals:
-    """The conditional distributions of a density's pixels, under its current weights.
-
-    Conditions are dicts of the arrays that the conditioner reads.
-    """
+    """Distributions of a density's pixels; conditions are dicts of what the conditioner reads."""
 
     def __init__(self, density: ImageDensity) -> None:
         self.density = density

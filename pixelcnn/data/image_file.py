@@ -143,10 +143,7 @@ def _with_alpha(
 
 
 def _declared_colour(image: Image.Image) -> tuple[float, tuple[float, ...]] | None:
-    """Return the gamma and primaries that a file declares, or None to treat it as sRGB.
-
-    The gamma is the exponent from light to levels.
-    """
+    """Return a file's gamma, from light to levels, and primaries, or None to treat it as sRGB."""
     if "srgb" in image.info:
         return None
     gamma, places = image.info.get("gamma"), image.info.get("chromaticity")
@@ -435,10 +432,7 @@ def _reduce_image(
 
 
 def at_depth(image: DecodedImage, stored_bits: int, bits: int) -> DecodedImage:
-    """Convert an image's levels to `bits` bits, with a remark if they are scaled.
-
-    `stored_bits` is the depth of an image that is stored in 16 bits.
-    """
+    """Convert levels (16-bit ones have `stored_bits`) to `bits` bits, with a remark if scaled."""
     if not image.deep:
         if bits == EIGHT:
             return image

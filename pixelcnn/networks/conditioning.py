@@ -37,10 +37,7 @@ HASHED = (DRAWN % ROWS).astype(np.int32).reshape(LONGEST * NUM_CODES, HASHES)
 
 
 class CharacterCNN(tf.Module):
-    """Three convolutions over characters, with strides 1, 2 and 2, each followed by a ReLU.
-
-    Positions after the end of a caption are zero in every layer.
-    """
+    """Three convolutions (strides 1, 2, 2) with ReLU; positions after a caption's end are zero."""
 
     def __init__(self, channels: int, initial: Initial, name: str = "characters") -> None:
         super().__init__(name=name)

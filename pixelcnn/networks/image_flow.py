@@ -84,10 +84,7 @@ class AffineOutput(tf.Module):
 
 
 class ImageFlow(tf.Module):
-    """A sequence of flows over images [batch, height, width, channels] of any size.
-
-    `layers` contains the number of layers of each flow and replaces `config.layers`.
-    """
+    """A sequence of flows over images of any size; `layers` of each replace `config.layers`."""
 
     def __init__(
         self,
@@ -122,10 +119,7 @@ class ImageFlow(tf.Module):
         return self.output_config.channels
 
     def __call__(self, noise: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> FlowOutput:
-        """Return the output of all flows for noise float32 [batch, height, width, channels].
-
-        It is scaled so that the levels span [-1, 1], but is not bounded.
-        """
+        """Return all flows' unbounded output for noise, scaled so that levels span [-1, 1]."""
         return self._run_flows(noise, self.flows[0].add_coordinates(condition, noise), mode)
 
     def _run_flows(self, noise: tf.Tensor, condition: Condition, mode: Mode) -> FlowOutput:

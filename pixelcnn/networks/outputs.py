@@ -244,10 +244,7 @@ def sample_guided(
 def guided_log_prob(
     output: Output, hidden: Hidden, levels: tf.Tensor, weight: float | tf.Tensor
 ) -> tf.Tensor:
-    """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, in nats.
-
-    The hidden states are those of `sample_guided`.
-    """
+    """Return guided log-probabilities of pixels, float32 nats, of states as in `sample_guided`."""
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0
     for c, level in enumerate(channels):

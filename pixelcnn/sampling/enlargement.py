@@ -40,11 +40,7 @@ class Work(NamedTuple):
 
 
 class Enlarger:
-    """A sampler that enlarges images of any shape.
-
-    Args:
-      tile: side of a tile, in pixels of a group.
-    """
+    """A sampler that enlarges images of any shape in tiles of side `tile`, in pixels of a group."""
 
     def __init__(self, model: Multiscale, tile: int = TILE) -> None:
         if not model.any_shape:
