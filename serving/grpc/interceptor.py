@@ -41,10 +41,7 @@ FORWARDED = "x-forwarded-for"
 
 
 def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
-    """Return the client's address, as named by a trusted proxy, or else the peer's address.
-
-    "x-forwarded-for" lists the client's address, and then those of the proxies on the way.
-    """
+    """Return the address that a trusted proxy names ("x-forwarded-for"), or else the peer's."""
     given = metadata.get(FORWARDED)
     if not isinstance(given, str) or not is_proxy(peer):
         return peer

@@ -264,10 +264,7 @@ class SpeakRoute(Endpoints):
         return json_response(Examples(examples=list(examples().values()) if usable else []))
 
     async def _frames(self, served: ServedModel, parsed: SpeakRequest) -> np.ndarray | None:
-        """Return the frames of the request's only source, float32 [frames, channels].
-
-        Return None for an unconditional model, whose request must have no source.
-        """
+        """Return the frames of the request's only source; None for an unconditional model."""
         given = [name for name in SOURCES if getattr(parsed, name) is not None]
         if not given and not is_conditional(served):
             return None
