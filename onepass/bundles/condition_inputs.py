@@ -22,10 +22,7 @@ SUFFIX = ".npy"
 
 
 def condition_of(words: Sequence[str]) -> Any:
-    """Return the values of `--condition` as `Autoregressive.sample` takes them, None without words.
-
-    A word is FILE.npy or a number for the only condition, else NAME=FILE.npy or NAME=NUMBER.
-    """
+    """Return `--condition` (FILE.npy or number, or NAME= either) as `sample` takes it, or None."""
     return _by_name(words, "--condition", _value, "FILE.npy or NAME=NUMBER")
 
 

@@ -33,11 +33,7 @@ FULL_SCALE = (-1.0, 1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Conditioning:
-    """The condition of a segment, for a batch of sounds.
-
-    Attributes:
-      phase: float64 [batch], the phase of the source after the segment, in cycles, or None.
-    """
+    """The condition of a segment, and the source's phase after it, float64 [batch], or None."""
 
     channels: Any
     phase: Any = None
@@ -123,10 +119,7 @@ class StreamingModel:
         raise NotImplementedError
 
     def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
-        """Return the next samples, float32 [batch, samples], and the state after them.
-
-        `channels` is the condition of these samples, [batch, samples, channels], or None.
-        """
+        """Return the next samples, float32 [batch, samples], under `channels`, and the state."""
         raise NotImplementedError
 
 
