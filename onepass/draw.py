@@ -41,10 +41,7 @@ class Facts(NamedTuple):
 
 
 class Input(NamedTuple):
-    """An input of a prompt signature: [batch], or [batch, n] if it is a list for each row.
-
-    The fields are those of `onepass.bundles.signature.TensorInfo`.
-    """
+    """An input of a prompt signature, [batch] or [batch, n], with the fields of `TensorInfo`."""
 
     dtype: str
     shape: tuple[None, ...] = (None,)
@@ -231,11 +228,7 @@ class Number(Option):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Elements(Option):
-    """A set of elements, such as tokens.
-
-    Args:
-      is_all: whether a set of no elements stands for all.
-    """
+    """A set of elements, such as tokens; where `is_all`, an empty set stands for all."""
 
     is_all: bool = False
     lists = ("",)

@@ -104,10 +104,7 @@ def _all_options(kind: Callable[..., Any], default: Any) -> list[str]:
 
 
 def _guess_option(word: str, options: Collection[str]) -> str | None:
-    """Return the option whose name matches `word` apart from group and "num-" prefixes, or None.
-
-    For example, `steps` and `loop.steps` match `--loop.num-steps`.
-    """
+    """Return the option that `word` matches but for groups and "num-", or None."""
 
     def split(option: str) -> tuple[str, str]:
         group, _, name = option.replace("_", "-").lower().rpartition(".")

@@ -76,10 +76,7 @@ def decompress(given: DecompressArguments) -> int:
 
 
 def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
-    """Return the output path of each stored name; print on stderr which names were changed.
-
-    Elements get different files, on file systems that ignore case too.
-    """
+    """Return each stored name's output path, unique even without case; print changed names."""
     count = found.shape[0]
     names = found.description.get("names")
     if not isinstance(names, list) or len(names) != count:

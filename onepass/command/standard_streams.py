@@ -18,10 +18,7 @@ class Output:
         self.lost: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write to the stream; if it is closed, drop the text without stopping the work.
-
-        Characters that the locale cannot encode are written as backslash escapes.
-        """
+        """Write text, with escapes for what the locale lacks; drop it if the stream is closed."""
         if self._is_closed and text:
             self.lost = OSError(errno.EBADF, os.strerror(errno.EBADF))
         with self._record_loss():

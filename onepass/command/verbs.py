@@ -73,10 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _report_error(error: BaseException) -> int:
-    """Print an error in one line and return the exit status.
-
-    With ONEPASS_TRACEBACK set, raise the error instead, unless it is an interruption.
-    """
+    """Print an error in one line and return the exit status; with ONEPASS_TRACEBACK, raise it."""
     if isinstance(error, Interrupted):
         say_error(f"interrupted by {error}.")
         return 128 + error.number

@@ -67,10 +67,7 @@ def finite_mean(values: Sequence[float]) -> Measure:
 
 
 def share_of(found: np.ndarray) -> Measure:
-    """Return the share of true values, bool [n] or 0 and 1, with Wilson's score interval.
-
-    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
-    """
+    """Return the share of true values, with Wilson's score interval (Wilson 1927)."""
     n = len(found)
     if not n:
         return Measure(math.nan, None, None, 0)

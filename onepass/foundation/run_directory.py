@@ -25,11 +25,7 @@ SHOWN_DIFFERENCES = 4  # differences named in one line
 
 
 class RunDirectory:
-    """A folder that belongs to one configuration and, during training, to one process.
-
-    Attributes:
-      identity: the configuration passed to `claim`, without the keys that may change.
-    """
+    """A folder of one configuration, its `identity`, and, during training, of one process."""
 
     def __init__(self, path: Path):
         self.path = Path(path)

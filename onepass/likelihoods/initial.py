@@ -15,10 +15,7 @@ class Initial:
         self._seed, self._drawn = seed, 0
 
     def kernel(self, shape: Sequence[int], name: str, gain: float = 1.0) -> tf.Variable:
-        """Return a variable of normal random numbers with variance gain^2 / fan-in.
-
-        The fan-in is the product of the sizes of all axes but the last.
-        """
+        """Return normal numbers of variance gain^2 / fan-in, over all axes but the last."""
         self._drawn += 1
         size = math.prod(shape)
         draws = _normals(noise.as_key(self._seed), self._drawn, size)

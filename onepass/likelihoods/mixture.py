@@ -145,10 +145,7 @@ class Mixture(abc.ABC):
         return logits, means, tf.maximum(log_scales, self.min_log_scale)
 
     def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
-        """See `LocationScale.initial_parameters`.
-
-        The logits are 0, the means evenly spaced, and the log-scales fall from -2 to -5.
-        """
+        """See `LocationScale.initial_parameters`: means evenly spaced, log-scales -2 to -5."""
         spread = tf.linspace(-reach, reach, self.components)
         log_scales = tf.linspace(-2.0, -5.0, self.components)
         return tf.concat([tf.zeros([self.components]), spread, log_scales], 0)

@@ -18,10 +18,7 @@ LOWEST = -1e30  # a logit of probability 0, finite
 
 
 class Choice(NamedTuple):
-    """Settings of a draw from a distribution over tokens.
-
-    Each setting but the temperature has a default that changes nothing and costs nothing.
-    """
+    """Settings of a draw of tokens; defaults, except the temperature's, cost and change nothing."""
 
     temperature: tf.Tensor  # at least 0, a scalar or [...]; divides the logits before truncation
     top_k: Any = 0  # number of the most probable symbols that may be drawn; 0: all

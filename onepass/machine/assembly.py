@@ -109,10 +109,7 @@ class Assembly:
         fills: bool = False,
         limited: int | None = None,
     ) -> Value | None:
-        """Add an instruction and return its result, or that of an equal earlier one.
-
-        With `fills`, it writes only part of a value that others also write to.
-        """
+        """Return an instruction's result, or an equal earlier one's; `fills`: of a part."""
         numbers = tuple(int(number) for number in numbers)
         target = None if out is None else place_of(out)
         made = Instruction(op, target, [place_of(value) for value in reads], numbers, stays)

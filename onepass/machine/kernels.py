@@ -583,10 +583,7 @@ def observe(builder: ir.IRBuilder, counter: ir.Value) -> ir.Value:
 
 @compiled
 def wait_for(counter: int, value: int) -> int:
-    """Wait until the int64 at `counter` is at least `value`; return how often the core was yielded.
-
-    On an idle machine, a yield takes a fraction of a microsecond.
-    """
+    """Wait until the int64 at `counter` is at least `value`; return how often the core yielded."""
     tries = 0
     while observe(counter) < value:
         tries += 1

@@ -343,10 +343,7 @@ State = dict[str, Any]
 
 
 class SymbolNetwork(Protocol):
-    """The interface through which samplers use a network.
-
-    Law: the parameters at a position depend only on the symbols at earlier positions.
-    """
+    """What samplers use of a network; parameters depend only on symbols at earlier positions."""
 
     def parameters(self, symbols: tf.Tensor, condition: Any) -> tf.Tensor:
         """Return the parameters at all positions, [batch, ..., num_parameters]."""
@@ -502,10 +499,7 @@ class TimeOrder:
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return the parameters at all positions for inputs that this method shifts by one step.
-
-        Float inputs need not correspond to symbols; gradients flow through them.
-        """
+        """Return all positions' parameters for inputs, shifted here, that need not be symbols."""
         self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)

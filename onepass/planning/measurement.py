@@ -200,10 +200,7 @@ class Measurement:
 
 
 class Store:
-    """A folder of measurements, one file each.
-
-    A step is timed in `rounds` of at least `seconds` each; if `fresh`, stored ones are repeated.
-    """
+    """A folder of measurements of `rounds` of `seconds` each; if `fresh`, none is read."""
 
     def __init__(
         self,

@@ -108,11 +108,7 @@ class Native:
     def advance(
         self, noise: tf.Tensor, condition: Any, temperature: Any, state: Any
     ) -> tuple[tf.Tensor, NativeState]:
-        """Draw the next symbols [batch, time]; return them and the new state.
-
-        Args:
-          state: the state from `begin`, or from the previous chunk; it must not be used again.
-        """
+        """Draw the next symbols [batch, time] from a state, used once; return them and the next."""
         given = [np.asarray(noise), *map(np.asarray, timed_of(condition))]
         settings = [np.asarray(temperature)]
         if isinstance(state, NativeState):

@@ -110,10 +110,7 @@ def _trace_path(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> n
 
 
 def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
-    """Return the path that gives each state frames in proportion to its weight, int [frames].
-
-    The weights are float [states].
-    """
+    """Return the path in which states get frames in proportion to `weights`, int [frames]."""
     ends = np.cumsum(weights) / np.sum(weights) * frames
     return np.searchsorted(ends, np.arange(frames) + 0.5).clip(0, len(chain.state) - 1)
 

@@ -62,10 +62,7 @@ def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
 
 
 def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the arrays of STATISTICS by name, computed from differences [frames, bands].
-
-    They are the mean, the matrix that whitens, and its inverse. All are float32.
-    """
+    """Return the arrays of STATISTICS of differences [frames, bands]: mean, whitening, inverse."""
     shift = differences.mean(axis=0)
     variances, axes = np.linalg.eigh(np.cov((differences - shift).T))
     deviations = np.sqrt(np.maximum(variances, 1e-8))

@@ -64,10 +64,7 @@ def _number(symbol: str, symbols: Mapping[str, int]) -> int:
 
 
 def contexts(spoken: Sequence[Phoneme]) -> np.ndarray:
-    """Return each phoneme's stress, word boundaries, kind of clause and position in the clause.
-
-    The result is float32 [phonemes, CONTEXT_CHANNELS].
-    """
+    """Return stress, word bounds, clause and position, float32 [phonemes, CONTEXT_CHANNELS]."""
     rows = np.zeros((len(spoken), CONTEXT_CHANNELS), np.float32)
     start = 0
     for place, phoneme in enumerate(spoken):
@@ -104,10 +101,7 @@ def phoneme_of_frame(durations: np.ndarray) -> np.ndarray:
 
 
 def positions(durations: np.ndarray) -> np.ndarray:
-    """Return each frame's position in its phoneme and the phoneme's length.
-
-    The result is float32 [frames, POSITION_CHANNELS].
-    """
+    """Return positions in phonemes and their lengths, float32 [frames, POSITION_CHANNELS]."""
     owner = phoneme_of_frame(durations)
     length = durations[owner]
     since = np.arange(len(owner)) - (np.cumsum(durations) - durations)[owner]

@@ -139,10 +139,7 @@ _NOT_LAST = re.compile(
 
 
 def read_aloud(text: str) -> str:
-    """Return US English spelled out as it is read aloud.
-
-    Abbreviations keep their period only at the end of a sentence.
-    """
+    """Return US English as it is read aloud; abbreviations keep a period where sentences end."""
     text = _AT.sub(" at ", text)
     text = _MONEY.sub(_money, text)
     text = _UNIT.sub(_measure, text)
@@ -242,11 +239,7 @@ class EspeakError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Phoneme:
-    """A phoneme in its clause, or a pause.
-
-    Attributes:
-      symbol: espeak-ng's mnemonic of the phoneme, or one of `PAUSES`.
-    """
+    """A phoneme in its clause, or a pause, by espeak-ng's mnemonic or one of `PAUSES`."""
 
     symbol: str
     stress: int = UNSTRESSED
@@ -260,10 +253,7 @@ class Phoneme:
 
 
 def checked_text(text: str) -> str:
-    """Return the text in Unicode form NFC, without invisible characters and square brackets.
-
-    Runs of white space become single spaces.
-    """
+    """Return the text in NFC with single spaces, without invisible characters and brackets."""
     if not isinstance(text, str):
         raise TextError(f"The text must be a string, got {type(text).__name__}.")
     if len(text) > MAX_CHARACTERS:
@@ -378,11 +368,7 @@ def _words(answer: str, clause: str) -> list[Phoneme]:
 
 
 def phonemes(text: str) -> tuple[Phoneme, ...]:
-    """Return the phonemes of a text between pauses: one at the start, and one after every clause.
-
-    Args:
-      text: US English, at most MAX_CHARACTERS; numbers and symbols are read out.
-    """
+    """Return the phonemes of US English between pauses, one at the start, one after each clause."""
     parts = clauses(checked_text(text))
     answers = _answers([words for words, _ in parts]) if parts else []
     found = [Phoneme(START, clause=parts[0][1])] if parts else []
@@ -405,10 +391,7 @@ def spoken_length(words: str) -> int:
 
 
 def characters_at(speed: float, most: int = MAX_CHARACTERS) -> int:
-    """Return the number of characters that take as long at `speed` as `most` do at speed 1.
-
-    It is at least 1 and at most `most`.
-    """
+    """Return how many characters (1 to `most`) take as long at `speed` as `most` at speed 1."""
     return max(1, int(most * min(1.0, speed)))
 
 

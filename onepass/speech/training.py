@@ -118,10 +118,7 @@ def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
 
 
 def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Example:
-    """Return the recording with silent frames added to its first and last pauses.
-
-    A missing first or last pause is inserted, with at least one frame.
-    """
+    """Return the recording with silence added to, or inserted as, its first and last pauses."""
     spoken, lengths = list(example.phonemes), example.durations.copy()
     if spoken[0].symbol != START:
         spoken.insert(0, Phoneme(START, clause=spoken[0].clause))

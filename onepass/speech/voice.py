@@ -99,10 +99,7 @@ class Voice:
             )
 
     def speak_frames(self, reading: "Reading", pause: Callable[[], None] = no_pause) -> np.ndarray:
-        """Return the mel frames of a reading, float32 [frames, bands].
-
-        `pause` is called between pieces of the work; an exception that it raises stops it.
-        """
+        """Return the mel frames of a reading, float32 [frames, bands]; `pause` may end the work."""
         pitch = self.pitch(reading.hidden, reading.lengths)
         if not self.speaks_questions:
             pitch[:, 0] += question_rise(reading.phonemes, reading.lengths)

@@ -282,10 +282,7 @@ def exceeding(
     precision: Precision,
     rounding: tf.Tensor | float = 0.0,
 ) -> np.ndarray:
-    """Return where outputs differ by more than rounding, bool [rows, time, values].
-
-    `rounding` [1, time, values] is allowed besides.
-    """
+    """Return where outputs differ by more than `rounding`, bool [rows, time, values]."""
     first, second = flat(first), flat(second)
     if bool(tf.reduce_all(first == second)):  # most are: equal shapes are rounded alike
         return np.zeros([*first.shape[:2], 1], bool)

@@ -225,10 +225,7 @@ def _mel_frames(path: Path, model: Any, force: bool) -> np.ndarray:
 
 
 def _stored_mel(path: Path, bands: int) -> np.ndarray:
-    """Read log-mel frames from an npy file, float32 [frames, bands].
-
-    HiFi-GAN's layouts, [bands, frames] and [1, bands, frames], are accepted, too.
-    """
+    """Read log-mel frames float32 [frames, bands] from an npy file, also in HiFi-GAN's layouts."""
     mel = read_npy(path)
     shape = mel.shape
     is_batch = len(shape) == 3 and shape[0] == 1

@@ -33,10 +33,7 @@ SAY_SECONDS = 3.0  # after this time a task prints what it waits for
 
 
 def wait_for_all(task: Task, join_seconds: float) -> None:
-    """Wait until every other task has accepted a connection at its address.
-
-    Meanwhile this process listens at its own, where TensorFlow's server will listen next.
-    """
+    """Wait until every other task accepts connections at its address, as this one does."""
     own = task.cluster[task.kind][task.index]
     missing = {
         f"{kind} {index} ({address})": address

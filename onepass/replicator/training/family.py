@@ -109,11 +109,7 @@ class ModelFamily:
 def run_training(
     family: ModelFamily, preset: str, arguments: list[str], parse: Callable[..., Any]
 ) -> int:
-    """Run `onepass train|distill PRESET ...`: train, or only export the step with `--portable`.
-
-    Returns:
-      The exit status: 0, or 128 + the number of the signal that stopped training.
-    """
+    """Train, or export the step with `--portable`; return 0, or 128 + the number of a signal."""
     chosen, kind = family.presets[preset], family.options(preset)
     arguments = [*arguments, *family.detected(chosen.config, arguments)]
     default = kind(tyro.MISSING, chosen.config, workdir=tyro.MISSING)

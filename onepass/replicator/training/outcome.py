@@ -25,10 +25,7 @@ class Listener:
         return False
 
     def on_score(self, step: int, metrics: Mapping[str, float], score: float | None) -> bool:
-        """Handle the score at `step` (None without an evaluation), and the metrics of its update.
-
-        The metrics are empty if an earlier process made the update.
-        """
+        """Handle the score at `step`, or None; no `metrics` if an earlier process updated."""
         return False
 
     def end(self) -> None:

@@ -22,11 +22,7 @@ from onepass.replicator.training.training_run import BatchesFrom, TrainingRun
 
 
 class PortableBatches(NamedTuple):
-    """The batches of a run for a machine without TensorFlow.
-
-    Attributes:
-      settings: settings for `open_batches`, as JSON values; "file" is the data file's name.
-    """
+    """Batches for a machine without TensorFlow; the setting "file" is the data file's name."""
 
     module: ModuleType
     settings: dict[str, Any]

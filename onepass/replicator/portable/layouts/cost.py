@@ -28,10 +28,7 @@ class Machine:
 
     @classmethod
     def of(cls, platform: str, memory_bytes: float | None, link_gbps: float | None) -> "Machine":
-        """Return a device of a platform: cpu, gpu or tpu; other platforms get the speeds of a GPU.
-
-        `link_gbps` is the bandwidth between devices in Gbit/s; None: the platform's default.
-        """
+        """Return a device of a platform (others: gpu) and its link, or the platform's default."""
         flops, moved, link, latency = RATES.get(platform, RATES["gpu"])
         network = Network(latency, (link_gbps or link) / 8e-9)
         return cls(flops, moved, network, memory_bytes)
