@@ -62,12 +62,7 @@ class RingSymbols(SoundSymbols):
 
 
 class Recordings(Kind):
-    """The format of compressed files of recordings and their speaker.
-
-    Args:
-      network: the WaveNet.
-      front: the `SoundFront` of the model.
-    """
+    """The format of compressed files of recordings and their speaker."""
 
     name = "sound"
 

@@ -320,10 +320,8 @@ def prepare_network(
 ) -> None:
     """Set the network's mel statistics, and train its pitch reader if it has one.
 
-    Both are stored with the weights and stay fixed during training. With `start_from`, all weights
-    come from that model, and the pitch reader is trained further for `pitch_steps`. The mel
-    statistics come from it too if its mel convention is the same; otherwise they are measured. A
-    pitch reader of a different size is trained from random weights.
+    Both are stored with the weights and stay fixed. With `start_from` they come from that model,
+    unless its mel convention or its reader's size differs; its reader is trained further.
     """
     same_frames = False
     if config.start_from is not None:

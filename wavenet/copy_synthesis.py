@@ -101,12 +101,8 @@ def at_temperatures(
 def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
     """Return the systems that need no training, by name.
 
-    - griffin_lim: the Griffin-Lim algorithm.
-    - griffin_lim_mel_consistent: a clearly better variant, in which only the mel spectrogram is
-      fixed and the magnitudes are updated in every iteration.
-    - world: analysis and synthesis by WORLD, which uses more information than the mel spectrogram;
-      only if pyworld is installed.
-    - recording: the recording itself, for comparison by the measures that need no reference.
+    "griffin_lim_mel_consistent" is clearly better than "griffin_lim"; "world", if pyworld is
+    installed, uses more than the mel; "recording" serves measures that need no reference.
     """
     with_world = is_installed("pyworld")
     return {

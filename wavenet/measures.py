@@ -376,11 +376,8 @@ def measure(
 ) -> dict[str, float]:
     """Return all measures {name: value}, nan if undefined; the longer sound is cut.
 
-    The keys, in order: log_mel_distance_db, multi_resolution_stft_distance, pesq, stoi,
-    f0_within_50_cents, f0_error_cents, voicing_error, residual_kurtosis, level_difference_db,
-    dnsmos_p808, plcmos; each is a function in this package. Measures that need a missing package
-    are left out (`optional_packages.left_out`). F0 is estimated by WORLD's DIO with StoneMask, at
-    the mel's hop length, from 60 to 600 Hz.
+    The keys are the names of this module's measures. Those that need a missing package are left
+    out. F0 is that of WORLD's DIO with StoneMask, at the mel's hop length, from 60 to 600 Hz.
     """
     if mel.sample_rate_hz != sample_rate_hz:
         raise ValueError(f"`mel` must be at {sample_rate_hz} Hz, got {mel.sample_rate_hz} Hz.")

@@ -53,13 +53,8 @@ class _Forward(soundfile.SoundFile):
 class SoundFile:
     """A reader of audio files; consecutive streams in a file are read as one recording.
 
-    Attributes:
-      missing_samples: number of samples per channel that are announced by a header but missing; set
-        after the last block.
-      container: name of the container in libsndfile, such as "WAV"; set by the first block.
-      subtype: name of the encoding in libsndfile, such as "PCM_16"; set by the first block.
-      found: the audio streams in the file; set by the first block.
-      stamp: identity, size and modification time of the file; set before the first block.
+    `container` and `subtype` (libsndfile's names) and `found` are set by the first block, `stamp`
+    before it, and `missing_samples`, announced by a header per channel, after the last.
     """
 
     def __init__(self, path: Path) -> None:

@@ -38,11 +38,8 @@ def stream(
 ) -> Iterator[np.ndarray]:
     """Return an iterator over the levels of `generate` in chunks [batch, up to chunk_samples].
 
-    Args:
-      backend: "numba" runs on the CPU; "xla" runs on TensorFlow's device; "fixed-point" runs there
-        in passes over many samples; "auto" and "cached" choose "numba", or "xla" if there is an
-        accelerator or no Numba implementation for network and distribution. Any other sampler of
-        `onepass.samplers`, such as "naive", yields the whole waveform as one chunk.
+    The backend is one of `SoundSampler.methods`; any other sampler of `onepass.samplers`, such as
+    "naive", yields the whole waveform as one chunk.
     """
     symbols, start = autoregressive(network).symbol_network, primed_samples(request)
     if start % symbols.block:

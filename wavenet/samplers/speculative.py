@@ -23,8 +23,6 @@ class SpeculativeSampler:
     """A sampler that verifies blocks proposed by a draft, with the current weights of both.
 
     Args:
-      acceptance: "coupling" draws the same waveform as the other samplers; "rejection" draws a
-        different waveform from the same distribution in fewer passes.
       block_samples: samples per proposal, rounded up to a multiple of the network's bunch and the
         draft's block.
     """

@@ -11,7 +11,11 @@ from onepass.foundation.errors import UserError
 
 
 def import_triton() -> None:
-    """Import triton, if installed; raise UserError if TensorFlow was imported before."""
+    """Import triton, if it is installed, before TensorFlow.
+
+    Raises:
+      UserError: triton is installed and TensorFlow has been imported already.
+    """
     if "triton" in sys.modules or importlib.util.find_spec("triton") is None:
         return
     if "tensorflow" in sys.modules:
