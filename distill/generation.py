@@ -54,11 +54,7 @@ def stream(
 ) -> Iterator[np.ndarray]:
     """Return an iterator over the sounds of `generate` in chunks, [batch, about chunk_samples].
 
-    Args:
-      backend: "numba" is the compiled engine for this processor, which computes in float32;
-        "numba-bfloat16" multiplies in bfloat16 instead, on processors with AVX512-BF16;
-        "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" chooses
-        "numba" unless there is an accelerator or `compute_dtype` is not float32.
+    The backend is one of `StudentSampler.methods`.
     """
     _check(student, request)
     run = _runner(student, backend, len(request.rows))

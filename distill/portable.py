@@ -26,9 +26,6 @@ def export_sampler(
     [batch, num_frames, channels] and `speaker` int32 [batch]. It returns `sound` float32 [batch,
     samples] in [-1, 1], as `generation.generate` does. For a student without frames, a frame is one
     sample.
-
-    Args:
-      tensor_float_32: whether an accelerator may multiply in TensorFloat32.
     """
     config, samples = student.config, num_frames * student.config.hop_samples
     inputs = {

@@ -59,12 +59,7 @@ LEAST_VOICED = 0.1  # whispering is checked only if at least this share of frame
 
 @dataclasses.dataclass(frozen=True)
 class HealthMetrics:
-    """Metrics on dev recordings that show whether a student has collapsed.
-
-    Attributes:
-      teacher_entropy_nats: the teacher's negative log density of one recording, in nats per sample,
-        which is close to the teacher's entropy.
-    """
+    """Metrics on dev recordings that show whether a student has collapsed."""
 
     level_db: float
     entropy_nats: float

@@ -72,12 +72,8 @@ def wave(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the wave, float32 [batch, time], and its last K samples.
 
-    The samples are the same for chunks of any size.
-
-    Args:
-      residual: errors of the linear prediction in units of the gain, float32 [batch, time].
-      prediction: coefficients and gain of each row of samples; the last row may be shorter.
-      tail: the preceding K samples of the wave, oldest first, [batch, K].
+    They are equal for chunks of any size. The residual is in units of the gain; the prediction has
+    coefficients and a gain per row of samples; `tail` are the K samples before, [batch, K].
     """
     coefficients = as_compiled(np.asarray(prediction.coefficients), np.float32)
     gain = np.exp(np.asarray(prediction.log_gain, np.float32))
