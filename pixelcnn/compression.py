@@ -408,12 +408,7 @@ class ImageConditionals:
 
 
 class Images(Kind):
-    """The format of compressed files of images and their conditions.
-
-    Args:
-      density: the networks.
-      front: the `ImageFront` of the model.
-    """
+    """The format of compressed files of images and their conditions."""
 
     name, version, dtype = "images", 1, "u1"
 

@@ -202,10 +202,7 @@ def read_dev(
 ) -> Corpus:
     """Read only the dev images of a source, to evaluate a model.
 
-    Args:
-      everything: whether to use the images of all splits as dev images.
-      others_allowed: whether to ignore the classes, instead of raising an error, if some are
-        unknown.
+    `everything` makes all images dev; unknown classes are an error unless `others_allowed`.
     """
     raw, source = _read_source(path, rules), show_path(path)
     splits = ["dev"] * len(raw.names)

@@ -27,12 +27,7 @@ TILE = 128  # side of a tile in pixels of a group, a multiple of the patch for t
 
 
 class Work(NamedTuple):
-    """The computational work of an enlargement.
-
-    Attributes:
-      passes: number of network passes over the whole image, three per doubling.
-      steps: number of steps of the shallow PixelCNNs in each pass; 0 for factors of type A.
-    """
+    """Passes of an enlargement, three per doubling, and the shallow PixelCNNs' steps in each."""
 
     passes: int
     steps: int

@@ -121,12 +121,7 @@ class _Draw(NamedTuple):
 
 
 class SamplingInputs(NamedTuple):
-    """The noise, condition and temperatures for sampling.
-
-    Attributes:
-      guidance: guidance weight, for a batch whose second half repeats the first half under the null
-        condition; None: no guidance.
-    """
+    """The noise, condition and temperatures for sampling."""
 
     words: tf.Tensor
     condition: Condition
