@@ -212,9 +212,7 @@ class Request:
     """A request with its inputs, its waiting rows and the future of its outputs.
 
     Attributes:
-      answer: future that completes when all rows have results, or fails with the request's error.
       results: outputs of each row; None for a row without outputs yet.
-      waiting: indices of the rows that no call has taken yet.
       row_seconds: estimated seconds per row; 0.0 if unknown.
       rank: its rank among the requests of its client (`RequestOrder`), set by the queue.
     """
