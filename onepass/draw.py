@@ -142,11 +142,7 @@ class Option:
 class Number(Option):
     """A number.
 
-    Args:
-      low, high: the range; infinite: no limit.
-      is_above: whether `low` itself is outside the range.
-      is_whole: whether it is an integer.
-      by_row: whether each row may have its own.
+    `is_above` leaves out `low`; with `by_row`, each row may have its own.
     """
 
     low: float = -math.inf
@@ -615,13 +611,7 @@ def prompt_inputs(facts: Facts) -> dict[str, Input]:
 
 
 def choice_of(given: Mapping[str, Any], encode: Callable, levels: int) -> Any:
-    """Return a row's temperature, or for a model over tokens its `Choice`, from its inputs.
-
-    Args:
-      given: the inputs of one row, [1, ...], by name.
-      encode: function from elements [n] and a name to symbols.
-      levels: number of symbols.
-    """
+    """Return a row's temperature, or for a model over tokens its `Choice`, from its inputs."""
     from onepass.likelihoods.truncated import Choice
 
     heat = OPTIONS["temperature"].tensor_of(given, "temperature", encode, levels)

@@ -71,9 +71,6 @@ class RemoteModel(Sampling):
 
         The condition of a sound may also be a dict of arguments of `Client.speak`: `text`,
         `recording`, `example`, `frames`, `force`.
-
-        Raises:
-          ClientError: the server rejects the request or cannot be reached.
         """
         if self._is_sequence:
             return self._own_sample(draw)

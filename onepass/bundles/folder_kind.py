@@ -15,12 +15,7 @@ NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # bundles, mode
 
 
 def folder_kind(path: Path) -> FolderKind:
-    """Return the kind of a folder, which depends only on the names of its files.
-
-    Returns:
-      "saved" for a folder of `onepass.save`, "bundle" for NAME/VERSION or NAME of an exported
-        model, and "trained" for a run, a model folder, and anything else.
-    """
+    """Return "saved" (by `onepass.save`), "bundle" (NAME[/VERSION]) or "trained", by file names."""
     program = _first(path, PROGRAMS) or _of_version(path)
     if _first(path, (SAVED_FILE,)):
         _refuse(path, SAVED_FILE, program or _first(path, NOT_SAVED))

@@ -75,7 +75,6 @@ class Request:
         """Check what is asked of a model, and return it as a request for its signatures.
 
         Args:
-          order: "time" or "raster", the order in which the model generates its elements.
           condition: function that returns the inputs that are conditions, given the number of rows
             and the size of the first axis of a row; None for a model without conditions.
         """

@@ -65,12 +65,7 @@ def _waveform(path: Path, rate_hz: int) -> np.ndarray:
 
 
 def _read_image(path: Path) -> tuple[np.ndarray, str, int, bool]:
-    """Read an image file without converting its pixels.
-
-    Returns:
-      The levels [height, width, channels], the Pillow mode, the number of frames, and whether the
-      colours are not sRGB.
-    """
+    """Read an image file as it is: levels, Pillow mode, frames, and whether it is not in sRGB."""
     try:
         with Image.open(path) as opened:
             levels, mode, frames = np.asarray(opened), opened.mode, getattr(opened, "n_frames", 1)

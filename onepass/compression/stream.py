@@ -46,12 +46,7 @@ _SMALLEST = 2.0**-7  # least value of 1 - |t| / REACH: no bit is rarer than 2^-2
 
 
 class Grids:
-    """The probabilities that odds are rounded to, for each step, shift and bin.
-
-    Attributes:
-      probabilities: probability of the bit 1, a multiple of 2^-24, float64 [steps, shifts, bins].
-      costs: the code lengths of a 0 and of a 1 in bits, float32 [steps, shifts, bins, 2].
-    """
+    """Probabilities of the bit 1 and code lengths in bits for each step, shift and bin of odds."""
 
     def __init__(self) -> None:
         step = STEPS[:, None, None] / 1024.0

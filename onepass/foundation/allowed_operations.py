@@ -21,10 +21,8 @@ from onepass.foundation.folders import read_plain
 class Reach(NamedTuple):
     """The names of the functions that can be reached, by where the calls start.
 
-    Attributes:
-      called: functions reached from objects, signatures, gradients and the graph's own nodes.
-      saving: functions reached from the node that saves the variables.
-      restoring: functions reached from the node that restores the variables, which runs at loading.
+    They start from objects, signatures, gradients and the graph's own nodes, or from the node that
+    saves or, at loading, restores the variables.
     """
 
     called: set[str]

@@ -90,7 +90,6 @@ class Progress:
     `heartbeat`, a line also appears when no unit has been completed for a while.
 
     Args:
-      line_seconds: seconds between lines without a terminal.
       until: monotonic time by which the job ends at the latest; None: no limit.
     """
 

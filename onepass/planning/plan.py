@@ -33,10 +33,8 @@ class Prediction:
     Attributes:
       microbatches: number of microbatches into which a device's rows are divided.
       step_seconds: duration of a step; for asynchronous workers, seconds per update of any worker.
-      batch_rows: number of rows per step on all devices.
       memory_bytes, sent_bytes: numbers of bytes that each device stores, and sends per step.
       efficiency: rows per second and device, relative to a single device.
-      timeline: simulated step of one device; for a pipeline, of all devices.
       bubble: share of a pipeline's device time spent waiting.
     """
 

@@ -38,8 +38,6 @@ class Trainable:
     """A model with its optimiser and a fixed batch size.
 
     Attributes:
-      batch_spec: static shape and dtype of every entry of a batch.
-      jit_compile: whether XLA compiles the step in TensorFlow.
       make: function that returns an identical `Trainable` with a separate state, for timing two
         steps at the same time; None: that is not timed.
     """
@@ -127,7 +125,6 @@ class ModelPrograms:
 
     Attributes:
       batch, microbatches: numbers of rows and microbatches in the model's configuration.
-      is_fixed: whether the batch size cannot be changed.
       stages: stages for a pipeline; None: the network cannot be cut.
     """
 

@@ -270,12 +270,7 @@ class WindowPasses(Protocol):
         """Return the parameters of symbols int32 [batch, n], and a record of them for `after`."""
 
     def after(self, read: Any, symbols: tf.Tensor, count: tf.Tensor | None = None, /) -> Any:
-        """Return the state after a block, or after its first `count` [batch] symbols.
-
-        Args:
-          read: the record that the pass over the block returned.
-          count: number of the block's first symbols, int32 [batch]; None: all.
-        """
+        """Return the state after the first `count` [batch] symbols of a block, or all of them."""
 
 
 class Settling(NamedTuple):

@@ -44,11 +44,6 @@ class Samplers:
 
         Args:
           shared: number of first symbols that are known in every row.
-
-        Raises:
-          ValueError: the method or the draft does not support the request.
-          UnsupportedNetworkError: the method needs a step, which the network does not have, or its
-            passes do not converge.
         """
         if method == "speculative":
             return self._speculative(draft, condition)(noise, condition, temperature, prompt)

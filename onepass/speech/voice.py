@@ -222,16 +222,7 @@ class Voice:
 def harmonics_of(
     weights: dict[str, np.ndarray], table: dict[str, float], octaves: np.ndarray
 ) -> np.ndarray:
-    """Return harmonics interpolated from a table, in standard deviations of the mel frames.
-
-    Args:
-      weights: the arrays `harmonics` and `mel_std` by name.
-      table: the `table` of a `Scale`.
-      octaves: log2(F0 / 200 Hz), [frames]; clipped to the range of the table.
-
-    Returns:
-      float32 [frames, bands].
-    """
+    """Return a table's harmonics at clipped octaves, in std of frames, float32 [frames, bands]."""
     rows = weights["harmonics"]
     step = (octaves + np.log2(200.0 / table["low_hz"])) * table["steps_per_octave"]
     step = np.clip(step, 0.0, len(rows) - 1.001)

@@ -86,7 +86,6 @@ def export_function(
     """Write FOLDER/NAME.stablehlo, NAME.npz with the weights, and their entry in the manifest.
 
     Args:
-      inputs: static shape and dtype of each input, in call order.
       state: variables that `fn` may read and that are not stored; callers pass their values.
       tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
         full float32 precision.

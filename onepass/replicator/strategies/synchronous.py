@@ -345,11 +345,8 @@ def multi_worker(
 ) -> MultiWorkerReplicator:
     """Return a replicator of synchronous replicas on all devices of all workers in TF_CONFIG.
 
-    Call this before TensorFlow does anything else.
-
-    Args:
-      timeout_seconds: time in seconds after which a collective that waits for workers fails.
-      join_seconds: time in seconds to wait for the other workers to start.
+    Call this before TensorFlow does anything else. A collective that waits for workers fails after
+    `timeout_seconds`; the workers have `join_seconds` to start.
     """
     task = read_tf_config()
     if task is None:

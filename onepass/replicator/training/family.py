@@ -149,7 +149,6 @@ def run_evaluate(
     """Run `onepass evaluate ...`: print the metrics of a model, and return the exit status.
 
     Args:
-      family_of: function from a model's path to its family.
       likely: the family whose options are parsed; the model may belong to a different family with
         the same options.
     """
