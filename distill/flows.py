@@ -159,7 +159,6 @@ class Flow(tf.Module):
         return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
 
     def _from_layers(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Return the layers' contribution to every sample's gates, [batch, time, 2 * units]."""
         dtype, gates = hidden.dtype, self.bunch_bias.shape[-1]
         raw = tf.matmul(tf.nn.relu(hidden), tf.cast(self.bunch_kernel, dtype))
         raw += tf.cast(tf.reshape(self.bunch_bias, [-1]), dtype)

@@ -105,7 +105,6 @@ def batches(rows: Iterable[Example], size: int) -> Iterator[Batch]:
 
 
 def _of_batch(batch: Any, condition: Any, rank: int) -> Iterator[Example]:
-    """Yield the rows of a batch in a form of `fit`, or the only row where it has no batch axis."""
     fields = batch if isinstance(batch, Mapping) else None
     if fields is None:
         parts = batch if isinstance(batch, tuple) else (batch,)

@@ -238,7 +238,6 @@ class SteppedPixelCNN:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def _shift_left(self, left: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the inputs to the left of the next pixel, after appending `levels`."""
         return tf.concat([left[:, 1:], self.network.inputs(levels)[:, tf.newaxis]], 1)
 
     def _row_of(

@@ -165,7 +165,6 @@ class FlowLoss(ImageLoss):
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 
     def _drawn_by_teacher(self, batch: dict) -> tuple[tf.Tensor, tf.Tensor]:
-        """Draw int32 [batch, height, width, channels] from the teacher, guided if set, and nats."""
         side, keys = self._model.config.base_size, counter_noise.fold_in(batch["seed"], TEACHER)
         words = image_words(self._teacher, keys, tf.zeros_like(keys[:, 0]), side, side)
         guidance = self.targets.guidance or None

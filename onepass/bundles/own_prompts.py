@@ -174,7 +174,6 @@ class Rows:
         return self._pack_state(self._samplers.read(symbols, condition, before))
 
     def _unpack_state(self, start: tf.Tensor, state: State) -> Any:
-        """Return the step's state with the counts of symbols, which are 0 at position 0."""
         before = self._streaming.unpack_state(start, state)
         counts = {n: tf.where(start[0] == 0, 0, state[n]) for n in self.memory}
         return {**before, **counts}

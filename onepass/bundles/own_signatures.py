@@ -416,7 +416,6 @@ class StreamingSequence(StreamingModel):
         }
 
     def _state_of(self, fixed: Tensors) -> Any:
-        """Return the step's state before a row's first element, for its constant conditions."""
         raise NotImplementedError
 
     def _next(

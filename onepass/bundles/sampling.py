@@ -306,7 +306,6 @@ class Sampling(Model):
         return lambda rows, length: conditions_given(condition, names, known, rows, length, for_all)
 
     def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield each call's row indices, the last repeated to an allowed number, and the count."""
         sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))
         for first in range(0, num, sizes[-1]):
             count = min(sizes[-1], num - first)

@@ -85,8 +85,6 @@ class ModelOdds:
 
 
 class _Table:
-    """Distributions given by log probabilities in float32, which need not sum to one."""
-
     def __init__(self, softmax: Categorical, is_bounded: bool):
         self._softmax = softmax
         self._below: np.ndarray | None = None
@@ -109,8 +107,6 @@ class _Table:
 
 
 class _Cumulative:
-    """Distributions that split upper bits by cumulative masses, and lower bits by a table."""
-
     def __init__(self, odds: ModelOdds, rows: np.ndarray, off: np.ndarray | None, coding: Coding):
         self._odds, self._rows, self._off, self._coding = odds, rows, off, coding
         self._table: tuple[np.ndarray, _Table] | None = None

@@ -257,7 +257,6 @@ def _divide(rows: np.ndarray) -> None:
 
 
 def _word(place: Place, offsets: dict[Buffer, int], fixed: dict[Buffer, int]) -> int:
-    """Return a place's word in the workspace, or the complement of its word in the constants."""
     start = place.start * (2 if place.buffer.wide else 1)
     if place.buffer in fixed:
         return ~(fixed[place.buffer] + start)
@@ -389,7 +388,6 @@ class Fusion:
         self._dropped.add(id(each))
 
     def _rename(self, old: Buffer, new: Buffer, shift: int) -> None:
-        """Redirect all readers of a buffer to a new buffer, in which its numbers are shifted."""
         for each in self._readers.pop(old, []):
             each.reads = [
                 Place(new, place.start + shift) if place.buffer is old else place
@@ -579,7 +577,6 @@ class Fusion:
         self._drop(product)
 
     def _place_parts(self) -> None:
-        """Make instructions write parts of a concatenated row directly into the row."""
         # These write exactly their numbers; other operations write whole vectors, past the end.
         for copy in self.instructions:
             if copy.op is not Op.COPY or copy.out is None or copy.out.buffer.kept or copy.stays:

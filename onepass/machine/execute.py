@@ -122,7 +122,6 @@ def _place(word: int, constants: int, workspace: int) -> np.int64:
 
 @compiled
 def _count_filled(position: int, base: int, step: int, rows: int) -> np.int64:
-    """Return the largest number of state rows filled in any batch row, including this step."""
     filled = np.int64(0)
     for row in range(rows):
         filled = max(filled, np.int64(double_at(base + row * step + 4 * position)) + 1)

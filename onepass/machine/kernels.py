@@ -263,7 +263,6 @@ def _add_panel(
     rows: ir.Value,
     vectors: ir.Value,
 ) -> None:
-    """Add x [rows, inputs] times the panel of `vectors` at w (8: two panels of 4) to y."""
     shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
     for shape in shapes:
         same_rows = builder.icmp_signed("==", rows, integer(shape[0]))

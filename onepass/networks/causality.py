@@ -77,8 +77,6 @@ def _layer(compared: "_Compared", names: frozenset[str]) -> str:
 
 
 class _Compared:
-    """The operations of two calls that show a fault; `at_fault` says which violate the law."""
-
     def __init__(self, network: WideCalls, fault: Fault, axes: int, period: int) -> None:
         graphs = [network.graph(arguments) for arguments in (fault.first, fault.other)]
         self.output, self.at_fault = graphs[0].outputs[0], dict[str, bool]()

@@ -81,7 +81,6 @@ class Reading:
 
     @functools.cached_property
     def _is_even(self) -> bool:
-        """True if the codec's levels are evenly spaced on its scale, from -1 to 1."""
         levels = self.codec.levels
         if levels is None:
             return False

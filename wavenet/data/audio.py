@@ -43,8 +43,6 @@ class AudioError(UserError):
 
 
 class _Forward(soundfile.SoundFile):
-    """A `soundfile.SoundFile` that is only read forward."""
-
     def seekable(self) -> bool:
         """Return False, so that the decoder does not seek after every block."""
         return False

@@ -103,8 +103,6 @@ def _speakers(report: ScanReport) -> tuple[tuple[str, ...], int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Recipe:
-    """All settings that a recording's prepared arrays depend on."""
-
     sample_rate_hz: int
     gain_db: float
     mel: MelConvention | None

@@ -131,7 +131,6 @@ def mel_pieces(
 
 
 def _needed_samples(frames: int, convention: MelConvention) -> int:
-    """Return the number of samples that the next piece reads if `frames` frames remain."""
     return (min(frames, FRAMES_AT_ONCE) - 1) * convention.hop_samples + convention.window_samples
 
 
@@ -274,8 +273,6 @@ def _with_phase_of(spectrum: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
 
 
 class _Grid:
-    """The STFT of a mel convention and its inverse, for waveforms of `num_samples` samples."""
-
     def __init__(self, convention: MelConvention, num_samples: int) -> None:
         self.convention, self.num_samples = convention, num_samples
         self.frames = num_frames(num_samples, convention.hop_samples)

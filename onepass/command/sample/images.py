@@ -312,7 +312,6 @@ def _conditions(given: Any, model: Any, num: int) -> list[Any]:
 
 
 def _classes(model: Any) -> int:
-    """Return the number of classes; not all of them need to have names."""
     config = getattr(model, "config", None)
     return config.conditioning.classes if config else max(1, len(model.spec.get("classes") or ()))
 

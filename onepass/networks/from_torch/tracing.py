@@ -293,7 +293,6 @@ def _rename_values(node: Node, names: dict[str, str]) -> Node:
 
 
 def _output_nodes(name: str, value: torch.Tensor, axes: Axes) -> tuple[list[Node], str]:
-    """Return nodes that put the time axes of the output first and merge the others."""
     times = axes.over_time(value)
     if len(times) != len(axes.times):
         raise ValueError(

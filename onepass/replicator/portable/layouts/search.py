@@ -237,7 +237,6 @@ class Search:
         return [group for group in self._groups if group.num_elements >= LEAST_SHARE * total]
 
     def _moves(self, cuts: Cuts, group: Group) -> Iterator[Cuts]:
-        """Yield the other cuts of a group, and layouts that make or undo a propagated decision."""
         every: list[Cuts | None] = []
         for choice in itertools.product([None, *group.dimensions], repeat=len(self._axes)):
             made: Cuts | None = self._with(cuts, group, None, tuple(self._axes))
@@ -254,7 +253,6 @@ class Search:
         yield from (each for each in every if each is not None and each != cuts)
 
     def _implications(self, group: Group, dimension: int, axis: str) -> Cuts:
-        """Return the cuts of all arguments if only this decision is made and propagated."""
         key = group.indices, dimension, axis
         if key not in self._implied:
             start = self._with(self._whole, group, dimension, (axis,))
@@ -276,7 +274,6 @@ class Search:
     def _with(
         self, cuts: Cuts, group: Group, dimension: int | None, axes: tuple[str, ...]
     ) -> Cuts | None:
-        """Return cuts with `axes` only along this dimension of a group; None if impossible."""
         made = list(cuts)
         for index in group.indices:
             made[index] = self._place_axes(cuts[index], dimension, axes)
