@@ -339,13 +339,11 @@ class StreamingVocoder(StreamingTeacher):
         return network.codec.decode(levels), self._store_state(stored, after.queues, steps)
 
 
-def _streaming_student(student: ParallelWaveNet) -> StreamingModel:
-    return (StreamingStudent if student.residual is None else StreamingResidual)(student)
-
-
 # The streaming class for each type of network.
 STREAMING: dict[type, Callable[[Any], StreamingModel]] = {
-    ParallelWaveNet: _streaming_student,
+    ParallelWaveNet: lambda student: (
+        StreamingStudent if student.residual is None else StreamingResidual
+    )(student),
     WaveNet: StreamingTeacher,
     VocoderWaveNet: StreamingVocoder,
 }

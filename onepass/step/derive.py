@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.networks.any_length import any_length
-from onepass.networks.conditions import FIXED_ENTRIES
+from onepass.networks.conditions import FIXED_ENTRIES, is_at_rate
 from onepass.networks.network import brings_step, condition_specs, input_spec
 from onepass.networks.trainable import attribute_of
 from onepass.step.hoisting import Hoisted, hoist_frames
@@ -15,7 +15,7 @@ from onepass.step.horizon import POSITION, State, batch_of, horizon_of
 from onepass.step.program import LENGTHS, StepProgram
 from onepass.step.replay import captures_by_name, run_graph
 from onepass.step.streams import NotCausalError, UnsupportedNetworkError
-from onepass.step.tracing import Traces, is_temporal, layer_names, spec_of_length
+from onepass.step.tracing import Traces, layer_names, spec_of_length
 from onepass.step.verification import observed_fault, verify
 
 LENGTH = 1024  # default length of a state
@@ -55,13 +55,13 @@ class Incremental:
     def program(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> StepProgram:
         """Return the cached program for a batch size and `shapes` of arguments without time."""
         if shapes is None:
-            shapes = [_of_size(spec, batch) for spec in self.specs if not is_temporal(spec)]
+            shapes = [_of_size(spec, batch) for spec in self.specs if not is_at_rate(spec)]
         key = (batch, *map(tuple, shapes))
         if key not in self._programs:
             given = iter(shapes)
             specs = [
                 tf.TensorSpec(
-                    [batch, *spec.shape[1:]] if is_temporal(spec) else next(given), spec.dtype
+                    [batch, *spec.shape[1:]] if is_at_rate(spec) else next(given), spec.dtype
                 )
                 for spec in self.specs
             ]
@@ -168,7 +168,7 @@ class Incremental:
         return program.step([inputs, *conditions], state, horizon_of(state))
 
     def _fixed_shapes(self, state: State) -> list[tuple[int, ...]]:
-        count = sum(not is_temporal(spec) for spec in self.specs)
+        count = sum(not is_at_rate(spec) for spec in self.specs)
         return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
 
 

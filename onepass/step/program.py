@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from onepass.networks.conditions import is_at_rate
 from onepass.step import caches
 from onepass.step.analysis import Analysis
 from onepass.step.horizon import (
@@ -21,7 +22,6 @@ from onepass.step.streams import Call, Keys, Part, Table, UnsupportedNetworkErro
 from onepass.step.tracing import (
     Traces,
     first_difference,
-    is_temporal,
     match_operations,
     rate_of,
     spec_of_length,
@@ -137,7 +137,7 @@ class StepProgram:
             self._roll_up()
         self.graph = self._traced[0].graph
         graphs = [traced.graph for traced in self._traced]
-        temporal = [is_temporal(spec) for spec in specs]
+        temporal = [is_at_rate(spec) for spec in specs]
         self._analysis = Analysis(graphs, self.lengths, temporal, names)
         forget(graphs[1])  # cached masks of the longer graph may be large
         self._horizons: dict[int, Horizon] = {}

@@ -229,14 +229,9 @@ def run_traced(
     return run_graph(values, graph.outputs, assigns=assigns)[0]
 
 
-def is_temporal(spec: tf.TensorSpec) -> bool:
-    """Return whether an argument has a time axis, [batch, None, ...]."""
-    return is_at_rate(spec)
-
-
 def spec_of_length(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
     """Return the spec of an argument with `length` time steps."""
-    if not is_temporal(spec):
+    if not is_at_rate(spec):
         return spec
     return tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype)
 

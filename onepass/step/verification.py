@@ -20,7 +20,6 @@ from onepass.step.streams import NotCausalError, UnsupportedNetworkError
 from onepass.step.tracing import (
     Traces,
     dependent,
-    is_temporal,
     random_arguments,
     spec_of_length,
     specs_of,
@@ -362,7 +361,7 @@ def _fault(traces: Traces, specs: Sequence[tf.TensorSpec], length: int) -> str:
 
 def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> None:
     """Raise NotCausalError or UnsupportedNetworkError unless steps give the network's outputs."""
-    length, temporal = program.lengths[0], [is_temporal(spec) for spec in specs]
+    length, temporal = program.lengths[0], [is_at_rate(spec) for spec in specs]
     arguments = random_arguments(
         [tf.TensorSpec([1, *spec_of_length(spec, length).shape[1:]], spec.dtype) for spec in specs]
     )
