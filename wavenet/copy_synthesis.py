@@ -1,8 +1,4 @@
-"""Copy synthesis: a model and baselines resynthesise recordings from the recordings' features.
-
-Every system gets the same recordings and is measured in the same way, so the results are
-comparable.
-"""
+"""Copy synthesis: a model and baselines resynthesise recordings from the recordings' features."""
 
 import dataclasses
 import functools

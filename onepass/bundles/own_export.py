@@ -1,8 +1,8 @@
 """`export` writes a user's model as a bundle, NAME/VERSION, which `onepass serve` serves.
 
-One pass of the network suffices: given the elements that the bundle has drawn, each is drawn again
-from its noise and the elements before it. So an element that rounding moves to another level has no
-effect on those after it. Where many move, the passes of the model itself may not have converged.
+What the bundle draws is compared with the model by one pass of the network, which draws each
+element again from its noise and the bundle's elements before it: one that rounding moves to another
+level has no effect on those after it. Where many move, the model's own passes may not have converged.
 """
 
 import functools

@@ -14,10 +14,10 @@ is the model's; the first that is not kept is redrawn from the residual distribu
 
     r(x) = max(0, p(x) - q(x)) / sum_x max(0, p(x) - q(x))
 
-so that every symbol has the model's distribution (theorem 3.5; for continuous drafts Wang et al.
-2024, arXiv 2411.11925), but differs from the draws of other samplers. r is drawn by rejection: a
-candidate from p is kept with probability max(0, 1 - q / p). It suits many levels with similar
-neighbours, as in 16-bit audio.
+so that every symbol has the model's distribution (Leviathan et al., theorem 3.5; for continuous
+drafts Wang et al. 2024, arXiv 2411.11925), but differs from the draws of other samplers. r is drawn
+by rejection: a candidate from p is kept with probability max(0, 1 - q / p). It suits many levels
+with similar neighbours, as in 16-bit audio.
 
 All random numbers have an address (seed, row, position): block length and batch affect only
 rounding.

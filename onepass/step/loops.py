@@ -1,8 +1,8 @@
 """Loops over time: rules for recurrent layers, and Python loops that are rolled up.
 
-Such a loop has operations for each time step, so that no two lengths have the same graph. A `Pack`
-of as many tensors as there are time steps, computed alike from the rows of other tensors, becomes a
-`tf.map_fn` over these rows.
+A Python loop has operations for each time step, so that no two lengths have the same graph. A
+`Pack` of as many tensors as there are time steps, computed alike from the rows of other tensors,
+becomes a `tf.map_fn` over these rows.
 """
 
 import dataclasses

@@ -8,8 +8,8 @@ where x^1 is the image sub-sampled to half the size, and x^2 to x^4 are the othe
 2 tile. The base is a PixelCNN, or a flow that draws it in one pass. Every factor is a separate
 ResNet (section 3 and figure 3), which reads the merged image of the known groups; its output is
 
-- type A: the distribution of every pixel of the group, in one pass; or - type B: the features that
-a shallow PixelCNN reads, which is shared by all M x M patches of the
+- type A: the distribution of every pixel of the group, in one pass; or
+- type B: the features that a shallow PixelCNN reads, which is shared by all M x M patches of the
   group and draws the pixels within all patches at once, in M^2 cheap steps.
 
 The stride of the first convolution is the size of a tile in the merged image, so later layers have
