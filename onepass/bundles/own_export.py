@@ -2,7 +2,7 @@
 
 What the bundle draws is compared with the model by one pass of the network, which draws each
 element again from its noise and the bundle's elements before it: one that rounding moves to another
-level has no effect on those after it. Where many move, the model's own passes may not have converged.
+level has no effect on those after it. Where many move, the model's passes may not have converged.
 """
 
 import functools
