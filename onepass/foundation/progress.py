@@ -17,14 +17,22 @@ SECONDS = 10.0  # silence before a status line
 
 # Functions that return a status line, or None to print nothing; the innermost block's is last.
 _telling: list[Callable[[], str | None]] = []
-_lock = threading.Lock()
+_lock = threading.RLock()  # a source of status lines may itself print one
 _spoke = 0.0  # monotonic time at which the last line was printed
+_last_status = -math.inf  # monotonic time at which the last status line was printed
 
 
 def spoke() -> None:
     """Record that a line was printed just now."""
     global _spoke
     _spoke = time.monotonic()
+
+
+def report_status() -> None:
+    """Record that a status line was printed just now, by whomever: the next one waits for it."""
+    global _last_status
+    spoke()
+    _last_status = _spoke
 
 
 @contextlib.contextmanager
@@ -56,9 +64,7 @@ def heartbeat(
 
     def beat() -> None:
         while not ended.wait(max(0.0, _spoke + seconds - time.monotonic())):
-            if time.monotonic() - _spoke >= seconds:
-                _speak(stream)
-                spoke()
+            _break_silence(seconds, stream)
 
     spoke()
     with during(what):
@@ -71,9 +77,15 @@ def heartbeat(
             thread.join()
 
 
-def _speak(stream: TextIO | None) -> None:
+def _break_silence(seconds: float, stream: TextIO | None) -> None:
+    """Print a status line if no line was printed in the last `seconds`, by any thread."""
     with _lock:
+        if time.monotonic() - _spoke < seconds:
+            return
         line = _telling[-1]()
+        spoke()
+        if line is not None:
+            report_status()
     if line is not None:
         with contextlib.suppress(OSError, ValueError):  # the stream was closed
             print(line, file=sys.stderr if stream is None else stream, flush=True)
@@ -87,7 +99,8 @@ class Progress:
     """The progress of a long job, as in `with Progress(total, "training", "step") as progress`.
 
     Without a terminal, it prints a line every `line_seconds`, and none for a shorter job. Inside a
-    `heartbeat`, a line also appears when no unit has been completed for a while.
+    `heartbeat`, a line also appears when no unit has been completed for a while. A status line of
+    any other job or of the heartbeat postpones the next one.
 
     Args:
       until: monotonic time by which the job ends at the latest; None: no limit.
@@ -105,7 +118,7 @@ class Progress:
     ):
         self.stream = stream if stream is not None else sys.stderr
         self.total, self.title, self.unit, self.done = total, title, unit, done
-        self._line_seconds, self._next_line = line_seconds, time.monotonic() + line_seconds
+        self._line_seconds = line_seconds
         self._until, self._start = until, time.monotonic()
         # Units and time at the first count; the rate excludes the compilation before it.
         self._first: tuple[int, float] | None = None
@@ -151,10 +164,16 @@ class Progress:
             self._bar.set_postfix({k: f"{v:.4g}" for k, v in figures.items()}, refresh=False)
             self._bar.update(count)
             spoke()
-        elif time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + self._line_seconds
+        elif self._claim_line():
             print(self._line(), file=self.stream, flush=True)
-            spoke()
+
+    def _claim_line(self) -> bool:
+        """Return whether a status line is due; if so, count it as printed."""
+        with _lock:
+            is_due = time.monotonic() - max(self._start, _last_status) >= self._line_seconds
+            if is_due:
+                report_status()
+            return is_due
 
     def say(self, text: str) -> None:
         """Print a line of text, above the bar if there is one."""
@@ -171,6 +190,7 @@ class Progress:
 
         def say() -> None:
             self.say(f"{what}, {time.monotonic() - start:.0f} s so far")
+            report_status()
 
         with heartbeat(what), telling(say):
             yield

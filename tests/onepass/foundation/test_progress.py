@@ -1,7 +1,9 @@
 """Progress is a bar on a terminal and plain lines elsewhere."""
 
+import contextlib
 import fcntl
 import io
+import itertools
 import os
 import pty
 import struct
@@ -103,6 +105,8 @@ def clock(monkeypatch):
     """A clock that only this test moves: `clock.now`, in seconds."""
     clock = types.SimpleNamespace(now=100.0)
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(progress, "_spoke", clock.now)
+    monkeypatch.setattr(progress, "_last_status", clock.now)
     return clock
 
 
@@ -125,6 +129,132 @@ def test_the_time_left_is_not_more_than_the_limit_leaves(clock):
     assert last_line(clock, [60.0, 0.5, 0.5, 0.5], until=280.0).endswith(", 1 min 58 s left")
     assert last_line(clock, [60.0], until=461.5) == "training: 1/18000 steps, 4 min 00 s left"
     assert last_line(clock, [500.0, 1.0], until=500.0).endswith(", 0 s left")
+
+
+class HeldEvent:
+    """A stand-in of an event: the thread that waits for it waits until `take` lets it go on."""
+
+    def __init__(self):
+        self.waits, self._go, self.is_over = threading.Event(), threading.Event(), False
+
+    def wait(self, seconds):
+        self._go.clear()
+        self.waits.set()
+        assert self._go.wait(60.0)
+        return self.is_over
+
+    def set(self):
+        self.is_over = True
+        self._go.set()
+
+    def take(self):
+        """Let the waiting thread look once at the time, and return when it waits again."""
+        self.waits.clear()
+        self._go.set()
+        assert self.waits.wait(60.0)
+
+
+@pytest.fixture
+def beats(monkeypatch):
+    """The heartbeats that were begun, each of which looks at the time when a test says so."""
+    made = []
+
+    def event():
+        made.append(HeldEvent())
+        return made[-1]
+
+    stand_in = types.SimpleNamespace(Event=event, Thread=threading.Thread)
+    monkeypatch.setattr(progress, "threading", stand_in)
+    return made
+
+
+def subjects(written):
+    """Return what each line tells of, up to its first colon or comma."""
+    return [line.replace(",", ":").split(":")[0] for line in written.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("seconds_apart", [0.3, 0.5, 3.0, 10.0, 11.0])
+@pytest.mark.parametrize("late", [0.0, 0.25])
+def test_steps_and_silences_give_one_line_in_ten_seconds(
+    clock, beats, monkeypatch, seconds_apart, late
+):
+    written, times = io.StringIO(), []
+    monkeypatch.setattr("sys.stderr", written)
+    with heartbeat("onepass train"):
+        assert beats[0].waits.wait(60.0)
+        clock.now += late  # the two begin at different times
+        with Progress(700, "training", "step") as shown:
+            while clock.now < 200.0:
+                clock.now += seconds_apart
+                before = len(subjects(written))
+                beats[0].take()
+                shown.advance()
+                times += [clock.now] * (len(subjects(written)) - before)
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert len(times) >= 100.0 / (10.0 + seconds_apart) - 1.0
+    assert min(gaps) >= 9.99 and max(gaps) < 10.01 + seconds_apart
+
+
+def test_a_job_inside_another_postpones_the_line_of_the_outer_one(clock, monkeypatch):
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stderr", written)
+    with Progress(9, "training", "step") as outer:
+        with Progress(9, "evaluating", "image") as inner:
+            clock.now += 10.0
+            inner.advance()
+        clock.now += 9.0
+        outer.advance()
+        assert subjects(written) == ["evaluating"]
+        clock.now += 1.0
+        outer.advance()
+    assert subjects(written) == ["evaluating", "training"]
+
+
+def test_work_without_units_postpones_the_line_of_its_job(clock, beats, monkeypatch):
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stderr", written)
+    with heartbeat("onepass train"), Progress(9, "training", "step") as shown:
+        with shown.busy("scoring"):
+            for beat in beats:
+                assert beat.waits.wait(60.0)
+            clock.now += 10.0
+            for beat in beats:  # two heartbeats wake at one moment
+                beat.take()
+        shown.advance()
+        assert subjects(written) == ["scoring"]
+        clock.now += 10.0
+        shown.advance()
+    assert subjects(written) == ["scoring", "training"]
+
+
+def test_two_heartbeats_that_wake_at_one_moment_say_one_line(clock, monkeypatch):
+    written, asked = io.StringIO(), threading.Barrier(2)
+
+    def line():
+        with contextlib.suppress(threading.BrokenBarrierError):
+            asked.wait(0.2)  # a second thread that asks before the first has said it is let through
+        return "compiling"
+
+    clock.now += 10.0
+    with progress.telling(line):
+        threads = [
+            threading.Thread(target=progress._break_silence, args=(10.0, written)) for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert written.getvalue() == "compiling\n"
+
+
+def test_lines_that_a_job_says_do_not_postpone_its_progress(clock):
+    stream = io.StringIO()
+    with Progress(9, "training", "step", stream=stream) as shown:
+        for _ in range(4):
+            clock.now += 5.0
+            shown.say("saved")
+            shown.advance()
+    assert subjects(stream) == ["saved", "saved", "training", "saved", "saved", "training"]
 
 
 def test_the_bar_shows_the_time_that_the_limit_leaves(clock):
