@@ -1,6 +1,6 @@
-"""The six ratios that docs/benchmarks.md opens with, as a table and as a plot.
+"""The six ratios that docs/benchmarks.md opens with, as a table and a plot, and README's table.
 
-python -m benchmarks.headlines docs/benchmarks.md
+python -m benchmarks.headlines docs/benchmarks.md README.md
 """
 
 import json
@@ -97,15 +97,35 @@ def table(folder: Path) -> str:
     return "\n".join([*lines, "", f"![The six ratios as bars]({PLOT})"])
 
 
-def main(page: Path) -> None:
-    """Write the table into a page, and the plot next to it, from the JSON files next to it."""
-    made = tables.with_tables(page.read_text(encoding="utf-8"), table(page.parent), BEGIN, END)
-    page.write_text(made, encoding="utf-8")
+def narrow_table(folder: Path) -> str:
+    """Return the six ratios as a table of Markdown that fits a screen."""
+    lines = ["| times as fast | what | as |", "|---|---|---|"]
+    for headline, row in zip(HEADLINES, rows(folder), strict=True):
+        times = tables.number(row["ratio"])
+        lines.append(f"| {times} | {headline.ours} | {headline.peer} |")
+    return "\n".join(lines)
+
+
+def main(page: Path, *others: Path) -> None:
+    """Write the table into a page, and the plot next to it, from the JSON files next to it.
+
+    Args:
+      page: the page.
+      others: further pages, which get the narrow table.
+    """
+    _write_table(page, table(page.parent))
+    for other in others:
+        _write_table(other, narrow_table(page.parent))
     drawn = [
         {**row, "bench": "times as fast, with the spread of the rounds", "label": _label(each, row)}
         for each, row in zip(HEADLINES, rows(page.parent), strict=True)
     ]
     report.write_plot(page.parent / PLOT, drawn)
+
+
+def _write_table(page: Path, text: str) -> None:
+    made = tables.with_tables(page.read_text(encoding="utf-8"), text, BEGIN, END)
+    page.write_text(made, encoding="utf-8")
 
 
 def _label(headline: Headline, row: dict[str, Any]) -> str:
@@ -127,4 +147,4 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

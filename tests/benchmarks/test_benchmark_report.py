@@ -97,13 +97,27 @@ def test_the_page_opens_with_the_six_ratios_of_its_json():
     assert len(headlines.rows(docs)) == 6 and (docs / headlines.PLOT).exists()
 
 
+def test_the_readme_has_the_same_six_ratios_and_its_rows_fit_a_screen():
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    narrow = headlines.narrow_table(ROOT / "docs")
+    assert page == tables.with_tables(page, narrow, headlines.BEGIN, headlines.END)
+    wide = headlines.table(ROOT / "docs").splitlines()
+    for line, other in zip(narrow.splitlines()[2:], wide[2:], strict=False):
+        assert other.replace("**", "").startswith(line[:-1]) and len(line) <= 100
+    assert len(narrow.splitlines()) == 2 + 6
+
+
 def test_the_six_ratios_are_written_into_a_page_next_to_their_plot(tmp_path):
     for name in (headlines.CPU, headlines.GPU, headlines.TORCH):
         shutil.copy(ROOT / "docs" / name, tmp_path)
     page = tmp_path / "page.md"
     page.write_text(f"before\n\n{headlines.BEGIN}\n\nold\n\n{headlines.END}\n\nafter\n")
-    headlines.main(page)
+    other = tmp_path / "other.md"
+    shutil.copy(page, other)
+    headlines.main(page, other)
     once = page.read_text()
+    narrow = headlines.narrow_table(tmp_path)
+    assert narrow in other.read_text() and headlines.PLOT not in other.read_text()
     assert once.startswith("before\n") and once.endswith("\nafter\n") and "old" not in once
     assert (tmp_path / headlines.PLOT).read_bytes().startswith(b"\x89PNG")
     headlines.main(page)

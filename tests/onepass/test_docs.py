@@ -127,22 +127,57 @@ def test_the_first_hour_begins_with_the_first_command_of_the_readme():
     assert blocks(page, "sh")[0].startswith(blocks(ROOT / "README.md", "sh")[0])
 
 
-def test_the_readme_has_a_short_row_for_every_shipped_model_with_its_card():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text.split("## Shipped models")[1].split("\n## ")[0]
+def test_every_shipped_model_has_a_short_row_with_its_card():
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     head, _, *rows = [
-        line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"
+        line.strip("| ").split(" | ") for line in text.splitlines() if line[:1] == "|"
     ]
-    linked = [re.fullmatch(r"\[`([\w-]+)`\]\((.+)/card\.md\)", row[0]).groups() for row in rows]
-    assert linked == [(name, str(folder(name).relative_to(ROOT))) for name in SHIPPED]
+    cards = [f"`{folder(name).relative_to(ROOT)}/card.md`" for name in SHIPPED]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in SHIPPED]
+    assert [row[-1] for row in rows] == cards
+    assert all((ROOT / card.strip("`")).exists() for card in cards)
     for row in [head, *rows]:
-        assert len(row) == 5
+        assert len(row) == 6
         for cell in row:
             assert len(re.sub(r"\(\[how\]\(\S+\)\)", "", cell).split()) <= 12, cell
 
 
+def test_the_readme_fits_two_screens_of_lines_no_wider_than_one():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = blocks(ROOT / "README.md", "sh")[1].strip()  # of the tests, which is read as it is
+    lines = [line for line in text.splitlines() if line != command]
+    assert len(lines) < 120
+    assert [line for line in lines if len(line) > 100 and "](" not in line] == []
+    assert [line for line in lines if len(line) > 100 and line[:1] != "|"] == []
+
+
+def test_the_readme_has_one_table_of_numbers():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    counted = [line for line in text.splitlines() if re.match(r"\| \**[\d.,]+\** \|", line)]
+    assert len(counted) == 6
+    found = [line for line in text.splitlines() if line[:1] == "|" and re.search(r"\d", line)]
+    assert found == counted
+
+
+def headings(path):
+    """Return the anchors of a page, as its headings make them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    named = set(re.findall(r"\{ #([\w-]+) \}", text))
+    for title in re.findall(r"^#+ (.*)$", text, re.M):
+        named.add(re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-"))
+    return named
+
+
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_an_anchor_that_a_page_outside_of_the_docs_names_is_there(name):
+    links = re.findall(r"\]\(([^)#\s]+\.md)#([^)\s]+)\)", (ROOT / name).read_text(encoding="utf-8"))
+    for path, anchor in links:
+        if "reference/onepass.md" not in path:  # its sections are made of the docstrings
+            assert anchor in headings(ROOT / path), (path, anchor)
+
+
 def test_models_of_the_source_alone_are_in_no_list_but_loaded_by_name():
-    pages = ("README.md", "docs/index.md", "onepass/command/quickstart.py")
+    pages = ("README.md", "docs/index.md", "docs/models.md", "onepass/command/quickstart.py")
     helps = ("pixelcnn/family.py", "onepass/command/sample/options.py")
     for shown in (*((ROOT / page).read_text(encoding="utf-8") for page in pages + helps), *SHIPPED):
         assert not any(name in shown for name in SOURCE_ONLY)

@@ -29,7 +29,7 @@ SMALLER = (
 )
 # Pages that say what a folder holds; this is run before them.
 GIVEN = {
-    "README": """
+    "wavenet": """
 import numpy as np
 waveforms = np.zeros([8, 100], "float32")
 held_out = waveforms[:2]
