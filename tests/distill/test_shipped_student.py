@@ -159,12 +159,13 @@ def test_quickstart_speaks_measures_draws_and_reports(tmp_path, capsys, monkeypa
     assert onepass.main(["quickstart", "--out", str(out), *words]) == 0
     report = (out / "report.md").read_text()
     assert report in capsys.readouterr().out
-    assert "| student |" in report and "griffin lim" in report
+    assert "| student, in one pass |" in report and "griffin lim" not in report
     rate_hz = load_student("shipped").front.sample_rate_hz
     student, recorded = (audio.read(out / f"{n}.wav", rate_hz) for n in ("student", "recorded"))
     assert len(student) == len(recorded) > rate_hz
     assert abs(audio.rms_db(student) - audio.rms_db(recorded)) < 2.0
     assert len(audio.read(out / "teacher.wav", rate_hz)) == rate_hz // 2
+    assert len(audio.read(out / "untrained.wav", rate_hz)) == len(recorded)
     assert (out / "spectrograms.png").stat().st_size > 10_000
     written = [*quickstart.FILES, *quickstart.image_files()]
     assert sorted(path.name for path in out.iterdir()) == sorted(written)

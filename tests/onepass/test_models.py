@@ -16,6 +16,7 @@ from onepass.bundles.bundle import Bundle
 from onepass.foundation.errors import UserError
 from onepass.models import family_of
 from onepass.remote_model import RemoteModel
+from onepass.shipped import folder
 from pixelcnn.shipped import dev_images
 from wavenet import shipped
 from wavenet.data import audio
@@ -139,30 +140,55 @@ def test_a_teacher_prefers_the_recording_to_noise():
     np.testing.assert_allclose(earlier, nats[:2000], atol=2e-3)
 
 
+def speech_figures(measures):
+    """Return figures as the quickstart measures them, with one value of every measure a system."""
+    names = ("the recording", "student", "teacher", "untrained")
+    return {
+        name: {
+            "real_time_factor": factor,
+            "measures": {each: {"mean": 4.0 - factor} for each in measures},
+        }
+        for factor, name in zip((0.0, 0.25, 0.5, 0.75), names, strict=True)
+    }
+
+
 @pytest.mark.parametrize(
-    ("missing", "last"),
+    ("measures", "columns", "missing"),
     [
-        ({}, "`onepass evaluate shipped` adds intervals."),
-        (
-            {"quality": ["pesq", "f0_within_50_cents"], "listening": ["plcmos"]},
-            "`pip install 'onepass[quality]'` adds pesq.",
-        ),
+        ((), ["distance of spectrograms"], ["listening", "quality"]),
+        (("dnsmos_p808",), ["opinion, 1 to 5", "distance of spectrograms"], ["quality"]),
+        (("pesq",), ["likeness, 1 to 4.6", "distance of spectrograms"], ["listening"]),
+        (("dnsmos_p808", "pesq"), ["opinion, 1 to 5", "likeness, 1 to 4.6"], []),
     ],
 )
-def test_the_report_is_of_what_the_plain_install_measures(monkeypatch, missing, last):
+def test_the_report_explains_what_it_shows_and_says_what_would_add_the_rest(
+    measures, columns, missing
+):
     from onepass.command import quickstart
 
-    known = {"log_mel_distance_db": {"mean": 2.0}}
-    figures = {
-        "measures": known,
-        "against": {"draft": {"measures": known}},
-        "dev": {"recordings": 1},
-    }
-    monkeypatch.setattr(quickstart, "left_out", lambda: missing)
-    report = quickstart._quality(figures)
-    assert "| log mel distance db | 2.00 | 2.00 |" in report and "| pesq |" not in report
-    assert report.startswith("## Distance from 1 recording\n")
-    assert report.endswith(last)
+    plain = ("log_mel_distance_db", "multi_resolution_stft_distance", "stoi")
+    report = quickstart._report_speech(speech_figures((*plain, *measures)), "out")
+    rows = [line for line in report.splitlines() if line.startswith("|")]
+    assert rows[0] == "| " + " | ".join(["", "seconds of computing", *columns]) + " |"
+    assert len(rows) == 2 + 4 and all(row.count("|") == 3 + len(columns) <= 5 for row in rows)
+    assert rows[3] == f"| student, in one pass | 0.250 |{' 3.75 |' * len(columns)}"
+    assert "log mel" not in report and "stoi" not in report
+    assert [e for e in ("listening", "quality") if f"onepass[{e}]" in report] == missing
+    sentences = [line for line in report.splitlines() if line.startswith("- ")]
+    assert len(sentences) == 1 + len(columns) + len(missing)
+    assert "2.0 times as fast" in report
+
+
+def test_the_measures_of_the_report_have_the_order_of_the_ear_and_the_distance_of_mels_has_not():
+    from onepass.command import quickstart
+
+    spec = json.loads((folder("shipped") / "model.json").read_text())["quality"]
+    against = spec["against"]
+    systems = [against["recording"], spec, against["teacher"], against["untrained"]]
+    for name in (*quickstart.MEASURED, "log_mel_distance_db"):
+        means = [system["measures"][name]["mean"] for system in systems]
+        ordered = sorted(means, reverse=name in ("dnsmos_p808", "pesq"))
+        assert (means == ordered) == (name in quickstart.MEASURED), name
 
 
 @pytest.mark.slow
