@@ -1,4 +1,4 @@
-"""Demonstrate shipped models and data in a few minutes: speak, measure, draw and train."""
+"""Demonstrate the library in a few minutes: derive steps, speak, measure, draw and train."""
 
 import dataclasses
 import time
@@ -10,6 +10,7 @@ import numpy as np
 from distill import model as students
 from distill.teacher import load_teacher
 from onepass.command.quickstart_arguments import QuickstartArguments
+from onepass.command.unseen_networks import measure_keras, measure_torch, report_steps
 from onepass.foundation.atomic_files import write_text
 from onepass.foundation.folders import check_new, make_folder
 from onepass.foundation.progress import Progress, duration
@@ -141,14 +142,16 @@ def run(given: QuickstartArguments) -> int:
         "teacher": teacher,
         "untrained": students.random_student(student),
     }
-    print(f"1. Speaking {recording.name}, a held-out recording, from its mel")
+    print("1. Drawing tokens with networks that onepass has never seen")
+    report = [report_steps([measure_keras(), measure_torch()])]
+    print(f"2. Speaking {recording.name}, a held-out recording, from its mel")
     _write_speech(speaking, recording, given)
-    print("2. Measuring them, a student that learnt nothing and the recordings")
-    report = [_report_speech(_measure_speech(speaking, data, given), given.out)]
-    print("3. Drawing images, pixel by pixel and scale by scale")
+    print("3. Measuring them, a student that learnt nothing and the recordings")
+    report.append(_report_speech(_measure_speech(speaking, data, given), given.out))
+    print("4. Drawing images, pixel by pixel and scale by scale")
     report.append(draw_images(given.out, given.seed))
     if given.train:
-        print(f"4. Training {PRESET} on {data}, at most {TRAINING_MINUTES:g} minutes")
+        print(f"5. Training {PRESET} on {data}, at most {TRAINING_MINUTES:g} minutes")
         report.append(_train_section(given, data))
     text = _whole(report, given, time.monotonic() - start)
     write_text(given.out / "report.md", text)

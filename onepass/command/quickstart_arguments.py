@@ -9,10 +9,11 @@ from onepass.foundation.stored_config import at_least, require
 
 @dataclasses.dataclass(frozen=True)
 class QuickstartArguments:
-    """Run a demonstration with shipped models: speech, quality measures, images and training.
+    """Run a demonstration: networks of Keras and PyTorch, speech, measures, images and training.
 
-    It speaks a held-out sentence sample by sample and in one pass, and measures the results; draws
-    images pixel by pixel and scale by scale; trains a small WaveNet; and writes a report.
+    It derives the steps of two networks that it has never seen; speaks a held-out sentence sample
+    by sample and in one pass, and measures the results; draws images pixel by pixel and scale by
+    scale; trains a small WaveNet; and writes a report.
     """
 
     out: Path = Path("onepass-quickstart")

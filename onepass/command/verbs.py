@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onepass.replicator.training.family import ModelFamily
 
 VERBS = {
-    "quickstart": "speech, images and training with shipped models, in a few minutes",
+    "quickstart": "a network's derived step, speech, images and training, in a few minutes",
     "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
     "distill": "train a fast student: onepass distill PRESET --teacher RUN --workdir RUN",
     "evaluate": "measure a trained model: onepass evaluate RUN [--data DIR] [--json]",

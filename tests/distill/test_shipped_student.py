@@ -11,7 +11,7 @@ from distill.evaluation import systems
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
 from onepass import shipped as shipped_students
-from onepass.command import quickstart
+from onepass.command import quickstart, unseen_networks
 from onepass.foundation.errors import UserError
 from wavenet import shipped
 from wavenet.data import audio, corpus
@@ -154,11 +154,14 @@ def test_its_card_says_where_it_comes_from(name):
 def test_quickstart_speaks_measures_draws_and_reports(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(quickstart, "SETS", {"digits": quickstart.SETS["digits"]})
     monkeypatch.setattr(quickstart, "IMAGES", 3)
+    monkeypatch.setattr(unseen_networks, "TOKENS", 8)
+    monkeypatch.setattr(unseen_networks, "is_installed", lambda package: False)
     out = tmp_path / "not" / "there yet"
     words = ["--no-train", "--spoken", "1", "--seconds", "0.5"]
     assert onepass.main(["quickstart", "--out", str(out), *words]) == 0
     report = (out / "report.md").read_text()
     assert report in capsys.readouterr().out
+    assert "| Keras | " in report and "| 8 of 8 |" in report and "onepass[torch]" in report
     assert "| student, in one pass |" in report and "griffin lim" not in report
     rate_hz = load_student("shipped").front.sample_rate_hz
     student, recorded = (audio.read(out / f"{n}.wav", rate_hz) for n in ("student", "recorded"))

@@ -1,0 +1,102 @@
+"""The quickstart draws with networks that the library has never seen, and says what that saves."""
+
+import importlib.util
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from onepass.command import unseen_networks
+from onepass.command.unseen_networks import StepFigures, measure_keras, measure_torch, report_steps
+
+has_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time passes by one second with every call of the clock."""
+    seconds = iter(range(1000))
+    stand_in = types.SimpleNamespace(perf_counter=lambda: float(next(seconds)))
+    monkeypatch.setattr(unseen_networks, "time", stand_in)
+
+
+def answered(monkeypatch, **done):
+    """Let the process of PyTorch end as said, and return the commands that started one."""
+    commands = []
+
+    def run(command, **options):
+        commands.append(command)
+        if "error" in done:
+            raise done["error"]
+        return types.SimpleNamespace(stdout="", stderr=done["stderr"], returncode=1)
+
+    monkeypatch.setattr(unseen_networks, "is_installed", lambda package: package == "torch")
+    monkeypatch.setattr(unseen_networks.subprocess, "run", run)
+    return commands
+
+
+def test_a_gpt_of_keras_draws_by_its_step_what_the_whole_network_draws(monkeypatch, clock):
+    monkeypatch.setattr(unseen_networks, "TOKENS", 12)
+    found = measure_keras()
+    assert found == StepFigures("Keras", 0.0, 1.0, 1.0, 12)
+
+
+def test_the_tokens_that_are_compared_are_not_all_the_same(monkeypatch):
+    monkeypatch.setattr(unseen_networks, "TOKENS", 12)
+    drawn = []
+    count = unseen_networks._count_equal
+    monkeypatch.setattr(
+        unseen_networks, "_count_equal", lambda *tokens: drawn.extend(tokens) or count(*tokens)
+    )
+    measure_keras()
+    assert len(set(drawn[0].tolist())) > 3 and drawn[0].shape == drawn[1].shape == (12,)
+
+
+def test_tokens_that_differ_are_counted():
+    assert unseen_networks._count_equal(np.array([1, 2, 3]), np.array([1, 0, 3])) == 2
+
+
+def test_the_report_says_the_seconds_the_ratio_and_the_equal_tokens():
+    found = [StepFigures("Keras", 3.21, 0.5, 20.0, 256), "There is no network of PyTorch."]
+    report = report_steps(found)
+    assert "| Keras | 3.2 s | 40.0 times | 256 of 256 |" in report
+    assert report.endswith("There is no network of PyTorch.")
+    assert [line.count("|") for line in report.splitlines() if line[:1] == "|"] == [5, 5, 5]
+
+
+def test_without_torch_no_process_is_started_and_the_report_says_what_to_install(monkeypatch):
+    commands = answered(monkeypatch, stderr="")
+    monkeypatch.setattr(unseen_networks, "is_installed", lambda package: False)
+    assert "onepass[torch]" in measure_torch() and commands == []
+
+
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [("a\nImportError: libc is too old\n", ": ImportError: libc is too old"), ("", ": no message")],
+)
+def test_a_broken_torch_does_not_end_the_quickstart(monkeypatch, stderr, said):
+    commands = answered(monkeypatch, stderr=stderr)
+    assert measure_torch().endswith(said)
+    assert commands[0][1:3] == ["-m", "onepass.command.torch_gpt"]
+
+
+def test_a_torch_that_hangs_is_given_up(monkeypatch):
+    answered(monkeypatch, error=subprocess.TimeoutExpired("torch", 300))
+    assert measure_torch() == "PyTorch did not answer within 300 s."
+
+
+@has_torch
+@pytest.mark.integration
+def test_a_gpt_of_pytorch_draws_by_its_step_what_pytorch_draws(monkeypatch):
+    monkeypatch.setattr(unseen_networks, "TOKENS", 12)
+    found = measure_torch()
+    assert (found.name, found.equal) == ("PyTorch", 12)
+
+
+@has_torch
+@pytest.mark.integration
+def test_the_process_of_pytorch_imports_no_tensorflow():
+    code = "import onepass.command.torch_gpt, sys; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
