@@ -13,7 +13,7 @@ from onepass.command.quickstart_arguments import QuickstartArguments
 from onepass.command.unseen_networks import measure_keras, measure_torch, report_steps
 from onepass.foundation.atomic_files import write_text
 from onepass.foundation.folders import check_new, make_folder
-from onepass.foundation.progress import Progress, duration
+from onepass.foundation.progress import Progress, duration, during
 from onepass.replicator.training.recipe import train
 from onepass.trained import Trained
 from pixelcnn.model import load as load_images
@@ -143,7 +143,8 @@ def run(given: QuickstartArguments) -> int:
         "untrained": students.random_student(student),
     }
     print("1. Drawing tokens with networks that onepass has never seen")
-    report = [report_steps([measure_keras(), measure_torch()])]
+    with during("deriving and comparing the steps"):
+        report = [report_steps([measure_keras(), measure_torch()])]
     print(f"2. Speaking {recording.name}, a held-out recording, from its mel")
     _write_speech(speaking, recording, given)
     print("3. Measuring them, a student that learnt nothing and the recordings")

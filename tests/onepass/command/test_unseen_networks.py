@@ -16,10 +16,11 @@ has_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time passes by one second with every call of the clock."""
-    seconds = iter(range(1000))
-    stand_in = types.SimpleNamespace(perf_counter=lambda: float(next(seconds)))
+    """A clock that only this test moves: `clock.now`, in seconds."""
+    clock = types.SimpleNamespace(now=100.0)
+    stand_in = types.SimpleNamespace(perf_counter=lambda: clock.now)
     monkeypatch.setattr(unseen_networks, "time", stand_in)
+    return clock
 
 
 def answered(monkeypatch, **done):
@@ -37,20 +38,34 @@ def answered(monkeypatch, **done):
     return commands
 
 
-def test_a_gpt_of_keras_draws_by_its_step_what_the_whole_network_draws(monkeypatch, clock):
-    monkeypatch.setattr(unseen_networks, "TOKENS", 12)
-    found = measure_keras()
-    assert found == StepFigures("Keras", 0.0, 1.0, 1.0, 12)
+def test_the_seconds_of_a_step_hold_all_but_the_drawing_and_those_of_the_network_no_compiling(
+    monkeypatch, clock
+):
+    class Model:
+        def __init__(self, network, distribution):
+            clock.now += 5.0  # derives the step
+            self._compiled = {"auto": 3.0, "naive": 7.0}
+
+        def sample(self, num, length, *, seed, temperature, method):
+            clock.now += self._compiled.pop(method, 0.0)
+            clock.now += {"auto": 0.5, "naive": 20.0}[method]
+            return np.zeros([num, length], np.int32)
+
+    monkeypatch.setattr(unseen_networks, "keras_gpt", lambda: None)
+    monkeypatch.setattr(unseen_networks, "Autoregressive", Model)
+    assert measure_keras() == StepFigures("Keras", 8.0, 0.5, 20.0, unseen_networks.TOKENS)
 
 
-def test_the_tokens_that_are_compared_are_not_all_the_same(monkeypatch):
+def test_a_gpt_of_keras_draws_by_its_step_what_the_whole_network_draws_and_not_one_token_alone(
+    monkeypatch,
+):
     monkeypatch.setattr(unseen_networks, "TOKENS", 12)
     drawn = []
     count = unseen_networks._count_equal
     monkeypatch.setattr(
         unseen_networks, "_count_equal", lambda *tokens: drawn.extend(tokens) or count(*tokens)
     )
-    measure_keras()
+    assert measure_keras().equal == 12
     assert len(set(drawn[0].tolist())) > 3 and drawn[0].shape == drawn[1].shape == (12,)
 
 
@@ -91,8 +106,13 @@ def test_a_torch_that_hangs_is_given_up(monkeypatch):
 @pytest.mark.integration
 def test_a_gpt_of_pytorch_draws_by_its_step_what_pytorch_draws(monkeypatch):
     monkeypatch.setattr(unseen_networks, "TOKENS", 12)
+    drawn = []
+    count = unseen_networks._count_equal
+    monkeypatch.setattr(
+        unseen_networks, "_count_equal", lambda *tokens: drawn.extend(tokens) or count(*tokens)
+    )
     found = measure_torch()
-    assert (found.name, found.equal) == ("PyTorch", 12)
+    assert (found.name, found.equal) == ("PyTorch", 12) and len(set(drawn[1].tolist())) > 3
 
 
 @has_torch
