@@ -43,7 +43,8 @@ class GPT(nn.Module):
         for layer in range(LAYERS):
             read = self.attention[layer](self.norms[2 * layer](h))
             parts = read.view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
+            query, key, value = parts
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
             h = h + mixed.transpose(1, 2).reshape(batch, length, WIDTH)
             h = h + self.narrow[layer](F.gelu(self.wide[layer](self.norms[2 * layer + 1](h))))
         return self.head(h)
