@@ -1,6 +1,7 @@
 """The settings of `onepass serve`: addresses and limits."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,8 @@ NEEDED = (
     *("orjson", "prometheus_client", "uvicorn"),
 )
 MIB = 2**20
+ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+DEFAULT_PORTS = ("http", ":80"), ("https", ":443")  # which browsers leave out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     """Host names that requests may use, in addition to the address and localhost. Pages on these
     hosts may send requests even if a proxy changes the `Host` header."""
+    allow_origin: tuple[str, ...] = ()
+    """Origins, such as https://site.example, whose pages may send requests and read the answers.
+    Each is compared as a whole, so there is no `*`. A token is still required."""
     max_body_mib: float = 16.0
     """Largest request body and largest gRPC message, in MiB."""
     max_rows: int = 64
@@ -93,6 +99,13 @@ class Settings:
             if value > 0 and value in ports:
                 raise UserError(f"`{ports[value]}` and `{name}` must differ, both are {value}.")
             ports[value] = name
+        for origin in self.allow_origin:
+            require(
+                _is_origin(origin),
+                "allow_origin",
+                "exact origins as browsers send them, such as https://site.example",
+                repr(origin),
+            )
 
     @property
     def max_body_bytes(self) -> int:
@@ -108,3 +121,8 @@ class Settings:
     def is_loopback(self) -> bool:
         """True if `host` can be reached only from this machine."""
         return is_loopback(self.host)
+
+
+def _is_origin(origin: str) -> bool:
+    usual = any(origin.startswith(f"{s}:") and origin.endswith(p) for s, p in DEFAULT_PORTS)
+    return ORIGIN.fullmatch(origin) is not None and not usual

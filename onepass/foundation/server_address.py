@@ -16,20 +16,25 @@ def is_url(word: object) -> bool:
 
 
 def checked_address(address: str) -> tuple[str, str]:
-    """Return the scheme and HOST:PORT of an address; raise UserError if it is invalid."""
-    rule = "must be http://HOST:PORT or grpc://HOST:PORT, with TLS https:// or grpcs://"
+    """Return the scheme and HOST:PORT of an address; raise UserError if it is invalid.
+
+    An address of HTTP may also have the path of a proxy, HOST:PORT/PATH.
+    """
+    rule = "must be http://HOST:PORT[/PATH] or grpc://HOST:PORT, with TLS https:// or grpcs://"
     try:
         parts = urlsplit(address)
         port = parts.port
     except ValueError:
         raise UserError(f"The address {rule}, got {address}.") from None
-    plain = not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
+    path = parts.path.rstrip("/")
+    is_grpc = parts.scheme.startswith("grpc")
+    plain = not (parts.query or parts.fragment or parts.username or (is_grpc and path))
     if f"{parts.scheme}://" not in SCHEMES or not parts.hostname or not plain:
         raise UserError(f"The address {rule}, got {address}.")
-    if parts.scheme.startswith("grpc") and port is None:
+    if is_grpc and port is None:
         raise UserError(f"The address {rule}, got {address} without a port.")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return parts.scheme, host if port is None else f"{host}:{port}"
+    return parts.scheme, (host if port is None else f"{host}:{port}") + path
 
 
 def is_loopback(host: str) -> bool:

@@ -34,7 +34,8 @@ class Client:
     UserError with a one-line message.
 
     Args:
-      address: http://HOST:PORT or grpc://HOST:PORT or, with TLS, https:// or grpcs://.
+      address: http://HOST:PORT or grpc://HOST:PORT or, with TLS, https:// or grpcs://; of HTTP also
+        with the path under which a proxy has the server, http://HOST:PORT/PATH.
       token: token that the server requires; None: no token.
       timeout_seconds: time limit of each call until the end of its response, including retries and
         pauses; every method has an argument that overrides it.
@@ -57,12 +58,12 @@ class Client:
         retries: int = RETRIES,
         authorities: Path | None = None,
     ):
-        scheme, host_and_port = checked_address(address)
+        scheme, server = checked_address(address)
         if token is not None and not (token.isascii() and token.isprintable() and token):
             raise UserError("`token` must be printable ASCII characters.")
         self._seconds, retrying = timeout_seconds, Retrying(retries)
         Deadline(timeout_seconds)
-        self._transport = _transport(scheme, host_and_port, token, retrying, authorities)
+        self._transport = _transport(scheme, server, token, retrying, authorities)
 
     def __enter__(self) -> "Client":
         return self
@@ -244,12 +245,14 @@ def _user_errors() -> Iterator[None]:
 
 
 def server_and_name(url: str) -> tuple[str, str]:
-    """Split SCHEME://HOST:PORT/NAME into the server's address and the model's name."""
+    """Split SCHEME://HOST:PORT/NAME into the server's address and the model's name.
+
+    Of HTTP the address may have a path, under which a proxy has the server.
+    """
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
-    server, _, path = rest.partition("/")
-    name = path.strip("/")
-    if not name or "/" in name:
+    server, _, name = rest.rstrip("/").rpartition("/")
+    if not server or (scheme.startswith("grpc") and "/" in server):
         raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
     if problem := name_problem(name):
         raise UserError(
@@ -268,7 +271,8 @@ def _transport(
             f"A client over {scheme} needs the package {error.name}: pip install onepass[client]."
         ) from error
     trusted = None if authorities is None else _read(authorities)
-    host = server.rpartition(":")[0] if server[-1].isdecimal() and ":" in server else server
+    host = server.partition("/")[0]
+    host = host.rpartition(":")[0] if host[-1].isdecimal() and ":" in host else host
     return transport_class(f"{scheme}://{server}", token, retrying, not is_loopback(host), trusted)
 
 

@@ -33,6 +33,10 @@ from serving.settings import Settings
 
 HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+PREFLIGHT_SECONDS = 600  # for which a browser remembers the answer
+READ_HEADERS = "authorization, content-type, inference-header-content-length, traceparent, "
+READ_HEADERS += "x-request-id"
+SENT_HEADERS = "inference-header-content-length, retry-after, x-num-samples, x-request-id"
 NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 DEFAULT_HEADERS = {
     b"content-security-policy": NOTHING.encode(),
@@ -64,6 +68,7 @@ class AllowedHosts:
         named = ("localhost", "127.0.0.1", "::1", settings.host, *settings.allowed_hosts)
         self._names = {name.strip("[]").lower() for name in named}
         self._own_sites = {name.lower() for name in settings.allowed_hosts}
+        self._origins = settings.allow_origin
         self._any_address = not settings.is_loopback
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> None:
@@ -78,11 +83,45 @@ class AllowedHosts:
         origin = headers.get(b"origin")
         if origin is not None and method not in SAFE_METHODS:
             sender = origin.decode("latin-1").lower().partition("://")[2]
-            if sender != host and sender not in self._own_sites:
-                raise Forbidden(
-                    "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
-                    "name the site in `allowed_hosts`."
-                )
+            if sender in (host, *self._own_sites) or origin.decode("latin-1") in self._origins:
+                return
+            raise Forbidden(
+                "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
+                "name the site in `allowed_hosts`; name another site in `allow_origin`."
+            )
+
+
+class AllowedOrigins:
+    """The headers that let pages of the origins in the settings read answers (CORS).
+
+    An origin is sent back only if it is exactly one of them. Browsers are never told to send
+    credentials of their own: a page has the token, if there is one, and sends it itself.
+    """
+
+    def __init__(self, settings: Settings):
+        self._origins = {origin.encode() for origin in settings.allow_origin}
+
+    def headers(self, request: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Return the headers of every answer to a request with these headers."""
+        if not self._origins:
+            return {}
+        found = {b"vary": b"origin"}
+        if request.get(b"origin") in self._origins:
+            found[b"access-control-allow-origin"] = request[b"origin"]
+            found[b"access-control-expose-headers"] = SENT_HEADERS.encode()
+        return found
+
+    def preflight(self, method: str, request: dict[bytes, bytes]) -> Response | None:
+        """Return the answer to an allowed origin's question before its request, else None."""
+        asks = method == "OPTIONS" and b"access-control-request-method" in request
+        if not asks or request.get(b"origin") not in self._origins:
+            return None
+        named = {
+            "access-control-allow-methods": "GET, HEAD, POST",
+            "access-control-allow-headers": READ_HEADERS,
+            "access-control-max-age": str(PREFLIGHT_SECONDS),
+        }
+        return Response(None, 204, named)
 
 
 def _is_address(name: str) -> bool:
@@ -112,8 +151,9 @@ class WrongMethod(ServingError):  # noqa: N818
 class ResponseRecorder:
     """Wraps an ASGI `send`, adds the default headers, and records status, code, bytes and time."""
 
-    def __init__(self, send: Send, request_id: str):
-        self._send, self._request_id = send, request_id.encode()
+    def __init__(self, send: Send, request_id: str, more: dict[bytes, bytes]):
+        self._send = send
+        self._more = [*more.items(), (b"x-request-id", request_id.encode())]
         self.status, self.code, self.sent_bytes = 0, "ok", 0
         self.first_byte_at: float | None = None
 
@@ -124,8 +164,7 @@ class ResponseRecorder:
             headers = [(name.lower(), value) for name, value in message.get("headers", ())]
             there = {name for name, _ in headers}
             headers += [pair for pair in DEFAULT_HEADERS.items() if pair[0] not in there]
-            headers.append((b"x-request-id", self._request_id))
-            message = {**message, "headers": headers}
+            message = {**message, "headers": [*headers, *self._more]}
         else:
             self.sent_bytes += len(message.get("body", b""))
             self.first_byte_at = self.first_byte_at or time.perf_counter()
@@ -135,14 +174,15 @@ class ResponseRecorder:
 class RequestMiddleware:
     """The ASGI application that wraps the routes.
 
-    It checks the host, the encoding and the token, in this order; the endpoint reads the body.
+    It checks the host, the encoding and the token, in this order; the endpoint reads the body. A
+    browser's question before a request (preflight), which has no token, is answered after the host.
     Errors are answered in the format of the path's protocol; unexpected errors get status 500 and
     reveal no details.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
         self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_tokens(settings))
-        self._allowed_hosts = AllowedHosts(settings)
+        self._allowed_hosts, self._origins = AllowedHosts(settings), AllowedOrigins(settings)
         self._body_limits = BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,14 +194,17 @@ class RequestMiddleware:
         started = time.perf_counter()
         headers = dict(scope["headers"])
         request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
-        response = ResponseRecorder(send, request_id)
+        response = ResponseRecorder(send, request_id, self._origins.headers(headers))
         # With an "app", Starlette's router raises errors instead of answering them.
         scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0})
         try:
             parent = {"traceparent": headers.get(b"traceparent", b"").decode("latin-1")}
             with observability.span("http", parent, method=scope["method"]):
-                self._admit(scope, headers)
-                await self._app(scope, receive, response.send)
+                self._allowed_hosts.check(scope["method"], headers)
+                answer = self._origins.preflight(scope["method"], headers)
+                if answer is None:
+                    self._admit(scope, headers)
+                await (answer or self._app)(scope, receive, response.send)
         except Exception as raised:
             error = _error_of(raised)
             response.code = error.code
@@ -172,7 +215,6 @@ class RequestMiddleware:
             self._body_limits.used -= scope[RECEIVED]
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        self._allowed_hosts.check(scope["method"], headers)
         if headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
         token = self._auth.check(scope["path"], headers.get(b"authorization", b""))

@@ -168,6 +168,7 @@ def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, An
     found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "onepass", "version": "1", "description": DESCRIPTION},
+        "servers": [{"url": "."}],  # relative to this document, which a proxy may have in a folder
         "paths": paths,
         "components": {"schemas": components},
     }

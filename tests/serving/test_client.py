@@ -363,13 +363,14 @@ def test_where_there_is_no_server_the_line_says_so(scheme):
         "ftp://127.0.0.1",
         "http://",
         "http://host:port",
-        "http://host/voice",
+        "grpc://host:8500/voice",
+        "http://host/voice?a=b",
         "grpc://host",
         "http://user:word@host",
     ],
 )
 def test_an_address_that_is_none_is_refused(address):
-    with pytest.raises(UserError, match="The address must be http://HOST:PORT"):
+    with pytest.raises(UserError, match=r"The address must be http://HOST:PORT\[/PATH\]"):
         Client(address)
 
 

@@ -6,6 +6,12 @@ import time
 
 import pytest
 from http_running import Running, ask
+from path_proxy import FOLDER, in_folder
+
+from onepass.foundation.errors import UserError
+from onepass.remote_model import RemoteModel
+from serving import Client
+from serving.settings import Settings
 
 TOKEN = "a token of some length"
 PREDICT = "/v1/models/shapes:predict"
@@ -260,3 +266,134 @@ def test_a_refusal_names_the_setting(models):
     assert answer.status_code == 403 and "`allowed_hosts`" in answer.json()["error"]
     answer = ask(models, "POST", PREDICT, headers={"host": "upstream"})
     assert answer.status_code == 421 and "`allowed_hosts`" in answer.json()["error"]
+
+
+SITE = "https://site.example"
+ALLOWS = {"allow_origin": (SITE, "http://localhost:5173")}
+PREFLIGHT = {
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization,content-type",
+}
+
+
+def allowed(response):
+    """Return the headers of an answer that speak of other origins."""
+    return {k: v for k, v in response.headers.items() if k.startswith("access-control")}
+
+
+@pytest.mark.parametrize("origin", ALLOWS["allow_origin"])
+def test_a_page_of_an_allowed_origin_is_answered_and_may_read_it(models, origin):
+    sent = {"json": {"instances": [{}]}, "headers": {"origin": origin}}
+    response = ask(models, "POST", PREDICT, settings=ALLOWS, **sent)
+    assert response.status_code == 200
+    found = allowed(response)
+    assert found.pop("access-control-allow-origin") == origin
+    exposed = found.pop("access-control-expose-headers").split(", ")
+    assert {"x-num-samples", "retry-after", "x-request-id"} <= set(exposed)
+    assert found == {}
+    assert response.headers["vary"] == "origin"
+
+
+def test_an_allowed_origin_reads_errors_too(models):
+    for path, status in (("/v1/models/none", 404), (PREDICT, 405)):
+        response = ask(models, "GET", path, settings=ALLOWS, headers={"origin": SITE})
+        assert response.status_code == status
+        assert response.headers["access-control-allow-origin"] == SITE
+
+
+def test_a_preflight_of_an_allowed_origin_is_answered_without_the_token(models, with_token):
+    headers = {"origin": SITE, **PREFLIGHT}
+    response = ask(models, "OPTIONS", PREDICT, settings=ALLOWS, headers=headers)
+    assert (response.status_code, response.content) == (204, b"")
+    assert response.headers["access-control-allow-origin"] == SITE
+    assert response.headers["access-control-allow-methods"] == "GET, HEAD, POST"
+    names = set(response.headers["access-control-allow-headers"].split(", "))
+    assert {"authorization", "content-type", "x-request-id"} <= names and "*" not in names
+    assert "access-control-allow-credentials" not in response.headers
+    sent = {"json": {"instances": [{}]}, "headers": {"origin": SITE}}
+    assert ask(models, "POST", PREDICT, settings=ALLOWS, **sent).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://SITE.example",
+        "https://site.example:8443",
+        "https://site.example.",
+        "https://site.example/",
+        "https://site.example.evil.example",
+        "https://evil.site.example",
+        "http://site.example",
+        "http://localhost:51730",
+        "null",
+        "*",
+        "",
+    ],
+)
+def test_an_origin_that_is_only_like_an_allowed_one_is_not(models, with_token, origin):
+    body = {"json": {"instances": [{}]}, "settings": ALLOWS}
+    headers = {"origin": origin, "authorization": f"Bearer {TOKEN}"}
+    answers = [
+        ask(models, "POST", PREDICT, headers=headers, **body),
+        ask(models, "OPTIONS", PREDICT, settings=ALLOWS, headers={**headers, **PREFLIGHT}),
+        ask(models, "GET", "/v1/models", settings=ALLOWS, headers=headers),
+    ]
+    assert [answer.status_code for answer in answers] == [403, 405, 200]
+    assert [allowed(answer) for answer in answers] == [{}] * 3
+    assert all(answer.headers["vary"] == "origin" for answer in answers)
+    assert models.controls["shapes", 1].calls == []
+
+
+def test_options_without_a_question_of_a_browser_needs_the_token(models, with_token):
+    for headers in ({"origin": SITE}, PREFLIGHT):
+        answer = ask(models, "OPTIONS", PREDICT, settings=ALLOWS, headers=headers)
+        assert answer.status_code == 401
+
+
+def test_a_preflight_for_another_host_is_refused(models):
+    headers = {"host": "evil.example", "origin": SITE, **PREFLIGHT}
+    assert ask(models, "OPTIONS", PREDICT, settings=ALLOWS, headers=headers).status_code == 421
+
+
+def test_without_the_setting_answers_do_not_depend_on_the_origin(models):
+    assert "vary" not in ask(models, "GET", "/v1/models", headers={"origin": SITE}).headers
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("*", "null", "", "site.example", "https://*.example", "https://site.example/"),
+        *("https://site.example/page", "ftp://site.example", "HTTPS://site.example"),
+        *("https://site.example:443", "http://site.example:80", "https://a b", "https://"),
+        *("https://user@site.example", "https://site.example\n", "https://site.example:123456"),
+    ],
+)
+def test_only_an_exact_origin_can_be_allowed(origin):
+    with pytest.raises(UserError) as refused:
+        Settings(allow_origin=(SITE, origin))
+    rule = "must be exact origins as browsers send them, such as https://site.example, got"
+    assert str(refused.value) == f"`allow_origin` {rule} {origin!r}."
+
+
+@pytest.mark.parametrize("origin", [SITE, "http://[::1]:8080", "http://10.0.0.1", "https://a:80"])
+def test_an_exact_origin_can_be_allowed(origin):
+    assert Settings(allow_origin=(origin,)).allow_origin == (origin,)
+
+
+def test_the_document_of_the_routes_is_relative_to_itself(models):
+    document = ask(models, "GET", "/openapi.json").json()
+    assert document["servers"] == [{"url": "."}]
+
+
+@pytest.mark.integration
+def test_clients_reach_a_server_in_a_folder_of_a_proxy(running):
+    with in_folder(running.port) as (folder, strays):
+        with Client(f"{folder}/") as client:
+            listed = [model["id"] for model in client.models()]
+        model = RemoteModel(f"{folder}/shapes")
+        drawn = model.sample(1, seed=3, condition=2)
+        model.close()
+    assert listed == ["shapes", "voice"] and model.name == "shapes"
+    (part,) = running.store.controls["shapes", 1].calls[-1:]
+    assert drawn.shape[0] == 1 and drawn.dtype.name == "uint8" and part
+    assert strays == [] and FOLDER in folder

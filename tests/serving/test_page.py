@@ -10,12 +10,14 @@ import socket
 import threading
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_bundle import SIDES, FakeDrawings, FakeModelStore
 from http_running import Running
 from page_visits import BROWSER, CHUNK, CONTRAST, FLAGS, PHONE, TOKEN, Gate, Shapes, Speech, Visitor
+from path_proxy import in_folder
 from PIL import Image
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -388,6 +390,53 @@ def test_policy_keeps_foreign_and_inline_code_out(visit):
     assert visitor.page.evaluate("window.isIn") is None
     assert visitor.page.locator("#styled").evaluate("n => n.style.color") == ""
     assert len(visitor.complaints) >= 4
+
+
+def test_page_in_a_folder_of_a_proxy_asks_for_nothing_outside_it(visit, running):
+    with in_folder(running.port) as (folder, strays):
+        visitor = visit(SimpleNamespace(url=f"{folder}/")).open()
+        visitor.click("Speak")
+        visitor.hears("^Made 2.42 s of sound")
+        visitor.page.get_by_role("radio", name="shapes").first.check()
+        visitor.click("Draw")
+        visitor.hears("^Drew 4 images in")
+        visitor.page.close()
+    assert strays == []
+
+
+ASKS_OTHERS = """async ([url, token]) => {
+  const body = JSON.stringify({ example: "arctic_a0099", seconds: 0.5, speaker: "anna" });
+  const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
+  try {
+    const response = await fetch(url, { method: "POST", headers, body });
+    return [response.status, response.headers.get("X-Num-Samples"), await response.text()];
+  } catch (error) {
+    return [0, null, error.name];
+  }
+}"""
+
+
+def test_a_page_of_an_allowed_origin_reads_speech_and_a_page_of_another_does_not(
+    browser, serve, tmp_path
+):
+    store, file = FakeModelStore(tmp_path / "models"), tmp_path / "token"
+    store.add("voice", kind=Speech)
+    file.write_text(TOKEN, encoding="utf-8")
+    port = serve(store).port  # whose pages are those of another site
+    origins = [f"http://127.0.0.1:{port}", f"http://localhost:{port}"]
+    server = serve(store, token_file=file, allow_origin=(origins[0],))
+    answers = []
+    with contextlib.closing(browser.new_context(bypass_csp=True)) as context:
+        for origin in origins:
+            page = context.new_page()
+            page.goto(f"{origin}/healthz")
+            url = f"{server.url}/v1/models/voice:speak"
+            answers.append(page.evaluate(ASKS_OTHERS, [url, TOKEN]))
+            answers.append(page.evaluate(ASKS_OTHERS, [url, "another token"]))
+    read, wrong, *others = answers
+    assert read[:2] == [200, "8000"] and read[2].startswith("RIFF")
+    assert wrong[0] == 401 and "token is wrong" in wrong[2]
+    assert others == [[0, None, "TypeError"]] * 2
 
 
 def test_page_is_small_and_names_no_other_address():
