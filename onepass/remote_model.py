@@ -70,7 +70,10 @@ class RemoteModel(Sampling):
         """See `Model.sample`.
 
         The condition of a sound may also be a dict of arguments of `Client.speak`: `text`,
-        `recording`, `example`, `frames`, `force`.
+        `pronunciations`, `phonemes`, `recording`, `example`, `frames`, `force`.
+
+        Raises:
+          ClientError: the server rejects the request or cannot be reached.
         """
         if self._is_sequence:
             return self._own_sample(draw)

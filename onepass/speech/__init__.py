@@ -1,15 +1,37 @@
 """Text to mel frames: phonemes from espeak-ng, then small networks that run on NumPy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from onepass.speech.frame_density import no_pause
-from onepass.speech.phonemes import EspeakError, TextError, TooLongError, characters_at, text_parts
-from onepass.speech.voice import Voice, load_voice, shipped_voice
+from onepass.speech.phonemes import (
+    PLAIN,
+    EspeakError,
+    Mark,
+    TextError,
+    TooLongError,
+    characters_at,
+    text_parts,
+)
+from onepass.speech.pronunciations import (
+    ipa_phonemes,
+    mark_words,
+    read_pronunciations,
+    without_marks,
+)
+from onepass.speech.voice import Reading, Voice, load_voice, shipped_voice
 
-__all__ = ["EspeakError", "TextError", "TooLongError", "load_voice", "shipped_voice", "text_frames"]
+__all__ = [
+    "EspeakError",
+    "TextError",
+    "TooLongError",
+    "load_voice",
+    "read_pronunciations",
+    "shipped_voice",
+    "text_frames",
+]
 
 
 class ReadsFrames(Protocol):
@@ -22,8 +44,10 @@ class ReadsFrames(Protocol):
 
 def text_frames(
     model: ReadsFrames,
-    text: str,
+    text: str | None = None,
     *,
+    phonemes: str | None = None,
+    pronunciations: Mapping[str, str] | None = None,
     speed: float = 1.0,
     voice: Voice | None = None,
     max_frames: int | None = None,
@@ -36,6 +60,10 @@ def text_frames(
 
     Args:
       model: the model that will turn the frames into speech; it must read the voice's frames.
+      text: US English of any length; `text_parts` splits a long text.
+      phonemes: IPA as espeak-ng writes it for en-us, of any length, in place of `text`; it needs no
+        espeak-ng.
+      pronunciations: IPA of words of the text, by word, as `read_pronunciations` returns.
       speed: factor by which the speech is faster than the recordings, 0.25 to 4.
       voice: the voice that speaks; None: the shipped voice for the model's frames.
       max_frames: largest number of frames that the text may have; a longer text is rejected before
@@ -44,24 +72,51 @@ def text_frames(
         the work.
 
     Raises:
-      TextError: the text cannot be spoken, or `speed` is out of range.
+      TextError: the text, phonemes or pronunciations cannot be spoken, or `speed` is out of range.
       TooLongError: the text would have more than `max_frames` frames.
       EspeakError: espeak-ng is not installed or failed.
       UserError: the model does not read the voice's frames.
     """
     voice = shipped_voice(model.spec) if voice is None else voice
     voice.check(model.spec)
-    if not isinstance(text, str):
-        raise TextError(f"The text must be a string, got {type(text).__name__}.")
-    parts = text_parts(text, characters_at(speed)) or [text]
+    if (text is None) == (phonemes is None):
+        raise TextError("One of `text` and `phonemes` must be given, and not both.")
     readings = []
-    for part in parts:
-        readings.append(voice.reading(part, speed))
+    for reading in _readings(voice, text, phonemes, pronunciations or {}, speed):
+        readings.append(reading)
         pause()
     if max_frames is not None:
         voice.check_length(sum(len(reading) for reading in readings), max_frames)
     frames = np.concatenate([voice.speak_frames(reading, pause) for reading in readings])
     return _add_recorded_level(frames) if voice.draws else frames
+
+
+def _readings(
+    voice: Voice,
+    text: str | None,
+    phonemes: str | None,
+    pronunciations: Mapping[str, str],
+    speed: float,
+) -> Iterator[Reading]:
+    """Yield the readings of the parts of a text or of phonemes."""
+    given = text if phonemes is None else phonemes
+    if not isinstance(given, str):
+        raise TextError(f"The text must be a string, got {type(given).__name__}.")
+    most = characters_at(speed)
+    if phonemes is not None:
+        if pronunciations:
+            raise TextError(
+                "`pronunciations` must not be given with `phonemes`: there are no words."
+            )
+        for part in text_parts(phonemes, most) or [phonemes]:
+            yield voice.reading_of(ipa_phonemes(part), speed)
+        return
+    marks: dict[str, Mark] = {}
+    words, style = mark_words(without_marks(given), pronunciations, marks), PLAIN
+    for part in text_parts(words, most) or [words]:
+        yield voice.reading(part, speed, marks, style)
+        styles = [marks[c] for c in part if c in marks and marks[c].stretch is not None]
+        style = styles[-1] if styles else style
 
 
 def _add_recorded_level(frames: np.ndarray) -> np.ndarray:

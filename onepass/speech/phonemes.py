@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -204,10 +204,12 @@ TIMEOUT_SECONDS = 10.0
 LINE_BYTES = 700  # espeak-ng cuts lines at 1,000 bytes, even inside a word
 SEPARATOR = "[[ZZZZ]]"  # literal phonemes; texts cannot contain it, as their brackets are removed
 SEPARATOR_ANSWER = "Z/Z/Z/Z"
+MARK, MARK_ANSWER = " [[ZZ]] ", ["Z", "Z"]  # a character of the text that stands for a `Mark`
 
 START, COMMA, STOP, QUESTION = "^", ",", ".", "?"
 PAUSES = (START, COMMA, STOP, QUESTION)
 UNSTRESSED, SECONDARY, PRIMARY = 0, 1, 2
+GLOTTAL_STOP = "?"  # espeak-ng's name of it
 STRESS_MARKS = {"'": PRIMARY, ",": SECONDARY, "%": UNSTRESSED, "=": UNSTRESSED}
 ENDINGS = {"?": QUESTION, ".": STOP, "!": STOP, "\u2026": STOP}
 SILENT = set(" .,;:!?-'\"()\u2013\u2014\u2018\u2019\u201c\u201d\u2026")
@@ -222,7 +224,7 @@ _ENDS = re.compile(
 )
 _LANGUAGE = re.compile(r"\([a-z-]+\)")
 _TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # a tag of SSML or HTML
-_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@:#;\-]*|\?")
+_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@:#;\-]*")
 
 
 class TextError(UserError):
@@ -239,17 +241,50 @@ class EspeakError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Phoneme:
-    """A phoneme in its clause, or a pause, by espeak-ng's mnemonic or one of `PAUSES`."""
+    """A phoneme in its clause, or a pause.
+
+    Attributes:
+      symbol: espeak-ng's mnemonic of the phoneme, or one of `PAUSES`.
+      stress: UNSTRESSED, SECONDARY or PRIMARY.
+      starts_word: whether it is the first phoneme of a word.
+      clause: the pause that ends the phoneme's clause.
+      stretch: factor of its duration.
+      octaves: by how much it is higher.
+      seconds: duration of a pause at any speed; None: what the voice makes of it.
+    """
 
     symbol: str
     stress: int = UNSTRESSED
     starts_word: bool = False
     clause: str = STOP
+    stretch: float = 1.0
+    octaves: float = 0.0
+    seconds: float | None = None
 
     @property
     def is_pause(self) -> bool:
         """True for a pause, False for a phoneme."""
         return self.symbol in PAUSES
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """What a character of a text stands for: a word, a pause, or how all that follows is spoken.
+
+    Attributes:
+      spoken: the phonemes of a word; empty if the mark is none.
+      seconds: duration of a pause; None if the mark is none.
+      stretch: factor of the durations of all that follows; None if the mark leaves them.
+      octaves: by how much all that follows is higher.
+    """
+
+    spoken: tuple[Phoneme, ...] = ()
+    seconds: float | None = None
+    stretch: float | None = None
+    octaves: float = 0.0
+
+
+PLAIN = Mark(stretch=1.0)
 
 
 def checked_text(text: str) -> str:
@@ -350,31 +385,76 @@ def _phoneme(piece: str, starts_word: bool, clause: str) -> Phoneme | None:
     while piece and piece[0] in STRESS_MARKS:
         stress = max(stress, STRESS_MARKS[piece[0]])
         piece = piece[1:]
+    if piece == GLOTTAL_STOP:  # as in "button"; no pause
+        piece = "t"
     if not _NAME.fullmatch(piece):
         return None
     return Phoneme(piece, stress, starts_word, clause)
 
 
-def _words(answer: str, clause: str) -> list[Phoneme]:
-    found = []
-    for word in _LANGUAGE.sub("", answer).split():
-        starts_word = True
-        for piece in word.split("/"):
-            phoneme = _phoneme(piece, starts_word, clause)
-            if phoneme is not None:
-                found.append(phoneme)
-                starts_word = False
+def _words(
+    answer: str, clause: str, marks: Sequence[Mark], style: Mark
+) -> tuple[list[Phoneme], Mark]:
+    """Return the phonemes of espeak-ng's answer, with its marks, and the style after them."""
+    found: list[Phoneme] = []
+    left = iter(marks)
+    answer = _LANGUAGE.sub("", answer)
+    if marks:
+        answer = answer.replace("/".join(MARK_ANSWER), f" {'/'.join(MARK_ANSWER)} ")
+    for word in answer.split():
+        pieces = word.split("/")
+        if pieces == MARK_ANSWER and (mark := next(left, None)) is not None:
+            style = style if mark.stretch is None else mark
+            spoken: Sequence[Phoneme] = mark.spoken
+        else:
+            spoken = _word(pieces)
+        found += [
+            dataclasses.replace(
+                phoneme, clause=clause, stretch=style.stretch or 1.0, octaves=style.octaves
+            )
+            for phoneme in spoken
+        ]
+    if next(left, None) is not None:
+        raise EspeakError(f"{PROGRAM} did not answer as expected: a mark is missing.")
+    return found, style
+
+
+def _word(pieces: Sequence[str]) -> list[Phoneme]:
+    found: list[Phoneme] = []
+    for piece in pieces:
+        phoneme = _phoneme(piece, not found, STOP)
+        if phoneme is not None:
+            found.append(phoneme)
     return found
 
 
-def phonemes(text: str) -> tuple[Phoneme, ...]:
-    """Return the phonemes of US English between pauses, one at the start, one after each clause."""
-    parts = clauses(checked_text(text))
-    answers = _answers([words for words, _ in parts]) if parts else []
+def phonemes(
+    text: str, marks: Mapping[str, Mark] | None = None, style: Mark = PLAIN
+) -> tuple[Phoneme, ...]:
+    """Return the phonemes of a text between pauses: one at the start, and one after every clause.
+
+    Args:
+      text: US English, at most MAX_CHARACTERS; numbers and symbols are read out.
+      marks: what characters of the text stand for.
+      style: the mark before the text that says how it is spoken.
+
+    Raises:
+      TextError: the text is empty, too long, contains control characters, or contains nothing that
+        can be spoken.
+      EspeakError: espeak-ng is not installed or failed.
+    """
+    known = marks or {}
+    parts = _at_breaks(clauses(checked_text(text)), known)
+    lines = ["".join(MARK if c in known else c for c in words) for words, *_ in parts]
+    answers = _answers(lines) if parts else []
     found = [Phoneme(START, clause=parts[0][1])] if parts else []
-    for (_, pause), answer in zip(parts, answers, strict=True):
-        words = _words(answer, pause)
-        found += [*words, Phoneme(pause, clause=pause)] if words else []
+    for (words, pause, seconds), answer in zip(parts, answers, strict=True):
+        spoken, style = _words(answer, pause, [known[c] for c in words if c in known], style)
+        if spoken:
+            found += [*spoken, Phoneme(pause, clause=pause, seconds=seconds)]
+        elif seconds is not None:
+            longer = seconds + (found[-1].seconds or 0.0)
+            found[-1] = dataclasses.replace(found[-1], seconds=longer)
     if len(found) < 2:
         raise TextError("There is nothing in the text that can be spoken.")
     if len(found) > MAX_PHONEMES:
@@ -382,7 +462,33 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
             f"The text may have {MAX_PHONEMES} phonemes at most, got {len(found)}; "
             "speak it in parts."
         )
-    return tuple(found)
+    return closed(found)
+
+
+def _at_breaks(
+    parts: Sequence[tuple[str, str]], marks: Mapping[str, Mark]
+) -> list[tuple[str, str, float | None]]:
+    """Return the words, pause and its seconds of clauses, which also end at marks of pauses."""
+    found: list[tuple[str, str, float | None]] = []
+    for words, pause in parts:
+        start = 0
+        for place, character in enumerate(words):
+            mark = marks.get(character)
+            if mark is not None and mark.seconds is not None:
+                found.append((words[start:place], COMMA, mark.seconds))
+                start = place + 1
+        found.append((words[start:], pause, None))
+    return found
+
+
+def closed(spoken: Sequence[Phoneme]) -> tuple[Phoneme, ...]:
+    """Return phonemes whose last clause ends as a sentence does."""
+    if spoken[-1].symbol != COMMA:
+        return tuple(spoken)
+    start = max((n for n, each in enumerate(spoken[:-1]) if each.is_pause), default=-1) + 1
+    last = [dataclasses.replace(phoneme, clause=STOP) for phoneme in spoken[start:]]
+    first = [dataclasses.replace(spoken[0], clause=STOP)] if start == 1 else [*spoken[:start]]
+    return (*first, *last[:-1], dataclasses.replace(last[-1], symbol=STOP))
 
 
 def spoken_length(words: str) -> int:

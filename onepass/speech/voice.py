@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import importlib.resources
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from onepass.speech.network import (
 )
 from onepass.speech.phonemes import (
     COMMA,
+    PLAIN,
     QUESTION,
     START,
     STOP,
+    Mark,
     Phoneme,
     TextError,
     TooLongError,
@@ -82,9 +84,32 @@ class Voice:
         """Return mel frames of a text, float32 [frames, bands], on the scale of `above_silence`."""
         return self.speak_frames(self.reading(text, speed))
 
-    def reading(self, text: str, speed: float = 1.0) -> "Reading":
-        """Return the `Reading` of a text; this is cheap compared with `spoken`."""
-        asked = phonemes(text)
+    def reading(
+        self,
+        text: str,
+        speed: float = 1.0,
+        marks: Mapping[str, Mark] | None = None,
+        style: Mark = PLAIN,
+    ) -> "Reading":
+        """Return the `Reading` of a text; this is cheap compared with `speak_frames`.
+
+        `marks` and `style` are those of `phonemes`.
+
+        Raises:
+          TextError: the text cannot be spoken, `speed` is not in [MIN_SPEED, MAX_SPEED], or there
+            would be more than MAX_FRAMES frames.
+          EspeakError: espeak-ng is not installed or failed.
+        """
+        asked = phonemes(text, marks, style) if marks else phonemes(text)
+        return self.reading_of(asked, speed)
+
+    def reading_of(self, asked: Sequence[Phoneme], speed: float = 1.0) -> "Reading":
+        """Return the `Reading` of phonemes.
+
+        Raises:
+          TextError: `speed` is not in [MIN_SPEED, MAX_SPEED], or there would be more than
+            MAX_FRAMES frames.
+        """
         spoken = asked if self.speaks_questions else as_statements(asked)
         reading = Reading(asked, *self.durations(spoken, speed))
         self.check_length(len(reading), MAX_FRAMES)
@@ -101,6 +126,8 @@ class Voice:
     def speak_frames(self, reading: "Reading", pause: Callable[[], None] = no_pause) -> np.ndarray:
         """Return the mel frames of a reading, float32 [frames, bands]; `pause` may end the work."""
         pitch = self.pitch(reading.hidden, reading.lengths)
+        raised = np.array([phoneme.octaves for phoneme in reading.phonemes], np.float32)
+        pitch[:, 0] += np.repeat(raised, reading.lengths)
         if not self.speaks_questions:
             pitch[:, 0] += question_rise(reading.phonemes, reading.lengths)
         pause()
@@ -133,7 +160,9 @@ class Voice:
         exact = np.exp(np.clip(logs.astype(np.float64), 0.0, np.log(MAX_PHONEME_FRAMES)))
         exact *= self.spec["duration_stretch"]
         least = [LEAST_FRAMES.get(p.symbol, 1) for p in spoken[:-1]] + [LAST_FRAMES]
-        return _whole(np.maximum(exact, least) / speed), hidden
+        exact = np.maximum(exact, least) / speed * [phoneme.stretch for phoneme in spoken]
+        written = np.array([np.nan if p.seconds is None else p.seconds for p in spoken])
+        return _whole(np.where(np.isnan(written), exact, written / self.hop_seconds)), hidden
 
     def pitch(self, hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return log2(F0 / 200 Hz) and voicing, 0 or 1, of each frame, float32 [frames, 2]."""

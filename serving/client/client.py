@@ -131,6 +131,8 @@ class Client:
         recording: str | Path | bytes | None = None,
         example: str | None = None,
         text: str | None = None,
+        phonemes: str | None = None,
+        pronunciations: Mapping[str, str] | None = None,
         seed: int = 0,
         row: int = 0,
         seconds: float | None = None,
@@ -147,6 +149,8 @@ class Client:
           recording: path or bytes of a WAV or FLAC file to resynthesise at its level; HTTP only.
           example: name of one of the server's example recordings; HTTP only.
           text: text to speak, if the server has a text front end; HTTP only.
+          phonemes: IPA as espeak-ng writes it, in place of `text`; HTTP only.
+          pronunciations: IPA of words of the text, by word; HTTP only.
           seed: seed of the noise.
           row: row of the seed.
           seconds: largest duration of the audio; None: that of the input, or the server's default
@@ -166,7 +170,9 @@ class Client:
         for key, value in (("seconds", seconds), ("temperature", temperature)):
             if value is not None:
                 arguments[key] = _numbers(key, value)
-        given = {"example": example, "text": text, "speaker": speaker, "force": force or None}
+        given: dict[str, Any] = {"example": example, "text": text, "speaker": speaker}
+        given |= {"phonemes": phonemes, "force": force or None}
+        given["pronunciations"] = None if pronunciations is None else dict(pronunciations)
         arguments |= {key: value for key, value in given.items() if value is not None}
         check_numbers(arguments)
         with self._check_name(name):

@@ -122,7 +122,7 @@ class GrpcTransport:
 
     def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
         """Return streamed speech for frames, or from an unconditional model."""
-        for other in ("recording", "example", "text"):
+        for other in ("recording", "example", "text", "phonemes", "pronunciations"):
             if other in arguments:
                 raise _over_http(f"`{other}`")
         rate_hz = self.spec(name, deadline).get("sample_rate_hz", 0)

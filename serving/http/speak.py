@@ -169,16 +169,22 @@ def check_length(words: str, most: int = MAX_CHARACTERS, speed: float = 1.0) -> 
 
 
 def text_frames(
-    served: ServedModel, words: str, speed: float = 1.0, *, pause: Callable[[], None]
+    served: ServedModel,
+    words: str | None,
+    speed: float = 1.0,
+    *,
+    pause: Callable[[], None],
+    **more: Any,
 ) -> np.ndarray:
     """Return the frames of a text, float32 [frames, channels].
 
     `speed` is relative to the recordings; `pause` is called between pieces of the work, and stops
-    it by raising.
+    it by raising; `more` are further arguments of `speech.text_frames`.
     """
     from onepass import speech
 
-    check_length(words, speed=speed)
+    if words is not None:
+        check_length(words, speed=speed)
     try:
         speech.shipped_voice()
     except UserError as error:
@@ -186,7 +192,9 @@ def text_frames(
         raise NotReady("Text cannot be spoken: no text front end is installed.") from error
     most = max_frames(served)
     try:
-        return speech.text_frames(served.bundle, words, speed=speed, max_frames=most, pause=pause)
+        return speech.text_frames(
+            served.bundle, words, speed=speed, max_frames=most, pause=pause, **more
+        )
     except speech.EspeakError as error:
         raise NotReady(str(error)) from error
     except speech.TooLongError as error:
@@ -195,7 +203,11 @@ def text_frames(
         raise InvalidInput(str(error)) from error
 
 
-SOURCES = ("frames", "recording", "example", "text")
+SOURCES = ("frames", "recording", "example", "text", "phonemes")
+MAX_PRONUNCIATIONS = 1000
+Word = Annotated[str, Meta(min_length=1, max_length=100)]
+Pronunciation = Annotated[str, Meta(min_length=1, max_length=200)]
+Pronunciations = Annotated[dict[Word, Pronunciation], Meta(max_length=MAX_PRONUNCIATIONS)]
 RECORDING_TYPES = ("audio/wav", "audio/x-wav", "audio/wave", "audio/flac", "audio/x-flac")
 ROWS = {"type": "array", "items": {"type": "number"}, "minItems": 1}
 FRAMES = {"type": "array", "items": ROWS, "minItems": 1}
@@ -208,8 +220,9 @@ class SpeakQuery(SynthesisFields, kw_only=True):
 
 
 class SpeakRequest(SpeakQuery, kw_only=True):
-    """A request to speak frames, a recording (base64), an example or a text.
+    """A request to speak frames, a recording (base64), an example, a text or phonemes (IPA).
 
+    `pronunciations` has the IPA of words of the text.
     If `force` is true, frames that are unlike the training data are accepted.
     """
 
@@ -217,6 +230,8 @@ class SpeakRequest(SpeakQuery, kw_only=True):
     recording: Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})] | None = None
     example: Name | None = None
     text: Annotated[str, Meta(max_length=MAX_CHARACTERS)] | None = None
+    phonemes: Annotated[str, Meta(max_length=MAX_CHARACTERS)] | None = None
+    pronunciations: Pronunciations | None = None
     force: bool | None = None
 
 
@@ -271,7 +286,19 @@ class SpeakRoute(Endpoints):
         if len(given) != 1:
             raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
         source, value = given[0], getattr(parsed, given[0])
+        if parsed.pronunciations is not None and source != "text":
+            raise InvalidInput("`pronunciations` must not be given without `text`.")
+        if source in ("text", "phonemes") and is_conditional(served):
+            return await self._spoken_frames(served, parsed)
         return await self._conditional_frames(served, source, value, bool(parsed.force))
+
+    async def _spoken_frames(self, served: ServedModel, parsed: SpeakRequest) -> np.ndarray:
+        """Return the frames of a text or of phonemes, float32 [frames, channels]."""
+        if parsed.text is not None:
+            check_length(parsed.text)
+        size = len(parsed.text or parsed.phonemes or "")
+        limit = self._settings.timeout_seconds
+        return await run_in_turn(limit, _frames_of_words, served, parsed, in_pieces=True, size=size)
 
     async def _conditional_frames(
         self, served: ServedModel, source: str, value: Any, force: bool = False
@@ -285,15 +312,19 @@ class SpeakRoute(Endpoints):
             if not force:
                 check_convention(served.spec, frames)
             return frames
-        if source == "text":
-            check_length(value)
-            size = len(value)
-            return await run_in_turn(limit, text_frames, served, value, in_pieces=True, size=size)
         if source == "example":
             value = await asyncio.to_thread(_example, value)
         elif isinstance(value, str):
             value = base64_bytes("recording", value)
         return await run_in_turn(limit, _frames_of_recording, served, value)
+
+
+def _frames_of_words(
+    served: ServedModel, parsed: SpeakRequest, *, pause: Callable[[], None]
+) -> np.ndarray:
+    more = {"phonemes": parsed.phonemes, "pronunciations": parsed.pronunciations}
+    more = {name: value for name, value in more.items() if value is not None}
+    return text_frames(served, parsed.text, pause=pause, **more)
 
 
 def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:

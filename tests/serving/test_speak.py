@@ -1,8 +1,10 @@
 """Our own routes: sound while it is made, recordings that are sent, images scale by scale."""
 
 import base64
+import dataclasses
 import io
 import json
+import shutil
 import socket
 import struct
 import threading
@@ -14,15 +16,17 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, RATE, FakeDrawings, FakeModelStore, FakeSound
+from fake_bundle import CHANNELS, RATE, SOUND, FakeDrawings, FakeModelStore, FakeSound
 from http_running import Running, ask, speak_text_with
 from PIL import Image
 from serve_load import until
 
 from onepass import shipped as shipped_student
+from onepass import speech
 from onepass.bundles.errors import InvalidInput, TooLarge
 from onepass.bundles.frames import front_of
 from onepass.foundation.errors import UserError
+from serving import Client
 from serving.http import draw
 from serving.http.audio_formats import big_endian, little_endian, wav_header
 from serving.http.recordings import decode_recording, example_path, examples
@@ -350,6 +354,66 @@ def test_a_query_that_breaks_a_rule_is_refused(models, query):
 def test_images_do_not_speak_and_sounds_are_not_drawn(models):
     for path in ("/v1/models/shapes:speak", "/v1/models/voice:draw"):
         assert ask(models, "POST", path, json={}).status_code == 404
+
+
+class Reader(FakeSound):
+    """A bundle that reads the frames of the shipped voice."""
+
+    def __init__(self, *arguments, **rest):
+        frames = dataclasses.replace(SOUND.inputs["frames"], shape=(None, None, 80))
+        own = dataclasses.replace(SOUND, inputs={**SOUND.inputs, "frames": frames})
+        rest["signatures"] = {"serving_default": own, "compiled": own}
+        super().__init__(*arguments, **rest)
+        self.spec |= {"frame_channels": 80, "features": {"mel": speech.shipped_voice().spec["mel"]}}
+
+
+NO_PHONEME = "The voice has no phoneme `x`, got it in `x`."
+
+
+@pytest.mark.integration
+def test_phonemes_and_pronunciations_are_spoken_over_http_and_by_clients(models, monkeypatch):
+    models.add("reader", kind=Reader)
+    model = bundle(models, "reader")
+    whole = model.sample(condition=np.asarray(speech.text_frames(model, phonemes="n\u02c8o\u028a")))
+    path, phonemes = "/v1/models/reader:speak", "n\u02c8o\u028a"
+    with Running(models) as running:
+        monkeypatch.setenv("PATH", "")
+        answer = running.client.post(path, json={"phonemes": phonemes, "format": "l16"})
+        with Client(running.url) as client:
+            spoken = np.concatenate(list(client.speak("reader", phonemes=phonemes)))
+        without = running.client.post(path, json={"text": "No."})
+        refused = [
+            running.client.post(path, json=fields)
+            for fields in (
+                {"phonemes": "x"},
+                {"text": "No.", "pronunciations": {"no": "x"}},
+                {"phonemes": phonemes, "pronunciations": {"no": phonemes}},
+                {"text": "No.", "phonemes": phonemes},
+                {"text": "No.", "pronunciations": {"no": 3}},
+                {"phonemes": "n" * 1001},
+            )
+        ]
+    np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), audio.to_int16(whole[0]))
+    np.testing.assert_allclose(spoken, whole[0], atol=1e-4)
+    assert without.status_code == 503 and "espeak-ng" in without.json()["error"]
+    assert [each.status_code for each in refused] == [400] * 6
+    lines = [each.json()["error"] for each in refused]
+    assert lines[:2] == [NO_PHONEME] * 2
+    assert "must not be given without `text`" in lines[2] and "one of frames" in lines[3]
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed")
+def test_pronunciations_change_a_text_over_http_as_in_python(models):
+    models.add("reader", kind=Reader)
+    model = bundle(models, "reader")
+    own = {"no": "n\u02c8i\u02d0n\u02c8i\u02d0"}
+    frames = speech.text_frames(model, "No, thanks.", pronunciations=own)
+    assert len(frames) > len(speech.text_frames(model, "No, thanks."))
+    with Running(models) as running, Client(running.url) as client:
+        chunks = client.speak("reader", text="No, thanks.", pronunciations=own)
+        spoken = np.concatenate(list(chunks))
+    np.testing.assert_allclose(spoken, model.sample(condition=np.asarray(frames))[0], atol=1e-4)
 
 
 def lines_of(response):

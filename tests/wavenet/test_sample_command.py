@@ -40,7 +40,8 @@ def named(folder):
     [("../../.bashrc", "_.bashrc_0_0.wav"), ("-rf", "_-rf_0_0.wav"), ("a/..", "unnamed_0_0.wav")],
 )
 def test_no_name_of_a_servers_example_leaves_the_folder(tmp_path, name, file):
-    sources = dict.fromkeys(("recording", "mel", "text", "example", "seconds", "force"))
+    names = ("recording", "mel", "text", "phonemes", "pronunciations", "example", "seconds")
+    sources = dict.fromkeys((*names, "force"))
     given = types.SimpleNamespace(**sources, num=1, seed=0, out=tmp_path)
     spec = {"condition": "frames", "sample_rate_hz": RATE_HZ}
     model = types.SimpleNamespace(spec=spec, examples=lambda: [{"name": name}])
@@ -217,6 +218,34 @@ def test_a_text_is_spoken_and_names_its_file_by_its_words(tmp_path, capsys, monk
     words = ["--text", "Good morning", "--mel", tmp_path / "mel.npy"]
     assert sample(STUDENT, tmp_path / "out", *words) == 2
     assert "`--mel` and `--text` exclude each other" in capsys.readouterr().err
+
+
+def test_phonemes_and_a_dictionary_reach_the_text_front_end(tmp_path, capsys, monkeypatch):
+    read = []
+
+    def read_text(model, **words):
+        read.append(words)
+        return np.full([30, 7], 0.4, np.float32)
+
+    monkeypatch.setattr("onepass.speech.text_frames", read_text)
+    ipa, file = "h\u0259l\u02c8o\u028a", tmp_path / "words.txt"
+    file.write_text(f"nginx {ipa}\n", encoding="utf-8")
+    assert sample(STUDENT, tmp_path / "a", "--phonemes", ipa) == 0
+    assert sample(STUDENT, tmp_path / "b", "--text", "Nginx.", "--pronunciations", file) == 0
+    assert read == [
+        {"phonemes": ipa, "speed": 1.0},
+        {"text": "Nginx.", "pronunciations": {"nginx": ipa}, "speed": 1.0},
+    ]
+    capsys.readouterr()
+    file.write_text("nginx\n", encoding="utf-8")
+    for words, line in (
+        (("--text", "a", "--pronunciations", file), f"{file}, line 1: The word nginx must have"),
+        (("--text", "a", "--phonemes", ipa), "`--text` and `--phonemes` exclude each other"),
+        (("--phonemes", ipa, "--pronunciations", file), "`--pronunciations` needs `--text`."),
+    ):
+        assert sample(STUDENT, tmp_path / "c", *words) == 2
+        assert line in capsys.readouterr().err
+    assert len(read) == 2
 
 
 def test_refinement_changes_the_sound_of_a_student_and_is_refused_for_a_teacher(tmp_path, capsys):

@@ -113,6 +113,10 @@ class Sounds(Options):
     text: str | None = None
     """US English text to synthesise instead, for a student that reads the mel frames of the shipped
     text front end (needs espeak-ng), or a server that has one."""
+    phonemes: str | None = None
+    """Phonemes to synthesise in place of a text: IPA as `espeak-ng --ipa -v en-us` writes it."""
+    pronunciations: Path | None = None
+    """Dictionary for the text: a file with a word and its IPA on each line."""
     force: bool = False
     """Synthesise a mel even if it looks unlike the model's training data."""
     speaker: Annotated[str | None, AS_IT_IS] = None

@@ -181,14 +181,30 @@ class Source:
 
 def source_of(given: Any, model: Any, path: Path | None) -> Source:
     """Return the input of a synthesis; print notes about the recording or text on stderr."""
-    if given.text is not None:
-        say_markup(given.text)
+    if given.text is not None or given.phonemes is not None:
         from onepass.speech import text_frames
 
-        return Source(frames=text_frames(model, given.text, speed=given.speed))
+        return Source(frames=text_frames(model, **_words(given), speed=given.speed))
     if given.mel:
         return Source(frames=_mel_frames(given.mel, model, given.force))
     return Source() if path is None else _of_recording(given, model, path)
+
+
+def _words(given: Any) -> dict[str, Any]:
+    """Return the text or phonemes with its dictionary, by the names that `text_frames` has.
+
+    Print a note on stderr if the text has tags that are not obeyed.
+    """
+    if given.pronunciations is not None and given.text is None:
+        raise UserError("`--pronunciations` needs `--text`.")
+    if given.phonemes is not None:
+        return {"phonemes": given.phonemes}
+    say_markup(given.text)
+    if given.pronunciations is None:
+        return {"text": given.text}
+    from onepass.speech import read_pronunciations
+
+    return {"text": given.text, "pronunciations": read_pronunciations(given.pronunciations)}
 
 
 def _of_recording(given: Any, model: Any, path: Path) -> Source:
@@ -265,7 +281,8 @@ class SoundHere(SoundDrawing):
         _check_sources(given)
         _check_ability(given, model)
         self._file = _recording_file(given, model)
-        name = _words_of(given.text) if given.text else None
+        spoken = given.text or given.phonemes
+        name = _words_of(spoken) if spoken else None
         name = name or (given.mel or self._file or Path("sample")).stem
         super().__init__(given, model, arguments, name, model.front.sample_rate_hz)
 
@@ -320,7 +337,8 @@ class ServedSound(SoundDrawing):
         source, rate_hz = _source(given, model), model.spec["sample_rate_hz"]
         self._condition = {"force": given.force, **source}
         self._length = None if given.seconds is None else max(1, round(given.seconds * rate_hz))
-        file, other = given.recording or given.mel, "text" if given.text else "sample"
+        file = given.recording or given.mel
+        other = "text" if given.text else "phonemes" if given.phonemes else "sample"
         name = file.stem if file else safe_name(source.get("example") or other)
         super().__init__(given, model, arguments, name, rate_hz)
 
@@ -346,10 +364,11 @@ def without_beginning(chunks: Iterator[np.ndarray], samples: int) -> Iterator[np
 
 
 def _check_sources(given: Any) -> None:
-    sources = [f"`--{name}`" for name in ("recording", "mel", "text") if getattr(given, name)]
+    names = ("recording", "mel", "text", "phonemes")
+    sources = [f"`--{name}`" for name in names if getattr(given, name)]
     if len(sources) > 1:
         raise UserError(f"{sources[0]} and {sources[1]} exclude each other.")
-    if given.prime_seconds and (given.mel or given.text):
+    if given.prime_seconds and (given.mel or given.text or given.phonemes):
         raise UserError("`--prime-seconds` needs a recording.")
 
 
@@ -370,7 +389,7 @@ def _check_ability(given: Any, model: Any) -> None:
 
 
 def _recording_file(given: Any, model: Any) -> Path | None:
-    has_other = given.mel or given.text
+    has_other = given.mel or given.text or given.phonemes
     if has_other or not (given.recording or model.front.conditional or given.prime_seconds):
         return None
     return given.recording or sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
@@ -411,13 +430,16 @@ def _source(given: Any, model: Any) -> dict[str, Any]:
         "recording": given.recording,
         "frames": _numbers(given.mel) if given.mel else None,
         "text": given.text,
+        "phonemes": given.phonemes,
         "example": given.example,
     }
     chosen = {key: value for key, value in sources.items() if value is not None}
-    if given.text:
-        say_markup(given.text)
     if len(chosen) > 1:
-        raise UserError("Give one of `--recording`, `--mel`, `--text` and `--example`.")
+        raise UserError(
+            "Give one of `--recording`, `--mel`, `--text`, `--phonemes` and `--example`."
+        )
+    if given.text is not None or given.pronunciations is not None:
+        chosen = _words(given)
     if not chosen and model.spec.get("condition") == "frames":
         known = model.examples()
         if not known:

@@ -1,0 +1,242 @@
+# ruff: noqa: RUF001 - the letters of IPA look like others
+"""Pronunciations that people write: IPA as espeak-ng writes it, and a dictionary of their own.
+
+espeak-ng has one way to write each of its phonemes in IPA, `espeak-ng --ipa -v en-us`. It is read
+back from the left, by the longest phoneme that fits. IPA needs no espeak-ng.
+"""
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+
+from onepass.foundation.errors import UserError
+from onepass.speech.phonemes import (
+    COMMA,
+    ENDINGS,
+    PRIMARY,
+    SECONDARY,
+    START,
+    STOP,
+    UNSTRESSED,
+    Mark,
+    Phoneme,
+    TextError,
+    checked_text,
+    closed,
+)
+
+VOWELS = {
+    "ə": "@",
+    "əl": "@L",
+    "ɚ": "3",
+    "ɜː": "3:",
+    "ɑː": "0",
+    "ɑːɹ": "A@",
+    "ɛ": "E",
+    "ɛɹ": "e@",
+    "ɪ": "I",
+    "ᵻ": "I#",
+    "ɪɹ": "i@3",
+    "ɔ": "O2",
+    "ɔː": "O:",
+    "ɔːɹ": "O@",
+    "oː": "o@",
+    "oːɹ": "o@",
+    "ɔɪ": "OI",
+    "oʊ": "oU",
+    "ʊ": "U",
+    "ʊɹ": "U@",
+    "ʌ": "V",
+    "æ": "a",
+    "ɐ": "a#",
+    "aɪ": "aI",
+    "aɪɚ": "aI3",
+    "aɪə": "aI@",
+    "aʊ": "aU",
+    "eɪ": "eI",
+    "i": "i",
+    "iː": "i:",
+    "iə": "i@",
+    "uː": "u:",
+}
+CONSONANTS = {
+    "n̩": "n-",
+    "ð": "D",
+    "θ": "T",
+    "ŋ": "N",
+    "ʃ": "S",
+    "ʒ": "Z",
+    "dʒ": "dZ",
+    "tʃ": "tS",
+    "ɾ": "t#",
+    "ʔ": "t",  # how the voice says the end of "button"
+    "ɡ": "g",
+    "ɹ": "r",
+    **{letter: letter for letter in "bdfghjklmnprstvwz"},
+}
+IPA = {**VOWELS, **CONSONANTS}
+STRESSES = {"ˈ": PRIMARY, "'": PRIMARY, "ˌ": SECONDARY}
+ENDS = {**ENDINGS, ",": COMMA, ";": COMMA, ":": COMMA, "\n": COMMA}
+MAX_WORDS = 10_000
+FIRST_MARK = 0xF0000  # a plane of Unicode for private use, which no text needs
+
+_SYMBOL = re.compile("|".join(sorted(map(re.escape, IPA), key=len, reverse=True)))
+_TIES = re.compile("[\u0361\u035c\u200d]")
+_CLAUSE = re.compile(f"[{re.escape(''.join(ENDS))}]+")
+_MARKS = re.compile("[\U000f0000-\U000ffffd]")
+
+
+def ipa_word(word: str, clause: str = STOP) -> tuple[Phoneme, ...]:
+    """Return the phonemes of one word in IPA.
+
+    A stress mark is that of the next vowel, before which espeak-ng writes it.
+
+    Raises:
+      TextError: the word has a character that is no phoneme of the voice.
+    """
+    rest, found, stress = _TIES.sub("", unicodedata.normalize("NFC", word)), [], UNSTRESSED
+    while rest:
+        if rest[0] in STRESSES:
+            stress, rest = STRESSES[rest[0]], rest[1:]
+            continue
+        name = _longest(rest)
+        if name is None:
+            raise TextError(f"The voice has no phoneme `{rest[0]}`, got it in `{word}`.")
+        is_vowel = name in VOWELS
+        found.append(Phoneme(IPA[name], stress if is_vowel else UNSTRESSED, not found, clause))
+        stress = UNSTRESSED if is_vowel else stress
+        rest = rest[len(name) :]
+    return tuple(found)
+
+
+def _longest(rest: str) -> str | None:
+    found = _SYMBOL.match(rest)
+    if found is None:
+        return None
+    name, after = found[0], rest[found.end() :].lstrip("".join(STRESSES))
+    following = _SYMBOL.match(after)
+    # A consonant between two vowels belongs to the second: hello, very.
+    if name[:-1] in VOWELS and name[-1] in CONSONANTS and following and following[0] in VOWELS:
+        return name[:-1]
+    return name
+
+
+def ipa_phonemes(text: str) -> tuple[Phoneme, ...]:
+    """Return the phonemes of a text in IPA, between pauses as `phonemes.phonemes` has them.
+
+    Clauses end with the same marks as in a text; a new line is a comma.
+
+    Raises:
+      TextError: the text cannot be spoken, or has a character that is no phoneme of the voice.
+    """
+    if isinstance(text, str):
+        text = text.strip().replace("\r\n", "\n").replace("\n", " , ")
+    text = checked_text(text)
+    found: list[Phoneme] = [Phoneme(START)]
+    ends = [*_CLAUSE.finditer(text)]
+    starts = [0, *(end.end() for end in ends)]
+    for start, end in zip(starts, [*ends, None], strict=True):
+        marks = [] if end is None else sorted(end[0], key=lambda mark: ENDS[mark] == COMMA)
+        pause = ENDS[marks[0]] if marks else STOP
+        words = text[start : None if end is None else end.start()].split()
+        said = [phoneme for word in words for phoneme in ipa_word(word, pause)]
+        found += [*said, Phoneme(pause, clause=pause)] if said else []
+    if len(found) < 2:
+        raise TextError("There is nothing in the phonemes that can be spoken.")
+    found[0] = dataclasses.replace(found[0], clause=found[1].clause)
+    return closed(found)
+
+
+def checked_pronunciations(pronunciations: Mapping[str, str]) -> dict[str, tuple[Phoneme, ...]]:
+    """Return the phonemes of the words of a dictionary, {word: IPA}; words ignore case.
+
+    Raises:
+      TextError: the words or their pronunciations break a rule; the message names the word.
+    """
+    if not isinstance(pronunciations, Mapping):
+        kind = type(pronunciations).__name__
+        raise TextError(f"`pronunciations` must be words with their IPA, got {kind}.")
+    if len(pronunciations) > MAX_WORDS:
+        raise TextError(
+            f"`pronunciations` must have {MAX_WORDS} words at most, got {len(pronunciations)}."
+        )
+    found: dict[str, tuple[Phoneme, ...]] = {}
+    for word, ipa in pronunciations.items():
+        key, spoken = _entry(word, ipa)
+        if key in found:
+            raise TextError(f"`pronunciations` must have each word once, got {word} again.")
+        found[key] = spoken
+    return found
+
+
+def _entry(word: str, ipa: str) -> tuple[str, tuple[Phoneme, ...]]:
+    """Return a word in the form in which words are compared, and its phonemes."""
+    if not isinstance(word, str) or not isinstance(ipa, str):
+        raise TextError(f"A pronunciation must be a word and its IPA, got {word!r} and {ipa!r}.")
+    key = unicodedata.normalize("NFC", word).casefold()
+    if len(key.split()) != 1 or not any(character.isalnum() for character in key):
+        raise TextError(f"A pronunciation must be of one word, got {word!r}.")
+    spoken = tuple(phoneme for part in ipa.split() for phoneme in ipa_word(part))
+    if not spoken:
+        raise TextError(f"The word {word} must have a pronunciation in IPA.")
+    return key, spoken
+
+
+def read_pronunciations(path: str | Path) -> dict[str, str]:
+    """Return a dictionary {word: IPA} of a text file, for `text_frames`.
+
+    A line is a word, white space and its pronunciation in IPA as espeak-ng writes it. Empty lines
+    and lines that begin with # are skipped.
+
+    Raises:
+      UserError: the file cannot be read, or a line breaks a rule; the message has its number.
+    """
+    try:
+        lines = Path(path).read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} must be text in UTF-8.") from error
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from error
+    found: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        word, *ipa = line.split(maxsplit=1)
+        try:
+            key, _ = _entry(word, "".join(ipa))
+        except TextError as error:
+            raise UserError(f"{path}, line {number}: {error}") from error
+        if key in numbers:
+            raise UserError(f"{path}, line {number}: {word} is on line {numbers[key]} already.")
+        numbers[key], found[word] = number, "".join(ipa)
+    return found
+
+
+def mark_words(text: str, pronunciations: Mapping[str, str], marks: dict[str, Mark]) -> str:
+    """Return a text whose words in the dictionary are single characters, and add these to `marks`.
+
+    A word counts as a whole, with or without capitals, before anything else is read out.
+    """
+    known = checked_pronunciations(pronunciations)
+    if not known:
+        return text
+    characters = {word: new_mark(marks, Mark(spoken=spoken)) for word, spoken in known.items()}
+    names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
+    pattern = re.compile(rf"(?<![\w'’])(?:{names})(?![\w]|['’]\w)", re.IGNORECASE)
+    text = unicodedata.normalize("NFC", text)
+    return pattern.sub(lambda found: characters.get(found[0].casefold(), found[0]), text)
+
+
+def new_mark(marks: dict[str, Mark], mark: Mark) -> str:
+    """Return a character for a mark, and add it to `marks`."""
+    character = chr(FIRST_MARK + len(marks))
+    marks[character] = mark
+    return character
+
+
+def without_marks(text: str) -> str:
+    """Return a text without the characters that stand for marks."""
+    return _MARKS.sub(" ", text) if isinstance(text, str) else text
