@@ -1,5 +1,6 @@
 """Text to mel frames: phonemes from espeak-ng, then small networks that run on NumPy."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from onepass.speech.pronunciations import (
     read_pronunciations,
     without_marks,
 )
+from onepass.speech.ssml import Ssml, is_ssml, note_on_markup
 from onepass.speech.voice import Reading, Voice, load_voice, shipped_voice
 
 __all__ = [
@@ -52,6 +54,7 @@ def text_frames(
     voice: Voice | None = None,
     max_frames: int | None = None,
     pause: Callable[[], None] = no_pause,
+    note: Callable[[str], None] | None = warnings.warn,
 ) -> np.ndarray:
     """Return the mel frames of a text, for a model to turn into speech, float32 [frames, bands].
 
@@ -60,7 +63,8 @@ def text_frames(
 
     Args:
       model: the model that will turn the frames into speech; it must read the voice's frames.
-      text: US English of any length; `text_parts` splits a long text.
+      text: US English of any length; `text_parts` splits a long text. It may be SSML in <speak>,
+        whose <break>, <emphasis> and <prosody rate> are obeyed.
       phonemes: IPA as espeak-ng writes it for en-us, of any length, in place of `text`; it needs no
         espeak-ng.
       pronunciations: IPA of words of the text, by word, as `read_pronunciations` returns.
@@ -70,6 +74,8 @@ def text_frames(
         any frame is computed. None: no limit.
       pause: function called between short pieces of the work; an exception that it raises ends
         the work.
+      note: function called with the note of `note_on_markup` if the text has tags that are not
+        obeyed, by default a warning; None: say nothing.
 
     Raises:
       TextError: the text, phonemes or pronunciations cannot be spoken, or `speed` is out of range.
@@ -81,6 +87,8 @@ def text_frames(
     voice.check(model.spec)
     if (text is None) == (phonemes is None):
         raise TextError("One of `text` and `phonemes` must be given, and not both.")
+    if note is not None and isinstance(text, str) and (words := note_on_markup(text)):
+        note(words)
     readings = []
     for reading in _readings(voice, text, phonemes, pronunciations or {}, speed):
         readings.append(reading)
@@ -102,17 +110,20 @@ def _readings(
     given = text if phonemes is None else phonemes
     if not isinstance(given, str):
         raise TextError(f"The text must be a string, got {type(given).__name__}.")
-    most = characters_at(speed)
     if phonemes is not None:
         if pronunciations:
             raise TextError(
                 "`pronunciations` must not be given with `phonemes`: there are no words."
             )
-        for part in text_parts(phonemes, most) or [phonemes]:
+        for part in text_parts(phonemes, characters_at(speed)) or [phonemes]:
             yield voice.reading_of(ipa_phonemes(part), speed)
         return
     marks: dict[str, Mark] = {}
-    words, style = mark_words(without_marks(given), pronunciations, marks), PLAIN
+    words, style = without_marks(given), PLAIN
+    if is_ssml(words):
+        words = Ssml(words, marks).text
+    words = mark_words(words, pronunciations, marks)
+    most = characters_at(speed / max((mark.stretch or 1.0 for mark in marks.values()), default=1.0))
     for part in text_parts(words, most) or [words]:
         yield voice.reading(part, speed, marks, style)
         styles = [marks[c] for c in part if c in marks and marks[c].stretch is not None]

@@ -208,6 +208,7 @@ MARK, MARK_ANSWER = " [[ZZ]] ", ["Z", "Z"]  # a character of the text that stand
 
 START, COMMA, STOP, QUESTION = "^", ",", ".", "?"
 PAUSES = (START, COMMA, STOP, QUESTION)
+MIN_SPEED, MAX_SPEED = 0.25, 4.0
 UNSTRESSED, SECONDARY, PRIMARY = 0, 1, 2
 GLOTTAL_STOP = "?"  # espeak-ng's name of it
 STRESS_MARKS = {"'": PRIMARY, ",": SECONDARY, "%": UNSTRESSED, "=": UNSTRESSED}
@@ -223,7 +224,6 @@ _ENDS = re.compile(
     r"[.!?\u2026]+[\"'\u201d\u2019)]*(?=\s|$)|[,;:]+(?=\s|$)|\s[-\u2013]+\s|\u2014|[()]"
 )
 _LANGUAGE = re.compile(r"\([a-z-]+\)")
-_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # a tag of SSML or HTML
 _NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@:#;\-]*")
 
 
@@ -306,14 +306,6 @@ def checked_text(text: str) -> str:
     if not text:
         raise TextError("The text is empty.")
     return text
-
-
-def note_on_markup(text: str) -> str | None:
-    """Return a note that a text's tags, such as SSML, will be read aloud; None if it has none."""
-    found = _TAG.search(text)
-    if found is None:
-        return None
-    return f"{found[0]} and other tags are read aloud: the text must be plain, without SSML or HTML"
 
 
 def _is_visible(character: str) -> bool:

@@ -96,7 +96,8 @@ def ipa_word(word: str, clause: str = STOP) -> tuple[Phoneme, ...]:
     Raises:
       TextError: the word has a character that is no phoneme of the voice.
     """
-    rest, found, stress = _TIES.sub("", unicodedata.normalize("NFC", word)), [], UNSTRESSED
+    found: list[Phoneme] = []
+    rest, stress = _TIES.sub("", unicodedata.normalize("NFC", word)), UNSTRESSED
     while rest:
         if rest[0] in STRESSES:
             stress, rest = STRESSES[rest[0]], rest[1:]
@@ -176,7 +177,7 @@ def _entry(word: str, ipa: str) -> tuple[str, tuple[Phoneme, ...]]:
     if not isinstance(word, str) or not isinstance(ipa, str):
         raise TextError(f"A pronunciation must be a word and its IPA, got {word!r} and {ipa!r}.")
     key = unicodedata.normalize("NFC", word).casefold()
-    if len(key.split()) != 1 or not any(character.isalnum() for character in key):
+    if key.split() != [key] or not any(character.isalnum() for character in key):
         raise TextError(f"A pronunciation must be of one word, got {word!r}.")
     spoken = tuple(phoneme for part in ipa.split() for phoneme in ipa_word(part))
     if not spoken:

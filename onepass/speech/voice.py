@@ -25,6 +25,8 @@ from onepass.speech.network import (
 )
 from onepass.speech.phonemes import (
     COMMA,
+    MAX_SPEED,
+    MIN_SPEED,
     PLAIN,
     QUESTION,
     START,
@@ -45,7 +47,6 @@ MAX_PHONEME_FRAMES = 60  # longest phoneme
 # The recordings are single sentences with hardly any silence, so pauses get minimum lengths.
 LEAST_FRAMES = {START: 4, COMMA: 8, STOP: 24, QUESTION: 24}
 LAST_FRAMES = 10
-MIN_SPEED, MAX_SPEED = 0.25, 4.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,8 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 PREFLIGHT_SECONDS = 600  # for which a browser remembers the answer
 READ_HEADERS = "authorization, content-type, inference-header-content-length, traceparent, "
 READ_HEADERS += "x-request-id"
-SENT_HEADERS = "inference-header-content-length, retry-after, x-num-samples, x-request-id"
+SENT_HEADERS = "inference-header-content-length, retry-after, x-note, x-num-samples, "
+SENT_HEADERS += "x-request-id"
 NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 DEFAULT_HEADERS = {
     b"content-security-policy": NOTHING.encode(),

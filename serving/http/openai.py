@@ -19,6 +19,7 @@ from onepass.bundles.errors import InvalidInput
 from onepass.bundles.image_sampling import CONDITIONS, image_inputs
 from onepass.bundles.signature import fastest
 from onepass.speech.phonemes import characters_at, text_parts
+from onepass.speech.ssml import is_ssml
 from serving.engine.preparation import run_in_turn
 from serving.engine.served_model import ServedModel
 from serving.http.audio_formats import (
@@ -102,7 +103,8 @@ class OpenaiSpeech(Endpoints):
         name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"
         speed = parsed.speed or 1.0
         check_length(parsed.input, MAX_TEXT_CHARACTERS, speed)
-        parts = text_parts(parsed.input, characters_at(speed))
+        is_whole = is_ssml(parsed.input)  # which cannot be split
+        parts = [parsed.input] if is_whole else text_parts(parsed.input, characters_at(speed))
         num_samples, first = await cancel_on_disconnect(
             request.receive, self._part(served, parsed, parts, 0)
         )

@@ -25,6 +25,7 @@ from onepass.speech.phonemes import (
     spelt_out,
     spoken_length,
 )
+from onepass.speech.ssml import note_on_markup
 from serving.engine.preparation import run_in_turn
 from serving.engine.served_model import ServedModel
 from serving.http.audio_formats import encode_stream, stream_format
@@ -193,7 +194,7 @@ def text_frames(
     most = max_frames(served)
     try:
         return speech.text_frames(
-            served.bundle, words, speed=speed, max_frames=most, pause=pause, **more
+            served.bundle, words, speed=speed, max_frames=most, pause=pause, note=None, **more
         )
     except speech.EspeakError as error:
         raise NotReady(str(error)) from error
@@ -266,6 +267,8 @@ class SpeakRoute(Endpoints):
         num_samples, chunks = synthesis(served, fields, frames)
         form = stream_format(fields.format or "wav", served.spec["sample_rate_hz"], num_samples)
         headers = {"x-num-samples": str(num_samples)}
+        if note := _note_on(fields):
+            headers["x-note"] = note
         stall_seconds = self._settings.timeout_seconds
         return StreamedResponse(
             encode_stream(chunks, form), form.media_type, stall_seconds, headers
@@ -319,10 +322,17 @@ class SpeakRoute(Endpoints):
         return await run_in_turn(limit, _frames_of_recording, served, value)
 
 
+def _note_on(fields: SpeakQuery) -> str | None:
+    """Return a note on the tags of a text that are not obeyed, in the letters of a header."""
+    text = getattr(fields, "text", None)
+    note = None if text is None else note_on_markup(text)
+    return note and note.encode("ascii", "backslashreplace").decode().replace("\n", " ")
+
+
 def _frames_of_words(
     served: ServedModel, parsed: SpeakRequest, *, pause: Callable[[], None]
 ) -> np.ndarray:
-    more = {"phonemes": parsed.phonemes, "pronunciations": parsed.pronunciations}
+    more: dict[str, Any] = {"phonemes": parsed.phonemes, "pronunciations": parsed.pronunciations}
     more = {name: value for name, value in more.items() if value is not None}
     return text_frames(served, parsed.text, pause=pause, **more)
 

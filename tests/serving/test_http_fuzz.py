@@ -24,8 +24,8 @@ LEAKS = ("Traceback", "site-packages", ".py", "RuntimeError", "ValueError")
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    def text_frames(bundle, words, *, speed=1.0):
-        return np.zeros([max(1, len(words)), CHANNELS], np.float32)
+    def text_frames(bundle, words, **_):
+        return np.zeros([max(1, len(words or "")), CHANNELS], np.float32)
 
     with pytest.MonkeyPatch.context() as patch:
         speak_text_with(patch, text_frames)

@@ -21,6 +21,7 @@ from http_running import Running, ask, speak_text_with
 from PIL import Image
 from serve_load import until
 
+import onepass
 from onepass import shipped as shipped_student
 from onepass import speech
 from onepass.bundles.errors import InvalidInput, TooLarge
@@ -414,6 +415,32 @@ def test_pronunciations_change_a_text_over_http_as_in_python(models):
         chunks = client.speak("reader", text="No, thanks.", pronunciations=own)
         spoken = np.concatenate(list(chunks))
     np.testing.assert_allclose(spoken, model.sample(condition=np.asarray(frames))[0], atol=1e-4)
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed")
+def test_ssml_is_spoken_over_http_and_what_is_left_out_is_named_in_a_header(
+    models, capsys, tmp_path
+):
+    models.add("reader", kind=Reader)
+    model, path = bundle(models, "reader"), "/v1/models/reader:speak"
+    text = '<speak>Yes<break time="700ms"/><audio src="a\u00e9"/><\u00e9>no.</\u00e9></speak>'
+    frames = speech.text_frames(model, text, note=None)
+    with Running(models) as running:
+        answer = running.client.post(path, json={"text": text, "format": "l16"})
+        obeyed = running.client.post(path, json={"text": "<speak>Yes.</speak>"})
+        broken = running.client.post(path, json={"text": "<speak>Yes."})
+        laughs = '<?xml version="1.0"?><!DOCTYPE speak [<!ENTITY a "b">]><speak>&a;</speak>'
+        entity = running.client.post(path, json={"text": laughs})
+        words = ["sample", f"{running.url}/reader", "--text", text, "--out", str(tmp_path / "out")]
+        assert onepass.main(words) == 0
+    whole = model.sample(condition=np.asarray(frames))[0]
+    np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), audio.to_int16(whole))
+    assert answer.headers["x-note"] == "not obeyed and left out: <audio>, <\\xe9>"
+    assert "x-note" not in obeyed.headers
+    assert broken.status_code == 400 and "well-formed" in broken.json()["error"]
+    assert entity.status_code == 400 and "no document type" in entity.json()["error"]
+    assert "--text: not obeyed and left out: <audio>, <\u00e9>" in capsys.readouterr().err
 
 
 def lines_of(response):

@@ -11,7 +11,7 @@ from marks import some_slow
 
 import onepass
 from onepass.command.sample import sound
-from onepass.speech.phonemes import note_on_markup
+from onepass.speech.ssml import note_on_markup
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
 
@@ -193,7 +193,8 @@ def test_a_recording_of_one_sample_is_named(tmp_path, capsys, kind):
 @pytest.mark.parametrize(
     ("text", "tag"),
     [
-        ("<speak>Hello.</speak>", "<speak>"),
+        ("<b>Hello.</b>", "<b>"),
+        ("<speak>Hello.</speak>", None),
         ('Wait <break time="3s"/> there.', '<break time="3s"/>'),
         ("2 < 3 and 4 > 1, <3", None),
     ],
@@ -206,7 +207,7 @@ def test_tags_in_a_text_are_noted(text, tag):
 def test_a_text_is_spoken_and_names_its_file_by_its_words(tmp_path, capsys, monkeypatch):
     read = []
 
-    def read_text(model, text, speed):
+    def read_text(model, text, speed, note):
         read.append((text, speed))
         return np.full([30, 7], 0.4, np.float32)
 
@@ -233,8 +234,8 @@ def test_phonemes_and_a_dictionary_reach_the_text_front_end(tmp_path, capsys, mo
     assert sample(STUDENT, tmp_path / "a", "--phonemes", ipa) == 0
     assert sample(STUDENT, tmp_path / "b", "--text", "Nginx.", "--pronunciations", file) == 0
     assert read == [
-        {"phonemes": ipa, "speed": 1.0},
-        {"text": "Nginx.", "pronunciations": {"nginx": ipa}, "speed": 1.0},
+        {"phonemes": ipa, "speed": 1.0, "note": None},
+        {"text": "Nginx.", "pronunciations": {"nginx": ipa}, "speed": 1.0, "note": None},
     ]
     capsys.readouterr()
     file.write_text("nginx\n", encoding="utf-8")

@@ -111,8 +111,8 @@ class Sounds(Options):
     """Log-mel frames to synthesise from instead, in the convention of the model's model.json: an
     npy file [frames, bands]; for a local model also [bands, frames] or [1, bands, frames]."""
     text: str | None = None
-    """US English text to synthesise instead, for a student that reads the mel frames of the shipped
-    text front end (needs espeak-ng), or a server that has one."""
+    """US English text, or SSML in <speak>, to synthesise instead, for a student that reads the mel
+    frames of the shipped text front end (needs espeak-ng), or a server that has one."""
     phonemes: str | None = None
     """Phonemes to synthesise in place of a text: IPA as `espeak-ng --ipa -v en-us` writes it."""
     pronunciations: Path | None = None

@@ -14,7 +14,7 @@ from onepass.command.sample.drawing import Drawing
 from onepass.foundation.atomic_files import read_npy
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import safe_name
-from onepass.speech.phonemes import note_on_markup
+from onepass.speech.ssml import Ssml, is_ssml, note_on_markup
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.data.audio import SoundProperties
@@ -156,7 +156,7 @@ def _duration(samples: int, rate_hz: int) -> str:
 
 
 def say_markup(text: str) -> None:
-    """Print a note on stderr if the text contains tags, which would be read aloud."""
+    """Print a note on stderr if the text contains tags that are not obeyed."""
     if note := note_on_markup(text):
         print(f"--text: {note}", file=sys.stderr)
 
@@ -184,7 +184,8 @@ def source_of(given: Any, model: Any, path: Path | None) -> Source:
     if given.text is not None or given.phonemes is not None:
         from onepass.speech import text_frames
 
-        return Source(frames=text_frames(model, **_words(given), speed=given.speed))
+        words = _words(given)  # which says what there is to say
+        return Source(frames=text_frames(model, **words, speed=given.speed, note=None))
     if given.mel:
         return Source(frames=_mel_frames(given.mel, model, given.force))
     return Source() if path is None else _of_recording(given, model, path)
@@ -396,6 +397,7 @@ def _recording_file(given: Any, model: Any) -> Path | None:
 
 
 def _words_of(text: str) -> str:
+    text = Ssml(text, {}).text if is_ssml(text) else text
     words = "".join(c if c.isalnum() else " " for c in text.lower()).split()
     return "_".join(words[:NAMED_WORDS])[:LONGEST_NAME] or "text"
 
