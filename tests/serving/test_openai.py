@@ -257,3 +257,21 @@ def test_the_token_is_the_api_key(models, monkeypatch):
                 else:
                     with pytest.raises(openai.AuthenticationError):
                         client.images.generate(prompt="1")
+
+
+def test_ssml_is_spoken_as_a_whole_or_refused_where_it_is_too_long(models, monkeypatch):
+    read = []
+
+    def text_frames(bundle, words, **_):
+        read.append(words)
+        return np.zeros([20, CHANNELS], np.float32)
+
+    speak_text_with(monkeypatch, text_frames)
+    sentence = "The boat rounds the point. "
+    for count, status in ((30, 200), (60, 400)):
+        text = f'<speak>{sentence * count}<break time="1s"/></speak>'
+        body = {"model": "voice", "input": text, "response_format": "wav"}
+        answer = ask(models, "POST", "/v1/audio/speech", json=body)
+        assert answer.status_code == status
+    assert read == [f'<speak>{sentence * 30}<break time="1s"/></speak>']
+    assert "at most 1,000 characters" in answer.json()["error"]["message"]
