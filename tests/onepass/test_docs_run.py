@@ -105,7 +105,7 @@ ONLY_PARSED = {
     r'"temperature": \[1, 1, 1\]': "it asks TensorFlow Serving",
 }
 if not shutil.which("espeak-ng"):
-    ONLY_PARSED[r'^curl .*"text":'] = "a text needs espeak-ng, which is not here"
+    ONLY_PARSED[r'^curl .*"text":| --text '] = "a text needs espeak-ng, which is not here"
 # What needs nothing of its page: a line that is on several of them is run once.
 ALONE = re.compile(r"^onepass (quickstart|\w+ --help)")
 
@@ -164,6 +164,7 @@ def data(tmp_path_factory):
     for name in ("SPEECH.wav", "recording.wav"):
         soundfile.write(folder / name, sound[: rate_hz // 2], rate_hz)
     (folder / "token").write_text("a token of enough letters")
+    (folder / "words.txt").write_text("nginx \u02c8\u025bnd\u0292\u026an\u02c8\u025bks\n", "utf-8")
     (folder / "docs").mkdir()
     write_images(folder / "IMAGES")
     shutil.copytree(folder / "IMAGES", folder / "images")
