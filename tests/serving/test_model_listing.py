@@ -154,7 +154,7 @@ def test_json_is_measured_before_it_is_read(models, path, field, monkeypatch):
 )
 def test_long_json_is_read_in_a_thread(running, path, monkeypatch):
     threads = []
-    for module in ("draw", "openai_images", "openai_speech"):
+    for module in ("draw", "openai"):
 
         def read(body, model):
             threads.append(threading.current_thread())
