@@ -5,7 +5,6 @@ called, so help texts appear without a delay.
 """
 
 import dataclasses
-import functools
 import json
 import shlex
 from collections.abc import Callable, Mapping
@@ -95,7 +94,7 @@ class ModelFamily:
     sampler: Callable[[], Any] | None = None
     is_fast: bool = False
 
-    @functools.cached_property
+    @property
     def parts(self) -> Parts:
         """The functions that need TensorFlow."""
         return self.load_parts()
