@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from tqdm import tqdm
-
 from onepass.foundation.folders import plural
 
 SECONDS = 10.0  # silence before a status line
@@ -126,9 +124,18 @@ class Progress:
         self._stack = contextlib.ExitStack()
         self._bar = self._make_bar() if self.stream.isatty() else None
 
-    def _make_bar(self) -> "_Bar":
+    def _make_bar(self) -> Any:
+        from tqdm import tqdm  # which takes as long to import as the rest of a help text
+
+        progress = self
+
+        class Bar(tqdm):
+            @property
+            def format_dict(self) -> dict[str, Any]:
+                return {**super().format_dict, "left": duration(progress.seconds_left)}
+
         known = os.get_terminal_size(self.stream.fileno()).columns > 0
-        bar = _Bar(
+        return Bar(
             total=self.total,
             initial=self.done,
             desc=self.title,
@@ -139,8 +146,6 @@ class Progress:
             smoothing=0.1,
             bar_format=BAR,
         )
-        bar.progress = self
-        return bar
 
     def __enter__(self) -> "Progress":
         """Register with the heartbeat, and return this object."""
@@ -226,15 +231,6 @@ class Progress:
             + (f"{rate:.3g} {self.unit}/s, " if rate else "")
             + f"{duration(self.seconds_left)} left{shown}"
         )
-
-
-class _Bar(tqdm):
-    progress: Progress | None = None
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        left = math.inf if self.progress is None else self.progress.seconds_left
-        return {**super().format_dict, "left": duration(left)}
 
 
 def duration(seconds: float) -> str:
