@@ -8,7 +8,6 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import tensorflow as tf
 
-from distill.drafts import SoundDraft, sound_draft
 from distill.generation import (
     CHUNK_SAMPLES,
     FIRST_SAMPLES,
@@ -21,6 +20,7 @@ from distill.generation import (
 from distill.losses.divergence import log_density
 from distill.presets import KIND, DistillConfig
 from distill.refinement import Refiner, refine_chunks
+from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from onepass import shipped
 from onepass.draw import Draw

@@ -13,7 +13,7 @@ from students import MEL, student_of
 from vocoders import SMALL, vocoder_with
 
 from distill.config import StudentConfig
-from distill.drafts import SoundDraft, sound_draft
+from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import LogisticMixture, levels, noise
