@@ -114,7 +114,7 @@ class Sounds(Options):
     """US English text, or SSML in <speak>, to synthesise instead, for a student that reads the mel
     frames of the shipped text front end (needs espeak-ng), or a server that has one."""
     phonemes: str | None = None
-    """Phonemes to synthesise in place of a text: IPA as `espeak-ng --ipa -v en-us` writes it."""
+    """Phonemes to synthesise in place of a text: IPA as espeak-ng writes it for US English."""
     pronunciations: Path | None = None
     """Dictionary for the text: a file with a word and its IPA on each line."""
     force: bool = False
