@@ -17,7 +17,7 @@ from distill.generation import (
     condition_between,
     stream,
 )
-from distill.losses.divergence import log_density
+from distill.losses.kl_divergence import log_density
 from distill.presets import KIND, DistillConfig
 from distill.refinement import Refiner, refine_chunks
 from distill.sound_drafts import SoundDraft, sound_draft

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from distill.config import StudentConfig
 from distill.flows import Flow
-from distill.losses.divergence import divergence
+from distill.losses.kl_divergence import divergence
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from onepass.likelihoods.affine import FlowOutput, compose

@@ -14,7 +14,7 @@ from onepass.bundles.export_arguments import ExportArguments
 from onepass.bundles.manifest import is_version
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import SPEC_FILE, kind_of
-from serving.engine.versions import MANIFEST
+from serving.engine.version_scanner import MANIFEST
 from serving.settings import NEEDED, Settings
 
 

@@ -18,7 +18,7 @@ from onepass.foundation.server_address import TOKEN_VARIABLE
 from serving import observability
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
-from serving.engine.versions import scan
+from serving.engine.version_scanner import scan
 from serving.grpc.server import make_server
 from serving.http.app import Probes, make_app
 from serving.http.server import HttpServer

@@ -24,7 +24,8 @@ from benchmarks.gpu import timed_training
 from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.checkpoints import Checkpoints
 from onepass.replicator.portable.adopt import adopt
-from onepass.replicator.portable.export import export_function, named_weights, read_manifest
+from onepass.replicator.portable.export import export_function, named_weights
+from onepass.replicator.portable.manifest import read_manifest
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.training import config_from

@@ -48,8 +48,8 @@ from onepass.draw import OPTIONS, Draw
 from onepass.families import known_kinds, registered
 from onepass.foundation.allowed_operations import PROGRAM, scanned_program
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import read_plain
 from onepass.foundation.model_spec import SAVED_FILE, read_spec
+from onepass.foundation.plain_files import read_plain
 from onepass.foundation.tensorflow_state import check_process, named_for_tensorflow
 from onepass.interface import collect_images, stream_images
 

@@ -1,47 +1,23 @@
-"""Folders and files: temporary and plain ones, their names and digests.
+"""Folders and files, temporary ones too: their creation, names and digests.
 
 A process locks each file or folder that it creates. If an uncatchable signal ends the process, the
-file is left without a lock, and the next process that writes into the folder removes it. A link or
-a pipe may replace a file between a check and its opening, so the opened file is checked.
+file is left without a lock, and the next process that writes into the folder removes it.
 """
 
 import collections
 import contextlib
 import fcntl
 import hashlib
-import io
 import os
 import re
 import secrets
 import shutil
-import stat
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from onepass.foundation.errors import UserError
-
-
-def open_plain(path: Path) -> io.BufferedReader:
-    """Open a file for reading; raise UserError unless it is plain, OSError if it is missing."""
-    if path.is_symlink():
-        raise UserError(f"{path} must be a plain file, not a link.")
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UserError(f"{path} must be a plain file.")
-    return open(descriptor, "rb")
-
-
-def read_plain(path: Path, most_bytes: int) -> bytes:
-    """Read a file; raise UserError unless it is plain and has at most `most_bytes`."""
-    with open_plain(path) as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise UserError(f"{path} must have at most {most_bytes:,} bytes.")
-    return content
-
 
 NAME = re.compile(r"\.onepass-[0-9a-f]{16}(\.\w+)?")
 _swept: set[str] = set()

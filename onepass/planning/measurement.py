@@ -26,9 +26,9 @@ from onepass.foundation.atomic_files import write_text
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import make_folder
 from onepass.foundation.provenance import processor
-from onepass.replicator.portable.export import read_manifest
 from onepass.replicator.portable.layouts.program import Operation
 from onepass.replicator.portable.layouts.simulation import sharing_scale
+from onepass.replicator.portable.manifest import read_manifest
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _STAT, _GPUS = Path("/proc/stat"), Path("/proc/driver/nvidia/gpus")

@@ -23,11 +23,9 @@ from onepass.replicator.portable.export import (
     STEP,
     describe_tensors,
     export_function,
-    manifest_of,
-    read_manifest,
     training_step,
-    write_manifest,
 )
+from onepass.replicator.portable.manifest import manifest_of, read_manifest, write_manifest
 from onepass.replicator.training.accumulation import Batch
 from onepass.replicator.training.state import LossFn, TrainState
 from onepass.replicator.training.step import compile_step

@@ -14,16 +14,14 @@ from onepass.bundles.bundle import Servable
 from onepass.bundles.errors import NotFound, NotReady, ServingError
 from onepass.foundation.errors import UserError
 from serving.engine.served_model import ServedModel
+from serving.engine.version_scanner import FoundVersion, ScanResult, scan
 from serving.engine.versions import (
     MAX_ENDED,
     BrokenVersion,
-    FoundVersion,
     LoadTimeout,
     ModelLoader,
-    ScanResult,
     VersionSet,
     VersionStatus,
-    scan,
 )
 from serving.observability import Metrics, event
 from serving.sandbox.sandboxed_bundle import ModelEnded, ModelFailed

@@ -16,7 +16,8 @@ from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
 from onepass.foundation.errors import UserError
 from onepass.replicator.portable import run as portable_run
-from onepass.replicator.portable.export import export_portable, read_manifest
+from onepass.replicator.portable.export import export_portable
+from onepass.replicator.portable.manifest import read_manifest
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.recipe import train
 from wavenet import training as teacher_training

@@ -12,12 +12,13 @@ import pytest
 import students
 import tensorflow as tf
 
-from distill.losses.divergence import standard_draws
+from distill.losses.kl_divergence import standard_draws
 from distill.pipeline import flow_stages, planned_stages
 from onepass.planning.pipeline.execution import Pipeline
 from onepass.planning.pipeline.export import export_stages
 from onepass.planning.pipeline.schedule import KEPT, function_name, schedule
-from onepass.replicator.portable.export import named_weights, read_manifest, specs_of
+from onepass.replicator.portable.export import named_weights, specs_of
+from onepass.replicator.portable.manifest import read_manifest
 
 ROWS, SAMPLES = 2, 40
 

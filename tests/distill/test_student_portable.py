@@ -19,7 +19,7 @@ from distill.presets import PRESETS
 from distill.teacher import load_teacher
 from distill.training import UNITS
 from onepass.replicator.portable import run as portable_run
-from onepass.replicator.portable.export import read_manifest
+from onepass.replicator.portable.manifest import read_manifest
 from onepass.replicator.training.recipe import train
 from wavenet import training as wavenet_training
 from wavenet.data import audio

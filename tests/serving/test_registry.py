@@ -18,7 +18,7 @@ from onepass.bundles.signature import Signature
 from onepass.foundation.errors import UserError
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.engine.versions import scan
+from serving.engine.version_scanner import scan
 from serving.observability import Metrics
 from serving.settings import Settings
 

@@ -20,7 +20,8 @@ import tensorflow as tf
 from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.folders import make_folder
 from onepass.planning.pipeline.schedule import GRADIENT, KEPT, LOSS, WEIGHTS, function_name
-from onepass.replicator.portable.export import export_function, manifest_of, write_manifest
+from onepass.replicator.portable.export import export_function
+from onepass.replicator.portable.manifest import manifest_of, write_manifest
 
 Tensors = dict[str, tf.Tensor]
 Specs = dict[str, tf.TensorSpec]

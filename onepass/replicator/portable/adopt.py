@@ -10,7 +10,7 @@ from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
 from onepass.foundation.run_directory import RunDirectory
-from onepass.replicator.portable.export import read_manifest
+from onepass.replicator.portable.manifest import read_manifest
 
 
 def adopt(folder: Path, workdir: Path, keeps: Iterable[str] = ()) -> int:

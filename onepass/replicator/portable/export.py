@@ -11,7 +11,6 @@ of weights. With a training step it also contains:
 import contextlib
 import importlib.resources
 import inspect
-import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,46 +26,11 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.folders import make_folder
 from onepass.foundation.model_folder import variable_names
 from onepass.foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
+from onepass.replicator.portable.manifest import manifest_of, write_manifest
 from onepass.replicator.portable.stablehlo import lower
 from onepass.replicator.training.recipe import Recipe
 from onepass.replicator.training.state import LossFn, TrainState
 from onepass.replicator.training.training_run import TrainingRun
-
-FORMAT = 1
-MANIFEST = "manifest.json"
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the contents of FOLDER/manifest.json; raise UserError if it cannot be read."""
-    path = Path(folder) / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} is not an exported folder: no {MANIFEST}.") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UserError(f"{path} must have format {FORMAT}, the only one that this version reads.")
-    return manifest
-
-
-def manifest_of(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder; a new one without functions if there is none."""
-    if (folder / MANIFEST).exists():
-        return read_manifest(folder)
-    import tensorflow as tf  # not needed to read manifests
-
-    return {
-        "format": FORMAT,
-        "functions": {},
-        "versions": {"tensorflow": tf.__version__, "numpy": np.__version__},
-    }
-
-
-def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write FOLDER/manifest.json atomically."""
-    write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-
 
 STEP = "step"
 SLOT = "slot/"

@@ -13,7 +13,8 @@ from networks import network_of
 from vocoders import vocoder_of
 
 from onepass.replicator.portable import run as portable_run
-from onepass.replicator.portable.export import export_function, named_weights, read_manifest
+from onepass.replicator.portable.export import export_function, named_weights
+from onepass.replicator.portable.manifest import read_manifest
 from onepass.samplers import SAMPLERS
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import sample_pixelcnn, sampler_of

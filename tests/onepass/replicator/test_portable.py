@@ -24,7 +24,8 @@ from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.portable import export as portable
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.adopt import adopt
-from onepass.replicator.portable.export import export_portable, read_manifest
+from onepass.replicator.portable.export import export_portable
+from onepass.replicator.portable.manifest import read_manifest
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Trainer
 from onepass.replicator.training.state import TrainState
