@@ -39,7 +39,7 @@ class EvaluateArguments:
 
 
 def _evaluate(given: EvaluateArguments, model: Any, data: Path) -> dict:
-    from onepass.bundles.condition_inputs import condition_of
+    from onepass.bundles.condition_words import condition_of
     from onepass.bundles.errors import ServingError
     from onepass.command.array_files import rows_of
     from onepass.evaluation import evaluate

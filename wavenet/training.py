@@ -15,7 +15,7 @@ from onepass.replicator import Replicator
 from onepass.replicator.training.recipe import Recipe, Setup
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import TrainingRun
-from wavenet.conditioner import SIDE_FRAMES, prepare_network
+from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import audio
 from wavenet.data.clip_batches import ClipBatches
 from wavenet.data.corpus import Corpus, frames_of, prepare, recordings_of
@@ -28,6 +28,7 @@ from wavenet.features.frame_statistics import FrameStatistics
 from wavenet.network import WaveNet
 from wavenet.network_factory import make_network
 from wavenet.plots import spectrogram_png
+from wavenet.preparation import prepare_network
 from wavenet.presets import KIND, TrainConfig
 from wavenet.samplers.generation import generate
 from wavenet.sound_network import Network

@@ -9,7 +9,7 @@ from typing import Any
 from distill import model as speech_models
 from onepass import families
 from onepass.bundles import own_export
-from onepass.bundles.condition_inputs import entries_of
+from onepass.bundles.condition_words import entries_of
 from onepass.bundles.export_arguments import ExportArguments
 from onepass.bundles.folder_kind import folder_kind
 from onepass.bundles.manifest import check_folder, private_key

@@ -13,7 +13,7 @@ from onepass.planning.arguments import PlanArguments, check
 from onepass.replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:
-    from onepass.planning.trainable import ModelPrograms
+    from onepass.planning.programs import ModelPrograms
 
 
 def run_plan(
@@ -48,7 +48,7 @@ def _family(model: str) -> ModelFamily | None:
 
 
 def _programs(given: PlanArguments, family: ModelFamily | None, scratch: str) -> "ModelPrograms":
-    from onepass.planning.trainable import FolderPrograms, ModelPrograms
+    from onepass.planning.programs import FolderPrograms, ModelPrograms
 
     if family is None:
         programs = FolderPrograms(Path(given.model))

@@ -7,7 +7,7 @@ from onepass.foundation.progress import Progress
 from onepass.planning.arguments import PlanArguments
 from onepass.planning.measurement import Store
 from onepass.planning.plan import Planner, Prediction, lines, to_json, write_plot, write_trace
-from onepass.planning.trainable import ModelPrograms
+from onepass.planning.programs import ModelPrograms
 
 ENOUGH_FREE = 0.9  # share of processor time that a reliable profile needs
 

@@ -12,7 +12,7 @@ from onepass.foundation.errors import UserError
 from onepass.planning.arguments import PORTABLE, SERVERS, PlanArguments
 from onepass.planning.measurement import Measurement, Run, Store, assign_durations, this_machine
 from onepass.planning.pipeline.steps import pipeline_steps
-from onepass.planning.trainable import ModelPrograms
+from onepass.planning.programs import ModelPrograms
 from onepass.replicator.portable.layouts.program import COMPUTE, LINK, combine_collectives
 from onepass.replicator.portable.layouts.simulation import (
     Network,

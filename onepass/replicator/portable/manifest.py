@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from onepass.foundation.atomic_files import write_text
 from onepass.foundation.errors import UserError
 
 FORMAT = 1
-
-
 MANIFEST = "manifest.json"
 
 
@@ -34,6 +31,7 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     """Return the manifest of a folder; a new one without functions if there is none."""
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
+    import tensorflow as tf  # not needed to read manifests
 
     return {
         "format": FORMAT,

@@ -17,10 +17,11 @@ class Without:
         room = ".".join(name.split(".")[:2])
         if floor in ("wavenet", "pixelcnn", "distill") or room == "onepass.likelihoods":
             raise ImportError(name, name=floor)
-        runs = ("arguments", "errors", "lazy_exports", "tensorflow_paths", "plain_files")
-        runs += ("allowed_operations", "program_functions", "saved_folder", "tensorflow_state")
-        runs += ("options",)
+        runs = ("arguments", "errors", "lazy_exports", "options", "plain_files", "model_spec")
+        runs += ("allowed_operations", "tensorflow_state", "stored_config")
         allowed = tuple(f"onepass.foundation.{each}" for each in runs)
+        # What a family is, of which the bundle's kind is asked; nothing that trains.
+        allowed += ("onepass.replicator.training.family", "onepass.replicator.training.config")
         closed = room in ("onepass.replicator", "onepass.foundation")
         if closed and not any(module.startswith(name) for module in allowed):
             raise ImportError(name, name=floor)

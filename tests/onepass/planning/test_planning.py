@@ -29,7 +29,8 @@ from onepass.planning.pipeline.schedule import BLOCKS, schedule
 from onepass.planning.pipeline.schedule import simulate as pipeline_simulate
 from onepass.planning.pipeline.steps import Stages
 from onepass.planning.plan import Planner, cheapest, lines, to_json, write_plot, write_trace
-from onepass.planning.trainable import ModelPrograms, Trainable
+from onepass.planning.programs import ModelPrograms
+from onepass.planning.trainable import Trainable
 from onepass.replicator.portable.layouts.program import (
     LINK,
     Operation,
