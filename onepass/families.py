@@ -4,6 +4,7 @@ A family is one file, and one row here or one call of `register`. It is imported
 kind is met, so that a model loads nothing of the others.
 """
 
+import contextlib
 import pkgutil
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,16 @@ def registered(kind: Any) -> ModelFamily:
     if family is None:
         raise ValueError(f"`kind` must be that of a registered family, got {kind!r}.")
     return family
+
+
+def installed(kind: Any) -> ModelFamily | None:
+    """Return what `registered` does, or None where the family's code is not installed.
+
+    A bundle runs without the code that trained its model.
+    """
+    with contextlib.suppress(ImportError):
+        return registered(kind)
+    return None
 
 
 def parts_of(kind: Any) -> Parts:

@@ -45,7 +45,7 @@ from onepass.bundles.signature import (
 )
 from onepass.bundles.sound_sampling import SOUND_OPTIONS, SoundSampling
 from onepass.draw import OPTIONS, Draw
-from onepass.families import known_kinds, registered
+from onepass.families import installed, known_kinds
 from onepass.foundation.allowed_operations import PROGRAM, scanned_program
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import SAVED_FILE, read_spec
@@ -393,7 +393,8 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
 def make_bundle(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> Bundle:
     """Return the bundle of a program; raise UserError if model.json does not describe its model."""
     try:
-        if registered(spec["kind"]).makes == "arrays":
+        family = installed(spec["kind"])
+        if family is not None and family.makes == "arrays":
             check_own_spec(folder, spec, signatures_of(spec))
         return Bundle(folder, spec, program, backend)
     except UserError:

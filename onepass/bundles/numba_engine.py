@@ -122,8 +122,12 @@ def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | No
 
     With "auto", it is used for a float32 student if there is no GPU and the packages are installed.
     """
-    family = families.registered(spec["kind"])
+    family = families.installed(spec["kind"])
     compiled = backend.startswith("numba")
+    if family is None:
+        if compiled:
+            raise UserError(f"The engine `{backend}` needs the code of {spec['kind']} models.")
+        return None
     if compiled and not (family.sampler and (family.is_fast or backend == "numba")):
         makers = "WaveNets and their students" if backend == "numba" else "students"
         raise UserError(f"{path}: the engine `{backend}` is for {makers}.")
