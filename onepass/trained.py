@@ -37,7 +37,7 @@ class Trained(Model):
 
     @property
     def makes(self) -> str:
-        """What the model makes: "sound" or "images"."""
+        """The kind of elements: "sound" or "images"."""
         return self.front.makes
 
     @property

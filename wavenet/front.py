@@ -31,7 +31,7 @@ from wavenet.presets import DataConfig
 
 @dataclasses.dataclass(frozen=True)
 class SoundFront:
-    """What makes a recording and a speaker's name a condition, and says what the sounds are.
+    """The front of models of sound: from a recording and a speaker's name to a condition.
 
     Attributes:
       data: settings of the model's training data.
@@ -68,7 +68,7 @@ class SoundFront:
 
     @property
     def conditional(self) -> bool:
-        """Whether the model needs conditioning frames."""
+        """True if the model needs conditioning frames."""
         return bool(self.data.features)
 
     def read(self, draw: Draw) -> Draw:

@@ -1,4 +1,4 @@
-"""What all trained models of sound share: requests, counts of passes, and model.json."""
+"""Parts that all trained models of sound share: requests, counts of passes, and model.json."""
 
 import dataclasses
 from typing import Any

@@ -24,7 +24,7 @@ CHILD_SECONDS = 300  # after which the process of PyTorch is given up
 
 @dataclasses.dataclass(frozen=True)
 class StepFigures:
-    """How a derived step compares with the whole network.
+    """Comparison of a derived step with the whole network.
 
     Args:
       name: what the network is written in.

@@ -1,4 +1,4 @@
-"""What TensorFlow needs of a process and of the names of its folders.
+"""Needs of TensorFlow: the state of a process, and the names of its folders.
 
 In a process that was forked after TensorFlow's threads had started, its calls never return.
 """

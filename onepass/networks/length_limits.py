@@ -1,4 +1,4 @@
-"""What bounds and divides a sequence's length: tables of learned positions, and periods.
+"""Limits of a sequence's length: tables of learned positions, and periods.
 
 XLA and accelerators clamp a gather beyond a table's rows, so every later element would silently get
 the last position; the rows that a network reads at a length are therefore compared with those of

@@ -342,7 +342,7 @@ State = dict[str, Any]
 
 
 class SymbolNetwork(Protocol):
-    """What samplers use of a network; parameters depend only on symbols at earlier positions."""
+    """The calls that samplers make; parameters depend on symbols at earlier positions only."""
 
     def parameters(self, symbols: tf.Tensor, condition: Any) -> tf.Tensor:
         """Return the parameters at all positions, [batch, ..., num_parameters]."""

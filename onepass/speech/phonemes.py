@@ -269,7 +269,7 @@ class Phoneme:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """What a character of a text stands for: a word, a pause, or how all that follows is spoken.
+    """The meaning of a character of a text: a word, a pause, or how all that follows is spoken.
 
     Attributes:
       spoken: the phonemes of a word; empty if the mark is none.

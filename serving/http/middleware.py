@@ -95,7 +95,7 @@ class AllowedHosts:
 class AllowedOrigins:
     """The headers that let pages of the origins in the settings read answers (CORS).
 
-    An origin is sent back only if it is exactly one of them. Browsers are never told to send
+    An origin is sent back only if it is exactly one of them. Browsers are never asked to send
     credentials of their own: a page has the token, if there is one, and sends it itself.
     """
 
