@@ -23,7 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 TESTS = Path(__file__).parent
 # Files that take longest, begun first: processes that share the files then end at the same time.
 LONGEST = (
-    *("test_agreement", "test_own_agreement", "test_export_images", "test_export_audio"),
+    *("test_laws", "test_own_agreement", "test_export_images", "test_export_audio"),
     *("test_numba", "test_files", "test_image_compression", "test_image_command", "test_tables"),
     *("test_sample_command", "test_reading", "test_golden", "test_array_command", "test_machine"),
     *("test_incremental", "test_attention", "test_any_length", "test_distill", "test_sandbox"),

@@ -9,29 +9,6 @@ import pytest
 
 # By file and test, patterns of what stands in brackets behind its name.
 SLOW: dict[str, dict[str, tuple[str, ...]]] = {
-    "onepass/test_agreement.py": {
-        "test_every_method_draws_what_whole_passes_draw": (
-            *("rotary", "rotary, [!r]*", "mini gpt", "windowed", "speaker", "embedding", "memory"),
-            *("attention of*", "reals", "integers of*", "images on*", "mixture", "mu-law"),
-            *("codes, rows", "own distribution", "scale", "recurrent", "conditions", "linear"),
-        ),
-        "test_a_row_a_beginning_and_the_chunks_are_parts_of_the_whole": (
-            *("rotary", "rotary, [!r]*", "mini gpt", "windowed", "speaker", "embedding", "memory"),
-            *("attention of*", "reals", "integers of*", "images on*", "mixture", "mu-law"),
-            *("codes, rows", "own distribution", "scale", "recurrent", "conditions", "linear"),
-        ),
-        "test_a_sample_continues_a_prefix_of_itself": (
-            *("rotary", "rotary, [!r]*", "mini gpt", "speaker", "embedding", "memory", "reals"),
-            *("attention of*", "integers*", "mixture", "mu-law", "codes, rows"),
-            *("own distribution", "scale", "recurrent", "conditions", "linear"),
-        ),
-        "test_a_stored_model_draws_and_judges_the_same": (
-            *("rotary", "rotary, *", "mini gpt", "windowed", "linear", "embedding", "speaker"),
-            *("memory", "scale", "integers*", "codes*", "attention of*", "reals", "images*"),
-            *("stereo*", "recurrent", "conditions", "mixture", "mu-law", "own distribution"),
-        ),
-        "test_a_bundle_draws_the_same": ("*",),
-    },
     "onepass/networks/test_any_length.py": {
         "test_a_model_of_one_length_is_sampled_trained_stored_and_exported": (
             *("masked", "conditioned", "gpt", "subclassed", "unbuilt"),

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods import levels as level_grid
@@ -121,11 +122,15 @@ class MuLaw(_Grid):
         return level_grid.nearest(y, self.levels)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return float32 [...] in [-1, 1]: `x = sign(y) ((1 + mu)^|y| - 1) / mu`."""
+        """Return float32 [...] in [-1, 1]: `x = sign(y) ((1 + mu)^|y| - 1) / mu`.
+
+        A table has them, since `expm1` of a vector and of a number differ in the last bit: the
+        elements would depend on their place in an array.
+        """
         mu = self.levels - 1.0
-        y = self.scale(symbols)
-        x = tf.sign(y) * tf.math.expm1(tf.abs(y) * math.log1p(mu)) * (1.0 / mu)
-        return tf.clip_by_value(x, -1.0, 1.0)
+        y = np.linspace(-1.0, 1.0, self.levels)
+        x = np.sign(y) * np.expm1(np.abs(y) * math.log1p(mu)) / mu
+        return tf.gather(x.astype(np.float32), tf.cast(symbols, tf.int32))
 
 
 @dataclasses.dataclass(frozen=True)

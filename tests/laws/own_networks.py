@@ -1,31 +1,24 @@
-"""However a model is sampled, stored and exported, a seed gives the same elements.
-
-Whole passes (`naive`) are what every other way is compared with: cached steps, the fixed point, a
-draft, any batch and chunks, a prefix of what is drawn, a stored model, a bundle.
-"""
+"""Networks of every kind that users bring, and what is asked of them."""
 
 import functools
-from typing import NamedTuple
 
 import attention_networks
 import causal_networks
 import indexing_networks
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from attention_networks import SPEC, TOKENS
 
-import onepass
 from examples.own_distribution import Laplace
 from onepass.likelihoods import Categorical, Gaussian, Integers, LogisticMixture
 from onepass.likelihoods.codec import MuLaw, Reals
 from onepass.model import Autoregressive
-from onepass.storage import load, save
 
 layers = keras.layers
-NUM, SEED = 3, 5
+NUM = 3
 CODES = 5
+FORBIDDEN = [0, 3]
 RANDOM = np.random.default_rng(0)
 
 
@@ -132,16 +125,12 @@ MODELS = {
     ),
     "scan": of_scan,
     "experts": lambda: of_layer(Experts()),
-    "forbidden": lambda: of_layer(layers.GRU(8, return_sequences=True), [0, 3]),
+    "forbidden": lambda: of_layer(layers.GRU(8, return_sequences=True), FORBIDDEN),
     "images": lambda: of_images(1),
     "images of channels": lambda: of_images(2),
     "images on a scale": lambda: of_images(1, input_scale=(0, 1)),
 }
-# `test_speculative` has drafts of other kinds.
-DRAFTS = {"rotary": "linear", "start": "start", "scale": "scale"}
-LOOSE = {"recurrent", "scale", "stereo", "attention of channels", "reals"}  # by rounding
-LENGTHS = {"windowed": 66, "linear": 66, "mini gpt": 66}
-LENGTHS |= dict.fromkeys(("images", "images of channels", "images on a scale"), (4, 3))
+
 MEL = RANDOM.normal(size=[NUM, 30, 2]).astype(np.float32)
 MEMORY = RANDOM.normal(size=[NUM, 5, 3]).astype(np.float32)
 SPEAKERS = np.array([0, 3, 2], np.int32)
@@ -185,136 +174,11 @@ PROMPTS = {
         "stop": 4,
     },
 }
-
-
-class Case(NamedTuple):
-    """A model, how long its samples are, and what is asked of them."""
-
-    model: str
-    options: dict
-
-    @property
-    def length(self):
-        size = LENGTHS.get(self.model, 30)
-        return (*size, 1 + (self.model == "images of channels")) if self.raster else size
-
-    @property
-    def raster(self):
-        return self.model.startswith("images")
-
-    def of_rows(self, count):
-        """The options of the first rows."""
-        return {key: _first(value, count, key) for key, value in self.options.items()}
-
-    def draw(self, model=None, num=NUM, length=None, **changed):
-        options = self.of_rows(num) | changed
-        return (model or made(self.model)).sample(num, length or self.length, SEED, **options)
-
-    def same(self, found, expected):
-        assert found.dtype == expected.dtype and found.shape == expected.shape
-        np.testing.assert_allclose(found, expected, atol=2e-5 if self.model in LOOSE else 0.0)
-
-
-def _first(value, count, key):
-    if isinstance(value, dict) and key == "condition":
-        return {name: _first(each, count, key) for name, each in value.items()}
-    by_row = key in ("temperature", "prefix", "condition") and value is not PROMPT
-    return value if isinstance(value, int | float) or not by_row else value[:count]
-
-
-CASES = {
-    name: Case(name, {"condition": CONDITIONS[name]} if name in CONDITIONS else {})
-    for name in MODELS
-}
-CASES |= {f"rotary, {name}": Case("rotary", options) for name, options in PROMPTS.items()}
 SHORT = [0.5 * np.tanh(MEL[0, :12]), 0.5 * np.tanh(MEL[1, :3]), np.zeros([0, 2])]
-CASES["stereo, lengths"] = Case("stereo", {"prefix": SHORT})
-CASES["forbidden, top-k"] = Case("forbidden", {"top_k": 6, "temperature": [0.0, 0.5, 1.5]})
-CASES["forbidden, allowed"] = Case("forbidden", {"allowed": {1, 3, 5}})
-CASES["codes, repetition"] = Case("codes", {"repetition_penalty": 3.0})
-CASES["codes, rows"] = Case("codes", {"top_k": 2, "temperature": [1.0, 0.0, 0.5]})
 
 
 @functools.cache
-def made(name):
+def model(name):
+    """A model whose weights are the same in every process."""
     keras.utils.set_random_seed(1)
     return MODELS[name]()
-
-
-@functools.cache
-def drawn(name):
-    """What whole passes draw."""
-    return CASES[name].draw(method="naive")
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_every_method_draws_what_whole_passes_draw(name):
-    case, expected = CASES[name], drawn(name)
-    for method in ("auto",) if case.raster else ("auto", "cached", "fixed-point"):
-        case.same(case.draw(method=method), expected)
-    if case.model in DRAFTS:
-        case.same(case.draw(method="speculative", draft=made(DRAFTS[case.model])), expected)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_row_a_beginning_and_the_chunks_are_parts_of_the_whole(name):
-    case, expected = CASES[name], drawn(name)
-    case.same(case.draw(num=1), expected[:1])
-    if case.raster:
-        return
-    if not case.options:
-        case.same(case.draw(length=9), expected[:, :9])
-    model = made(case.model)
-    chunks = list(model.stream(length=case.length, seed=SEED, num=NUM, chunk=7, **case.options))
-    assert "prefix" in case.options or {chunk.shape[1] for chunk in chunks[:-1]} == {7}
-    found = np.concatenate(chunks, 1)
-    case.same(found, expected[:, : found.shape[1]])
-    assert found.shape[1] == case.length or "stop" in case.options
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.raster])
-def test_a_sample_continues_a_prefix_of_itself(name):
-    case, expected = CASES[name], drawn(name)
-    if "prefix" not in case.options:
-        case.same(case.draw(prefix=expected[:, :12]), expected)  # some of it in one pass
-        return
-    for row, known in enumerate(case.options["prefix"]):
-        if np.ndim(known):
-            np.testing.assert_allclose(expected[row, : len(known)], known, atol=0.01)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_stored_model_draws_and_judges_the_same(name, tmp_path):
-    case, expected = CASES[name], drawn(name)
-    loaded = load(save(made(case.model), tmp_path / "stored"))
-    assert loaded.sample_rate_hz is None
-    for num in (1, NUM):  # a stored step, and one of more rows
-        case.same(case.draw(loaded, num), expected[:num])
-    if not case.raster:
-        case.same(case.draw(loaded, method="fixed-point"), expected)
-    rest = (case.options["condition"],) if "condition" in case.options else ()
-    nats = made(case.model).log_prob(expected, *rest)
-    np.testing.assert_allclose(loaded.log_prob(expected, *rest), nats, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("forbidden")])
-def test_a_forbidden_token_is_never_drawn_and_has_no_probability(name):
-    case, expected = CASES[name], drawn(name)
-    assert not np.isin(expected, [0, 3]).any()
-    _, nats = case.draw(return_log_prob=True)
-    assert np.isfinite(nats).all()
-    np.testing.assert_allclose(nats, made("forbidden").log_prob(expected), atol=1e-5)
-    other = expected.copy()
-    other[:, 4] = 3
-    assert np.isneginf(made("forbidden").log_prob(other)[:, 4]).all()
-    draft = made("forbidden")
-    case.same(case.draw(method="speculative", draft=draft), expected)
-
-
-@pytest.mark.parametrize("name", ["start", "integers", "integers of channels"])
-def test_a_bundle_draws_the_same(name, tmp_path):
-    case, expected = CASES[name], drawn(name)
-    model = onepass.export(made(name), tmp_path / "models" / "1", length=case.length)
-    condition = {n: x.reshape([NUM, -1, 1]) for n, x in case.options.items()}
-    found = onepass.load(model).sample(NUM, case.length, SEED, **condition)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
