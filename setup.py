@@ -31,6 +31,7 @@ QUALITY = [
 ]
 # Opinion scores predicted by DNSMOS and PLCMOS; speechmos does not declare its dependencies.
 LISTENING = ["onnxruntime>=1.20", "speechmos>=0.0.1.1"]
+FFMPEG = ["av>=14"]  # reads joined compressed sound files, and those with wrong headers
 SIGN = ["cryptography>=44"]
 COMPRESS = ["constriction>=0.5,<0.6"]
 JXL = ["pillow-jxl-plugin>=1.3"]
@@ -38,6 +39,7 @@ DOCS = ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"]
 TEST = [
     *COMPRESS,
     *EXAMPLES,
+    *FFMPEG,
     *JXL,
     *LISTENING,
     *QUALITY,
@@ -99,6 +101,7 @@ setup(
         "compress": COMPRESS,
         "docs": DOCS,
         "examples": EXAMPLES,
+        "ffmpeg": FFMPEG,
         "jax": ["jax"],
         "jxl": JXL,
         "listening": LISTENING,

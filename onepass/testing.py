@@ -117,7 +117,9 @@ class Subject:
     @property
     def has_conditions_of_rows(self) -> bool:
         """Whether rows have conditions of their own."""
-        leaves = self.condition.values() if isinstance(self.condition, Mapping) else [self.condition]
+        leaves = (
+            self.condition.values() if isinstance(self.condition, Mapping) else [self.condition]
+        )
         return all(np.ndim(leaf) > 0 and len(leaf) == self.num for leaf in leaves)
 
     def score(self, elements: Any, rows: Sequence[int] | None = None, **options: Any) -> Any:

@@ -11,8 +11,8 @@ import numpy as np
 import soundfile
 
 from onepass.bundles.errors import InvalidInput, TooLarge
-from wavenet.data.audio import Mixdown, missing_samples, resample, without_offset
-from wavenet.data.streams import Source, found_in
+from wavenet.data.audio import Mixdown, resample, without_offset
+from wavenet.data.decoding import UNKNOWN_SAMPLES, find_audio_chunk, missing_samples
 from wavenet.shipped import recordings_folder
 
 SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
@@ -20,6 +20,9 @@ LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
 MAX_CHANNELS = 8
 LEAST_SAMPLES = 2  # at the model's sample rate; mel frames reflect a sound at its ends
 BLOCK_SAMPLES = 1 << 16
+FLAC = b"fLaC"
+OWN_LENGTH = "`recording` must be one sound with its own length in its header: it holds more."
+FIRST_BLOCK = b"fLaC\x00\x00\x00\x22"  # the beginning of a stream, but for one bit
 
 
 class ExampleEntry(TypedDict):
@@ -49,20 +52,18 @@ def example_path(name: str) -> Path:
 
 def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:
     """Decode a WAV or FLAC file to a mono waveform, float32 [samples] at `sample_rate_hz`."""
-    if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
+    if data[:4] != FLAC and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
         raise InvalidInput("`recording` must be a WAV or a FLAC file.")
-    found = found_in(Source(io.BytesIO(data)))
-    if found.streams or found.chunk.unread:
-        raise InvalidInput(
-            "`recording` must be one sound with its own length in its header: it holds more."
-        )
+    chunk = find_audio_chunk(io.BytesIO(data))
+    if chunk.unread or data.replace(b"fLaC\x80", b"fLaC\x00").count(FIRST_BLOCK) > 1:
+        raise InvalidInput(OWN_LENGTH)
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)
             mixed, rate_hz = Mixdown(file.channels), file.samplerate
             decoded = _decode_samples(file, mixed)
             there = len(decoded)
-            missing = missing_samples(file, there, found.chunk)
+            missing = missing_samples(file.frames, there, chunk, file.subtype)
     except soundfile.SoundFileError as error:
         raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
     waveform = _shift_levels(decoded)
@@ -85,6 +86,8 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
 
 
 def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
+    if file.frames >= UNKNOWN_SAMPLES:
+        raise InvalidInput(OWN_LENGTH)
     if file.subtype not in SUBTYPES:
         raise InvalidInput("`recording` must hold uncompressed samples, or be FLAC.")
     if not LOWEST_HZ <= file.samplerate <= HIGHEST_HZ:

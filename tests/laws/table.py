@@ -94,9 +94,19 @@ MODELS |= {
     for kind, asked in {
         "plain": {"length": 160, "condition": FRAMES, "atol": STEP},
         "residual": {"length": 160, "condition": FRAMES, "atol": STEP},
-        "plain, speakers": {"length": 160, "condition": FRAMES, "atol": STEP, "options": {"speaker": "ben"}},
+        "plain, speakers": {
+            "length": 160,
+            "condition": FRAMES,
+            "atol": STEP,
+            "options": {"speaker": "ben"},
+        },
         "softmax, frames": {"length": 160, "condition": FRAMES},
-        "mixture, context, speakers": {"length": 96, "options": {"speaker": "cleo"}, "atol": 8 * STEP, "block": 16},
+        "mixture, context, speakers": {
+            "length": 96,
+            "options": {"speaker": "cleo"},
+            "atol": 8 * STEP,
+            "block": 16,
+        },
         "vocoder": {"length": 160, "condition": FRAMES, "atol": 8 * STEP, "block": 4},
     }.items()
 }

@@ -50,7 +50,9 @@ class Faulty(Model):
     """A model of tokens that draws with a fault."""
 
     methods = ("auto", "naive", "cached", "speculative")
-    options = frozenset({"method", "draft", "temperature", "prefix", "stop", "allowed", "top_k", "return_log_prob"})
+    options = frozenset(
+        {"method", "draft", "temperature", "prefix", "stop", "allowed", "top_k", "return_log_prob"}
+    )
 
     def __init__(self, fault):
         self.fault = fault
@@ -63,7 +65,11 @@ class Faulty(Model):
         elif draw.temperature == 0 or draw.top_k == 1:
             seed = -1 if not (self.fault == "top_k" and draw.top_k == 1) else 3
         rows = np.stack([self._row(seed, row, draw.length, draw) for row in range(draw.num)])
-        return (rows, self.log_prob(rows) - 1.0 * (self.fault == "score")) if draw.return_log_prob else rows
+        return (
+            (rows, self.log_prob(rows) - 1.0 * (self.fault == "score"))
+            if draw.return_log_prob
+            else rows
+        )
 
     def _row(self, seed, row, length, draw):
         words = [max(seed, 0), 0 if seed < 0 or self.fault == "rows" else row]
@@ -99,7 +105,9 @@ class Faulty(Model):
         if self.fault == "mean":
             scores = scores + elements.mean()
         if lengths is not None and self.fault != "padding":
-            scores = np.where(np.arange(elements.shape[1]) < np.asarray(lengths)[:, None], scores, 0.0)
+            scores = np.where(
+                np.arange(elements.shape[1]) < np.asarray(lengths)[:, None], scores, 0.0
+            )
         return scores
 
 

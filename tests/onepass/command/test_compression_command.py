@@ -18,7 +18,7 @@ from onepass.command.verbs import main
 from onepass.compression.container import Container, read
 from onepass.compression.files import Kind
 from onepass.foundation.errors import UserError
-from wavenet.data import audio
+from wavenet.data import audio, decoding
 
 
 @pytest.fixture(scope="module")
@@ -311,16 +311,16 @@ def test_a_recording_that_is_not_whole_is_refused(tmp_path, monkeypatch, capsys,
 
 
 def test_a_recording_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch, capsys):
-    find = audio.found_in
+    find = decoding.find_audio_chunk
 
-    def grown(source):
-        found = find(source)
+    def grown(file):
+        chunk = find(file)
         with open("x.wav", "ab") as more:
             more.write(bytes(200))
-        return found
+        return chunk
 
     monkeypatch.setattr(compression_command, "load", lambda path, trust: _Sounds())
-    monkeypatch.setattr(audio, "found_in", grown)
+    monkeypatch.setattr(decoding, "find_audio_chunk", grown)
     monkeypatch.chdir(tmp_path)
     pathlib.Path("x.wav").write_bytes(wav_of(NOISE))
     line = mistake(capsys, "compress", "m", "x.wav", "--out", "x.onepass")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from wavenet.data import audio, scan
+from wavenet.data import audio, decoding, scan
 from wavenet.data.audio import SoundFile, mono_blocks, properties
 
 RATE_HZ = 16000
@@ -68,8 +68,37 @@ def test_files_joined_end_to_end_are_the_sounds_one_after_another(tmp_path, kind
     parts = [made(seed) for seed in range(3)]
     alone = [read(tmp_path, name, part).waveform for part in parts]
     joined = read(tmp_path, name, b"".join(parts))
-    np.testing.assert_array_equal(joined.waveform, np.concatenate(alone))
-    assert joined.notes() == []
+    assert joined.notes() == [] and joined.has_own_length is False
+    if kind == "flac":
+        np.testing.assert_array_equal(joined.waveform, np.concatenate(alone))
+    for number, part in enumerate(alone):  # encoders add some samples before and after
+        begun = number * len(part)
+        assert holds(joined.waveform[begun : begun + len(part) + MOST_PADDING * number], part)
+
+
+MOST_PADDING = 4000
+
+
+def holds(sound, part):
+    """Whether a sound holds the second half of another, which is loud, but for its very end."""
+    part = part[len(part) // 2 : -MOST_PADDING]
+    size = 1 << (len(sound) + len(part)).bit_length()
+    products = np.fft.irfft(np.fft.rfft(sound, size) * np.fft.rfft(part, size).conj(), size)
+    place = int(np.argmax(products[: len(sound) - len(part)]))
+    return np.abs(sound[place : place + len(part)] - part).max() < 0.05 * np.abs(part).max()
+
+
+@pytest.mark.parametrize("kind", [*ALONE, "short mp3"])
+def test_without_ffmpeg_what_is_behind_the_counted_sound_is_named(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(decoding, "is_installed", lambda package: False)
+    name, made = ALONE[kind if kind in ALONE else "mp3"]
+    alone = read(tmp_path, name, made(0))
+    assert len(alone.waveform) == len(voice()) and alone.notes() == []
+    rest = b"".join(made(seed) for seed in (1, 2))
+    joined = read(tmp_path, name, made(0) + rest)
+    assert len(joined.waveform) in (len(voice()), 3 * len(voice()))
+    if len(joined.waveform) == len(voice()):
+        assert "bytes before the end of the file" in joined.notes()[0]
 
 
 @pytest.mark.parametrize("mode", ["VARIABLE", "CONSTANT"])
@@ -77,21 +106,8 @@ def test_an_mp3_without_a_count_of_its_frames_is_read_to_its_end(tmp_path, mode)
     whole = read(tmp_path, "a.mp3", mp3(mode=mode))
     bare = read(tmp_path, "a.mp3", without_header(mp3(mode=mode)))
     assert len(bare.waveform) >= len(whole.waveform) == len(voice())
-    delay = len(bare.waveform) - len(whole.waveform)
-    found = np.correlate(bare.waveform[-8000 - delay :], whole.waveform[-8000:], "valid")
-    start = int(np.argmax(found))
-    np.testing.assert_allclose(
-        bare.waveform[-8000 - delay :][start : start + 8000], whole.waveform[-8000:], atol=1e-6
-    )
+    assert holds(bare.waveform, whole.waveform)
     assert read(tmp_path, "a.mp3", ID3 + without_header(mp3(mode=mode))).notes() == []
-
-
-def test_a_constant_mp3_without_a_header_is_what_the_decoder_makes_of_it(tmp_path):
-    data = without_header(mp3(mode="CONSTANT"))
-    sound = read(tmp_path, "a.mp3", data)
-    plain, _ = soundfile.read(tmp_path / "a.mp3", dtype="float32")
-    shifted = (plain * np.float32(65536) + np.float32(1)) / np.float32(65535)
-    np.testing.assert_array_equal(sound.waveform, shifted)
 
 
 def test_an_mp3_whose_header_counts_too_few_frames_is_read_to_its_end(tmp_path):
@@ -99,14 +115,14 @@ def test_an_mp3_whose_header_counts_too_few_frames_is_read_to_its_end(tmp_path):
     place = data.index(b"Xing") + 8
     frames = int.from_bytes(data[place : place + 4], "big")
     short = data[:place] + (frames // 2).to_bytes(4, "big") + data[place + 4 :]
-    assert len(read(tmp_path, "a.mp3", short).waveform) >= len(voice())
+    assert holds(read(tmp_path, "a.mp3", short).waveform, read(tmp_path, "b.mp3", data).waveform)
 
 
 def test_an_mp3_with_other_bytes_between_its_frames_is_read_behind_them(tmp_path):
     rest = np.random.default_rng(0).integers(0, 256, 5000, np.uint8).tobytes()
-    whole = read(tmp_path, "a.mp3", mp3(0) + mp3(1))
     broken = read(tmp_path, "a.mp3", mp3(0) + rest + mp3(1))
-    np.testing.assert_array_equal(broken.waveform, whole.waveform)
+    for seed in (0, 1):
+        assert holds(broken.waveform, read(tmp_path, "b.mp3", mp3(seed)).waveform)
 
 
 def test_a_cut_mp3_says_so(tmp_path):
