@@ -9,19 +9,15 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import image_bundles
-import keras
-import made_once
 import numpy as np
 import own_models
 import sound_bundles
 from laws import own_networks
 
-import onepass
-from onepass.testing import LAWS, Subject
+from onepass.testing import Subject
 
 LENGTH = 30  # of sequences
 HAS_TORCH = importlib.util.find_spec("torch") is not None

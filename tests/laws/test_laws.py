@@ -58,7 +58,6 @@ class Faulty(Model):
         self.fault = fault
 
     def _sample(self, draw):
-        length = draw.length - (self.fault == "length" and draw.method == "naive")
         seed = 0 if self.fault == "seed" else draw.seed
         if self.fault == "temperature":
             seed += 1

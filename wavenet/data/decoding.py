@@ -191,7 +191,7 @@ class SoundFile:
             with av.open(os.fspath(self._path)) as container:
                 stream = container.streams.audio[0]
                 ticks = sum(packet.duration or 0 for packet in container.demux(stream))
-                return float(ticks * stream.time_base * stream.sample_rate)
+                return float(ticks * (stream.time_base or 0) * stream.sample_rate)
         except (av.FFmpegError, IndexError, ValueError):
             return 0.0
 
