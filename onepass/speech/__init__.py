@@ -23,6 +23,7 @@ from onepass.speech.pronunciations import (
     without_marks,
 )
 from onepass.speech.ssml import Ssml, is_ssml, note_on_markup
+from onepass.speech.times import TimedWord, time_words, write_times
 from onepass.speech.voice import Reading, Voice, load_voice, shipped_voice
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "read_pronunciations",
     "shipped_voice",
     "text_frames",
+    "text_times",
+    "write_times",
 ]
 
 
@@ -85,8 +88,6 @@ def text_frames(
     """
     voice = shipped_voice(model.spec) if voice is None else voice
     voice.check(model.spec)
-    if (text is None) == (phonemes is None):
-        raise TextError("One of `text` and `phonemes` must be given, and not both.")
     if note is not None and isinstance(text, str) and (words := note_on_markup(text)):
         note(words)
     readings = []
@@ -99,6 +100,24 @@ def text_frames(
     return _add_recorded_level(frames) if voice.draws else frames
 
 
+def text_times(
+    model: ReadsFrames,
+    text: str | None = None,
+    *,
+    phonemes: str | None = None,
+    pronunciations: Mapping[str, str] | None = None,
+    speed: float = 1.0,
+    voice: Voice | None = None,
+) -> list[TimedWord]:
+    """Return when the words and phonemes of a text are spoken, if `text_frames` speaks it.
+
+    For the arguments and errors see `text_frames`.
+    """
+    voice = shipped_voice(model.spec) if voice is None else voice
+    readings = list(_readings(voice, text, phonemes, pronunciations or {}, speed))
+    return time_words(readings, voice.hop_seconds)
+
+
 def _readings(
     voice: Voice,
     text: str | None,
@@ -107,6 +126,8 @@ def _readings(
     speed: float,
 ) -> Iterator[Reading]:
     """Yield the readings of the parts of a text or of phonemes."""
+    if (text is None) == (phonemes is None):
+        raise TextError("One of `text` and `phonemes` must be given, and not both.")
     given = text if phonemes is None else phonemes
     if not isinstance(given, str):
         raise TextError(f"The text must be a string, got {type(given).__name__}.")

@@ -6,6 +6,7 @@ syllable to the end (Pierrehumbert 1980, the L* H-H% contour of American English
 """
 
 import dataclasses
+import functools
 import re
 import shutil
 import subprocess
@@ -251,6 +252,7 @@ class Phoneme:
       stretch: factor of its duration.
       octaves: by how much it is higher.
       seconds: duration of a pause at any speed; None: what the voice makes of it.
+      words: of a pause, the words since the last one, as they are read out.
     """
 
     symbol: str
@@ -260,6 +262,7 @@ class Phoneme:
     stretch: float = 1.0
     octaves: float = 0.0
     seconds: float | None = None
+    words: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def is_pause(self) -> bool:
@@ -273,6 +276,7 @@ class Mark:
 
     Attributes:
       spoken: the phonemes of a word; empty if the mark is none.
+      word: the word.
       seconds: duration of a pause; None if the mark is none.
       stretch: factor of the durations of all that follows; None if the mark leaves them.
       octaves: by how much all that follows is higher.
@@ -282,6 +286,7 @@ class Mark:
     seconds: float | None = None
     stretch: float | None = None
     octaves: float = 0.0
+    word: str = ""
 
 
 PLAIN = Mark(stretch=1.0)
@@ -443,7 +448,9 @@ def phonemes(
     for (words, pause, seconds), answer in zip(parts, answers, strict=True):
         spoken, style = _words(answer, pause, [known[c] for c in words if c in known], style)
         if spoken:
-            found += [*spoken, Phoneme(pause, clause=pause, seconds=seconds)]
+            written = "".join(known[c].word if c in known else c for c in words).split()
+            said = tuple(word for word in written if set(word) - SILENT)
+            found += [*spoken, Phoneme(pause, clause=pause, seconds=seconds, words=said)]
         elif seconds is not None:
             longer = seconds + (found[-1].seconds or 0.0)
             found[-1] = dataclasses.replace(found[-1], seconds=longer)
@@ -455,6 +462,18 @@ def phonemes(
             "speak it in parts."
         )
     return closed(found)
+
+
+def pronounce_words(words: Sequence[str]) -> list[list[Phoneme]]:
+    """Return the phonemes of words that are spoken one by one.
+
+    Raises:
+      EspeakError: espeak-ng is not installed or failed.
+    """
+    return [
+        [phoneme for piece in answer.split() for phoneme in _word(piece.split("/"))]
+        for answer in map(functools.partial(_LANGUAGE.sub, ""), _answers(list(words)))
+    ]
 
 
 def _at_breaks(

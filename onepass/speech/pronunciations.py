@@ -143,7 +143,8 @@ def ipa_phonemes(text: str) -> tuple[Phoneme, ...]:
         pause = ENDS[marks[0]] if marks else STOP
         words = text[start : None if end is None else end.start()].split()
         said = [phoneme for word in words for phoneme in ipa_word(word, pause)]
-        found += [*said, Phoneme(pause, clause=pause)] if said else []
+        written = tuple(word for word in words if ipa_word(word))
+        found += [*said, Phoneme(pause, clause=pause, words=written)] if said else []
     if len(found) < 2:
         raise TextError("There is nothing in the phonemes that can be spoken.")
     found[0] = dataclasses.replace(found[0], clause=found[1].clause)
@@ -224,11 +225,18 @@ def mark_words(text: str, pronunciations: Mapping[str, str], marks: dict[str, Ma
     known = checked_pronunciations(pronunciations)
     if not known:
         return text
-    characters = {word: new_mark(marks, Mark(spoken=spoken)) for word, spoken in known.items()}
+    characters: dict[str, str] = {}
+
+    def mark(found: re.Match[str]) -> str:
+        word = found[0]
+        if word not in characters and word.casefold() in known:
+            characters[word] = new_mark(marks, Mark(known[word.casefold()], word=word))
+        return characters.get(word, word)
+
     names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w'’])(?:{names})(?![\w]|['’]\w)", re.IGNORECASE)
     text = unicodedata.normalize("NFC", text)
-    return pattern.sub(lambda found: characters.get(found[0].casefold(), found[0]), text)
+    return pattern.sub(mark, text)
 
 
 def new_mark(marks: dict[str, Mark], mark: Mark) -> str:

@@ -133,6 +133,9 @@ class SoundOptions(Sounds):
     The files are NAME_SEED_ROW, named after the recording, mel or text, else `sample`.
     """
 
+    times: Path | None = None
+    """File to write with the times, in seconds, of the words of the text: .json with their phonemes
+    in IPA, or subtitles, .srt or .vtt (with the time of every word)."""
     speed: float = 1.0
     """Speed of the text relative to the voice's recordings, 0.25 to 4."""
     refine: Annotated[int | None, AT_LEAST_0] = None

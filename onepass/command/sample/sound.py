@@ -198,9 +198,14 @@ def _words(given: Any) -> dict[str, Any]:
     """
     if given.pronunciations is not None and given.text is None:
         raise UserError("`--pronunciations` needs `--text`.")
+    if given.text is not None:
+        say_markup(given.text)
+    return _dictionary(given)
+
+
+def _dictionary(given: Any) -> dict[str, Any]:
     if given.phonemes is not None:
         return {"phonemes": given.phonemes}
-    say_markup(given.text)
     if given.pronunciations is None:
         return {"text": given.text}
     from onepass.speech import read_pronunciations
@@ -281,11 +286,13 @@ class SoundHere(SoundDrawing):
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
         _check_sources(given)
         _check_ability(given, model)
+        _check_times(given)
         self._file = _recording_file(given, model)
         spoken = given.text or given.phonemes
         name = _words_of(spoken) if spoken else None
         name = name or (given.mel or self._file or Path("sample")).stem
         super().__init__(given, model, arguments, name, model.front.sample_rate_hz)
+        self.files += [given.times] if given.times else []
 
     def start(self) -> Iterator[Chunk]:
         """Return the chunks: the beginning of a recording to continue, if any, then new samples."""
@@ -322,11 +329,20 @@ class SoundHere(SoundDrawing):
             self.advance(chunk.shape[1])
 
     def finish(self) -> None:
-        """Finish the files; if the sampler counts its network passes, print their number."""
+        """Finish the files, and print the number of network passes if the sampler counts them."""
         super().finish()
+        if self.given.times is not None:
+            self._write_times(self.given.times)
         passes = getattr(self.model.model, "passes", None)
         if passes is not None and passes.passes:
             print(passes.format_report())
+
+    def _write_times(self, path: Path) -> None:
+        from onepass.speech import text_times, write_times
+
+        words = text_times(self.model, **_dictionary(self.given), speed=self.given.speed)
+        write_times(path, words, self.total / self.rate_hz)
+        print(f"{path}: times of {len(words):,} words")
 
 
 class ServedSound(SoundDrawing):
@@ -371,6 +387,16 @@ def _check_sources(given: Any) -> None:
         raise UserError(f"{sources[0]} and {sources[1]} exclude each other.")
     if given.prime_seconds and (given.mel or given.text or given.phonemes):
         raise UserError("`--prime-seconds` needs a recording.")
+
+
+def _check_times(given: Any) -> None:
+    if given.times is None:
+        return
+    from onepass.speech.times import check_times_path
+
+    if given.text is None and given.phonemes is None:
+        raise UserError("`--times` needs `--text` or `--phonemes`.")
+    check_times_path(given.times)
 
 
 def _check_ability(given: Any, model: Any) -> None:
