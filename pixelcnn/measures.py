@@ -24,7 +24,9 @@ from PIL import Image
 from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.errors import UserError
 from onepass.foundation.intervals import share_of
-from onepass.foundation.progress import Progress
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.training_run import train_network
+from onepass.training.state import WeightsModule
 from pixelcnn import shipped
 from pixelcnn.data.corpus import ImageSet
 
@@ -116,7 +118,9 @@ def _bits(image: np.ndarray, container: str, **options: Any) -> float:
 RECIPE = b"1"  # version of architecture and training, which is part of the digest
 FEATURES = 64
 WIDTHS = (24, 32, 48, 64)  # channels of each stage; a stage halves the image
-STEPS, BATCH_SIZE, LEARNING_RATE = 1500, 64, 3e-3
+STEPS, BATCH_SIZE = 1500, 64
+# Averaged weights would not fit the moments of batch normalisation.
+OPTIMIZER = OptimizerConfig(3e-3, 0, "cosine", clip_norm=0.0, average_decay=0.0)
 # A small training set would be memorised, so the number of epochs is limited.
 MOST_EPOCHS, LEAST_STEPS = 200, 100
 MOST_REFERENCES = 1000  # maximum number of training images whose features are stored
@@ -169,19 +173,22 @@ def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -
     """Train a classifier, as determined by the seed, and write it to a file."""
     side, channels = train.images.shape[2:]
     network = make_network(side, channels, classes, seed)
-    steps = num_steps(len(train.images))
-    schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, steps)
-    network.compile(
-        keras.optimizers.Adam(schedule),
-        [keras.losses.SparseCategoricalCrossentropy(from_logits=True), None],
+    examples = tf.data.Dataset.from_tensor_slices({"image": train.images, "label": train.labels})
+    batches = examples.shuffle(len(train.images), seed=seed).repeat().batch(BATCH_SIZE)
+
+    def loss(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        logits, _ = network(batch["image"], training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+        return tf.reduce_mean(losses), {}
+
+    train_network(
+        WeightsModule([variable.value for variable in network.trainable_variables]),
+        loss,
+        OPTIMIZER,
+        LoopConfig(num_steps(len(train.images))),
+        lambda *_: batches,
+        title="training a classifier of the real images, once",
     )
-    images = tf.data.Dataset.from_tensor_slices((train.images, train.labels))
-    batches = images.shuffle(len(train.images), seed=seed).repeat().batch(BATCH_SIZE)
-    with Progress(steps, "training a classifier of the real images, once", "step") as progress:
-        advance = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda *_, **__: progress.advance()
-        )
-        network.fit(batches, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=[advance])
     network.set_weights([w.astype(STORED).astype(np.float32) for w in network.get_weights()])
     kept = np.linspace(0, len(train.images) - 1, min(len(train.images), MOST_REFERENCES))
     features = Classifier(network, np.zeros([0, FEATURES]))(train.images[kept.astype(int)]).features

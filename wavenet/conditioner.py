@@ -1,14 +1,15 @@
 """Computation of a vocoder's condition from mel frames: spectrum, pitch and linear prediction."""
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.progress import Progress
 from onepass.likelihoods.initial import Initial
-from onepass.replicator.training.config import OptimizerConfig
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet.data.batch_sampling import ClipSource, batch
 from wavenet.features.conventions import MelConvention
 from wavenet.linear_prediction import MelPrediction
@@ -131,29 +132,31 @@ def train_pitch_reader(
     steps: int,
     seed: int,
     prepare: Callable[[tf.Tensor], tf.Tensor],
-) -> float:
-    """Train the reader on random clips of frames and return the last loss.
+) -> None:
+    """Train the reader on random clips of frames.
 
     The last two channels of the source's frames are the true F0 and voicing; `prepare` converts
     frames to the reader's input. The reader ends with averaged weights.
     """
     # A trained reader needs no optimiser.
-    from onepass.replicator.training.state import TrainState
-    from onepass.replicator.training.step import compile_step
+    from onepass.replicator.training.training_run import train_network
 
-    def loss(clips: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        frames, side = clips["frames"], reader.side_frames
+    def loss(given: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        frames, side = given["frames"], reader.side_frames
         return reader.loss(prepare(frames), frames[:, side : frames.shape[1] - side, -2:]), {}
 
-    state = TrainState(reader, READER_OPTIMIZER, steps)
-    update, value = compile_step(state, loss, jit_compile=False), math.inf
-    with Progress(steps, "learning to read F0", "step") as progress:
-        for step in range(steps):
-            frames = batch(source, seed, step, READER_CLIPS)["frames"]
-            value = float(update({"frames": frames})["loss"])
-            progress.advance(loss=value)
-    state.use_average()
-    return value
+    def clips(start: int, *_: int) -> Iterator[dict[str, np.ndarray]]:
+        for step in itertools.count(start):
+            yield {"frames": batch(source, seed, step, READER_CLIPS)["frames"]}
+
+    train_network(
+        reader,
+        loss,
+        READER_OPTIMIZER,
+        LoopConfig(steps),
+        clips,
+        title="learning to read F0",
+    )
 
 
 FRAME_WIDTH = 5  # frames that the first layer reads

@@ -8,6 +8,7 @@ Transcripts are not used even if they exist: they do not give the time of each s
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import time
@@ -23,9 +24,8 @@ import tensorflow as tf
 from onepass.foundation.atomic_files import Arrays, read_npz, write_npz
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.initial import Initial
-from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.step import compile_step
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig
+from onepass.replicator.training.training_run import train_network
 from wavenet.data import Corpus, frames_of, recordings_of
 from wavenet.features import MelConvention
 
@@ -215,11 +215,15 @@ def train_units(
     recordings = [frames_of(corpus, r, ["mel"]) for r in recordings_of(corpus, split)]
     mel, units = _find_units(classifier, recordings, seed)
     log(f"speech units: {num_units} clusters of {len(mel):,} frames")
-    state = TrainState(classifier, OPTIMIZER, steps)
-    update = compile_step(state, lambda batch: (_cross_entropy(classifier, batch), {}), False)
-    for step in range(steps):
-        update(_batch(mel, units, seed, step, (batch_size, clip_frames)))
-    state.use_average()
+    shape = batch_size, clip_frames
+    train_network(
+        classifier,
+        lambda batch: (_cross_entropy(classifier, batch), {}),
+        OPTIMIZER,
+        LoopConfig(steps),
+        lambda start, *_: (_batch(mel, units, seed, n, shape) for n in itertools.count(start)),
+        title="learning the speech units",
+    )
     for other, members in corpus.splits.items():
         if members and other != split:
             seconds = time.monotonic() - started

@@ -11,12 +11,10 @@ from onepass.foundation.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from onepass.replicator.strategies.base import Replicator as Replicator
     from onepass.replicator.training.config import OptimizerConfig as OptimizerConfig
-    from onepass.replicator.training.state import TrainState as TrainState
 
 _EXPORTS = {
     "OptimizerConfig": "training.config",
     "Replicator": "strategies.base",
-    "TrainState": "training.state",
 }
 __all__ = list(_EXPORTS)
 __getattr__ = lazy_exports(__name__, _EXPORTS)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from onepass.foundation.stored_config import to_json
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
+from onepass.replicator.training.training_run import train_network
 from onepass.speech.acoustic import TensorFlowBackend
 from onepass.speech.evaluation import BEFORE, BEHIND
 from onepass.speech.examples import Example
@@ -21,7 +22,7 @@ from onepass.speech.frame_density import (
     statistics,
 )
 from onepass.speech.network import VoiceConfig, positions
-from onepass.speech.training import Scale, train_network, trained_weights, with_silence
+from onepass.speech.training import Scale, trained_weights, with_silence
 from onepass.speech.voice import Voice
 
 KIND = "speech-density"
@@ -163,13 +164,14 @@ def train_density(
     seen, held = ([whiten_difference(row, fixed) for row in rows] for rows in (train, dev))
     density = FrameDensity(sizes, config.seed)
     outcome = train_network(
-        workdir,
-        {"kind": KIND, **to_json(config), "sizes": to_json(sizes)},
         density,
         density,
-        config,
+        config.optimizer,
+        config.loop,
         lambda step, *_: batches(seen, config, step),
-        _stack_rows(held),
+        dev=_stack_rows(held),
+        workdir=workdir,
+        stored={"kind": KIND, **to_json(config), "sizes": to_json(sizes)},
     )
     if outcome.exit_status:
         return voice, outcome

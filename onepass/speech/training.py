@@ -3,22 +3,16 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from onepass.foundation.atomic_files import Arrays
-from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.model_folder import averages, best_or_newest
 from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import to_json
-from onepass.replicator import TrainState
-from onepass.replicator.training.accumulation import Batch
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
-from onepass.replicator.training.state import LossFn
-from onepass.replicator.training.training_run import BatchesFrom, TrainingRun
+from onepass.replicator.training.training_run import train_network
 from onepass.speech.acoustic import AcousticLoss, AcousticLossConfig, AcousticModel
 from onepass.speech.examples import Example
 from onepass.speech.network import VoiceConfig, contexts, numbers, phoneme_of_frame, positions
@@ -232,44 +226,16 @@ def train(
     dev = stack_rows(rows, max(len(r["numbers"]) for r in rows), max(len(r["mel"]) for r in rows))
     everything = np.ones((len(rows), channels), np.float32)
     outcome = train_network(
-        workdir,
-        {"kind": KIND, **to_json(config), "sizes": to_json(sizes)},
         model,
         AcousticLoss(model, config.loss),
-        config,
+        config.optimizer,
+        config.loop,
         lambda step, *_: batches(examples["train"], scale, config, channels, step),
-        dev | {"kept_by_mel": everything, "kept_by_melody": everything},
+        dev=dev | {"kept_by_mel": everything, "kept_by_melody": everything},
+        workdir=workdir,
+        stored={"kind": KIND, **to_json(config), "sizes": to_json(sizes)},
     )
     return model, outcome
-
-
-def train_network(
-    workdir: Path,
-    stored: dict,
-    network: tf.Module,
-    loss: LossFn,
-    config: Any,
-    batches: BatchesFrom,
-    dev: Batch,
-) -> Outcome:
-    """Train a network, or resume its training, in a run directory; return the outcome.
-
-    Args:
-      stored: what its config.json holds, of which only the loop may change.
-      config: the configuration, with an `optimizer` and a `loop`.
-      dev: the dev split as one batch, whose loss with averaged weights is the score.
-    """
-    with TrainingRun(workdir) as run:
-        run.claim(stored, ("loop",))
-        state = TrainState(network, config.optimizer, config.loop.num_steps)
-
-        def score(log: MetricsLog, step: int) -> float:
-            with state.swap_in_average():
-                value, parts = loss(dev)
-            log.scalars(step, {f"dev_{name}": float(part) for name, part in parts.items()})
-            return float(value)
-
-        return run.train(state, loss, config.loop, batches, lambda: score)
 
 
 def trained_weights(workdir: Path) -> tuple[Arrays, int]:

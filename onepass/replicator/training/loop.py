@@ -161,6 +161,7 @@ class Trainer:
         batches: Iterable[Batch] | ShardFn,
         evaluate: Evaluate | None,
         listener: Listener | None = None,
+        title: str = "training",
     ) -> Outcome:
         """Train until the last step or a stop request, and save.
 
@@ -172,6 +173,7 @@ class Trainer:
             better), needed only in the chief.
           listener: receiver of updates and scores, which may end training, or None. If it ends
             training at an update without a score, several processes all end after the next update.
+          title: name of the progress that is shown.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
@@ -182,7 +184,7 @@ class Trainer:
         limit, total = 60 * self.config.max_minutes, self.config.num_steps
         until = start + limit if limit else None
         stream = None if self.replicator.is_chief else io.StringIO()
-        shown = Progress(total, "training", "step", self.step, stream=stream, until=until)
+        shown = Progress(total, title, "step", self.step, stream=stream, until=until)
         with StopRequest() as stop, shown as progress:
             heard = listener if listener is not None and self.replicator.is_chief else Listener()
             hooks = evaluate, heard

@@ -1,4 +1,4 @@
-"""The driver of every training run, used by `onepass.fit` and the commands.
+"""The driver of every training run, used by `onepass.fit`, the commands and `train_network`.
 
 with TrainingRun(workdir, replicator, log, batch_size) as run:
     with run.preparing():
@@ -13,11 +13,13 @@ with TrainingRun(workdir, replicator, log, batch_size) as run:
 import contextlib
 import functools
 import math
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
+from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.run_directory import NO_DEFAULTS, InMemoryRun, Keys, RunDirectory
 from onepass.replicator import strategies
 from onepass.replicator.strategies import Replicator
@@ -142,6 +144,7 @@ class TrainingRun:
         listener: Listener | None = None,
         reads: Sequence[tf.Variable] = (),
         description: str = "",
+        title: str = "training",
     ) -> Outcome:
         """Train to the end, starting at the newest checkpoint if there is one; return the outcome.
 
@@ -156,6 +159,7 @@ class TrainingRun:
           listener: is notified of updates and scores, and may end training; None: no listener.
           reads: variables that the loss reads in addition to the state.
           description: text that describes the model to the user; "": the number of its weights.
+          title: name of the progress that is shown.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
@@ -168,7 +172,7 @@ class TrainingRun:
         self.log((description or f"{state.size:,} weights") + resumed)
         self.log(*self._rate_notes(state, loop.num_steps))
         evaluate = evaluation() if self.replicator.is_chief else None
-        return trainer.train(functools.partial(batches, trainer.step), evaluate, listener)
+        return trainer.train(functools.partial(batches, trainer.step), evaluate, listener, title)
 
     def _rate_notes(self, state: TrainState, num_steps: int) -> list[str]:
         before, step = self._steps_before, int(state.step.numpy())
@@ -181,3 +185,51 @@ class TrainingRun:
             f"num_steps was {before} and is {num_steps} now: the learning rate jumps from {was:.3g}"
             f" to {now:.3g} at step {step + 1}, as if the run had started with the new length"
         ]
+
+
+def train_network(
+    network: tf.Module,
+    loss: LossFn,
+    optimizer: OptimizerConfig,
+    loop: LoopConfig,
+    batches: BatchesFrom,
+    *,
+    dev: Batch | None = None,
+    workdir: Path | None = None,
+    stored: Mapping = NO_DEFAULTS,
+    title: str = "training",
+) -> Outcome:
+    """Train a network on one device, and leave it with its averaged weights.
+
+    Args:
+      dev: the dev split as one batch, whose loss with averaged weights is the score; None: no
+        scores.
+      workdir: the run directory, in which an earlier run is resumed; None: the run exists only in
+        memory, where a signal interrupts it as it would any other work.
+      stored: what config.json holds, of which only the loop may change.
+      title: name of the progress that is shown.
+
+    Returns:
+      The outcome; without a run directory, all steps were made.
+
+    Raises:
+      DivergedError: a loss or gradient was not finite.
+    """
+    with TrainingRun(workdir, log=print if workdir else lambda line: None) as run:
+        run.claim(dict(stored), ("loop",))
+        state = TrainState(network, optimizer, loop.num_steps)
+        evaluate = None if dev is None else functools.partial(_score_average, state, loss, dev)
+        outcome = run.train(state, loss, loop, batches, lambda: evaluate, title=title)
+    state.use_average()
+    if workdir is None and outcome.exit_status:  # what follows must not have half-trained weights
+        signal.raise_signal(outcome.exit_status - 128)
+    return outcome
+
+
+def _score_average(
+    state: TrainState, loss: LossFn, dev: Batch, log: MetricsLog, step: int
+) -> float:
+    with state.swap_in_average():
+        value, parts = loss(dev)
+    log.scalars(step, {f"dev_{name}": float(part) for name, part in parts.items()})
+    return float(value)

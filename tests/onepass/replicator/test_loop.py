@@ -27,6 +27,7 @@ from onepass.replicator.training.loop import (
     Trainer,
 )
 from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.training_run import train_network
 
 # Few steps of a line are made sooner than a program of them.
 pytestmark = pytest.mark.usefixtures("eager")
@@ -337,3 +338,45 @@ def test_an_evaluation_that_does_not_fit_into_memory_is_named_and_the_state_save
 def test_a_figure_out_of_range_is_named_with_its_rule(kind, field, value, rule):
     with pytest.raises(ValueError, match=f"`{field}` must be {rule}, got {value}"):
         kind(**{field: value})
+
+
+def train_line(workdir, at=None):
+    """Train a line by `train_network`; `at`: step -> what happens as its batch is read."""
+    line = Line()
+
+    def read(start, *_):
+        for step, batch in enumerate(batches(start), start):
+            (at or {}).get(step, lambda: None)()
+            yield batch
+
+    config = OptimizerConfig(0.1, 2, average_decay=0.5)
+    return line, train_network(line, line.loss, config, LoopConfig(8), read, workdir=workdir)
+
+
+def test_a_network_in_memory_ends_with_the_averages_of_the_run_on_disk(tmp_path):
+    stored = tmp_path / "run"
+    (line, outcome), (other, _) = train_line(None), train_line(stored)
+    assert (outcome.step, outcome.reason, outcome.best_score) == (8, DONE, None)
+    arrays = newest(stored)
+    for each in (line, other):
+        np.testing.assert_array_equal(each.slope, arrays["average/slope"])
+        np.testing.assert_array_equal(each.offset, arrays["average/offset"])
+    assert not np.array_equal(line.slope, arrays["weights/slope"])
+
+
+def test_a_signal_interrupts_a_network_in_memory_and_ends_a_run_on_disk(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train_line(None, at={3: interrupt})
+    _, outcome = train_line(tmp_path / "run", at={3: interrupt})
+    assert (outcome.step, outcome.reason) == (4, "SIGINT")
+    line, outcome = train_line(tmp_path / "run")
+    assert (outcome.step, outcome.reason) == (8, DONE)
+    np.testing.assert_array_equal(line.slope, train_line(None)[0].slope)
+
+
+def test_a_network_in_memory_that_diverges_says_so():
+    line = Line()
+    with pytest.raises(DivergedError, match="lower learning rate"):
+        train_network(
+            line, line.loss, OptimizerConfig(), LoopConfig(8), lambda *_: batches(0, poisoned=3)
+        )

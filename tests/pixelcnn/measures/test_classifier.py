@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from onepass.foundation.progress import Progress
 from pixelcnn import measures
 from pixelcnn.data.corpus import ImageSet
 
@@ -16,7 +17,7 @@ def test_a_classifier_of_few_images_is_trained_for_fewer_steps(monkeypatch, tmp_
     monkeypatch.setattr(measures, "LEAST_STEPS", 2)
     monkeypatch.setattr(measures, "MOST_EPOCHS", 1)
     made = []
-    monkeypatch.setattr(measures.Progress, "advance", lambda *_: made.append(1))
+    monkeypatch.setattr(Progress, "advance", lambda *_, **__: made.append(1))
     images = np.random.default_rng(0).integers(0, 255, (8, 16, 16, 1)).astype(np.uint8)
     labels = np.arange(8, dtype=np.int32) % 2
     train = ImageSet(images, labels, None, None, tuple("abcdefgh"))
