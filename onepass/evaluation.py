@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.foundation.arguments import check_unmasked, whole_number
+from onepass.foundation.code_lengths import measure_code_lengths
 from onepass.foundation.ending import MOST_ROWS, ends, limit_rows
 from onepass.foundation.errors import UserError
 from onepass.foundation.intervals import Measure, weighted_mean
@@ -93,7 +93,7 @@ def batches(rows: Iterable[Example], size: int) -> Iterator[Batch]:
     for _, alike in itertools.groupby(rows, lambda row: row.alike):
         while together := list(itertools.islice(alike, size)):
             conditions = {
-                name: np.stack([row.conditions[name] for row in together])
+                name: _stack([row.conditions[name] for row in together])
                 for name in together[0].conditions
             } | dict(together[0].shared)
             lengths = None
@@ -102,6 +102,12 @@ def batches(rows: Iterable[Example], size: int) -> Iterator[Batch]:
             only = set(conditions) <= {CONDITION}
             condition = conditions.get(CONDITION) if only else conditions
             yield Batch(np.stack([row.elements for row in together]), condition, lengths)
+
+
+def _stack(rows: list[Any]) -> Any:
+    """Return rows as one array, or as they are if they know more, such as a recording's gain."""
+    is_own_type = isinstance(rows[0], np.ndarray) and type(rows[0]) is not np.ndarray
+    return rows if is_own_type else np.stack(rows)
 
 
 def _of_batch(batch: Any, condition: Any, rank: int) -> Iterator[Example]:
@@ -131,25 +137,33 @@ def _by_name(condition: Any) -> dict[str, Any]:
     named = condition if isinstance(condition, Mapping) else {CONDITION: condition}
     for name, value in named.items():
         check_unmasked(value, name)
-    return {
-        name: value if np.ndim(value) == 0 else np.asarray(value) for name, value in named.items()
-    }
+    return {name: _rows(value) for name, value in named.items()}
+
+
+def _rows(value: Any) -> Any:
+    if isinstance(value, list | tuple) and any(isinstance(row, np.ndarray) for row in value):
+        return value  # of different shapes, perhaps
+    return value if np.ndim(value) == 0 else np.asanyarray(value)
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, list | tuple) or np.ndim(value) > 0
 
 
 def _row(conditions: Mapping[str, Any], number: int) -> dict[str, Any]:
     for name, value in conditions.items():
-        if np.ndim(value) and number >= len(value):
+        if _has_rows(value) and number >= len(value):
             raise UserError(f"`{name}` must have a row for each example, got {len(value)}.")
-    return {name: value[number] for name, value in conditions.items() if np.ndim(value)}
+    return {name: value[number] for name, value in conditions.items() if _has_rows(value)}
 
 
 def _shared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in conditions.items() if not np.ndim(value)}
+    return {name: value for name, value in conditions.items() if not _has_rows(value)}
 
 
 def _check_rows(conditions: Mapping[str, Any], count: int) -> None:
     for name, each in conditions.items():
-        if np.ndim(each) and len(each) != count:
+        if _has_rows(each) and len(each) != count:
             raise UserError(f"`{name}` must have {count} rows, got {len(each)}.")
 
 
@@ -180,7 +194,8 @@ def evaluate(
     """Measure the log-likelihood of data under a model.
 
     Args:
-      model: a model with `log_prob`: an `Autoregressive`, a bundle or a served model.
+      model: a model with `log_prob`: an `Autoregressive`, a WaveNet, an image model, a bundle or a
+        served model.
       data: what `fit` takes: elements [num, time, ...] or [num, height, width, channels], a list of
         rows of different lengths, a pair of elements and condition, a dict of arrays (`elements`,
         `condition`, `lengths` of padded rows), or an iterable or `tf.data` dataset of such batches
@@ -214,18 +229,17 @@ def evaluate(
     rows: Iterator[Example] = examples(data, condition, rank_of(model))
     if not ends(data, "data") and most is not None:
         rows = limit_rows(rows, lambda row: 1, "data", _warn, most)
-    nats: list[float] = []
-    elements = 0
-    for batch in batches(rows, batch_size):
+
+    def log_prob(batch: Batch) -> Any:
         lengths = {} if batch.lengths is None else {"lengths": batch.lengths}
-        found = np.asarray(model.log_prob(batch.elements, batch.condition, **lengths), np.float64)
-        sizes = batch.sizes
-        nats += [-float(row.sum()) / max(size, 1) for row, size in zip(found, sizes, strict=True)]
-        elements += sum(sizes)
-    if not nats:
-        raise UserError("`data` must contain an example.")
-    each = np.array(nats)
-    return Evaluation(weighted_mean(each), weighted_mean(each / math.log(2.0)), elements)
+        return model.log_prob(batch.elements, batch.condition, **lengths)
+
+    found = measure_code_lengths(batches(rows, batch_size), log_prob, lambda batch: batch.sizes)
+    return Evaluation(
+        weighted_mean(found.nats_per_element),
+        weighted_mean(found.bits_per_element),
+        int(found.sizes.sum()),
+    )
 
 
 def _warn(message: str) -> None:

@@ -90,15 +90,16 @@ class Trained(Model):
         lengths: Any = None,
         speaker: str | None = None,
     ) -> Any:
-        """See `Model.log_prob`; the result is float32 [num] for images, [samples] for a waveform.
+        """See `Model.log_prob`; the result is float32 [num] for images, and for sounds their shape.
 
         If the base of a multiscale model is a flow, it is a lower bound, or NaN where the flow
         cannot be inverted in float32.
 
         Args:
           elements: integers [num, size, size, channels], with the size in training; or float32
-            [samples] at the model's sample rate, at its stored level.
-          condition: the `condition` of `sample`; frames must be of the same recording.
+            [samples] or [num, samples] at the model's sample rate, at its stored level.
+          condition: the `condition` of `sample`, or one for each row; frames must be of the same
+            recording.
           lengths: None; images and waveforms are scored whole.
           speaker: a speaker's name, for models with speakers.
         """

@@ -1,9 +1,12 @@
 """The density of an image model: a conditioner with a PixelCNN or a multiscale network."""
 
 import math
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import tensorflow as tf
 
+from onepass.foundation.code_lengths import CodeLengths, measure_code_lengths
 from onepass.foundation.compute_dtype import compute_dtype
 from onepass.likelihoods.initial import Initial
 from onepass.replicator import Replicator
@@ -102,10 +105,6 @@ class ImageDensity(tf.Module):
         parts = self.conditionals(batch["levels"], condition)
         return nats | {part: conditionals.nats() for part, conditionals in parts.items()}
 
-    def code_length(self, batch: dict) -> dict:
-        """Return {part: code length}, the negative of `nats`, float32 [batch] each."""
-        return {part: -nats for part, nats in self.nats(batch).items()}
-
     def conditionals(
         self,
         levels: tf.Tensor,
@@ -141,6 +140,24 @@ class ImageDensity(tf.Module):
             seed = batch["seeds"][0, 0]
             share = BatchSlice(batch["share"], batch["seeds"].shape[0])
         return Mode(compute_dtype(self.config.compute_dtype), seed, share)
+
+
+class CompiledNats:
+    """A compiled function from batches to nats by part, of a density unless another is given."""
+
+    def __init__(self, density: ImageDensity, nats: Callable[[dict], dict] | None = None) -> None:
+        self._density = density
+        function = density.nats if nats is None else nats
+        self._nats = tf.function(function, autograph=False, reduce_retracing=True)
+
+    def code_lengths(self, batches: Iterable[dict]) -> CodeLengths:
+        """Return the code lengths of images, of which a part draws `drawn_numbers`."""
+
+        def sizes(batch: dict) -> np.ndarray:
+            levels = batch["levels"]
+            return np.full(len(levels), self._density.drawn_numbers(levels))
+
+        return measure_code_lengths(batches, self._nats, sizes)
 
 
 class ImageLoss:

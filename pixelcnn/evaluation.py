@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.draw import Draw
+from onepass.foundation.code_lengths import CodeLengths
 from onepass.foundation.intervals import share_of, weighted_mean
-from onepass.foundation.progress import Progress, during
+from onepass.foundation.progress import Progress, during, show_progress
 from onepass.trained import Trained
 from pixelcnn import shipped
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import EIGHT, DataError, dtype_of, rescale_levels
+from pixelcnn.density import CompiledNats
 from pixelcnn.measures import (
     Classifier,
     classifier_of,
@@ -30,8 +33,8 @@ from pixelcnn.networks.config import GROUPS
 from pixelcnn.networks.multiscale import size_of
 
 MOST_MIXED = 20  # maximum number of classes for which every image is evaluated under every class
-Parts = dict[str, np.ndarray]
-Nats = Callable[[Mapping[str, tf.Tensor]], Mapping[str, tf.Tensor]]
+Parts = Mapping[str, np.ndarray]
+Measure = Callable[[tf.data.Dataset, str], CodeLengths]
 
 
 def evaluate(model: Trained, dataset: ImageDataset, seed: int = 0) -> dict:
@@ -49,25 +52,24 @@ def evaluate(model: Trained, dataset: ImageDataset, seed: int = 0) -> dict:
         more probable under their caption than under every other tried one; and, for at most
         `MOST_MIXED` classes, the bits saved by knowing the class (`_bits_for_the_class`).
     """
-    nats = tf.function(model.network.nats, autograph=False, reduce_retracing=True)
-    parts = _bits(nats, dataset.dev(), "evaluating")
-    images = list(_images(dataset))
-    numbers = np.array([model.network.drawn_numbers(image[np.newaxis]) for image in images])
-    total = np.sum(list(parts.values()), axis=0) / numbers
+    measure = functools.partial(_measure, CompiledNats(model.network))
+    lengths, images = measure(dataset.dev(), "evaluating"), list(_images(dataset))
+    total = lengths.bits_per_element
     measured = {"bits_per_dim": total}
     if model.network.multiscale is not None:
         measured |= _by_scale(
-            parts, np.array([image.size for image in images]) / model.front.size**2
+            lengths.parts, np.array([image.size for image in images]) / model.front.size**2
         )
     if model.config.conditioning.kind != "none" and len(total) > 1:
-        others = _bits_of_others(nats, dataset) / numbers
+        others = _bits_of_others(measure, dataset)
         measured["bits_per_dim_with_another_condition"] = others.mean(0)
         measured["bits_per_dim_gained_by_the_condition"] = others.mean(0) - total
         if model.config.conditioning.kind == "text":
             measured[f"caption_found_among_{len(others) + 1}"] = total < others.min(0)
     if model.config.conditioning.kind == "class" and len(model.front.classes) <= MOST_MIXED:
-        gained = _bits_for_the_class(nats, dataset, len(model.front.classes), total * numbers)
-        measured["bits_per_image_gained_over_the_mean_of_all_classes"] = gained
+        measured["bits_per_image_gained_over_the_mean_of_all_classes"] = _bits_for_the_class(
+            measure, dataset, len(model.front.classes), lengths
+        )
     measures = {
         name: dataclasses.asdict(share_of(v) if v.dtype == bool else weighted_mean(v))
         for name, v in measured.items()
@@ -86,31 +88,25 @@ def evaluate(model: Trained, dataset: ImageDataset, seed: int = 0) -> dict:
     }
 
 
-def _bits(nats: Nats, batches: tf.data.Dataset, doing: str) -> Parts:
-    found: dict[str, list[np.ndarray]] = {}
-    with Progress(len(batches), doing, "batch") as progress:
-        for batch in batches:
-            for part, value in nats(batch).items():
-                found.setdefault(part, []).append(-value.numpy().astype(np.float64) / math.log(2.0))
-            progress.advance()
-    return {part: np.concatenate(values) for part, values in found.items()}
+def _measure(nats: CompiledNats, batches: tf.data.Dataset, doing: str) -> CodeLengths:
+    return nats.code_lengths(show_progress(batches, doing, "batch"))
 
 
-def _bits_of_others(nats: Nats, dataset: ImageDataset) -> np.ndarray:
+def _bits_of_others(measure: Measure, dataset: ImageDataset) -> np.ndarray:
     doing = "evaluating with others' conditions"
-    ways = [_bits(nats, dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
-    return np.array([np.sum(list(parts.values()), axis=0) for parts in ways])
+    ways = [measure(dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
+    return np.array([lengths.bits_per_element for lengths in ways])
 
 
 def _bits_for_the_class(
-    nats: Nats, dataset: ImageDataset, classes: int, bits: np.ndarray
+    measure: Measure, dataset: ImageDataset, classes: int, lengths: CodeLengths
 ) -> np.ndarray:
     """Return the bits per image saved by knowing the class, [images].
 
         log2 p(x | c) - log2 (1/C sum_k p(x | k))
 
     This is at most log2(C). For a model that is overconfident about classes, the bits gained over
-    a wrong class grow without bound, while this measure becomes negative. `bits` are the bits of
+    a wrong class grow without bound, while this measure becomes negative. `lengths` are those of
     every image under its true class.
     """
     doing = "evaluating with every class"
@@ -119,9 +115,9 @@ def _bits_for_the_class(
         batches = dataset.dev().map(
             lambda batch, to=label: batch | {"label": tf.fill(tf.shape(batch["label"]), to)}
         )
-        each.append(np.sum(list(_bits(nats, batches, doing).values()), axis=0))
-    mixed = math.log2(classes) - np.logaddexp2.reduce(-np.array(each), axis=0)
-    return mixed - bits
+        each.append(measure(batches, doing).nats)
+    mixed = math.log(classes) - np.logaddexp.reduce(-np.array(each), axis=0)
+    return (mixed - lengths.nats) / math.log(2.0)
 
 
 def _doublings(model: Trained) -> list[int]:
@@ -136,8 +132,8 @@ def _doublings(model: Trained) -> list[int]:
 def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
     """Return each scale's bits per dimension; `per_pixel` is values over the size squared."""
     scales: dict[int, list[np.ndarray]] = {}
-    for part, bits in parts.items():
-        scales.setdefault(int(part.split(".")[0]), []).append(bits)
+    for part, nats in parts.items():
+        scales.setdefault(size_of(part), []).append(nats / math.log(2.0))
     each = {}
     for size, values in scales.items():
         if "." not in next(p for p in parts if p.split(".")[0] == str(size)):

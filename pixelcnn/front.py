@@ -119,7 +119,9 @@ class ImageFront:
         return number
 
     def _conditions(self, condition: Any, num: int) -> dict[str, np.ndarray]:
-        values = list(condition) if isinstance(condition, list | tuple) else [condition]
+        axes = 2 if self.config.conditioning.kind == "map" else 0  # of one image's condition
+        is_array = isinstance(condition, np.ndarray) and condition.ndim > axes
+        values = list(condition) if is_array or isinstance(condition, list | tuple) else [condition]
         values = values * num if len(values) == 1 else values
         if len(values) != num:
             raise UserError(f"`condition` must be one or {num}, got {len(values)}.")

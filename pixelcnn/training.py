@@ -22,7 +22,7 @@ from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import EIGHT, rescale_levels
-from pixelcnn.density import ImageDensity, ImageLoss
+from pixelcnn.density import CompiledNats, ImageDensity, ImageLoss
 from pixelcnn.sampling.generation import ImageSampler
 from pixelcnn.sampling.grids import grid, write_png
 
@@ -43,17 +43,20 @@ class EvaluationCallback:
     ) -> None:
         self.density, self.state, self.dataset, self.folder = density, state, dataset, folder
         self.sampler = ImageSampler(density)
-        compiled = functools.partial(tf.function, autograph=False, reduce_retracing=True)
-        self._nats = {"dev_bits_per_dim": compiled(density.code_length)}
+        self._nats = {"dev_bits_per_dim": CompiledNats(density)}
         if divergences is not None:
-            self._nats["dev_kl_bits_per_dim"] = compiled(divergences)
+            self._nats["dev_kl_bits_per_dim"] = CompiledNats(
+                density, lambda batch: {part: -nats for part, nats in divergences(batch).items()}
+            )
 
     def __call__(self, log: MetricsLog, step: int) -> float:
         """Log and return bits per dimension or divergence on dev; also log samples if possible."""
         total = math.inf
         with self.state.swap_in_average():
             for name, nats in self._nats.items():
-                parts = self._bits(nats)
+                found = nats.code_lengths(self.dataset.dev())
+                unit = found.sizes * math.log(2.0)
+                parts = {part: float(np.mean(x / unit)) for part, x in found.parts.items()}
                 total = sum(parts.values())
                 figures = {f"{name}/{part}": bits for part, bits in parts.items()}
                 log.scalars(step, {name: total} | (figures if len(parts) > 1 else {}))
@@ -63,17 +66,6 @@ class EvaluationCallback:
                 write_png(self.folder / f"step_{step:08d}.png", sheet)
                 log.image(step, "samples", sheet)
         return total
-
-    def _bits(self, nats_of: Callable[[dict], Mapping[str, tf.Tensor]]) -> dict[str, float]:
-        totals: dict[str, float] = {}
-        count = 0
-        for batch in self.dataset.dev():
-            count += int(batch["levels"].shape[0])
-            numbers = self.density.drawn_numbers(batch["levels"])
-            for part, nats in nats_of(batch).items():
-                added = float(np.sum(nats.numpy(), dtype=np.float64)) / numbers
-                totals[part] = totals.get(part, 0.0) + added
-        return {part: nats / count / math.log(2.0) for part, nats in totals.items()}
 
     def _can_sample(self) -> bool:
         return self.density.whole and self.density.config.data.size <= LARGEST_SHOWN

@@ -1,11 +1,14 @@
 """Exact log-probability of recordings of any length, computed in windows to bound memory."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
 
+from onepass.foundation.code_lengths import CodeLengths, measure_code_lengths
 from onepass.foundation.tensorflow_state import check_eager
+from wavenet.dev_recordings import condition_of
 from wavenet.sound_network import Network
 
 WINDOW_SAMPLES = 1 << 16
@@ -38,6 +41,16 @@ class Density:
             values = self._window(tf.constant(levels[None, window], tf.int32), part)
             parts.append(values.numpy()[0, start - first :])
         return np.concatenate(parts)
+
+    def code_lengths(self, items: Iterable[dict]) -> CodeLengths:
+        """Return the code lengths of recordings with the entries of `full_recordings`."""
+        network = self.network
+
+        def log_prob(item: dict) -> np.ndarray:
+            levels = network.codec.encode(item["waveform"]).numpy()
+            return self.log_prob(levels, *condition_of(network, item))[np.newaxis]
+
+        return measure_code_lengths(items, log_prob, lambda item: [len(item["waveform"])])
 
     def _condition(
         self, num_samples: int, frames: np.ndarray | None, speaker: int | None

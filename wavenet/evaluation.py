@@ -1,7 +1,6 @@
 """Evaluation of a WaveNet: bits per sample, and similarity of its speech to the recordings."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import count_noun
 from onepass.foundation.intervals import format_measure, weighted_mean
-from onepass.foundation.progress import Progress
+from onepass.foundation.progress import show_progress
 from onepass.likelihoods import Codec
 from onepass.trained import Trained
 from wavenet.copy_synthesis import (
@@ -28,7 +27,7 @@ from wavenet.data import audio
 from wavenet.data.corpus import Corpus
 from wavenet.density import Density
 from wavenet.dev_parts import DevPart
-from wavenet.dev_recordings import condition_of, dev_recordings
+from wavenet.dev_recordings import dev_recordings
 from wavenet.features.mel import MelConvention
 from wavenet.linear_prediction import ORDER, untrained_bits
 from wavenet.optional_packages import left_out, left_out_line
@@ -68,8 +67,9 @@ def evaluate(
         raise UserError(f"`copies` must be at least 1, got {copies}.")
     features = model.config.data.features
     items = dev_recordings(model.network, corpus, features, model.front.speakers, part)
-    bits, samples = _bits(model, items)
-    mean_bits = weighted_mean(bits, samples)
+    shown = show_progress(items, "evaluating", "recording")
+    lengths = Density(model.network).code_lengths(shown)
+    mean_bits = weighted_mean(lengths.bits_per_element, lengths.sizes)
     spread = items[:: max(1, len(items) // copies)][:copies]
     sixteen_bit = codes_16_bit_samples(model.network.codec)
     compared = _compare_systems(model, spread, seed, temperatures, on_sounds)
@@ -79,7 +79,7 @@ def evaluate(
         "measures": measures,
         **compared,
         **(_evaluate_predictor(model, items) if sixteen_bit else {}),
-        **measured_on(items, part, float(samples.sum()) / corpus.sample_rate_hz, corpus),
+        **measured_on(items, part, float(lengths.sizes.sum()) / corpus.sample_rate_hz, corpus),
         **({} if sixteen_bit else {"codec": {}}),
     }
 
@@ -107,17 +107,6 @@ def dev_corpus(model: Trained, data: Path, speaker: str | None = None) -> Corpus
     report = dataclasses.replace(report, recordings=recordings)
     config = dataclasses.replace(model.config, pitch_steps=0)  # no pitch reader is trained
     return prepare_corpus(report, config, None, gain_db=model.front.gain_db)
-
-
-def _bits(model: Trained, items: list[dict]) -> tuple[np.ndarray, np.ndarray]:
-    density, bits = Density(model.network), []
-    with Progress(len(items), "evaluating", "recording") as progress:
-        for item in items:
-            levels = model.network.codec.encode(item["waveform"]).numpy()
-            log_prob = density.log_prob(levels, *condition_of(model.network, item))
-            bits.append(-float(np.mean(log_prob, dtype=np.float64)) / math.log(2.0))
-            progress.advance(bits_per_sample=bits[-1])
-    return np.array(bits), np.array([len(item["waveform"]) for item in items], np.float64)
 
 
 def _compare_systems(

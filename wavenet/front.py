@@ -99,8 +99,20 @@ class SoundFront:
 
     def read_elements(
         self, elements: np.ndarray, condition: Any, speaker: str | None
-    ) -> tuple[np.ndarray, Any, int | None]:
-        """Return a waveform at the model's level, its frames, and the number of its speaker."""
+    ) -> tuple[Any, Any, int | None]:
+        """Return a waveform at the model's level, its frames, and the number of its speaker.
+
+        Of several waveforms [num, samples], with frames [frames, channels] for all of them or for
+        each, the first two are lists.
+        """
+        if np.ndim(elements) == 2:
+            of_each = isinstance(condition, list | tuple) or np.ndim(condition) == 3
+            each = condition if of_each else [condition] * len(elements)
+            if len(each) != len(elements):
+                raise UserError(f"`condition` must have {len(elements)} rows, got {len(each)}.")
+            read = [self.read_elements(*row, speaker) for row in zip(elements, each, strict=True)]
+            waveforms, frames, _ = map(list, zip(*read, strict=True))
+            return waveforms, frames, self.speaker_number(speaker)
         waveform = audio.checked_waveform(elements)
         gain_db = condition.gain_db if isinstance(condition, RecordedFrames) else self.gain_db
         return audio.amplify(waveform, gain_db), condition, self.speaker_number(speaker)

@@ -95,8 +95,13 @@ class SoundSampler:
             drawn = itertools.chain(parts, drawn)
         return (self.network.codec.decode(levels).numpy() for levels in drawn)
 
-    def log_prob(self, waveform: np.ndarray, frames: Any, speaker: int | None) -> np.ndarray:
-        """Return the log-probability of every sample of a waveform [samples], in nats."""
+    def log_prob(
+        self, waveform: np.ndarray | list[np.ndarray], frames: Any, speaker: int | None
+    ) -> np.ndarray:
+        """Return the log-probability of every sample of a waveform, or of several, in nats."""
+        if isinstance(waveform, list):
+            rows = zip(waveform, frames, strict=True)
+            return np.stack([self.log_prob(*row, speaker) for row in rows])
         return self._density.log_prob(self._levels(waveform), frames, speaker)
 
     def files_of(self, front: SoundFront) -> "Recordings":

@@ -55,23 +55,10 @@ class EvaluationCallback:
     def __call__(self, log: MetricsLog, step: int) -> float:
         """Return the bits per dev sample; log them, generated audio and its spectrogram."""
         with self.state.swap_in_average():
-            bits = self._bits()
+            bits = self.density.code_lengths(self.recordings).mean_bits
             log.scalars(step, {"dev_bits_per_sample": bits})
             self._sample(log, step)
         return bits
-
-    def _bits(self) -> float:
-        total = samples = 0.0
-        for item in self.recordings:
-            levels = self.network.codec.encode(item["waveform"]).numpy()
-            total -= float(
-                np.sum(
-                    self.density.log_prob(levels, *condition_of(self.network, item)),
-                    dtype=np.float64,
-                )
-            )
-            samples += len(levels)
-        return total / samples / math.log(2.0)
 
     def _sample(self, log: MetricsLog, step: int) -> None:
         rate_hz = self.config.data.sample_rate_hz

@@ -6,10 +6,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, Protocol, TextIO, TypeVar
 
 from onepass.foundation.folders import plural
+
+Item = TypeVar("Item", covariant=True)
+
+
+class Items(Sized, Iterable[Item], Protocol):
+    """What can be counted before it is read."""
+
 
 SECONDS = 10.0  # silence before a status line
 
@@ -231,6 +238,14 @@ class Progress:
             + (f"{rate:.3g} {self.unit}/s, " if rate else "")
             + f"{duration(self.seconds_left)} left{shown}"
         )
+
+
+def show_progress(items: Items[Item], title: str, unit: str) -> Iterator[Item]:
+    """Yield the items, and show how many of them the caller is done with."""
+    with Progress(len(items), title, unit) as progress:
+        for item in items:
+            yield item
+            progress.advance()
 
 
 def duration(seconds: float) -> str:

@@ -69,3 +69,38 @@ def test_the_same_front_reads_for_a_model_and_for_its_bundle(name):
     found, own = sound_bundles.bundle(name).frames(VOICE), model.front.frames(VOICE)
     np.testing.assert_array_equal(found, own)
     assert found.gain_db == own.gain_db != 0.0
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("condition", [[1, 0, 1], np.array([1, 0, 1]), ["dog", "cat", "dog"]])
+def test_images_are_evaluated_with_a_class_for_each(name, condition):
+    model = model_of(name)
+    images = model.sample(3, seed=2, condition="dog")
+    found = onepass.evaluate(model, images, condition, batch_size=2)
+    nats = -np.asarray(model.log_prob(images, [1, 0, 1]), np.float64) / images[0].size
+    assert found.nats.mean == pytest.approx(nats.mean(), rel=1e-5)
+    assert (found.elements, found.nats.n) == (images.size, 3)
+
+
+@pytest.mark.parametrize("name", ["softmax, frames", "mixture, context, speakers"])
+def test_sounds_of_several_lengths_and_levels_are_evaluated_with_their_frames(name):
+    model = sound_bundles.model(name)
+    sounds = [VOICE, 0.1 * VOICE, VOICE[:420]]
+    frames = [model.front.frames(x) for x in sounds] if model.front.conditional else None
+    found = onepass.evaluate(model, sounds, frames, batch_size=2)
+    each = [model.log_prob(x, frames and frames[n]) for n, x in enumerate(sounds)]
+    nats = [-np.mean(row, dtype=np.float64) for row in each]
+    assert found.nats.mean == pytest.approx(np.mean(nats), rel=1e-5)
+    assert found.elements == sum(map(len, sounds))
+    together = model.log_prob(np.stack(sounds[:2]), frames and frames[:2])
+    np.testing.assert_array_equal(together, each[:2])
+    if frames:
+        with pytest.raises(onepass.UserError, match="must have 2 rows, got 3"):
+            model.log_prob(np.stack(sounds[:2]), frames)
+
+
+def test_captions_and_frames_that_fit_no_row_are_refused_in_one_line():
+    for condition in ([1, 0], np.array([1, 0])):
+        with pytest.raises(onepass.UserError, match="`condition` must have 3 rows, got 2"):
+            onepass.evaluate(model_of("PixelCNN"), np.zeros((3, 8, 8, 1), np.uint8), condition)
