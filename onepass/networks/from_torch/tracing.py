@@ -29,31 +29,23 @@ def recurrent(
     states: list[torch.Tensor],
     weights: list[torch.Tensor],
     mode: str,
-    has_bias: bool,
     layers: int,
-    bidirectional: bool,
+    ways: int,
 ) -> list[torch.Tensor]:
-    """Return the outputs [batch, time, channels] of recurrent layers, and their last states."""
+    """Return the outputs [batch, time, channels] of recurrent layers, and their last states.
+
+    `weights` are two of each layer and way, or four with biases; `ways` is 2 if bidirectional.
+    """
     first: Any = states if mode == "LSTM" else states[0]
-    return [
-        each.clone()
-        for each in FUNCTIONS[mode](
-            x, first, weights, has_bias, layers, 0.0, False, bidirectional, True
-        )
-    ]
+    has_bias = len(weights) == 4 * layers * ways
+    found = FUNCTIONS[mode](x, first, weights, has_bias, layers, 0.0, False, ways == 2, True)
+    return [each.clone() for each in found]
 
 
 @recurrent.register_fake
-def _shapes(
-    x: torch.Tensor,
-    states: list[torch.Tensor],
-    weights: list[torch.Tensor],
-    mode: str,
-    has_bias: bool,
-    layers: int,
-    bidirectional: bool,
-) -> list[torch.Tensor]:
-    channels = states[0].shape[-1] * (2 if bidirectional else 1)
+def _shapes(x: torch.Tensor, states: list[torch.Tensor], *layer: Any) -> list[torch.Tensor]:
+    *_, ways = layer
+    channels = states[0].shape[-1] * ways
     return [x.new_empty(*x.shape[:2], channels), *(torch.empty_like(each) for each in states)]
 
 
@@ -62,21 +54,13 @@ def _forward(layer: Any, x: Any, states: Any = None) -> tuple[torch.Tensor, Any]
         raise TypeError("recurrent layers must read a batch [batch, time, channels], not packed")
     x = x if layer.batch_first else x.transpose(0, 1)
     mode, is_lstm = layer.mode, layer.mode == "LSTM"
+    layers, ways = layer.num_layers, 2 if layer.bidirectional else 1
     if states is None:
-        count = layer.num_layers * (2 if layer.bidirectional else 1)
-        zeros = x.new_zeros(count, x.shape[0], layer.hidden_size)
+        zeros = x.new_zeros(layers * ways, x.shape[0], layer.hidden_size)
         states = (zeros, zeros) if is_lstm else zeros
     torch._check(x.shape[-1] == layer.input_size)  # known, though x may come from a condition
     weights = [getattr(layer, name) for names in layer._all_weights for name in names]
-    y, *last = recurrent(
-        x,
-        list(states) if is_lstm else [states],
-        weights,
-        mode,
-        layer.bias,
-        layer.num_layers,
-        layer.bidirectional,
-    )
+    y, *last = recurrent(x, list(states) if is_lstm else [states], weights, mode, layers, ways)
     return y if layer.batch_first else y.transpose(0, 1), tuple(last) if is_lstm else last[0]
 
 

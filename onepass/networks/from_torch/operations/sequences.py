@@ -91,19 +91,18 @@ def _recurrent(
     states: Sequence[tf.Tensor],
     weights: Sequence[tf.Tensor],
     mode: str,
-    has_bias: bool,
     layers: int,
-    bidirectional: bool,
+    ways: int,
 ) -> list[tf.Tensor]:
     """Return outputs [batch, time, channels] and the last states of recurrent layers."""
-    each, ways = 4 if has_bias else 2, 2 if bidirectional else 1
+    each = len(weights) // (layers * ways)  # two, or four with biases
     last: list[list[tf.Tensor]] = []
     for layer in range(layers):
         outputs = []
         for way in range(ways):
             place = layer * ways + way
             own = weights[place * each : (place + 1) * each]
-            gates = _linear(x, own[0], own[2] if has_bias else None)
+            gates = _linear(x, own[0], own[2] if each == 4 else None)
             first = tuple(state[place] for state in states)
             found = tf.scan(
                 _step_function(mode, own),
