@@ -277,8 +277,6 @@ def of_mixture():
     return Autoregressive(network, LogisticMixture(levels=64, components=2))
 
 
-# TensorFlow has no gradient of their convolutions on a processor.
-UNTRAINED = {"Padded", "Chomped", "grouped"}
 WAVES = {
     "dilated_functional": 5, "sequential": 3, "Gated": 3, "Padded": 4, "Chomped": 4, "gru": 4,
     "lstm_after_convolution": 2, "shifted_gru": 3, "stacked_cells": 2, "separable": 8, "grouped": 4,

@@ -151,24 +151,25 @@ def test_a_small_image_is_enlarged_as_live():
     np.testing.assert_array_equal(scales[1][0, ::2, ::2], start)
 
 
-def grown(made, inputs, scales):
-    """Compares every scale, drawn from the one before, with those expected."""
-    start = {}
-    for scale in scales:
-        drawn = made.call(f"scale_{scale.shape[1]}", inputs | start)["picture"]
-        np.testing.assert_array_equal(drawn, scale)
-        start = {"start": drawn}
+def grow(made, inputs, sizes):
+    """Returns every scale, drawn from the one before."""
+    scales = []
+    for size in sizes:
+        start = {"start": scales[-1]} if scales else {}
+        scales.append(made.call(f"scale_{size}", inputs | start)["picture"])
+    return scales
 
 
 @pytest.mark.integration
 def test_an_image_grows_scale_by_scale_to_the_same_pixels():
     request = {"seed": SEED, "temperature": (1.0, 0.5)}
-    for row, scales in enumerate(
-        model("multiscale").stream(3, condition="eel", scales=True, **request)
-    ):
-        grown(
-            bundle("multiscale"), bundle("multiscale").inputs("eel", row=row, **request)[1], scales
-        )
+    images = list(model("multiscale").stream(3, condition="eel", scales=True, **request))
+    assert [[scale.shape[1] for scale in scales] for scales in images] == [[4, 8]] * 3
+    for row, scales in enumerate(images):
+        inputs = bundle("multiscale").inputs("eel", row=row, **request)[1]
+        found = grow(bundle("multiscale"), inputs, (4, 8))
+        for drawn, scale in zip(found, scales, strict=True):
+            np.testing.assert_array_equal(drawn, scale)
 
 
 def test_an_image_that_was_begun_is_completed_as_live():

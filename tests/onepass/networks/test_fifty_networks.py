@@ -91,8 +91,6 @@ def save(travels):
 
 def fit(travels):
     """A model is trained, stored and trained on."""
-    if travels.name in fifty_networks.UNTRAINED:
-        return
     keras.utils.set_random_seed(1)
     model = fifty_networks.MODELS[travels.name]()
     train(model, travels.drawn)
