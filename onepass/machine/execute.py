@@ -19,6 +19,7 @@ from onepass.machine.assembly import (
     BARRIER,
     DIVIDED,
     PANEL,
+    WIDTH,
     Assembly,
     Fusion,
     Instruction,
@@ -31,10 +32,12 @@ from onepass.machine.kernels import (
     compiled,
     double_at,
     entry,
+    field,
     float_at,
     observe,
     publish,
     set_double,
+    set_field,
     set_float,
 )
 from onepass.machine.lowering import Lowering
@@ -68,8 +71,8 @@ PATIENCE, ENDS = 1, 2
 
 
 @compiled
-def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
-    op = p[0]
+def _one(p: int, o: int, a: int, b: int, c: int) -> None:
+    op = field(p, 0)
     if op == _READ:
         read(p, o, a, b)
     elif op == _WRITE:
@@ -99,25 +102,24 @@ def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
 
 
 @compiled
-def _exchange(
-    p: np.ndarray, o: int, a: int, given: np.ndarray, drawn: np.ndarray, row: int, time: int
-) -> None:
-    if p[0] == _INPUT:
-        for i in range(p[10]):
-            value = given[row, time, p[9] + i]
-            if p[8]:
-                set_double(o + 8 * i, value)
-            else:
-                set_float(o + 4 * i, np.float32(value))
-        return
-    for i in range(p[10]):
-        value = double_at(a + 8 * i) if p[8] else np.float64(float_at(a + 4 * i))
-        drawn[row, time, p[9] + i] = value
+def _exchange(p: int, o: int, a: int, given: int, drawn: int) -> None:
+    """Read an argument from the numbers `given` to a row in a step, or add to those `drawn`."""
+    first, count, wide = field(p, 9), field(p, 10), field(p, 8)
+    for i in range(count):
+        at = 8 * (first + i)
+        if field(p, 0) == _OUTPUT:
+            set_double(
+                drawn + at, double_at(a + 8 * i) if wide else np.float64(float_at(a + 4 * i))
+            )
+        elif wide:
+            set_double(o + 8 * i, double_at(given + at))
+        else:
+            set_float(o + 4 * i, np.float32(double_at(given + at)))
 
 
 @compiled
-def _place(word: int, constants: int, workspace: int) -> np.int64:
-    return constants + 4 * ~np.int64(word) if word < 0 else workspace + 4 * np.int64(word)
+def _place(word: int, constants: int, workspace: int) -> int:
+    return constants + 4 * ~word if word < 0 else workspace + 4 * word
 
 
 @compiled
@@ -129,35 +131,28 @@ def _count_filled(position: int, base: int, step: int, rows: int) -> np.int64:
 
 
 @compiled
-def _columns(vectors: int, member: int, members: int) -> tuple[np.int64, np.int64]:
-    panels = np.int64(vectors) // PANEL
+def _columns(vectors: int, member: int, members: int) -> tuple[int, int]:
+    panels = vectors // PANEL
     first, last = panels * member // members * PANEL, panels * (member + 1) // members * PANEL
-    return first, (np.int64(vectors) if member == members - 1 else last) - first
+    return first, (vectors if member == members - 1 else last) - first
 
 
 @compiled
 def _past(
-    p: np.ndarray,
-    o: int,
-    a: int,
-    b: int,
-    c: int,
-    base: int,
-    step: int,
-    c_step: int,
-    rows: int,
+    p: int, o: int, a: int, b: int, c: int, base: int, step: int, c_step: int, rows: int
 ) -> None:
-    at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
+    at, sums, end = base + 4 * field(p, 5), base + 4 * field(p, 6), base + 4 * field(p, 7)
     for _ in range(rows):
         now, made = np.int64(double_at(at)), np.int64(double_at(end))
-        set_double(end, np.float64(past(p, o, a, b, c, sums, now, made, 0, np.int64(p[9]))))
+        made = past(p, o, a, b, c, sums, now, made, np.int64(0), field(p, 9))
+        set_double(end, np.float64(made))
         o, a, c = o + step, a + step, c + c_step
         at, sums, end = at + step, sums + step, end + step
 
 
 @compiled
 def _divided_past(
-    p: np.ndarray,
+    p: int,
     ends: np.ndarray,
     o: int,
     a: int,
@@ -175,8 +170,8 @@ def _divided_past(
 
     Only the member that a row belongs to writes `end` to the workspace, where later calls read it.
     """
-    at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
-    start, count = _columns(p[9], member, members)
+    at, sums, end = base + 4 * field(p, 5), base + 4 * field(p, 6), base + 4 * field(p, 7)
+    start, count = _columns(field(p, 9), member, members)
     for row in range(len(ends)):
         ends[row] = past(p, o, a, b, c, sums, np.int64(double_at(at)), ends[row], start, count)
         if first <= row < first + rows:
@@ -205,19 +200,18 @@ def run(
     A team whose first member waits for others that have no core ends early, after a step or more.
 
     Args:
-      program: instructions, int32 [instructions, WIDTH]; counts that are limited to the position
-        are overwritten.
+      program: instructions, int32 [instructions, WIDTH], contiguous; counts that are limited to the
+        position are overwritten.
       workspaces: float32 [all rows, words], contiguous; contain the states, which are updated.
-      given: arguments of every time step, float64 [all rows, time, channels].
+      given: arguments of every time step, float64 [all rows, time, channels], contiguous.
       drawn: filled with the results of every time step, float64 [all rows, time, channels].
       counters: zeros but for `PATIENCE`, int64 [members, APART / 8]; one member divides nothing.
     """
-    step = np.int64(workspaces.strides[0])
-    start = np.int64(workspaces.ctypes.data)
-    base = start + first * step
-    fixed = np.int64(constants.ctypes.data)
+    step, count, zero = np.int64(workspaces.strides[0]), len(program), np.int64(0)
+    start, fixed = np.int64(workspaces.ctypes.data), np.int64(constants.ctypes.data)
+    code, base = np.int64(program.ctypes.data), start + first * step
     barriers, members = np.int64(counters.ctypes.data), len(counters)
-    computed = np.full((len(program) if members > 1 else 0, len(workspaces)), -1, np.int64)
+    computed = np.full((count if members > 1 else 0, len(workspaces)), -1, np.int64)
     passed, was_divided, yields = np.int64(0), False, 0
     filled = np.int64(0)
     for time in range(begin, end):
@@ -232,10 +226,13 @@ def run(
             yields += waited if time > begin else 0  # first, threads are put on their cores
         if position >= 0:
             filled = _count_filled(position, base, step, rows)
-        for index in range(program.shape[0]):
-            p = program[index]
-            divided = members > 1 and p[0] in (_PRODUCT, _PAST) and p[DIVIDED] > 0
-            if members > 1 and (divided != was_divided or (divided and p[DIVIDED] == BARRIER)):
+        for index in range(count):
+            p = code + 4 * WIDTH * index
+            op = field(p, 0)
+            divided = members > 1 and op in (_PRODUCT, _PAST) and field(p, DIVIDED) > 0
+            if members > 1 and (
+                divided != was_divided or (divided and field(p, DIVIDED) == BARRIER)
+            ):
                 passed += 1
                 yields += barrier(barriers, member, members, passed)
                 was_divided = divided
@@ -243,53 +240,46 @@ def run(
                 continue
             # Column 20 contains the index of a count of rows, and column 19 its full value; the
             # count is limited to the rows filled so far.
-            if p[20]:
-                p[p[20]] = min(np.int64(p[19]), filled)
+            if field(p, 20):
+                set_field(p, field(p, 20), min(field(p, 19), filled))
             here = start if divided else base
-            o = _place(p[1], fixed, here)
-            a, b = _place(p[2], fixed, here), _place(p[3], fixed, here)
-            c = _place(p[4], fixed, here)
+            o, a = _place(field(p, 1), fixed, here), _place(field(p, 2), fixed, here)
+            b, c = _place(field(p, 3), fixed, here), _place(field(p, 4), fixed, here)
             # Operands in the workspace differ between rows; constants are the same for all rows.
-            a_step = step if p[2] >= 0 else np.int64(0)
-            if p[0] == _PRODUCT:
+            a_step = step if field(p, 2) >= 0 else zero
+            if op == _PRODUCT:
+                addend = here + 4 * field(p, 5)
                 if divided:
                     ask(p, fixed, member, members)
-                    low, count = _columns(p[9], member, members)
-                    product(p, o, a, b, c, step, a_step, len(workspaces), low, count)
+                    low, width = _columns(field(p, 9), member, members)
+                    product(p, o, a, b, c, addend, step, a_step, len(workspaces), low, width)
                 else:
-                    ask(p, fixed, 0, 1)
-                    product(p, o, a, b, c, step, a_step, rows, 0, p[9])
+                    ask(p, fixed, zero, np.int64(1))
+                    product(p, o, a, b, c, addend, step, a_step, rows, zero, field(p, 9))
                 continue
-            b_step = step if p[3] >= 0 else np.int64(0)
-            c_step = step if p[4] >= 0 else np.int64(0)
-            if p[0] == _MAP:
+            b_step = step if field(p, 3) >= 0 else zero
+            c_step = step if field(p, 4) >= 0 else zero
+            if op == _MAP:
                 map_floats(p, o, a, b, c, step, a_step, b_step, c_step, rows)
                 continue
-            if p[0] == _PAST:
+            if op == _PAST:
                 if divided:
                     _divided_past(
-                        p,
-                        computed[index],
-                        o,
-                        a,
-                        b,
-                        c,
-                        here,
-                        step,
-                        c_step,
-                        member,
-                        first,
-                        rows,
+                        p, computed[index], o, a, b, c, here, step, c_step, member, first, rows,
                         members,
-                    )
+                    )  # fmt: skip
                 else:
                     _past(p, o, a, b, c, here, step, c_step, rows)
                 continue
-            for row in range(rows):
-                if p[0] >= _INPUT:  # or _OUTPUT
-                    _exchange(p, o, a, given, drawn, first + row, time)
-                else:
-                    _one(p, o, a, b, c)
+            if op in (_INPUT, _OUTPUT):
+                for row in range(first, first + rows):
+                    source = given.ctypes.data + (row * given.shape[1] + time) * given.strides[1]
+                    target = drawn.ctypes.data + (row * drawn.shape[1] + time) * drawn.strides[1]
+                    _exchange(p, o, a, np.int64(source), np.int64(target))
+                    o, a = o + step, a + a_step
+                continue
+            for _ in range(rows):
+                _one(p, o, a, b, c)
                 o, a, b, c = o + step, a + a_step, b + b_step, c + c_step
     return end
 

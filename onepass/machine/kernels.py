@@ -423,7 +423,20 @@ def _storer(kind: ir.Type, argument: types.Type) -> Any:
 
 float_at, set_float = _loader(FLOAT, types.float32), _storer(FLOAT, types.float32)
 double_at, set_double = _loader(_DOUBLE, types.float64), _storer(_DOUBLE, types.float64)
-word_at = _loader(_WORD, types.int32)
+
+
+@emit_for_numba(types.int64, types.int64, types.int64)
+def field(builder: ir.IRBuilder, at: ir.Value, column: ir.Value) -> ir.Value:
+    """Return number `column` of the 32-bit integers at an address."""
+    word = builder.add(at, builder.mul(column, integer(4)))
+    return builder.sext(builder.load(pointer_at(builder, word, _WORD), align=4), INT)
+
+
+@emit_for_numba(types.void, types.int64, types.int64, types.int64)
+def set_field(builder: ir.IRBuilder, at: ir.Value, column: ir.Value, value: ir.Value) -> None:
+    """Set number `column` of the 32-bit integers at an address."""
+    word = builder.add(at, builder.mul(column, integer(4)))
+    builder.store(builder.trunc(value, _WORD), pointer_at(builder, word, _WORD), align=4)
 
 
 @emit_for_numba(types.void, types.int64)
@@ -447,6 +460,22 @@ def add_scaled(
         loaded = load_vector(builder, builder.add(x, offset))
         total = multiply_add(builder, repeated, loaded, load_vector(builder, target))
         store_vector(builder, total, target)
+
+
+@emit_for_numba(types.void, *[types.int64, types.float32], *[types.int64] * 3)
+def add_multiple(
+    builder: ir.IRBuilder,
+    y: ir.Value,
+    scale: ir.Value,
+    x: ir.Value,
+    b: ir.Value,
+    vectors: ir.Value,
+) -> None:
+    """Set the vectors at y to `scale` times those at x plus those at b."""
+    repeated = spread(builder, scale)
+    with _each_offset(builder, vectors) as offset:
+        loaded = [load_vector(builder, builder.add(at, offset)) for at in (x, b)]
+        store_vector(builder, multiply_add(builder, repeated, *loaded), builder.add(y, offset))
 
 
 def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:

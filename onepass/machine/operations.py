@@ -1,7 +1,9 @@
 """The operations of the machine, each for one batch row, except products and maps.
 
-`p` is an instruction: the operation, the offsets of its operands and, starting at `p[8]`, its
-numbers. The other arguments are addresses of operands. Sizes and strides count numbers.
+`p` is the address of an instruction: columns with the operation, the offsets of its operands and,
+from column 8 on, its numbers. The other arguments are addresses of operands. Everything is an
+integer, since Numba counts the references to an array at every call. Sizes and strides count
+numbers.
 """
 
 import numpy as np
@@ -11,6 +13,7 @@ from onepass.machine.kernels import (
     LANES,
     VECTOR_BYTES,
     add,
+    add_multiple,
     add_scaled,
     clear,
     compiled,
@@ -18,6 +21,7 @@ from onepass.machine.kernels import (
     dot,
     dots,
     double_at,
+    field,
     float_at,
     max_of,
     multiply,
@@ -25,7 +29,6 @@ from onepass.machine.kernels import (
     set_double,
     set_float,
     sum_of,
-    word_at,
 )
 
 _SUM, _MEAN, _LARGEST, _LEAST, _PRODUCT_OF = range(5)  # functions of REDUCE
@@ -42,11 +45,12 @@ def _map_vectors_once(
 
 @compiled
 def product(
-    p: np.ndarray,
+    p: int,
     o: int,
     a: int,
     w: int,
     bias: int,
+    addend: int,
     o_step: int,
     a_step: int,
     rows: int,
@@ -55,12 +59,18 @@ def product(
 ) -> None:
     """Set rows at o to rows at a times a packed matrix plus a bias; add to them if bias is o.
 
+    With a scale in column 17, that many times the row at `addend` in the workspace is added, too.
     Only the `count` vectors of outputs from vector `first` are computed; `first` starts a panel.
     """
-    inputs, each, a_pitch, o_pitch = p[8], p[10], p[11], p[12]
+    inputs, each, a_pitch, o_pitch = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
     skip = first * VECTOR_BYTES
-    o, bias, w = o + skip, bias + skip, w + skip * inputs
-    if o != bias:
+    o, bias, addend, w = o + skip, bias + skip, addend + skip, w + skip * inputs
+    if field(p, 17):
+        scale, adds = float_at(p + 4 * 17), o == bias
+        for row in range(rows):
+            at = row * o_step
+            add_multiple(o + at, scale, addend + at, o + at if adds else bias, count)
+    elif o != bias:
         for row in range(rows):
             for i in range(each):
                 copy(o + row * o_step + i * o_pitch * 4, bias, count)
@@ -73,17 +83,19 @@ def product(
 
 
 @compiled
-def ask(p: np.ndarray, fixed: int, member: int, members: int) -> None:
+def ask(p: int, fixed: int, member: int, members: int) -> None:
     """Prefetch the first cache lines of the weights that a member reads in the next product."""
-    for panel in range(p[14] * member // members, p[14] * (member + 1) // members):
-        at = fixed + 4 * (p[13] + panel * p[15])
+    panels = field(p, 14)
+    first, last = panels * member // members, panels * (member + 1) // members
+    if first < last:
+        at = fixed + 4 * (field(p, 13) + first * field(p, 15))
         for line in range(16):
             prefetch(at + 64 * line)
 
 
 @compiled
 def past(
-    p: np.ndarray,
+    p: int,
     o: int,
     ring: int,
     w: int,
@@ -100,8 +112,8 @@ def past(
     Only the `count` vectors of outputs from vector `first` are computed. Return the first time step
     whose product has not been computed yet, which `made` was before.
     """
-    inputs, block, size, lag = p[8], int(p[10]), int(p[11]), p[12]
-    pitch, skip = np.int64(p[9] * VECTOR_BYTES), first * VECTOR_BYTES
+    inputs, block, size, lag = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
+    pitch, skip = field(p, 9) * VECTOR_BYTES, first * VECTOR_BYTES
     o, bias, sums, w = o + skip, bias + skip, sums + skip, w + skip * inputs
     # The sums of `block` steps are kept; outside of them, they are recomputed starting at `now`.
     if not made - block <= now < made:
@@ -127,21 +139,21 @@ def past(
 
 
 @compiled
-def _map_slowly(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
-    for i in range(p[9]):
-        for j in range(p[10]):
+def _map_slowly(p: int, o: int, a: int, b: int, c: int) -> None:
+    for i in range(field(p, 9)):
+        for j in range(field(p, 10)):
             made = function_of(
-                p[8],
-                np.float64(float_at(a + 4 * (i * p[12] + j * p[15]))),
-                np.float64(float_at(b + 4 * (i * p[13] + j * p[16]))),
-                np.float64(float_at(c + 4 * (i * p[14] + j * p[17]))),
+                field(p, 8),
+                np.float64(float_at(a + 4 * (i * field(p, 12) + j * field(p, 15)))),
+                np.float64(float_at(b + 4 * (i * field(p, 13) + j * field(p, 16)))),
+                np.float64(float_at(c + 4 * (i * field(p, 14) + j * field(p, 17)))),
             )
-            set_float(o + 4 * (i * p[11] + j), np.float32(made))
+            set_float(o + 4 * (i * field(p, 11) + j), np.float32(made))
 
 
 @compiled
 def map_floats(
-    p: np.ndarray,
+    p: int,
     o: int,
     a: int,
     b: int,
@@ -153,52 +165,54 @@ def map_floats(
     rows: int,
 ) -> None:
     """Set floats to a function of up to three operands, along two axes, for all rows."""
-    code, vectors = np.int64(p[8]), np.int64((p[10] + LANES - 1) // LANES)
-    full = np.int64(4 * LANES)
+    code, outer, vectors = field(p, 8), field(p, 9), (field(p, 10) + LANES - 1) // LANES
+    o_pitch, a_pitch, b_pitch = 4 * field(p, 11), 4 * field(p, 12), 4 * field(p, 13)
+    c_pitch, full = 4 * field(p, 14), np.int64(4 * LANES)
+    a_next, b_next, c_next = field(p, 15) * full, field(p, 16) * full, field(p, 17) * full
     for _ in range(rows):
         if code >= VECTORISED:
             _map_slowly(p, o, a, b, c)
         else:
-            for i in range(p[9]):
+            for i in range(outer):
                 map_vectors(
-                    code, o + 4 * i * p[11], a + 4 * i * p[12], b + 4 * i * p[13],
-                    c + 4 * i * p[14], p[15] * full, p[16] * full, p[17] * full, vectors,
+                    code, o + i * o_pitch, a + i * a_pitch, b + i * b_pitch, c + i * c_pitch,
+                    a_next, b_next, c_next, vectors,
                 )  # fmt: skip
         o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
 
 
 @compiled
-def map_of_doubles(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
+def map_of_doubles(p: int, o: int, a: int, b: int, c: int) -> None:
     """Set doubles to a function of up to three operands, along two axes."""
-    for i in range(p[9]):
-        for j in range(p[10]):
+    for i in range(field(p, 9)):
+        for j in range(field(p, 10)):
             made = function_of(
-                p[8],
-                double_at(a + 8 * (i * p[12] + j * p[15])),
-                double_at(b + 8 * (i * p[13] + j * p[16])),
-                double_at(c + 8 * (i * p[14] + j * p[17])),
+                field(p, 8),
+                double_at(a + 8 * (i * field(p, 12) + j * field(p, 15))),
+                double_at(b + 8 * (i * field(p, 13) + j * field(p, 16))),
+                double_at(c + 8 * (i * field(p, 14) + j * field(p, 17))),
             )
-            set_double(o + 8 * (i * p[11] + j), made)
+            set_double(o + 8 * (i * field(p, 11) + j), made)
 
 
 @compiled
-def to_doubles(p: np.ndarray, o: int, a: int) -> None:
-    """Convert floats to doubles; truncate them to whole numbers if `p[12]` is set."""
-    for i in range(p[8]):
-        for j in range(p[9]):
-            value = np.float64(float_at(a + 4 * (i * p[10] + j * p[11])))
-            set_double(o + 8 * (i * p[9] + j), np.trunc(value) if p[12] else value)
+def to_doubles(p: int, o: int, a: int) -> None:
+    """Convert floats to doubles; truncate them to whole numbers if column 12 is set."""
+    for i in range(field(p, 8)):
+        for j in range(field(p, 9)):
+            value = np.float64(float_at(a + 4 * (i * field(p, 10) + j * field(p, 11))))
+            set_double(o + 8 * (i * field(p, 9) + j), np.trunc(value) if field(p, 12) else value)
 
 
 @compiled
-def to_floats(p: np.ndarray, o: int, a: int) -> None:
-    """Convert doubles to floats, or to booleans (nonzero) if `p[12]` is set."""
-    for i in range(p[8]):
-        for j in range(p[9]):
-            value = double_at(a + 8 * (i * p[10] + j * p[11]))
-            if p[12]:  # to a boolean
+def to_floats(p: int, o: int, a: int) -> None:
+    """Convert doubles to floats, or to booleans (nonzero) if column 12 is set."""
+    for i in range(field(p, 8)):
+        for j in range(field(p, 9)):
+            value = double_at(a + 8 * (i * field(p, 10) + j * field(p, 11)))
+            if field(p, 12):  # to a boolean
                 value = 1.0 if value != 0.0 else 0.0
-            set_float(o + 4 * (i * p[9] + j), np.float32(value))
+            set_float(o + 4 * (i * field(p, 9) + j), np.float32(value))
 
 
 @compiled
@@ -220,63 +234,63 @@ def _move(
 
 
 @compiled
-def copy_axes(p: np.ndarray, o: int, a: int) -> None:
+def copy_axes(p: int, o: int, a: int) -> None:
     """Copy numbers along three axes."""
-    words = np.int64(p[8])
-    for i in range(p[9]):
-        for j in range(p[10]):
-            y = o + 4 * words * (i * p[12] + j * p[13])
-            x = a + 4 * words * (i * p[15] + j * p[16])
-            _move(y, np.int64(p[14]), x, np.int64(p[17]), np.int64(p[11]), words)
+    words = field(p, 8)
+    for i in range(field(p, 9)):
+        for j in range(field(p, 10)):
+            y = o + 4 * words * (i * field(p, 12) + j * field(p, 13))
+            x = a + 4 * words * (i * field(p, 15) + j * field(p, 16))
+            _move(y, field(p, 14), x, field(p, 17), field(p, 11), words)
 
 
 @compiled
-def gather(p: np.ndarray, o: int, a: int, table: int) -> None:
+def gather(p: int, o: int, a: int, table: int) -> None:
     """Copy the numbers at the indices that a table contains."""
-    words = p[8]
-    for i in range(p[9]):
-        source = a + 4 * words * word_at(table + 4 * i)
+    words = field(p, 8)
+    for i in range(field(p, 9)):
+        source = a + 4 * words * field(table, i)
         for word in range(words):
             set_float(o + 4 * (i * words + word), float_at(source + 4 * word))
 
 
 @compiled
-def _slot(p: np.ndarray, at: int) -> int:
-    """Return an index plus p[13], modulo p[14] if that is positive, clipped to [0, p[15]]."""
-    slot = np.int64(double_at(at)) + p[13]
-    if p[14] > 0:
-        slot = slot % p[14]
-    return max(np.int64(0), min(slot, np.int64(p[15])))
+def _slot(p: int, at: int) -> int:
+    """Return an index plus column 13, modulo column 14 if positive, clipped to [0, column 15]."""
+    slot = np.int64(double_at(at)) + field(p, 13)
+    if field(p, 14) > 0:
+        slot = slot % field(p, 14)
+    return max(np.int64(0), min(slot, field(p, 15)))
 
 
 @compiled
-def read(p: np.ndarray, o: int, a: int, at: int) -> None:
+def read(p: int, o: int, a: int, at: int) -> None:
     """Copy rows of an axis, starting at an index that changes from step to step."""
-    words, one = np.int64(p[8]), np.int64(1)
-    source = a + 4 * words * p[12] * _slot(p, at)
-    for i in range(p[9]):
-        target = o + 4 * words * i * p[10]
-        _move(target, one, source + 4 * words * i * p[11], one, np.int64(p[10]), words)
+    words, one = field(p, 8), np.int64(1)
+    source = a + 4 * words * field(p, 12) * _slot(p, at)
+    for i in range(field(p, 9)):
+        target = o + 4 * words * i * field(p, 10)
+        _move(target, one, source + 4 * words * i * field(p, 11), one, field(p, 10), words)
 
 
 @compiled
-def write(p: np.ndarray, o: int, a: int, at: int) -> None:
+def write(p: int, o: int, a: int, at: int) -> None:
     """Write rows of an axis, starting at an index that changes from step to step."""
-    words, one = np.int64(p[8]), np.int64(1)
-    target = o + 4 * words * p[12] * _slot(p, at)
-    for i in range(p[9]):
-        source = a + 4 * words * i * p[10]
-        _move(target + 4 * words * i * p[11], one, source, one, np.int64(p[10]), words)
+    words, one = field(p, 8), np.int64(1)
+    target = o + 4 * words * field(p, 12) * _slot(p, at)
+    for i in range(field(p, 9)):
+        source = a + 4 * words * i * field(p, 10)
+        _move(target + 4 * words * i * field(p, 11), one, source, one, field(p, 10), words)
 
 
 @compiled
-def read_rows(p: np.ndarray, o: int, a: int, at: int) -> None:
+def read_rows(p: int, o: int, a: int, at: int) -> None:
     """Copy the rows at several indices."""
-    words, count, one = np.int64(p[8]), np.int64(p[10]), np.int64(1)
-    for i in range(p[9]):
-        row = np.int64(double_at(at + 8 * i * p[11]))
-        row = max(np.int64(0), min(row, np.int64(p[13])))
-        _move(o + 4 * words * i * count, one, a + 4 * words * row * p[12], one, count, words)
+    words, count, one = field(p, 8), field(p, 10), np.int64(1)
+    for i in range(field(p, 9)):
+        row = np.int64(double_at(at + 8 * i * field(p, 11)))
+        row = max(np.int64(0), min(row, field(p, 13)))
+        _move(o + 4 * words * i * count, one, a + 4 * words * row * field(p, 12), one, count, words)
 
 
 @compiled
@@ -304,49 +318,49 @@ def _reduce_floats(code: int, a: int, step: int, count: int) -> float:
 
 
 @compiled
-def reduce(p: np.ndarray, o: int, a: int) -> None:
+def reduce(p: int, o: int, a: int) -> None:
     """Set numbers to sums, means, maxima, minima or products along an axis."""
-    code, outer, count, inner = p[8], p[10], np.int64(p[11]), p[12]
+    code, outer, count, inner = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
     for i in range(outer):
         for j in range(inner):
-            place = i * p[13] + j * p[15]
-            if p[9]:
+            place = i * field(p, 13) + j * field(p, 15)
+            if field(p, 9):
                 total = double_at(a + 8 * place)
                 for n in range(1, count):
-                    total = _join_values(code, total, double_at(a + 8 * (place + n * p[14])))
+                    total = _join_values(code, total, double_at(a + 8 * (place + n * field(p, 14))))
                 total = total / count if code == _MEAN else total
                 set_double(o + 8 * (i * inner + j), total)
             else:
-                made = _reduce_floats(code, a + 4 * place, np.int64(p[14]), count)
+                made = _reduce_floats(code, a + 4 * place, field(p, 14), count)
                 made = made / np.float32(count) if code == _MEAN else made
                 set_float(o + 4 * (i * inner + j), made)
 
 
 @compiled
-def argmax(p: np.ndarray, o: int, a: int) -> None:
+def argmax(p: int, o: int, a: int) -> None:
     """Set doubles to the index of the largest or smallest number of each row."""
-    for i in range(p[9]):
+    for i in range(field(p, 9)):
         best, at = -np.inf, 0
-        for j in range(p[10]):
-            place = i * p[11] + j * p[12]
-            value = double_at(a + 8 * place) if p[8] else np.float64(float_at(a + 4 * place))
-            value = -value if p[13] else value
+        for j in range(field(p, 10)):
+            place = i * field(p, 11) + j * field(p, 12)
+            value = double_at(a + 8 * place) if field(p, 8) else np.float64(float_at(a + 4 * place))
+            value = -value if field(p, 13) else value
             if value > best:
                 best, at = value, j
         set_double(o + 8 * i, np.float64(at))
 
 
 @compiled
-def cumulate(p: np.ndarray, o: int, a: int) -> None:
+def cumulate(p: int, o: int, a: int) -> None:
     """Set running sums or products along the last axis, optionally reversed or exclusive."""
-    code, count, excluded, backward = p[13], p[10], p[14], p[15]
-    for i in range(p[9]):
+    code, count, excluded, backward = field(p, 13), field(p, 10), field(p, 14), field(p, 15)
+    for i in range(field(p, 9)):
         total = 1.0 if code == _PRODUCT_OF else 0.0
         total32 = np.float32(total)
         for n in range(count):
             j = count - 1 - n if backward else n
-            source, target = i * p[11] + j * p[12], i * count + j
-            if p[8]:
+            source, target = i * field(p, 11) + j * field(p, 12), i * count + j
+            if field(p, 8):
                 value = double_at(a + 8 * source)
                 before = total
                 total = value if n == 0 else _join_values(code, total, value)
@@ -359,11 +373,11 @@ def cumulate(p: np.ndarray, o: int, a: int) -> None:
 
 
 @compiled
-def softmax(p: np.ndarray, o: int, a: int) -> None:
+def softmax(p: int, o: int, a: int) -> None:
     """Set rows to their softmax; each output row must have room for one more number."""
     full, zero = np.int64(4 * LANES), np.int64(0)
-    for i in range(p[8]):
-        x, y, count = a + 4 * i * p[10], o + 4 * i * p[11], np.int64(p[9])
+    for i in range(field(p, 8)):
+        x, y, count = a + 4 * i * field(p, 10), o + 4 * i * field(p, 11), field(p, 9)
         vectors = (count + LANES - 1) // LANES
         largest = y + full * vectors  # the address after the row
         set_float(largest, max_of(x, count))
@@ -375,32 +389,32 @@ def softmax(p: np.ndarray, o: int, a: int) -> None:
 
 
 @compiled
-def products(p: np.ndarray, o: int, a: int, b: int) -> None:
+def products(p: int, o: int, a: int, b: int) -> None:
     """Set [groups, rows, columns] to the matrix products of two values that are not constant."""
-    groups, rows, inner, columns = p[8], p[9], np.int64(p[10]), np.int64(p[11])
+    groups, rows, inner, columns = field(p, 8), field(p, 9), field(p, 10), field(p, 11)
     for g in range(groups):
         for m in range(rows):
-            x = a + 4 * (g * p[12] + m * p[13])
-            y = o + 4 * ((g * rows + m) * p[18])
-            w = b + 4 * g * p[15]
-            if p[16] == 1 and p[14] == 1:  # rows of b are contiguous along the sum
+            x = a + 4 * (g * field(p, 12) + m * field(p, 13))
+            y = o + 4 * ((g * rows + m) * field(p, 18))
+            w = b + 4 * g * field(p, 15)
+            if field(p, 16) == 1 and field(p, 14) == 1:  # rows of b are contiguous along the sum
                 if inner % LANES == 0:
-                    dots(y, x, w, np.int64(4 * p[17]), inner // LANES, columns)
+                    dots(y, x, w, 4 * field(p, 17), inner // LANES, columns)
                     continue
                 for n in range(columns):
-                    set_float(y + 4 * n, dot(x, w + 4 * n * p[17], inner))
+                    set_float(y + 4 * n, dot(x, w + 4 * n * field(p, 17), inner))
                 continue
-            if p[17] == 1:
+            if field(p, 17) == 1:
                 vectors = (columns + LANES - 1) // LANES
                 for n in range(vectors * LANES):
                     set_float(y + 4 * n, np.float32(0.0))
                 for k in range(inner):
-                    scale = float_at(x + 4 * k * p[14])
-                    add_scaled(y, scale, w + 4 * k * p[16], np.int64(vectors))
+                    scale = float_at(x + 4 * k * field(p, 14))
+                    add_scaled(y, scale, w + 4 * k * field(p, 16), np.int64(vectors))
                 continue
             for n in range(columns):
                 total = np.float32(0.0)
                 for k in range(inner):
-                    value = float_at(w + 4 * (k * p[16] + n * p[17]))
-                    total += float_at(x + 4 * k * p[14]) * value
+                    value = float_at(w + 4 * (k * field(p, 16) + n * field(p, 17)))
+                    total += float_at(x + 4 * k * field(p, 14)) * value
                 set_float(y + 4 * n, total)
