@@ -1,15 +1,16 @@
 """Assemble instructions into a program: drop unused ones, fuse others, place buffers in memory.
 
-A bias is merged into the product it is added to; products of the same row become one; tanh times
-sigmoid becomes one function; and the part of a convolution that reads past rows, which are known
-long before, is computed for many time steps at once, so that its weights are read only once.
+A bias is merged into the product it is added to, as are a factor and another summand; products of
+the same row become one; tanh times sigmoid becomes one function; and the part of a convolution that
+reads past rows, which are known long before, is computed for many time steps at once, so that its
+weights are read only once.
 """
 
 import dataclasses
 import enum
 import functools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -21,6 +22,7 @@ WIDTH = 21  # number of integers in an instruction
 OPERANDS = 7  # of these, after the operation: one that is written, then six that are read
 DIVIDED = 16  # column of a product: 0, 1 if a team divides it, or `BARRIER` if it waits before
 BARRIER = 2
+SCALE = 17  # column of a product: the bits of the float by which its addend is scaled; 0: none
 PANEL = 4  # vectors of outputs in a panel of a packed matrix, the least that a member computes
 _WORTH_DIVIDING = 1 << 13  # weights of a product; reading fewer takes no longer than a barrier
 
@@ -72,6 +74,7 @@ class Instruction:
     stays: bool = False  # it has an effect besides its result, and must be kept
     limited: int | None = None  # index in `numbers` of a count of rows up to the position
     partly: tuple[Buffer, ...] = ()  # read only up to the position's row, with that limit
+    scale: float | None = None  # of the last operand of a product, which is added; None: none is
 
     @property
     def key(self) -> tuple:
@@ -200,6 +203,8 @@ def assemble_program(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer
         for index, place in enumerate(places):
             row[1 + index] = 0 if place is None else _word(place, offsets, fixed)
         row[1 + OPERANDS : 1 + OPERANDS + len(each.numbers)] = each.numbers
+        if each.scale is not None:
+            row[SCALE] = np.float32(each.scale).view(np.int32)
         if each.limited is not None:
             column = 1 + OPERANDS + each.limited
             row[-2:] = row[column], column
@@ -249,11 +254,20 @@ def _divide(rows: np.ndarray) -> None:
         overlaps |= any(
             out[0] < high and low < out[1] and columns != other for low, high, other in written
         )
+        sources = [source]
+        if not is_past and row[SCALE]:
+            first = int(row[5])
+            sources.append((first, first + vectors * LANES))
+            same = first, *columns[1:]  # outputs that the same member has computed
+            overlaps |= any(
+                first < high and low < first + vectors * LANES and same != other
+                for low, high, other in written
+            )
         row[DIVIDED] = BARRIER if overlaps or not written else 1
         if overlaps:
             written, read = [], []
         written.append(out)
-        read.append(source)
+        read += sources
 
 
 def _word(place: Place, offsets: dict[Buffer, int], fixed: dict[Buffer, int]) -> int:
@@ -340,8 +354,8 @@ def _merge_free(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 BLOCK = 16  # most time steps whose past rows are multiplied at once
-_ADD, _MUL, _TANH, _SIGMOID, _GATE = (
-    CODES[name] for name in ("Add", "Mul", "Tanh", "Sigmoid", "Gate")
+_ADD, _SUB, _MUL, _TANH, _SIGMOID, _GATE = (
+    CODES[name] for name in ("Add", "Sub", "Mul", "Tanh", "Sigmoid", "Gate")
 )
 
 
@@ -359,17 +373,19 @@ class Fusion:
 
     def run(self) -> list[Instruction]:
         """Return the instructions after all fusions."""
-        for fuse in (
-            self._biases,
-            self._merge_products,
-            self._gates,
-            self._split_pasts,
-            self._place_parts,
-        ):
-            self._note()
-            fuse()
-            self.instructions = [each for each in self.instructions if not self._is_dropped(each)]
+        before = 0
+        while before != len(self.instructions):  # each may make another one possible
+            before = len(self.instructions)
+            for fuse in (self._biases, self._identities, self._factors, self._sums):
+                self._apply(fuse)
+        for fuse in (self._merge_products, self._gates, self._split_pasts, self._place_parts):
+            self._apply(fuse)
         return self.instructions
+
+    def _apply(self, fuse: Callable[[], None]) -> None:
+        self._note()
+        fuse()
+        self.instructions = [each for each in self.instructions if not self._is_dropped(each)]
 
     def _note(self) -> None:
         self._readers: dict[Buffer, list[Instruction]] = defaultdict(list)
@@ -452,10 +468,120 @@ class Fusion:
         total[: bias.buffer.size] += constants[bias.buffer]
         product.reads[2] = Place(self._assembly.store_constants(total, False), 0)
 
+    def _is_flat(self, each: Instruction, *codes: int) -> bool:
+        """Return whether an instruction maps by one of these functions along a single axis."""
+        return (
+            each.op is Op.MAP
+            and each.out is not None
+            and each.numbers[0] in codes
+            and each.numbers[1] == 1
+            and each.limited is None
+            and not (each.stays or each.out.start or each.out.buffer.kept)
+            and len(self._writers[each.out.buffer]) == 1
+        )
+
+    def _constant(self, place: Place, step: int, count: int) -> np.ndarray | None:
+        """Return the floats that a map reads, one for all or `count`; None if they are computed."""
+        array = self._assembly.constants.get(place.buffer)
+        if array is None or place.buffer.wide or step not in (0, 1):
+            return None
+        return array[place.start : place.start + (count if step else 1)]
+
+    def _identities(self) -> None:
+        """Drop sums with zero and products with one."""
+        for each in self.instructions:
+            if not self._is_flat(each, _ADD, _MUL):
+                continue
+            count, neutral = each.numbers[2], float(each.numbers[0] == _MUL)
+            for index in (0, 1):
+                source = each.reads[1 - index]
+                array = self._constant(each.reads[index], each.numbers[7 + index], count)
+                same = each.numbers[8 - index] == 1 and not source.buffer.kept
+                if array is not None and (array == neutral).all() and same:
+                    self._rename(each.out.buffer, source.buffer, source.start)  # type: ignore[union-attr]
+                    self._drop(each)
+                    break
+
+    def _lone_product(self, place: Place, step: int, count: int) -> Instruction | None:
+        """Return the product of one row all of whose outputs are read only here, or None."""
+        made = self._maker(place, Op.PRODUCT)
+        if made is None or place.start or made.out.start or made.numbers[2] != 1 or step != 1:  # type: ignore[union-attr]
+            return None
+        outputs = self._assembly.matrices[made.reads[1].buffer].shape[1]
+        return made if outputs == count and self._is_read_once(place.buffer) else None
+
+    def _factors(self) -> None:
+        """Multiply weights and biases by the constants that their products are multiplied by."""
+        for each in self.instructions:
+            if not self._is_flat(each, _MUL):
+                continue
+            for index in (0, 1):
+                steps, count = each.numbers[7:9], each.numbers[2]
+                factor = self._constant(each.reads[index], steps[index], count)
+                product = self._lone_product(each.reads[1 - index], steps[1 - index], count)
+                if factor is None or product is None:
+                    continue
+                if factor.size == 1 or product.scale is None:
+                    self._scale(product, factor)
+                    product.out = each.out
+                    self._writers[each.out.buffer] = [product]  # type: ignore[union-attr]
+                    self._drop(each)
+                    break
+
+    def _scale(self, product: Instruction, factor: np.ndarray) -> None:
+        assembly = self._assembly
+        matrix, bias = (
+            assembly.matrices[product.reads[1].buffer],
+            assembly.constants[product.reads[2].buffer],
+        )
+        product.reads[1] = Place(assembly.packed_matrix(matrix * factor), 0)
+        wide = np.zeros(bias.size, np.float32)
+        wide[: matrix.shape[1]] = bias[: matrix.shape[1]] * factor
+        product.reads[2] = Place(assembly.store_constants(wide, False), 0)
+        if product.scale is not None:
+            product.scale *= float(factor.item())
+
+    def _sums(self) -> None:
+        """Let products begin with what they are added to, or subtracted from."""
+        order = {id(each): index for index, each in enumerate(self.instructions)}
+        moved: dict[int, Instruction] = {}
+        for each in self.instructions:
+            if not self._is_flat(each, _ADD, _SUB):
+                continue
+            found = []
+            for index in (0, 1):
+                steps, other = each.numbers[7:9], each.reads[1 - index].buffer
+                product = self._lone_product(each.reads[index], steps[index], each.numbers[2])
+                is_plain = steps[1 - index] == 1 and not other.wide
+                if product is None or product.scale is not None or not is_plain:
+                    continue
+                parts = self._parts(product)
+                is_late = bool(parts) and all(self._lag(part) for part in parts)
+                if other not in self._assembly.constants and not is_late:
+                    found.append((order[id(product)], index, product))
+            if not found:
+                continue
+            _, index, product = max(found, key=lambda one: one[0])
+            is_difference = each.numbers[0] == _SUB
+            if is_difference and index == 1:
+                self._scale(product, np.full(1, -1.0, np.float32))
+            product.scale = -1.0 if is_difference and index == 0 else 1.0
+            product.reads.append(each.reads[1 - index])
+            self._readers[each.reads[1 - index].buffer].append(product)
+            product.out = each.out
+            self._writers[each.out.buffer] = [product]  # type: ignore[union-attr]
+            order[id(product)] = order[id(each)]
+            moved[id(each)] = product
+        late = {id(product) for product in moved.values()}
+        self.instructions = [
+            moved.get(id(each), each) for each in self.instructions if id(each) not in late
+        ]
+
     def _merge_products(self) -> None:
         groups: dict[tuple, list[Instruction]] = defaultdict(list)
         for each in self.instructions:
-            if each.op is Op.PRODUCT and each.numbers[2] == 1 and each.out is not None:
+            is_whole = each.scale is None and each.out is not None
+            if each.op is Op.PRODUCT and each.numbers[2] == 1 and is_whole:
                 groups[each.reads[0].key, each.numbers[0]].append(each)
         for group in groups.values():
             if len(group) > 1:
@@ -572,6 +698,8 @@ class Fusion:
                 numbers = (count, vectors, 1, 0, vectors * LANES)
                 made.append(Instruction(Op.PRODUCT, out, [copy.reads[0], weights, bias], numbers))  # type: ignore[list-item]
             self._drop(copy)
+        if product.scale is not None:
+            made[-1].scale, made[-1].reads = product.scale, [*made[-1].reads, product.reads[3]]
         at = self.instructions.index(product)
         self.instructions[at : at + 1] = made
         self._drop(product)

@@ -293,6 +293,52 @@ def test_attention_reads_only_the_rows_that_are_filled(kind):
             np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
 
 
+def fused(kind):
+    """A step of one product and what is added or multiplied, and its first state."""
+    kernels = [causal_networks.variable([24, 24], seed) for seed in range(3)]
+    row = causal_networks.variable([24], 7)
+
+    def step(x, before):
+        x = x[0]
+        if kind == "residual":
+            y = (x + tf.tanh(x @ kernels[0]) @ kernels[1] + row) * 0.7
+        elif kind == "difference":
+            y = (x - x @ kernels[0]) - (x @ kernels[1] - x)
+        elif kind == "channels":
+            y = (x @ kernels[0] + row) * row * 2.0
+        elif kind == "both":
+            y = 0.0 + (x @ kernels[0] + before @ kernels[1]) * 1.0
+        elif kind == "read twice":
+            product = x @ kernels[0]
+            y = (x + product) * (product * 3.0)
+        else:
+            y = before - (before + x @ kernels[0]) * -0.5
+        return [y], [tf.tanh(y)]
+
+    return step, [tf.ones([1, 24])]
+
+
+KINDS = ["residual", "difference", "channels", "both", "read twice", "state"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_and_factors_are_parts_of_products(kind):
+    step, state = fused(kind)
+    machine = StepMachine(step, [tf.TensorSpec([1, 1, 24])], [], state)
+    rows = machine.program.rows
+    maps = rows[rows[:, 0] == int(Op.MAP), 8].tolist()
+    # The hyperbolic tangents, and what reads a product twice or is not a product's, stay.
+    most = {"residual": 2, "read twice": 4, "state": 2, "difference": 2}.get(kind, 1)
+    assert len(maps) <= most, [list(formulas.FUNCTIONS)[code] for code in maps]
+    inputs = np.random.default_rng(0).normal(size=[3, 6, 1, 1, 24]).astype(np.float32)
+    (made,) = machine.run(machine.begin(3, [], state), inputs)
+    for row in range(3):
+        now = state
+        for time in range(6):
+            (expected,), now = step(tf.constant(inputs[row, time]), *now)
+            np.testing.assert_allclose(made[row, time], expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("exponent", [-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 2.5])
 def test_a_power_known_in_advance_needs_no_function_of_single_numbers(exponent):
     def step(x):
