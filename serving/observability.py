@@ -3,7 +3,6 @@
 import contextlib
 import contextvars
 import functools
-import importlib
 import json
 import logging
 import os
@@ -26,13 +25,10 @@ PLAIN = re.compile(r"[A-Za-z0-9_./:+@%-]+")
 MAX_LINES = 10_000  # largest number of lines waiting to be written
 CLOSE_SECONDS = 1.0
 ACCEPTED_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+LOG = logging.getLogger(__name__)
 
 _request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
-
-
-def request_id() -> str:
-    """Return the id of the current request; "" outside a request."""
-    return _request_id.get()
+request_id = _request_id.get  # of the current request; "" outside a request
 
 
 def begin_request(given: str | None = None) -> str:
@@ -86,6 +82,36 @@ class BackgroundHandler(logging.Handler):
                 self._stream.flush()
 
 
+class Lines(logging.Formatter):
+    """Formatter for lines of time, level, message and NAME=VALUE, or of one JSON object each."""
+
+    def __init__(self, as_json: bool):
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; in text, no value has a line break, and any traceback follows."""
+        whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        moment, level = f"{whole}.{int(record.msecs):03d}Z", record.levelname.lower()
+        message, identity = record.getMessage(), getattr(record, "request", "") or request_id()
+        fields = {"request": identity} if identity else {}
+        fields |= getattr(record, "fields", {})
+        trace = self.formatException(record.exc_info) if record.exc_info else None
+        if self._as_json:
+            line = {"time": moment, "level": level, "logger": record.name, "message": message}
+            more = {} if trace is None else {"exception": trace}
+            return json.dumps({**line, **fields, **more}, default=str)
+        words = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
+        message = message if message.isprintable() else json.dumps(message)[1:-1]
+        line_text = f"{moment} {level:7s} {message} {words}".rstrip()
+        return line_text if trace is None else f"{line_text}\n{trace}"
+
+
+def _word(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if PLAIN.fullmatch(text) else json.dumps(text)
+
+
 def configure_logging(
     log_format: str = "text",
     level: str = "info",
@@ -94,62 +120,12 @@ def configure_logging(
 ) -> BackgroundHandler:
     """Send the logs of this package, from `level`, and of servers, from warning, to the handler."""
     handler = BackgroundHandler(stream or sys.stderr, on_lost)
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    handler.setFormatter(Lines(log_format == "json"))
     for name in (*OWN_LOGGERS, *OTHER_LOGGERS):
-        lowest = level if name in OWN_LOGGERS else "warning"
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(lowest.upper())
+        logger.setLevel((level if name in OWN_LOGGERS else "warning").upper())
     return handler
-
-
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of a line other than time, level and message."""
-    identity = getattr(record, "request", "") or request_id()
-    fields = {"request": identity} if identity else {}
-    return fields | getattr(record, "fields", {})
-
-
-class TextLines(logging.Formatter):
-    """Formatter for lines of time, level, message and NAME=VALUE; values have no line breaks."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line, followed by the traceback if there is one."""
-        fields = " ".join(f"{name}={_word(value)}" for name, value in fields_of(record).items())
-        message = _escape_text(record.getMessage())
-        line = f"{_time(record)} {record.levelname.lower():7s} {message} {fields}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-class JsonLines(logging.Formatter):
-    """Formatter for lines that are one JSON object each."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return a JSON object: time, level, logger, message, the fields, and any exception."""
-        line = {
-            "time": _time(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **fields_of(record),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-def _time(record: logging.LogRecord) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{whole}.{int(record.msecs):03d}Z"
-
-
-def _word(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if PLAIN.fullmatch(text) else json.dumps(text)
-
-
-def _escape_text(text: str) -> str:
-    return text if text.isprintable() else json.dumps(text)[1:-1]
 
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -168,51 +144,31 @@ class Metrics:
         self._models, self._served = set[str](), dict[str, int]()  # names; versions by name
         counter = functools.partial(Counter, registry=self.registry)
         gauge = functools.partial(Gauge, registry=self.registry)
-        histogram = functools.partial(Histogram, registry=self.registry)
-        seconds = functools.partial(histogram, buckets=SECONDS)
+        rows = functools.partial(Histogram, registry=self.registry, buckets=ROWS)
+        seconds = functools.partial(Histogram, registry=self.registry, buckets=SECONDS)
         model, protocol = ["model"], ["model", "protocol"]
         self._requests = counter("onepass_requests", "Requests answered.", [*protocol, "status"])
-        self._seconds = seconds(
-            "onepass_request_seconds",
-            "Seconds from a request to the end of its response.",
-            protocol,
-        )
-        self._first_byte_seconds = seconds(
-            "onepass_first_byte_seconds",
-            "Seconds from a request to the first byte of a response.",
-            protocol,
-        )
-        self._bytes = counter(
-            "onepass_bytes", "Bytes of bodies and messages.", ["protocol", "direction"]
-        )
-        self._refused = counter(
-            "onepass_refused", "Requests refused because the server was full.", ["what"]
-        )
-        self.log_lines_lost = counter(
-            "onepass_log_lines_lost", "Log lines dropped because the log was not read in time."
-        )
+        whole, first = "Seconds from a request to the end of its response.", "To its first byte."
+        self._seconds = seconds("onepass_request_seconds", whole, protocol)
+        self._first_byte_seconds = seconds("onepass_first_byte_seconds", first, protocol)
+        sides = ["protocol", "direction"]
+        self._bytes = counter("onepass_bytes", "Bytes of bodies and messages.", sides)
+        self._refused = counter("onepass_refused", "Requests that found the server full.", ["what"])
+        self.log_lines_lost = counter("onepass_log_lines_lost", "Log lines not read in time.")
         self.queue_rows = gauge("onepass_queue_rows", "Rows in the queue.", model)
         self.queue_seconds = seconds("onepass_queue_seconds", "Seconds a row waits.", model)
-        self.batch_rows = histogram("onepass_batch_rows", "Rows of a call.", model, buckets=ROWS)
+        self.batch_rows = rows("onepass_batch_rows", "Rows of a call.", model)
         self.running = gauge("onepass_calls_running", "Calls in progress.", model)
         self.call_seconds = seconds("onepass_call_seconds", "Seconds of a call.", model)
-        self.retries = counter(
-            "onepass_batches_retried", "Failed batches retried row by row.", model
-        )
+        self.retries = counter("onepass_batches_retried", "Batches retried row by row.", model)
         self.streams = gauge("onepass_streams", "Open streams.", model)
-        self._loads = counter(
-            "onepass_loads", "Versions loaded, or found broken.", ["model", "outcome"]
-        )
+        self._loads = counter("onepass_loads", "Versions read.", ["model", "outcome"])
         self._version = gauge("onepass_model_version", "The version served.", model)
-        self.version_requests = counter(
-            "onepass_version_requests",
-            "Requests answered by a version, streams included.",
-            ["model", "version", "status"],
-        )
+        by_version, text = ["model", "version", "status"], "Requests and streams, by version."
+        self.version_requests = counter("onepass_version_requests", text, by_version)
         # TensorFlow Serving's name: a counter's would end in _total.
-        self._tensorflow_requests = gauge(
-            ":tensorflow:serving:request_count", "Requests answered.", ["model_name", "status"]
-        )
+        name, by_status = ":tensorflow:serving:request_count", ["model_name", "status"]
+        self._tensorflow_requests = gauge(name, "Requests answered.", by_status)
         ProcessCollector(registry=self.registry)
 
     def request(
@@ -266,11 +222,7 @@ class Metrics:
 
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-
-LOG = logging.getLogger(__name__)
-
 _provider: Any = None
-_tracer: Any = None
 
 
 def configure_tracing(provider: Any = None) -> bool:
@@ -279,21 +231,28 @@ def configure_tracing(provider: Any = None) -> bool:
     Return whether spans are recorded. A warning is logged if OpenTelemetry is needed but not
     installed.
     """
-    global _provider, _tracer
+    global _provider
     endpoints = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
     if provider is None and endpoints:
         try:
             provider = _exporting_provider()
         except ImportError as error:
-            LOG.warning(
-                "%s is set, but nothing is traced: %s. Install it with "
-                "`pip install 'onepass[traces]'`.",
-                endpoints[0],
-                error,
-            )
+            missing = "%s is set, but nothing is traced: %s. Install it with "
+            LOG.warning(f"{missing}`pip install 'onepass[traces]'`.", endpoints[0], error)
     _provider = provider
-    _tracer = None if provider is None else provider.get_tracer("onepass.serving")
-    return _tracer is not None
+    return provider is not None
+
+
+def _exporting_provider() -> Any:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    name = os.environ.get("OTEL_SERVICE_NAME", "onepass")
+    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
 
 
 def close() -> None:
@@ -311,15 +270,14 @@ def span(
     The span is part of the trace in the header `traceparent`, if there is one. An error marks it as
     failed, with only the error's type, since the message may contain client data.
     """
-    if _tracer is None:
+    if _provider is None:
         yield
         return
-    context = None
-    if headers and headers.get("traceparent"):
-        context = importlib.import_module("opentelemetry.propagate").extract(headers)
-    with _tracer.start_as_current_span(
+    from opentelemetry import propagate, trace
+
+    with _provider.get_tracer("onepass.serving").start_as_current_span(
         name,
-        context=context,
+        context=propagate.extract(headers) if headers else None,  # None: the span around this one
         attributes=attributes,
         record_exception=False,
         set_status_on_exception=False,
@@ -327,19 +285,5 @@ def span(
         try:
             yield
         except Exception as error:
-            trace = importlib.import_module("opentelemetry.trace")
             recorded.set_status(trace.StatusCode.ERROR, type(error).__name__)
             raise
-
-
-def _exporting_provider() -> Any:
-    sdk = importlib.import_module("opentelemetry.sdk.trace")
-    export = importlib.import_module("opentelemetry.sdk.trace.export")
-    resources = importlib.import_module("opentelemetry.sdk.resources")
-    otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-    resource = resources.Resource.create(
-        {"service.name": os.environ.get("OTEL_SERVICE_NAME", "onepass")}
-    )
-    provider = sdk.TracerProvider(resource=resource)
-    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
-    return provider
