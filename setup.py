@@ -13,9 +13,9 @@ SERVE = [
     *CLIENT,
     "grpcio-health-checking>=1.70",
     "grpcio-reflection>=1.70",
-    "msgspec>=0.20",
     "orjson>=3.10",
     "prometheus-client>=0.21",
+    "pydantic>=2.10",
     "starlette>=0.45",
     "tensorflow-serving-api>=2.21",  # writes the warm-up requests of an export
     "uvicorn>=0.34",

@@ -20,7 +20,7 @@ from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.version_scanner import scan
 from serving.grpc.server import make_server
-from serving.http.app import Probes, make_app
+from serving.http.app import make_app, make_probes
 from serving.http.server import HttpServer
 from serving.observability import Metrics
 from serving.sandbox.confinement import check_available
@@ -72,7 +72,7 @@ class Server:
         self._parts = registry, settings, metrics
         self._http = HttpServer(make_app(*self._parts), settings.drain_seconds)
         # A full main port must not lock out probes, so they have separate limits.
-        self._probes = HttpServer(Probes(registry, metrics).app())
+        self._probes = HttpServer(make_probes(registry, metrics))
         self._grpc: Any = None
         self.http_address = self.grpc_address = self.probe_address = ""
 

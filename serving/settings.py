@@ -11,8 +11,8 @@ from onepass.foundation.stored_config import at_least, require
 
 # The packages that the extra `serve` installs and that serving requires.
 NEEDED = (
-    *("starlette", "grpc", "grpc_health", "grpc_reflection", "h11", "msgspec"),
-    *("orjson", "prometheus_client", "uvicorn"),
+    *("starlette", "grpc", "grpc_health", "grpc_reflection", "h11", "orjson"),
+    *("prometheus_client", "pydantic", "uvicorn"),
 )
 MIB = 2**20
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")

@@ -5,22 +5,23 @@ number of replicas and their load; docs/deploy/ray.yaml is an example.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from ray import serve
 from ray.serve import Application
 
 from onepass.bundles.bundle import Servable
-from onepass.bundles.errors import InvalidInput
 from onepass.foundation.errors import UserError
 from onepass.foundation.server_address import TOKEN_VARIABLE
 from serving import observability
 from serving.engine.auth import read_tokens
+from serving.engine.fields import adapter, broken_rule
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
-from serving.http.request_bodies import as_model
 from serving.observability import Metrics
 from serving.settings import Settings
 
@@ -92,7 +93,9 @@ def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:
         if name not in known:
             raise UserError(f"There is no setting `{name}`; there are {', '.join(known)}.")
     try:
-        settings = as_model({"host": ALL_INTERFACES, **given}, Settings)
-    except InvalidInput as error:
-        raise UserError(str(error)) from error
+        # As JSON, in which lists are tuples' values too, and text is a path's.
+        document = json.dumps({"host": ALL_INTERFACES, **given})
+        settings = adapter(Settings).validate_json(document, strict=True)
+    except ValidationError as error:
+        raise UserError(broken_rule(error, given)) from error
     return str(Path(models).absolute()), settings

@@ -12,14 +12,14 @@ from google.protobuf.message import Message
 from onepass.bundles.errors import InvalidInput, ServingError
 from onepass.bundles.frames import check_convention
 from onepass.bundles.signature import check_input
+from serving.engine.fields import as_model
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
+from serving.engine.speech import SynthesisFields, is_conditional, signature, synthesis
 from serving.engine.streams import STREAM_TIMEOUT_FACTOR
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.prediction import resolve_model
 from serving.grpc.tensors import decode, message
-from serving.http.request_bodies import as_model
-from serving.http.speak import SynthesisFields, is_conditional, signature, synthesis
 from serving.settings import Settings
 
 

@@ -1,12 +1,12 @@
 """The HTTP application: the middleware, and the routes of all protocols, health and the page."""
 
-from typing import TypedDict
-
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
+from typing_extensions import TypedDict
 
 from onepass.bundles.errors import NotReady
 from serving.engine.registry import ModelRegistry
@@ -15,7 +15,7 @@ from serving.http.middleware import RequestMiddleware
 from serving.http.model_listing import ModelListing
 from serving.http.openai import OpenaiImages, OpenaiSpeech
 from serving.http.operations import Endpoints, OpenApi, get
-from serving.http.responses import json_response
+from serving.http.responses import error_response, json_response
 from serving.http.speak import SpeakRoute
 from serving.http.tensorflow_rest import TensorflowRest
 from serving.http.v2 import V2
@@ -60,20 +60,6 @@ class Health(Endpoints):
         return Response(content, headers={"content-type": content_type})
 
 
-class Probes(Health):
-    """The endpoints of `Health` for a separate port, without a token."""
-
-    @get("/readyz")
-    async def ready(self, request: Request) -> Response:
-        """Answer 200 if requests are accepted, 503 otherwise."""
-        is_ready = self._registry.ready
-        return json_response({"ready": is_ready}, 200 if is_ready else 503)
-
-    def app(self) -> ASGIApp:
-        """Return an application that serves only these endpoints."""
-        return Router(self.routes())
-
-
 class Page(StaticFiles, Endpoints):
     """The page at `/`, and its files under `/page/`."""
 
@@ -92,8 +78,7 @@ class Page(StaticFiles, Endpoints):
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return a response with one of the page's files."""
         response = await super().get_response(path, scope)
-        response.headers["content-security-policy"] = POLICY
-        response.headers["cache-control"] = "no-cache"
+        response.headers.update({"content-security-policy": POLICY, "cache-control": "no-cache"})
         return response
 
 
@@ -101,7 +86,18 @@ def make_app(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> A
     """Return the HTTP application for a model registry; raise UserError for an invalid token."""
     kinds = (V2, TensorflowRest, SpeakRoute, DrawRoute, OpenaiSpeech, OpenaiImages, ModelListing)
     endpoints: list[Endpoints] = [kind(registry, settings) for kind in kinds]
-    endpoints += [Health(registry, metrics), Page()]
-    described = OpenApi(settings, [found for each in endpoints for found in each.operations()])
-    routes = [route for each in (*endpoints, described) for route in each.routes()]
+    routes = [
+        route for each in (*endpoints, Health(registry, metrics), Page()) for route in each.routes()
+    ]
+    routes += OpenApi(settings, routes).routes()
     return RequestMiddleware(Router(routes, redirect_slashes=False), settings, metrics)
+
+
+def make_probes(registry: ModelRegistry, metrics: Metrics) -> ASGIApp:
+    """Return an application that serves only health and metrics, without a token."""
+
+    def refuse(request: Request, error: Exception) -> Response:
+        return error_response(NotReady(str(error)), request.url.path)
+
+    routes = Health(registry, metrics).routes()
+    return ExceptionMiddleware(Router(routes), handlers={NotReady: refuse})

@@ -7,12 +7,12 @@ the latter.
 
 import ipaddress
 import logging
-import math
 import re
 import time
+from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onepass.bundles.errors import (
@@ -27,17 +27,15 @@ from serving import observability
 from serving.engine.auth import TokenAuth, read_tokens
 from serving.engine.fair_shares import begin_client
 from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
-from serving.http.responses import error_body, protocol_of
+from serving.http.responses import error_response, protocol_of
 from serving.observability import Metrics, begin_request, event
 from serving.settings import Settings
 
 HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-PREFLIGHT_SECONDS = 600  # for which a browser remembers the answer
-READ_HEADERS = "authorization, content-type, inference-header-content-length, traceparent, "
-READ_HEADERS += "x-request-id"
-SENT_HEADERS = "inference-header-content-length, retry-after, x-note, x-num-samples, "
-SENT_HEADERS += "x-request-id"
+BOTH_WAYS = ("inference-header-content-length", "x-request-id")
+READ_HEADERS = (*BOTH_WAYS, "authorization", "content-type", "traceparent")
+SENT_HEADERS = (*BOTH_WAYS, "retry-after", "x-note", "x-num-samples")
 NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 DEFAULT_HEADERS = {
     b"content-security-policy": NOTHING.encode(),
@@ -48,6 +46,7 @@ DEFAULT_HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cross-origin-opener-policy": b"same-origin",
 }
+RESPONSE = "onepass.response"  # a key in an ASGI scope
 LOG = logging.getLogger(__name__)
 
 
@@ -55,6 +54,18 @@ class Misdirected(ServingError):  # noqa: N818 - named as the other errors
     """Error for a request with a `Host` that is not served."""
 
     http_status, grpc_status, code = 421, "PERMISSION_DENIED", "misdirected"
+
+
+class UnsupportedEncoding(ServingError):  # noqa: N818
+    """Error for a compressed body, whose size is unknown before it is decompressed."""
+
+    http_status, grpc_status, code = 415, "INVALID_ARGUMENT", "unsupported_encoding"
+
+
+class WrongMethod(ServingError):  # noqa: N818
+    """Error for a path that exists only for other methods."""
+
+    http_status, grpc_status, code = 405, "UNIMPLEMENTED", "method_not_allowed"
 
 
 class AllowedHosts:
@@ -72,89 +83,36 @@ class AllowedHosts:
         self._origins = settings.allow_origin
         self._any_address = not settings.is_loopback
 
-    def check(self, method: str, headers: dict[bytes, bytes]) -> None:
+    def check(self, method: str, headers: Mapping[str, str]) -> None:
         """Check the headers `Host` and `Origin` of a request."""
-        host = headers.get(b"host", b"").decode("latin-1").lower()
+        host, origin = headers.get("host", "").lower(), headers.get("origin")
         match = HOST.fullmatch(host)
         if match is None:
             raise InvalidInput("`Host` must name a host.")
         name = match["name"].strip("[]")
         if name not in self._names and not (self._any_address and _is_address(name)):
             raise Misdirected("This host is not served; see `allowed_hosts`.")
-        origin = headers.get(b"origin")
-        if origin is not None and method not in SAFE_METHODS:
-            sender = origin.decode("latin-1").lower().partition("://")[2]
-            if sender in (host, *self._own_sites) or origin.decode("latin-1") in self._origins:
-                return
+        if origin is None or method in SAFE_METHODS or origin in self._origins:
+            return
+        if origin.lower().partition("://")[2] not in (host, *self._own_sites):
             raise Forbidden(
                 "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
                 "name the site in `allowed_hosts`; name another site in `allow_origin`."
             )
 
 
-class AllowedOrigins:
-    """The headers that let pages of the origins in the settings read answers (CORS).
-
-    An origin is sent back only if it is exactly one of them. Browsers are never asked to send
-    credentials of their own: a page has the token, if there is one, and sends it itself.
-    """
-
-    def __init__(self, settings: Settings):
-        self._origins = {origin.encode() for origin in settings.allow_origin}
-
-    def headers(self, request: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """Return the headers of every answer to a request with these headers."""
-        if not self._origins:
-            return {}
-        found = {b"vary": b"origin"}
-        if request.get(b"origin") in self._origins:
-            found[b"access-control-allow-origin"] = request[b"origin"]
-            found[b"access-control-expose-headers"] = SENT_HEADERS.encode()
-        return found
-
-    def preflight(self, method: str, request: dict[bytes, bytes]) -> Response | None:
-        """Return the answer to an allowed origin's question before its request, else None."""
-        asks = method == "OPTIONS" and b"access-control-request-method" in request
-        if not asks or request.get(b"origin") not in self._origins:
-            return None
-        named = {
-            "access-control-allow-methods": "GET, HEAD, POST",
-            "access-control-allow-headers": READ_HEADERS,
-            "access-control-max-age": str(PREFLIGHT_SECONDS),
-        }
-        return Response(None, 204, named)
-
-
 def _is_address(name: str) -> bool:
     try:
-        ipaddress.ip_address(name)
+        return bool(ipaddress.ip_address(name))
     except ValueError:
         return False
-    return True
-
-
-class UnsupportedEncoding(ServingError):  # noqa: N818 - named as the other errors
-    """Error for a compressed body, whose size is unknown before it is decompressed."""
-
-    http_status, grpc_status, code = 415, "INVALID_ARGUMENT", "unsupported_encoding"
-
-
-class WrongMethod(ServingError):  # noqa: N818
-    """Error for a path that exists only for other methods."""
-
-    http_status, grpc_status, code = 405, "UNIMPLEMENTED", "method_not_allowed"
-
-    def __init__(self, allowed: str):
-        super().__init__(f"This path accepts only {allowed}.")
-        self.allowed = allowed
 
 
 class ResponseRecorder:
     """Wraps an ASGI `send`, adds the default headers, and records status, code, bytes and time."""
 
-    def __init__(self, send: Send, request_id: str, more: dict[bytes, bytes]):
-        self._send = send
-        self._more = [*more.items(), (b"x-request-id", request_id.encode())]
+    def __init__(self, send: Send, request_id: str):
+        self._send, self._request_id = send, request_id.encode()
         self.status, self.code, self.sent_bytes = 0, "ok", 0
         self.first_byte_at: float | None = None
 
@@ -162,10 +120,9 @@ class ResponseRecorder:
         """Send an ASGI message."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = [(name.lower(), value) for name, value in message.get("headers", ())]
-            there = {name for name, _ in headers}
-            headers += [pair for pair in DEFAULT_HEADERS.items() if pair[0] not in there]
-            message = {**message, "headers": [*headers, *self._more]}
+            named = {name.lower(): value for name, value in message.get("headers", ())}
+            headers = {**DEFAULT_HEADERS, **named, b"x-request-id": self._request_id}
+            message = {**message, "headers": [*headers.items()]}
         else:
             self.sent_bytes += len(message.get("body", b""))
             self.first_byte_at = self.first_byte_at or time.perf_counter()
@@ -183,8 +140,17 @@ class RequestMiddleware:
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
         self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_tokens(settings))
-        self._allowed_hosts, self._origins = AllowedHosts(settings), AllowedOrigins(settings)
+        self._allowed_hosts = AllowedHosts(settings)
         self._body_limits = BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
+        self._answer: ASGIApp = self._admit
+        if settings.allow_origin:
+            self._answer = CORSMiddleware(
+                self._admit,
+                settings.allow_origin,
+                ("GET", "HEAD", "POST"),
+                READ_HEADERS,
+                expose_headers=SENT_HEADERS,
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an HTTP request; close any WebSocket."""
@@ -192,34 +158,31 @@ class RequestMiddleware:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1003})
-        started = time.perf_counter()
-        headers = dict(scope["headers"])
-        request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
-        response = ResponseRecorder(send, request_id, self._origins.headers(headers))
+        started, headers = time.perf_counter(), _headers(scope)
+        response = ResponseRecorder(send, begin_request(headers.get("x-request-id")))
         # With an "app", Starlette's router raises errors instead of answering them.
-        scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0})
+        scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0, RESPONSE: response})
         try:
-            parent = {"traceparent": headers.get(b"traceparent", b"").decode("latin-1")}
-            with observability.span("http", parent, method=scope["method"]):
-                self._allowed_hosts.check(scope["method"], headers)
-                answer = self._origins.preflight(scope["method"], headers)
-                if answer is None:
-                    self._admit(scope, headers)
-                await (answer or self._app)(scope, receive, response.send)
-        except Exception as raised:
-            error = _error_of(raised)
-            response.code = error.code
-            if not response.status:  # else uvicorn closes the connection of the incomplete response
-                await _error_response(error, scope)(scope, receive, response.send)
+            self._allowed_hosts.check(scope["method"], headers)
+            await self._answer(scope, receive, response.send)
+        except ServingError as error:
+            await _refuse(error, scope, receive, response.send)
         finally:
             self._record(scope, response, started)
             self._body_limits.used -= scope[RECEIVED]
 
-    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        if headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
-            raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
-        token = self._auth.check(scope["path"], headers.get(b"authorization", b""))
-        begin_client(_address(scope), token)
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = _headers(scope)
+        try:
+            with observability.span("http", headers, method=scope["method"]):
+                if headers.get("content-encoding", "identity").lower() not in ("identity", ""):
+                    text = "The body must not be compressed (`Content-Encoding`)."
+                    raise UnsupportedEncoding(text)
+                authorization = headers.get("authorization", "").encode("latin-1")
+                begin_client(_address(scope), self._auth.check(scope["path"], authorization))
+                await self._app(scope, receive, send)
+        except Exception as error:
+            await _refuse(error, scope, receive, send)
 
     def _record(self, scope: Scope, response: ResponseRecorder, started: float) -> None:
         path, first = scope["path"], response.first_byte_at
@@ -243,31 +206,35 @@ class RequestMiddleware:
         )
 
 
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
 def _address(scope: Scope) -> str:
     return (scope.get("client") or ("",))[0]
 
 
-def _error_of(raised: Exception) -> ServingError:
-    if isinstance(raised, ServingError):
-        return raised
-    if isinstance(raised, HTTPException):
-        if raised.status_code == 405:
-            allowed = (raised.headers or {}).get("Allow", "GET, HEAD")
-            return WrongMethod(", ".join(sorted(allowed.split(", "))))
-        return NotFound("This path does not exist.")
-    LOG.error("a request failed", exc_info=raised)
-    if isinstance(raised, MemoryError):
-        return Overloaded("There is not enough memory for this request.")
-    return Internal("The server failed; see its log.")
-
-
-def _error_response(error: ServingError, scope: Scope) -> Response:
-    content = error_body(scope["path"], error.http_status, str(error), error.code)
-    named = {"content-type": "application/json", "content-length": str(len(content))}
-    if error.retry_after_seconds is not None:
-        named["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
+async def _refuse(raised: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with an error, unless the response has begun: uvicorn closes its connection."""
+    headers: dict[str, str] = {}
+    if isinstance(raised, HTTPException) and raised.status_code == 405:
+        allowed = ", ".join(sorted((raised.headers or {}).get("Allow", "GET, HEAD").split(", ")))
+        headers = {"allow": allowed}
+        error: ServingError = WrongMethod(f"This path accepts only {allowed}.")
+    elif isinstance(raised, HTTPException):
+        error = NotFound("This path does not exist.")
+    elif isinstance(raised, ServingError):
+        error = raised
+    else:
+        LOG.error("a request failed", exc_info=raised)
+        error = Internal("The server failed; see its log.")
+        if isinstance(raised, MemoryError):
+            error = Overloaded("There is not enough memory for this request.")
+    response: ResponseRecorder = scope[RESPONSE]
+    response.code = error.code
     if error.http_status == 401:
-        named["www-authenticate"] = 'Bearer realm="onepass"'
-    if isinstance(error, WrongMethod):
-        named["allow"] = error.allowed
-    return Response(b"" if scope["method"] == "HEAD" else content, error.http_status, named)
+        headers["www-authenticate"] = 'Bearer realm="onepass"'
+    if not response.status:
+        answer = error_response(error, scope["path"], headers)
+        answer.body = b"" if scope["method"] == "HEAD" else answer.body
+        await answer(scope, receive, send)

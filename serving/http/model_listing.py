@@ -3,21 +3,22 @@
 import asyncio
 import contextlib
 import logging
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from onepass.bundles.condition_inputs import FRAMES
 from onepass.bundles.errors import NotFound, ServingError
 from onepass.bundles.image_sampling import CONDITIONS
 from onepass.bundles.signature import ARRAY, IMAGE, SOUND
+from serving.engine.drawing import condition_input, scales, signature
 from serving.engine.served_model import ServedModel
-from serving.http.draw import condition_input, scales, signature
+from serving.engine.speech import is_conditional, max_seconds, speakers, supports_text
 from serving.http.operations import Endpoints, get, version_at
 from serving.http.responses import json_response
-from serving.http.speak import is_conditional, max_seconds, speakers, supports_text
 from serving.http.tensorflow_rest import VersionStatus, statuses
 
 LOG = logging.getLogger(__name__)

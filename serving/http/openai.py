@@ -6,22 +6,34 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 import numpy as np
 import orjson
-from msgspec import Meta, Struct
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
+from typing_extensions import TypedDict
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.image_sampling import CONDITIONS, image_inputs
 from onepass.bundles.signature import fastest
 from onepass.speech.phonemes import characters_at, text_parts
 from onepass.speech.ssml import is_ssml
+from serving.engine.drawing import condition_input, scales, signature
+from serving.engine.fields import Fields, Name, Seed, excerpt, invalid_field
 from serving.engine.preparation import run_in_turn
 from serving.engine.served_model import ServedModel
+from serving.engine.speech import (
+    SynthesisFields,
+    Temperature,
+    check_length,
+    is_conditional,
+    speakers,
+    synthesis,
+    text_frames,
+)
 from serving.http.audio_formats import (
     FILE_FORMATS,
     OPENAI_PCM_HZ,
@@ -32,26 +44,10 @@ from serving.http.audio_formats import (
     resample_stream,
     stream_format,
 )
-from serving.http.draw import (
-    condition,
-    condition_input,
-    encode_image,
-    number_of_images,
-    scales,
-    signature,
-)
+from serving.http.draw import condition, encode_image, number_of_images
 from serving.http.operations import Bytes, Endpoints, post
-from serving.http.request_bodies import Name, Seed, excerpt, invalid_field, json_model, read_body
+from serving.http.request_bodies import json_model, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
-from serving.http.speak import (
-    SynthesisFields,
-    Temperature,
-    check_length,
-    is_conditional,
-    speakers,
-    synthesis,
-    text_frames,
-)
 
 Chunks = AsyncGenerator[np.ndarray, None]
 DEFAULT_VOICE = "default"
@@ -60,22 +56,22 @@ PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_end
 SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
 
 
-class Voice(Struct):
+class Voice(Fields):
     """A voice in the form of an object."""
 
     id: str
 
 
-class SpeechRequest(Struct):
+class SpeechRequest(Fields):
     """A text to speak; `instructions` and other fields of OpenAI's protocol are ignored."""
 
-    input: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"\S")]
+    input: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"\S")]
     model: Name | None = None
     voice: str | Voice | None = None
     response_format: Literal["mp3", "opus", "ogg", "flac", "wav", "pcm"] | None = None
     stream_format: Literal["audio", "sse"] | None = None
-    speed: Annotated[float, Meta(ge=0.25, le=4)] | None = None
-    seed: Seed = None
+    speed: Annotated[float, Field(ge=0.25, le=4)] | None = None
+    seed: Seed | None = None
     temperature: Temperature | None = None
 
 
@@ -195,16 +191,16 @@ FILES = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
 SEED_BITS = 64
 
 
-class ImagesRequest(Struct):
+class ImagesRequest(Fields):
     """A request for images; fields that do not apply here, such as `quality`, are ignored."""
 
-    prompt: Annotated[str, Meta(min_length=1, max_length=4000, pattern=r"\S")]
+    prompt: Annotated[str, Field(min_length=1, max_length=4000, pattern=r"\S")]
     model: Name | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_IMAGES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_IMAGES)] | None = None
     size: str | None = None
     response_format: Literal["b64_json"] | None = None
     output_format: Literal["png", "jpeg", "webp"] | None = None
-    seed: Seed = None
+    seed: Seed | None = None
     stream: bool | None = None
 
 

@@ -1,13 +1,11 @@
 """Routes and their OpenAPI document, made from methods that are decorated by `get` or `post`."""
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
-import msgspec
-from msgspec import Meta
+from pydantic import Field, TypeAdapter, WithJsonSchema
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,18 +17,17 @@ from onepass.bundles.signature import MADE
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.http.responses import Error, OpenaiError, is_openai_path, json_response
+from serving.http.responses import JSON, Error, OpenaiError, is_openai_path, json_response
 from serving.settings import Settings
 
-JSON = "application/json"
 DESCRIPTION = "The OpenAPI document of all HTTP routes, generated from the models of their bodies."
-REFERENCE = "#/components/schemas/{name}"
+REFERENCE = "#/components/schemas/{model}"
 PATH = {
-    "name": Annotated[str, Meta(min_length=1, pattern="^[^/:]+$")],
-    "version": Annotated[int, Meta(ge=0, le=10**18 - 1)],
+    "name": Annotated[str, Field(min_length=1, pattern="^[^/:]+$")],
+    "version": Annotated[int, Field(ge=0, le=10**18 - 1)],
 }
-Schema = dict[str, Any]
-Bytes = Annotated[Any, Meta(extra_json_schema={"type": "string", "format": "binary"})]
+NONE: Mapping[str, Any] = {}
+Bytes = Annotated[Any, WithJsonSchema({"type": "string", "format": "binary"})]
 Handler = TypeVar("Handler", bound=Callable)
 
 
@@ -43,23 +40,21 @@ class NameConvertor(StringConvertor):
 register_url_convertor("name", NameConvertor())
 
 
-@dataclasses.dataclass(frozen=True)
-class Operation:
-    """An HTTP method and path, with the types of its request and response.
+class Operation(Route):
+    """A route, with the types of its request and response.
 
     Attributes:
       answer: types of the response by media type, or one type for JSON.
       body: types of the request's body by media type, or one type for JSON; None: no body.
+      parameters: types of the parameters by location, "header" or "query", and name.
     """
 
-    verb: str
-    path: str
-    handler: str
-    summary: str
-    answer: Any
-    body: Any = None
-    header: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    query: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    def __init__(
+        self, verb: str, path: str, handler: Any, answer: Any, body: Any, **parameters: Any
+    ):
+        path = path.replace("{name}", "{name:name}").replace("{version}", "{version:name}")
+        super().__init__(path, handler, methods=[verb])
+        self.verb, self.answer, self.body, self.parameters = verb, answer, body, parameters
 
 
 def operation(
@@ -69,7 +64,7 @@ def operation(
     body: Any = None,
     *,
     versions: bool = False,
-    **more: Any,
+    **parameters: Any,
 ) -> Callable[[Handler], Handler]:
     """Return a decorator that marks a method as the handler of an `Operation`.
 
@@ -77,11 +72,8 @@ def operation(
     """
     paths = [path, *([path.replace("{name}", "{name}/versions/{version}")] if versions else [])]
 
-    def mark_handler(method: Handler) -> Handler:
-        summary = (method.__doc__ or "").partition("\n")[0]
-        cast(Any, method).operations = [
-            Operation(verb, p, method.__name__, summary, answer, body, **more) for p in paths
-        ]
+    def mark_handler(method: Any) -> Any:
+        method.operations = [(verb, each, answer, body, parameters) for each in paths]
         return method
 
     return mark_handler
@@ -97,21 +89,13 @@ class Endpoints:
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
-    def operations(self) -> list[Operation]:
-        """Return the operations of the decorated methods, in the order in which routes match."""
-        names = dict.fromkeys(name for kind in reversed(type(self).__mro__) for name in vars(kind))
-        methods = [getattr(type(self), name) for name in names]
-        return [each for method in methods for each in getattr(method, "operations", ())]
-
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of all operations."""
+        """Return the operations of the decorated methods, in the order in which routes match."""
+        methods = [getattr(self, name) for name in vars(type(self))]
         return [
-            Route(
-                each.path.replace("{name}", "{name:name}").replace("{version}", "{version:name}"),
-                getattr(self, each.handler),
-                methods=[each.verb],
-            )
-            for each in self.operations()
+            Operation(verb, path, method, answer, body, **parameters)
+            for method in methods
+            for verb, path, answer, body, parameters in getattr(method, "operations", ())
         ]
 
     def _model_at(self, request: Request, kind: str | None = None) -> ServedModel:
@@ -146,11 +130,11 @@ def version_at(request: Request) -> int | None:
 
 
 class OpenApi(Endpoints):
-    """The endpoint for the OpenAPI document of all other operations."""
+    """The endpoint for the OpenAPI document of routes, its own among them."""
 
-    def __init__(self, settings: Settings, operations: Sequence[Operation]):
-        needs_token = bool(read_tokens(settings))
-        self._document = document([*operations, *self.operations()], needs_token)
+    def __init__(self, settings: Settings, routes: Sequence[BaseRoute]):
+        operations = [each for each in (*routes, *self.routes()) if isinstance(each, Operation)]
+        self._document = document(operations, bool(read_tokens(settings)))
 
     @get("/openapi.json")
     async def openapi(self, request: Request) -> Response:
@@ -160,44 +144,47 @@ class OpenApi(Endpoints):
 
 def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, Any]:
     """Return the OpenAPI document of operations, which declares the token if one is needed."""
-    components: dict[str, Schema] = {}
+    components: dict[str, Any] = {"schemas": {}}
     paths: dict[str, Any] = {}
     for operation in operations:
-        described = _describe_operation(operation, components)
-        paths.setdefault(operation.path, {})[operation.verb.lower()] = described
+        described = _describe_operation(operation, components["schemas"])
+        paths.setdefault(operation.path_format, {})[operation.verb.lower()] = described
     found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "onepass", "version": "1", "description": DESCRIPTION},
         "servers": [{"url": "."}],  # relative to this document, which a proxy may have in a folder
         "paths": paths,
-        "components": {"schemas": components},
+        "components": components,
     }
     if needs_token:
-        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         found["security"] = [{"token": []}]
         paths["/healthz"]["get"]["security"] = []
     return found
 
 
-def _describe_operation(operation: Operation, components: dict[str, Schema]) -> dict[str, Any]:
-    def schema(kind: Any) -> Schema:
-        (found,), new = msgspec.json.schema_components([kind], ref_template=REFERENCE)
-        components.update(new)
-        return found
+def _describe_operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    def schema(kind: Any) -> Any:
+        found = TypeAdapter(kind).json_schema(ref_template=REFERENCE)
+        schemas.update(found.pop("$defs", {}))
+        if "title" not in found or found.get("type") != "object":
+            return found
+        schemas[found["title"]] = found
+        return {"$ref": REFERENCE.format(model=found["title"])}
 
     def content(kinds: Any) -> dict[str, Any]:
         by_type = kinds if isinstance(kinds, dict) else {JSON: kinds}
         return {media_type: {"schema": schema(kind)} for media_type, kind in by_type.items()}
 
-    path = {name: kind for name, kind in PATH.items() if f"{{{name}}}" in operation.path}
+    path = {name: PATH[name] for name in PATH if name in operation.param_convertors}
     parameters = [
         {"name": name, "in": location, "required": location == "path", "schema": schema(kind)}
-        for location in ("path", "query", "header")
-        for name, kind in (path if location == "path" else getattr(operation, location)).items()
+        for location, kinds in {"path": path, **operation.parameters}.items()
+        for name, kind in kinds.items()
     ]
     error = OpenaiError if is_openai_path(operation.path) else Error
     described = {
-        "summary": operation.summary,
+        "summary": (operation.endpoint.__doc__ or "").partition("\n")[0],
         "parameters": parameters,
         "responses": {
             "200": {"description": "OK", "content": content(operation.answer)},

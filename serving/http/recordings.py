@@ -5,10 +5,10 @@ import functools
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import soundfile
+from typing_extensions import TypedDict
 
 from onepass.bundles.errors import InvalidInput, TooLarge
 from wavenet.data.audio import Mixdown, resample, without_offset

@@ -1,56 +1,85 @@
-"""Reads request bodies as typed models and tensors, with limits on sizes and durations.
-
-The rules are the models' annotations, from which the OpenAPI document is also generated.
-"""
+"""Reads request bodies as fields and tensors, with limits on sizes and durations."""
 
 import asyncio
 import base64
-import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from types import GenericAlias
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 import orjson
-from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Scope
 
 from onepass.bundles.errors import Cancelled, InvalidInput, Overloaded, ServingError, TooLarge
-from onepass.bundles.sampling import seed_number
 from onepass.bundles.signature import SEED, Signature, TensorInfo, input_info
+from serving.engine.fields import Model, as_model, excerpt, invalid_field
 
-SHOWN_CHARACTERS = 80
 # Limited because parsing JSON blocks the event loop: 400,000 values take 0.1 to 0.3 s.
 MAX_VALUES = 400_000
 MAX_LISTS = 100_000  # lists and objects, which are each as slow as several numbers
-MAX_NAME_CHARACTERS = 200
-SEED_TEXT = re.compile(r"[0-9]{1,20}")
-MISSING = re.compile(r"Object missing required field `(.+)`")
-EXPECTED = re.compile(r"Expected `(?P<kinds>[^`]*)`(?P<limits>[^,]*)")
-STEP = re.compile(r"[^.\[\]]+")  # one step of a path such as inputs[0].shape
-TYPES = {"int": "an integer", "float": "a number", "str": "a text", "bool": "true or false"}
-TYPES |= {"array": "a list", "object": "an object"}
-Model = TypeVar("Model")
-
-# Checked by `as_model`, as msgspec knows no limit beyond int64.
-SEED_SCHEMA = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
-Seed = Annotated[Any, Meta(extra_json_schema=SEED_SCHEMA)]
-Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
+BODIES_AT_ONCE = 16  # limit of the total size of all bodies, in bodies of the largest size
+LARGE_BYTES = 1 << 16
+LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # keys in an ASGI scope
+DECIMAL = re.compile(r"[0-9]{1,18}")
+# By the kind of a dtype: the JSON types of an element, and their plural in messages.
+INTEGERS: tuple[set[type], str] = {int}, "integers"
+ELEMENTS = dict.fromkeys("iu", INTEGERS)
+ELEMENTS |= {"f": ({int, float}, "numbers"), "b": ({bool}, "booleans")}
+Result = TypeVar("Result")
 
 
-def excerpt(value: object) -> str:
-    """Return a value for a message: as JSON, shortened if it is long; "a list" or "an object"."""
-    if isinstance(value, list | dict):
-        kind = "list" if isinstance(value, list) else "object"
-        return f"an empty {kind}" if not value else f"{'a' if kind == 'list' else 'an'} {kind}"
-    if isinstance(value, str):
-        value = value[: SHOWN_CHARACTERS + 1]
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+class BodyTooSlow(ServingError):  # noqa: N818 - named as the other errors
+    """Error for a body that did not arrive in time."""
+
+    http_status, grpc_status, code = 408, "DEADLINE_EXCEEDED", "body_too_slow"
+
+
+class BodyLimits:
+    """The limits on a body's size and duration, and the number of bytes `used` by all bodies."""
+
+    def __init__(self, max_bytes: int, seconds: float):
+        self.max_bytes, self.seconds, self.used = max_bytes, seconds, 0
+
+    async def read(self, request: Request) -> bytes:
+        """Return the whole body; its bytes count as used until the request ends."""
+        declared = request.headers.get("content-length", "0")
+        if not DECIMAL.fullmatch(declared):
+            raise InvalidInput("`Content-Length` must be a number of bytes.")
+        parts = []
+        try:
+            async with asyncio.timeout(self.seconds):
+                self._check_size(int(declared))
+                async for part in request.stream():
+                    self._check_size(request.scope[RECEIVED] + len(part))
+                    if self.used + len(part) > BODIES_AT_ONCE * self.max_bytes:
+                        raise Overloaded("All request bodies together are too large now.")
+                    self.used += len(part)
+                    request.scope[RECEIVED] += len(part)
+                    parts.append(part)
+        except TimeoutError as error:
+            raise BodyTooSlow(f"The body must arrive within {self.seconds:g} seconds.") from error
+        except ClientDisconnect as error:
+            raise Cancelled("The client disconnected.") from error
+        return b"".join(parts)
+
+    def _check_size(self, count: int) -> None:
+        if count > self.max_bytes:
+            raise TooLarge(f"The body must have at most {self.max_bytes:,} bytes.")
+
+
+async def body_of(request: Request) -> bytes:
+    """Return the whole body, within the limits of length, total size and time."""
+    limits: BodyLimits = request.scope[LIMITS]
+    return await limits.read(request)
+
+
+async def read_body(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Read the body and return `function(body, *arguments)`, run in a thread if it is large."""
+    body = await body_of(request)
+    if len(body) > LARGE_BYTES:
+        return await asyncio.to_thread(function, body, *arguments)
+    return function(body, *arguments)
 
 
 def json_object(body: bytes | memoryview) -> dict[str, Any]:
@@ -72,57 +101,8 @@ def json_object(body: bytes | memoryview) -> dict[str, Any]:
 
 
 def json_model(body: bytes | memoryview, model: type[Model]) -> Model:
-    """Return the JSON object in a body as a model, without unknown fields."""
+    """Return the JSON object in a body as a model."""
     return as_model(json_object(body), model)
-
-
-def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = True) -> Model:
-    """Return known fields as a Struct or dataclass; unless `strict`, numbers may be text."""
-    try:
-        # The hook converts paths, the only type of field that JSON and YAML do not have.
-        made = msgspec.convert(
-            fields, model, strict=strict, dec_hook=lambda kind, value: kind(value)
-        )
-    except msgspec.ValidationError as error:
-        raise _invalid(model, fields, str(error)) from error
-    seed: Any = getattr(made, "seed", None)
-    if seed is not None:
-        is_text = not strict and isinstance(seed, str) and SEED_TEXT.fullmatch(seed)
-        try:
-            made.seed = seed_number(int(seed) if is_text else seed)  # type: ignore[attr-defined]
-        except ValueError:
-            raise invalid_field("seed", "an integer in [0, 2^64)", seed) from None
-    return made
-
-
-def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
-    """Return the error that names a field, its rule and its value."""
-    return InvalidInput(f"`{name}` must be {rule}, got {excerpt(value)}.")
-
-
-def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
-    words, _, path = message.partition(" - at `$")
-    path = path.removesuffix("`").removeprefix(".")
-    if missing := MISSING.fullmatch(words):
-        return InvalidInput(f"`{missing[1]}` must be given.")
-    if words.startswith("Invalid enum value"):
-        hint = get_type_hints(model)[path]
-        parts = (hint, *get_args(hint))
-        choices = [word for part in parts for word in get_args(part) if isinstance(word, str)]
-        return invalid_field(path, f"one of {', '.join(choices)}", fields[path])
-    found = EXPECTED.match(words)
-    if found is None:  # a rule of the model itself
-        return InvalidInput(f"{message.removesuffix('.')}.")
-    kinds = [TYPES.get(kind, kind) for kind in found["kinds"].split(" | ") if kind != "null"]
-    value: Any = fields
-    for step in STEP.findall(path):
-        value = value[int(step)] if isinstance(value, list) else value[step]
-    return invalid_field(path, f"{' or '.join(kinds) or 'null'}{found['limits']}", value)
-
-
-# The JSON type for each kind of dtype, and its plural in messages.
-ELEMENTS: dict[str, tuple[Any, str]] = {"f": (float, "numbers"), "b": (bool, "booleans")}
-ELEMENTS |= dict.fromkeys("iu", (int, "integers"))
 
 
 def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
@@ -138,23 +118,18 @@ def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
 
 
 def _array(name: str, value: object, rank: int, dtype: np.dtype) -> np.ndarray:
-    element, words = ELEMENTS[dtype.kind]
-    if name == SEED and dtype.kind in "iu":  # whose range the signature's check knows
-        element, dtype = Any, np.dtype(object)
-    kind: Any = functools.reduce(lambda inner, _: GenericAlias(list, inner), range(rank), element)
+    kinds, words = ELEMENTS[dtype.kind]
+    array = np.array(value, object)
+    if isinstance(value, list) and not array.size:
+        raise InvalidInput(f"`{name}` must not be empty.")
+    is_seed = name == SEED and dtype.kind in "iu"  # whose range the signature's check knows
+    if array.ndim != rank or not (is_seed or {*map(type, array.ravel().tolist())} <= kinds):
+        raise InvalidInput(f"`{name}` must hold {words} in lists {rank} deep that are not ragged.")
     try:
         with np.errstate(over="ignore"):
-            array = np.array(msgspec.convert(value, kind), dtype)
-    except msgspec.ValidationError as error:
-        rule = f"must hold {words} in lists {rank} deep"
-        raise InvalidInput(f"`{name}` {rule}: {error}.") from error
+            return array if is_seed else array.astype(dtype)
     except OverflowError as error:
         raise InvalidInput(f"`{name}` must fit {dtype}, got a number outside it.") from error
-    except ValueError as error:
-        raise InvalidInput(f"`{name}` must not be ragged.") from error
-    if not array.size:
-        raise InvalidInput(f"`{name}` must not be empty.")
-    return array
 
 
 def flat_tensor(name: str, value: object, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -184,11 +159,9 @@ def _from_base64(name: str, value: Any, shape: Sequence[int | None]) -> np.ndarr
 
 def base64_bytes(name: str, value: object) -> bytes:
     """Decode a base64 string; raise InvalidInput, naming the field, for anything else."""
-    if not isinstance(value, str):
-        raise invalid_field(name, "base64", value)
     try:
-        return base64.b64decode(value, validate=True)
-    except ValueError as error:
+        return base64.b64decode(value, validate=True)  # type: ignore[arg-type] # so a TypeError
+    except (TypeError, ValueError) as error:
         raise invalid_field(name, "base64", value) from error
 
 
@@ -205,76 +178,12 @@ def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
 def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
     """Return the inputs in `inputs`: an object of tensors by name, or the only required tensor."""
     if not isinstance(inputs, dict) or _is_base64(inputs):
-        inputs = {only_input(signature): inputs}
+        needed = [name for name, info in signature.inputs.items() if info.default is None]
+        if len(needed) != 1:
+            names = ", ".join(signature.inputs)
+            raise InvalidInput(f"Inputs must be named; the model has {names}.")
+        inputs = {needed[0]: inputs}
     return {
         name: json_tensor(name, value, input_info(signature.inputs, name))
         for name, value in inputs.items()
     }
-
-
-def only_input(signature: Signature) -> str:
-    """Return the name of the only required input; raise InvalidInput if there is not just one."""
-    needed = [name for name, info in signature.inputs.items() if info.default is None]
-    if len(needed) != 1:
-        raise InvalidInput(f"Inputs must be named; the model has {', '.join(signature.inputs)}.")
-    return needed[0]
-
-
-BODIES_AT_ONCE = 16  # limit of the total size of all bodies, in bodies of the largest size
-LARGE_BYTES = 1 << 16
-
-LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # keys in an ASGI scope
-DECIMAL = re.compile(r"[0-9]{1,18}")
-
-Result = TypeVar("Result")
-
-
-class BodyTooSlow(ServingError):  # noqa: N818 - named as the other errors
-    """Error for a body that did not arrive in time."""
-
-    http_status, grpc_status, code = 408, "DEADLINE_EXCEEDED", "body_too_slow"
-
-
-class BodyLimits:
-    """The limits on a body's size and duration, and the number of bytes `used` by all bodies."""
-
-    def __init__(self, max_bytes: int, seconds: float):
-        self.max_bytes, self.seconds, self.used = max_bytes, seconds, 0
-
-    def add(self, scope: Scope, count: int) -> None:
-        """Count received bytes; raise TooLarge or Overloaded if they exceed a limit."""
-        if scope[RECEIVED] + count > self.max_bytes:
-            raise TooLarge(f"The body must have at most {self.max_bytes:,} bytes.")
-        if self.used + count > BODIES_AT_ONCE * self.max_bytes:
-            raise Overloaded("All request bodies together are too large now.")
-        self.used += count
-        scope[RECEIVED] += count
-
-
-async def read_body(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
-    """Read the body and return `function(body, *arguments)`, run in a thread if it is large."""
-    body = await body_of(request)
-    if len(body) > LARGE_BYTES:
-        return await asyncio.to_thread(function, body, *arguments)
-    return function(body, *arguments)
-
-
-async def body_of(request: Request) -> bytes:
-    """Return the whole body, within the limits of length, total size and time."""
-    limits: BodyLimits = request.scope[LIMITS]
-    declared = request.headers.get("content-length", "0")
-    if not DECIMAL.fullmatch(declared):
-        raise InvalidInput("`Content-Length` must be a number of bytes.")
-    if int(declared) > limits.max_bytes:
-        raise TooLarge(f"The body must have at most {limits.max_bytes:,} bytes.")
-    parts = []
-    try:
-        async with asyncio.timeout(limits.seconds):
-            async for part in request.stream():
-                limits.add(request.scope, len(part))
-                parts.append(part)
-    except TimeoutError as error:
-        raise BodyTooSlow(f"The body must arrive within {limits.seconds:g} seconds.") from error
-    except ClientDisconnect as error:
-        raise Cancelled("The client disconnected.") from error
-    return b"".join(parts)

@@ -1,19 +1,21 @@
 """Responses: JSON, errors in each protocol's format, and streams."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Coroutine, Mapping
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from typing_extensions import TypedDict
 
-from onepass.bundles.errors import Cancelled, DeadlineExceeded
+from onepass.bundles.errors import Cancelled, ServingError
 
+JSON = "application/json"
 OPENAI_PATHS = ("/v1/images/", "/v1/audio/")
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 NO_HEADERS: Mapping[str, str] = {}
-
 Result = TypeVar("Result")
 
 
@@ -38,10 +40,10 @@ class OpenaiError(TypedDict):
     error: OpenaiReason
 
 
-def json_response(value: Any, status: int = 200) -> Response:
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = NO_HEADERS) -> Any:
     """Return a JSON response; NumPy arrays become lists, and non-finite numbers become null."""
     content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(content, status, {"content-type": "application/json"})
+    return Response(content, status, {"content-type": JSON, **headers})
 
 
 def is_openai_path(path: str) -> bool:
@@ -59,17 +61,18 @@ def protocol_of(path: str) -> str:
     return "tensorflow-rest" if path.startswith("/v1/") and not is_own else "onepass"
 
 
-def error_body(path: str, status: int, message: str, code: str) -> bytes:
-    """Return the JSON body of an error response, in the format of the path's protocol.
-
-    OpenAI's paths get `{"error": {"message", "type", "param", "code"}}`; all other paths, including
-    those of TensorFlow Serving and the v2 protocol, get `{"error": "text"}`.
-    """
+def error_response(
+    error: ServingError, path: str, headers: Mapping[str, str] = NO_HEADERS
+) -> Response:
+    """Return the response for an error, in the format of the path's protocol."""
+    status, body = error.http_status, Error(error=str(error))
+    if error.retry_after_seconds is not None:
+        headers = {**headers, "retry-after": str(max(1, math.ceil(error.retry_after_seconds)))}
     if not is_openai_path(path):
-        return orjson.dumps(Error(error=message))
+        return json_response(body, status, headers)
     kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    reason: OpenaiReason = {"message": message, "type": kind, "param": None, "code": code}
-    return orjson.dumps(OpenaiError(error=reason))
+    reason = OpenaiReason(message=str(error), type=kind, param=None, code=error.code)
+    return json_response(OpenaiError(error=reason), status, headers)
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
@@ -89,11 +92,8 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Resul
         raise Cancelled("The client disconnected.")
     finally:
         watch.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
-            if not task.cancelled():
-                task.exception()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class StreamedResponse:
@@ -121,23 +121,14 @@ class StreamedResponse:
         await cancel_on_disconnect(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self._headers}
-        started = False
+        start: Any = {"type": "http.response.start", "status": 200, "headers": self._headers}
         try:
-            async for chunk in self._chunks:
-                if not started:
-                    await send(start)
-                    started = True
-                await self._send(send, chunk)
+            chunk = await anext(self._chunks, None)
+            await send(start)
+            while chunk is not None:
+                async with asyncio.timeout(self._stall_seconds):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await anext(self._chunks, None)
         finally:
             await self._chunks.aclose()
-        if not started:
-            await send(start)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send(self, send: Send, chunk: bytes) -> None:
-        try:
-            async with asyncio.timeout(self._stall_seconds):
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        except TimeoutError as error:
-            raise DeadlineExceeded("The client does not read the response.") from error

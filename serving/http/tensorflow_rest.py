@@ -4,30 +4,32 @@ Request bodies, responses and statuses follow tensorflow.org/tfx/serving/api_res
 and infinity, which are not valid JSON, are rejected in requests.
 """
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from msgspec import UNSET, Meta, Struct, UnsetType
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.signature import PLAIN, TENSORFLOW_NAMES, TensorInfo
+from serving.engine.fields import Fields, Name
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.http.operations import Endpoints, get, post, version_at
-from serving.http.request_bodies import Name, from_columns, from_rows, json_model, read_body
+from serving.http.request_bodies import from_columns, from_rows, json_model, read_body
 from serving.http.responses import cancel_on_disconnect, json_response
 
 METHOD = "tensorflow/serving/predict"
 
 
-class PredictRequest(Struct):
+class PredictRequest(Fields):
     """A prediction request: rows in `instances`, or tensors in `inputs`."""
 
     signature_name: Name | None = None
-    instances: Annotated[list, Meta(min_length=1)] | UnsetType = UNSET
-    inputs: Any = UNSET
+    instances: Annotated[list, Field(min_length=1)] | None = None
+    inputs: Any = None
 
 
 class LoadError(TypedDict):
@@ -82,11 +84,11 @@ def _status(version: int, state: Any, error: str) -> VersionStatus:
 
 def _parse(body: bytes, served: ServedModel) -> tuple[str, dict[str, np.ndarray], bool]:
     parsed = json_model(body, PredictRequest)
-    if (parsed.instances is UNSET) == (parsed.inputs is UNSET):
+    if (parsed.instances is None) == (parsed.inputs is None):
         raise InvalidInput("The body must have either `instances` or `inputs`.")
     name = parsed.signature_name or PLAIN
     signature = served.signature(name)
-    if isinstance(parsed.instances, list):
+    if parsed.instances is not None:
         return name, from_rows(parsed.instances, signature), True
     return name, from_columns(parsed.inputs, signature), False
 

@@ -7,13 +7,14 @@ The binary tensors follow in the order of the JSON, little-endian, without gaps.
 import importlib.metadata
 import math
 import re
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
 import orjson
-from msgspec import UNSET, Meta, Struct, UnsetType
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from onepass.bundles.errors import InvalidInput, NotReady
 from onepass.bundles.signature import (
@@ -27,11 +28,12 @@ from onepass.bundles.signature import (
     input_info,
     v2_dtype,
 )
+from serving.engine.fields import Fields, Name
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.http.operations import JSON, Bytes, Endpoints, get, post
-from serving.http.request_bodies import Name, as_model, flat_tensor, json_object, read_body
-from serving.http.responses import cancel_on_disconnect, json_response
+from serving.http.operations import Bytes, Endpoints, get, post
+from serving.http.request_bodies import flat_tensor, json_model, read_body
+from serving.http.responses import JSON, cancel_on_disconnect, json_response
 
 MAX_SIDE = 2**31 - 1
 LENGTH = re.compile(r"[0-9]{1,10}")
@@ -43,51 +45,51 @@ MICROSECONDS = 1_000_000
 SERVER_VERSION = importlib.metadata.version("onepass")
 
 
-class InferParameters(Struct):
+class InferParameters(Fields):
     """Parameters of a request; `timeout` is in microseconds, 0 for the server's limit."""
 
     signature_name: Name | None = None
     binary_data_output: bool = False
-    timeout: Annotated[float, Meta(ge=0)] = 0.0
+    timeout: Annotated[float, Field(ge=0)] = 0.0
 
 
-class InputParameters(Struct):
+class InputParameters(Fields):
     """Parameters of an input; shared memory is not supported."""
 
-    binary_data_size: Annotated[int, Meta(ge=0)] | None = None
+    binary_data_size: Annotated[int, Field(ge=0)] | None = None
     shared_memory_region: None = None
 
 
-class InputTensor(Struct):
+class InputTensor(Fields):
     """An input tensor: its elements are in `data`, or follow the JSON as binary data."""
 
     name: str
-    shape: list[Annotated[int, Meta(ge=1, le=MAX_SIDE)]]
+    shape: list[Annotated[int, Field(ge=1, le=MAX_SIDE)]]
     datatype: str
-    data: list | UnsetType = UNSET
+    data: list | None = None
     parameters: InputParameters | None = None
 
 
-class OutputParameters(Struct):
+class OutputParameters(Fields):
     """Parameters of an output; classification and shared memory are not supported."""
 
     binary_data: bool | None = None
-    classification: Annotated[int, Meta(le=0)] | None = None
+    classification: Annotated[int, Field(le=0)] | None = None
     shared_memory_region: None = None
 
 
-class OutputTensor(Struct):
+class OutputTensor(Fields):
     """A requested output."""
 
     name: str
     parameters: OutputParameters | None = None
 
 
-class InferRequest(Struct):
+class InferRequest(Fields):
     """The JSON of an inference request."""
 
-    inputs: Annotated[list[InputTensor], Meta(min_length=1)]
-    outputs: Annotated[list[OutputTensor], Meta(min_length=1)] | None = None
+    inputs: Annotated[list[InputTensor], Field(min_length=1)]
+    outputs: Annotated[list[OutputTensor], Field(min_length=1)] | None = None
     id: Name | None = None
     parameters: InferParameters | None = None
 
@@ -96,13 +98,13 @@ def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryv
     """Return a request's JSON, all of it without a `header_length`, and the bytes after it."""
     view = memoryview(body)
     if header_length is None:
-        return as_model(json_object(body), InferRequest), view[len(body) :]
+        return json_model(body, InferRequest), view[len(body) :]
     if not LENGTH.fullmatch(header_length) or int(header_length) > len(body):
         raise InvalidInput(
             f"`Inference-Header-Content-Length` must be from 0 to {len(body)}, the body's length."
         )
     length = int(header_length)
-    return as_model(json_object(view[:length]), InferRequest), view[length:]
+    return json_model(view[:length], InferRequest), view[length:]
 
 
 def read_inputs(
@@ -121,7 +123,7 @@ def read_inputs(
         size = tensor.parameters.binary_data_size if tensor.parameters else None
         if size is None:
             inputs[name] = flat_tensor(name, tensor.data, tensor.shape, dtype)
-        elif tensor.data is not UNSET:
+        elif tensor.data is not None:
             raise InvalidInput(f"`{name}` must have `data` or `binary_data_size`, got both.")
         else:
             inputs[name] = from_bytes(name, tail[start : start + size], tensor.shape, dtype)
@@ -191,7 +193,7 @@ class V2(Endpoints):
         {JSON: InferResult, OCTETS: Bytes},
         {JSON: InferRequest, OCTETS: Bytes},
         versions=True,
-        header={HEADER: Annotated[int, Meta(ge=0)]},
+        header={HEADER: Annotated[int, Field(ge=0)]},
     )
     async def infer(self, request: Request) -> Response:
         """Run the signature in the parameter `signature_name`, by default `serving_default`."""

@@ -1,7 +1,5 @@
 """The list of models, the lengths that are declared, and what is said before the first look."""
 
-import json
-import re
 import shutil
 import threading
 
@@ -13,9 +11,9 @@ from onepass import speech
 from onepass.bundles.errors import InvalidInput
 from onepass.speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, text_parts
 from serving.engine.registry import ModelRegistry
+from serving.engine.speech import check_length
 from serving.http.app import make_app
 from serving.http.request_bodies import MAX_VALUES, json_model
-from serving.http.speak import check_length
 from serving.observability import Metrics
 
 
@@ -78,12 +76,12 @@ def test_before_the_first_look_the_answer_is_to_come_again(models, method, path)
 
 
 def test_declared_lengths_of_texts_are_those_that_are_enforced(models):
-    document = json.dumps(ask(models, "GET", "/openapi.json").json())
+    schemas = ask(models, "GET", "/openapi.json").json()["components"]["schemas"]
     page = ask(models, "GET", "/").text
     assert f'id="text" rows="3" maxlength="{MAX_CHARACTERS}"' in page
-    (speak,) = re.findall(r'"text": {"anyOf": \[{"type": "string", "maxLength": (\d+)', document)
-    (openai,) = re.findall(r'"input": {[^}]*"maxLength": (\d+)', document)
-    assert (int(speak), int(openai)) == (MAX_CHARACTERS, 4096)
+    speak = schemas["SpeakRequest"]["properties"]["text"]["anyOf"][0]["maxLength"]
+    openai = schemas["SpeechRequest"]["properties"]["input"]["maxLength"]
+    assert (speak, openai) == (MAX_CHARACTERS, 4096)
 
 
 def test_a_text_costs_what_it_takes_to_say():

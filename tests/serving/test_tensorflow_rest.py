@@ -94,7 +94,7 @@ def test_the_signature_is_the_one_named(models, path):
         ({"instances": [{"label": 1}], "signature_name": "other"}, "no signature `other`"),
         ({"instances": [{"label": 1}], "signature_name": 3}, "`signature_name` must be"),
         ({}, "either `instances` or `inputs`"),
-        ({"instances": []}, "`instances` must be a list of length >= 1, got an empty list."),
+        ({"instances": []}, "`instances` must be of length at least 1, got an empty list."),
         ({"instances": {}}, "`instances` must be a list, got an empty object."),
         ({"instances": {"label": 1}}, "`instances` must be a list, got an object."),
         ({"instances": [{"label": 1}], "inputs": {"label": [1]}}, "either"),

@@ -1,0 +1,102 @@
+"""Images of a served model, drawn scale by scale for all that stream them."""
+
+import asyncio
+import collections
+import itertools
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import numpy as np
+
+from onepass.bundles.errors import InvalidInput
+from onepass.bundles.image_sampling import CONDITIONS, classes_of
+from onepass.bundles.signature import IMAGE, Signature, fastest, scale_name
+from serving.engine.served_model import ServedModel
+
+Outputs = dict[str, np.ndarray]
+
+
+def signature(served: ServedModel) -> Signature:
+    """Return the fastest signature that draws whole images."""
+    return served.signatures[fastest(served.signatures)]
+
+
+def condition_input(served: ServedModel) -> str | None:
+    """Return the name of the condition's input, "label", "caption" or "map", or None."""
+    return next((name for name in CONDITIONS if name in signature(served).inputs), None)
+
+
+def scales(served: ServedModel) -> list[tuple[int, str]]:
+    """Return the side and the output name of each scale, smallest first, up to the whole image."""
+    outputs = signature(served).outputs
+    whole = outputs[IMAGE].shape[1] or served.spec["size"]
+    smaller = {name: info for name, info in outputs.items() if name.startswith(f"{IMAGE}_")}
+    sides = [(info.shape[1] or whole, name) for name, info in smaller.items()]
+    return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, IMAGE)]
+
+
+def scale_signatures(served: ServedModel) -> list[str]:
+    """Return the names of the signatures that draw an image scale by scale.
+
+    Each except the first takes the previous scale as `start`. If the model has no such signatures,
+    return only the name of the one that draws the whole image.
+    """
+    names = [scale_name(side) for side, _ in scales(served)]
+    known = all(name in served.signatures for name in names)
+    return names if known else [fastest(served.signatures)]
+
+
+def check_condition(served: ServedModel, given: dict[str, Any]) -> str | None:
+    """Return the name of the condition that the model needs; raise InvalidInput for any other."""
+    needed = CONDITIONS.get(condition_input(served) or "")
+    for other in given:
+        if other != needed:
+            needs = f"`{needed}`" if needed else "nothing"
+            raise InvalidInput(f"`{other}` must not be given: the model needs {needs}.")
+    if needed is not None and needed not in given:
+        captions, choice = served.spec.get("captions"), ""
+        if needed == "class":
+            choice = f"; {classes_of(served.spec.get('classes') or [])}"
+        elif needed == "caption" and captions:
+            choice = f", such as {captions[0]!r}"
+        raise InvalidInput(f"`{needed}` must be given{choice}.")
+    return needed
+
+
+async def image_scales(
+    served: ServedModel, rows: list[Outputs]
+) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
+    """Yield each image's index, the pixels of a scale, and whether that is the last scale.
+
+    Images are yielded in order; up to as many as fit into a batch are drawn concurrently.
+    """
+    ahead = int(served.spec["serving"]["limits"]["max_batch"])
+    in_progress: collections.deque[list[asyncio.Task]] = collections.deque()
+    waiting = collections.deque(rows)
+    try:
+        for number in range(len(rows)):
+            while waiting and len(in_progress) < ahead:
+                in_progress.append(_start_scales(served, waiting.popleft()))
+            for scale in in_progress[0]:
+                yield number, await scale, scale is in_progress[0][-1]
+            in_progress.popleft()
+    finally:
+        tasks = list(itertools.chain.from_iterable(in_progress))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
+    tasks: list[asyncio.Task] = []
+    for name in scale_signatures(served):
+        work = _scale(served, inputs, name, tasks[-1] if tasks else None)
+        tasks.append(asyncio.create_task(work))
+    return tasks
+
+
+async def _scale(
+    served: ServedModel, inputs: Outputs, signature: str, smaller: asyncio.Task | None
+) -> np.ndarray:
+    start = {} if smaller is None else {"start": (await smaller)[np.newaxis]}
+    return (await served.predict(inputs | start, signature))["picture"][0]

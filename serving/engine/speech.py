@@ -1,0 +1,177 @@
+"""Speech of a served model: from frames, and frames of texts, for all protocols."""
+
+import contextlib
+import logging
+import math
+import shutil
+from collections.abc import AsyncGenerator, Callable
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from onepass.bundles.errors import InvalidInput, NotReady, TooLarge
+from onepass.bundles.signature import PLAIN, Signature
+from onepass.bundles.sound_sampling import check_speaker
+from onepass.foundation.errors import UserError
+from onepass.speech.phonemes import (
+    MAX_CHARACTERS,
+    SPELT_OUT,
+    characters_at,
+    spelt_out,
+    spoken_length,
+)
+from serving.engine.fields import Fields, Name, Seed, excerpt
+from serving.engine.served_model import ServedModel
+from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
+
+LOG = logging.getLogger(__name__)
+UNCONDITIONAL_SECONDS = 2.0
+Temperature = Annotated[float, Field(ge=0, le=10)]
+
+
+class SynthesisFields(Fields):
+    """Options for the synthesis of speech."""
+
+    seed: Seed | None = None
+    row: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    temperature: Temperature | None = None
+    speaker: Name | None = None
+    seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
+    refine: Annotated[int, Field(ge=0, le=8)] | None = None
+
+
+def signature(served: ServedModel) -> Signature:
+    """Return the signature `serving_default`, which generates whole sounds."""
+    return served.signatures[PLAIN]
+
+
+def is_conditional(served: ServedModel) -> bool:
+    """Return whether the model generates from frames."""
+    return "frames" in signature(served).inputs
+
+
+def speakers(served: ServedModel) -> list[str]:
+    """Return the names of the model's speakers; [] if it has no input for a speaker."""
+    return list(served.spec.get("speakers", ())) if "speaker" in signature(served).inputs else []
+
+
+def max_frames(served: ServedModel) -> int:
+    """Return the number of frames of the longest sound that the model can generate."""
+    return int(served.spec["serving"]["limits"]["max_frames"])
+
+
+def max_seconds(served: ServedModel) -> float:
+    """Return the duration of the longest sound that the model can generate, in seconds."""
+    return max_frames(served) * served.spec["hop_samples"] / served.spec["sample_rate_hz"]
+
+
+def synthesis(
+    served: ServedModel,
+    fields: SynthesisFields,
+    frames: np.ndarray | None,
+    timeout_seconds: float | None = None,
+) -> tuple[int, AsyncGenerator[np.ndarray, None]]:
+    """Return the length of a sound in samples, and its chunks, float32 [samples].
+
+    The chunks are computed as they are read, which may raise the errors of `ServedModel.stream`.
+    For `RecordedFrames`, the sound has the level of their recording.
+    """
+    num_samples = _num_samples(served, fields.seconds, frames)
+    check_speaker(speakers(served), fields.speaker)
+    refine = fields.refine
+    if refine is None and is_recorded(frames):
+        refine = served.spec.get("refine")
+    chunks = served.stream(
+        None if frames is None else np.asarray(frames),  # without the gain, which is applied here
+        length=num_samples,
+        timeout_seconds=timeout_seconds,
+        seed=fields.seed or 0,
+        row=fields.row or 0,
+        temperature=fields.temperature,
+        speaker=fields.speaker,
+        **({} if refine is None else {"refine": refine}),
+    )
+    return num_samples, _restore_level(chunks, gain_of(frames))
+
+
+async def _restore_level(
+    sound: AsyncGenerator[np.ndarray, None], gain_db: float
+) -> AsyncGenerator[np.ndarray, None]:
+    async with contextlib.aclosing(sound) as chunks:
+        async for chunk in chunks:
+            yield at_recorded_level(chunk, gain_db)
+
+
+def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray | None) -> int:
+    rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
+    if frames is None:
+        num_samples = max(1, round((seconds or UNCONDITIONAL_SECONDS) * rate_hz))
+        if num_samples > max_frames(served) * hop:
+            raise InvalidInput(f"`seconds` must be at most {max_seconds(served):g}.")
+        return num_samples
+    if len(frames) > max_frames(served):
+        raise TooLarge(
+            f"A sound must have at most {max_frames(served):,} frames, got {len(frames):,}."
+        )
+    wanted = math.inf if seconds is None else max(1, round(seconds * rate_hz))
+    return int(min(len(frames) * hop, wanted))
+
+
+def supports_text(served: ServedModel) -> bool:
+    """Return whether a text front end for the model and espeak-ng are installed."""
+    from onepass import speech
+    from onepass.speech.phonemes import PROGRAM
+
+    try:
+        speech.shipped_voice(served.spec).check(served.spec)
+    except UserError:
+        return False
+    return shutil.which(PROGRAM) is not None
+
+
+def check_length(words: str, most: int = MAX_CHARACTERS, speed: float = 1.0) -> None:
+    """Raise InvalidInput for a text with too many characters to speak at a speed."""
+    length, longest = spoken_length(words), characters_at(speed, most)
+    if length > longest:
+        spelt = spelt_out(words)
+        why = f", counting {excerpt(spelt[0])} as {SPELT_OUT}" if spelt else ""
+        at = f" at speed {speed:g}" if longest < most else ""
+        raise InvalidInput(
+            f"The text must have at most {longest:,} characters{at}, got {length:,}{why}."
+        )
+
+
+def text_frames(
+    served: ServedModel,
+    words: str | None,
+    speed: float = 1.0,
+    *,
+    pause: Callable[[], None],
+    **more: Any,
+) -> np.ndarray:
+    """Return the frames of a text, float32 [frames, channels].
+
+    `speed` is relative to the recordings; `pause` is called between pieces of the work, and stops
+    it by raising; `more` are further arguments of `speech.text_frames`.
+    """
+    from onepass import speech
+
+    if words is not None:
+        check_length(words, speed=speed)
+    try:
+        speech.shipped_voice()
+    except UserError as error:
+        LOG.error("no text front end: %s", error)
+        raise NotReady("Text cannot be spoken: no text front end is installed.") from error
+    most = max_frames(served)
+    try:
+        return speech.text_frames(
+            served.bundle, words, speed=speed, max_frames=most, pause=pause, note=None, **more
+        )
+    except speech.EspeakError as error:
+        raise NotReady(str(error)) from error
+    except speech.TooLongError as error:
+        raise TooLarge(str(error)) from error
+    except UserError as error:
+        raise InvalidInput(str(error)) from error
