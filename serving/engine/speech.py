@@ -22,8 +22,17 @@ from onepass.speech.phonemes import (
     spoken_length,
 )
 from serving.engine.fields import Fields, Name, Seed, excerpt
+from serving.engine.preparation import run_in_turn
+from serving.engine.recordings import decode_recording
 from serving.engine.served_model import ServedModel
-from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
+from wavenet.data.recorded_level import (
+    at_recorded_level,
+    gain_of,
+    is_recorded,
+    level_gain_db,
+    level_of,
+    recorded_frames,
+)
 
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
@@ -175,3 +184,33 @@ def text_frames(
         raise TooLarge(str(error)) from error
     except UserError as error:
         raise InvalidInput(str(error)) from error
+
+
+async def spoken_parts(
+    served: ServedModel, fields: SynthesisFields, parts: list[str], speed: float, limit: float
+) -> AsyncGenerator[tuple[int, AsyncGenerator[np.ndarray, None]], None]:
+    """Yield what `synthesis` returns for each part of a text, whose row is the part's number.
+
+    Args:
+      limit: the time limit for the frames of a part, in seconds.
+    """
+    if not is_conditional(served):
+        raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
+    for row, part in enumerate(parts):
+        size = len(part) / speed
+        frames = await run_in_turn(
+            limit, text_frames, served, part, speed, in_pieces=True, size=size
+        )
+        yield synthesis(served, fields.model_copy(update={"row": row}), frames)
+
+
+def recording_frames(served: ServedModel, data: bytes) -> np.ndarray:
+    """Return the frames of a recording, a WAV or FLAC file, with the level to restore."""
+    spec = served.spec
+    waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))
+    gain_db = level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
+    try:
+        frames = served.speech_bundle.frames(waveform)
+    except UserError as error:
+        raise InvalidInput(str(error)) from error
+    return recorded_frames(frames, gain_db)

@@ -18,11 +18,11 @@ from onepass.bundles.signature import (
     input_info,
     v2_dtype,
 )
+from serving.engine.descriptions import SERVER_VERSION, metadata_of
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.tensors import message
-from serving.http.v2 import SERVER_VERSION, metadata_of
 from serving.settings import Settings
 
 # The field of InferTensorContents for each type; FP16 has none.

@@ -8,11 +8,11 @@ from google.protobuf.message import Message
 
 from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.signature import PLAIN, check_outputs
+from serving.engine.descriptions import describe_signatures
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.tensors import decode_all, encode, enum_values, message
-from serving.http.tensorflow_rest import describe_signatures
 from serving.settings import Settings
 
 METADATA = "signature_def"

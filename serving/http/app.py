@@ -1,12 +1,12 @@
 """The HTTP application: the middleware, and the routes of all protocols, health and the page."""
 
+from pydantic import create_model
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
-from typing_extensions import TypedDict
 
 from onepass.bundles.errors import NotReady
 from serving.engine.registry import ModelRegistry
@@ -29,10 +29,7 @@ POLICY = (
 )
 
 
-class State(TypedDict):
-    """The body of a response about the server's liveness or readiness."""
-
-    status: str
+STATE = create_model("State", status=str)
 
 
 class Health(Endpoints):
@@ -41,12 +38,12 @@ class Health(Endpoints):
     def __init__(self, registry: ModelRegistry, metrics: Metrics):
         self._registry, self._metrics = registry, metrics
 
-    @get("/healthz", State)
+    @get("/healthz", STATE)
     async def live(self, request: Request) -> Response:
         """Answer 200; needs no token."""
         return json_response({"status": "ok"})
 
-    @get("/readyz", State)
+    @get("/readyz", STATE)
     async def ready(self, request: Request) -> Response:
         """Answer 200 if requests are accepted, 503 otherwise."""
         if not self._registry.ready:

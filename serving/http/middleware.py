@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import re
 import time
-from collections.abc import Mapping
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -27,7 +27,7 @@ from serving import observability
 from serving.engine.auth import TokenAuth, read_tokens
 from serving.engine.fair_shares import begin_client
 from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
-from serving.http.responses import error_response, protocol_of
+from serving.http.responses import HttpError, error_response, protocol_of
 from serving.observability import Metrics, begin_request, event
 from serving.settings import Settings
 
@@ -50,24 +50,6 @@ RESPONSE = "onepass.response"  # a key in an ASGI scope
 LOG = logging.getLogger(__name__)
 
 
-class Misdirected(ServingError):  # noqa: N818 - named as the other errors
-    """Error for a request with a `Host` that is not served."""
-
-    http_status, grpc_status, code = 421, "PERMISSION_DENIED", "misdirected"
-
-
-class UnsupportedEncoding(ServingError):  # noqa: N818
-    """Error for a compressed body, whose size is unknown before it is decompressed."""
-
-    http_status, grpc_status, code = 415, "INVALID_ARGUMENT", "unsupported_encoding"
-
-
-class WrongMethod(ServingError):  # noqa: N818
-    """Error for a path that exists only for other methods."""
-
-    http_status, grpc_status, code = 405, "UNIMPLEMENTED", "method_not_allowed"
-
-
 class AllowedHosts:
     """The hosts that are served: the server's address, localhost, and hosts in the settings.
 
@@ -83,7 +65,7 @@ class AllowedHosts:
         self._origins = settings.allow_origin
         self._any_address = not settings.is_loopback
 
-    def check(self, method: str, headers: Mapping[str, str]) -> None:
+    def check(self, method: str, headers: dict[str, str]) -> None:
         """Check the headers `Host` and `Origin` of a request."""
         host, origin = headers.get("host", "").lower(), headers.get("origin")
         match = HOST.fullmatch(host)
@@ -91,7 +73,7 @@ class AllowedHosts:
             raise InvalidInput("`Host` must name a host.")
         name = match["name"].strip("[]")
         if name not in self._names and not (self._any_address and _is_address(name)):
-            raise Misdirected("This host is not served; see `allowed_hosts`.")
+            raise HttpError(421, "misdirected", "This host is not served; see `allowed_hosts`.")
         if origin is None or method in SAFE_METHODS or origin in self._origins:
             return
         if origin.lower().partition("://")[2] not in (host, *self._own_sites):
@@ -143,13 +125,10 @@ class RequestMiddleware:
         self._allowed_hosts = AllowedHosts(settings)
         self._body_limits = BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
         self._answer: ASGIApp = self._admit
-        if settings.allow_origin:
+        if origins := settings.allow_origin:
+            methods = ("GET", "HEAD", "POST")
             self._answer = CORSMiddleware(
-                self._admit,
-                settings.allow_origin,
-                ("GET", "HEAD", "POST"),
-                READ_HEADERS,
-                expose_headers=SENT_HEADERS,
+                self._admit, origins, methods, READ_HEADERS, expose_headers=SENT_HEADERS
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,8 +155,8 @@ class RequestMiddleware:
         try:
             with observability.span("http", headers, method=scope["method"]):
                 if headers.get("content-encoding", "identity").lower() not in ("identity", ""):
-                    text = "The body must not be compressed (`Content-Encoding`)."
-                    raise UnsupportedEncoding(text)
+                    message = "The body must not be compressed (`Content-Encoding`)."
+                    raise HttpError(415, "unsupported_encoding", message)
                 authorization = headers.get("authorization", "").encode("latin-1")
                 begin_client(_address(scope), self._auth.check(scope["path"], authorization))
                 await self._app(scope, receive, send)
@@ -196,14 +175,9 @@ class RequestMiddleware:
             received_bytes=scope[RECEIVED],
             sent_bytes=response.sent_bytes,
         )
-        event(
-            LOG,
-            f"{scope['method']} {path}",
-            status=response.status,
-            code=response.code,
-            seconds=seconds,
-            client=_address(scope),
-        )
+        outcome: dict[str, Any] = {"status": response.status, "code": response.code}
+        fields = {**outcome, "seconds": seconds, "client": _address(scope)}
+        event(LOG, f"{scope['method']} {path}", **fields)
 
 
 def _headers(scope: Scope) -> dict[str, str]:
@@ -220,21 +194,19 @@ async def _refuse(raised: Exception, scope: Scope, receive: Receive, send: Send)
     if isinstance(raised, HTTPException) and raised.status_code == 405:
         allowed = ", ".join(sorted((raised.headers or {}).get("Allow", "GET, HEAD").split(", ")))
         headers = {"allow": allowed}
-        error: ServingError = WrongMethod(f"This path accepts only {allowed}.")
+        raised = HttpError(405, "method_not_allowed", f"This path accepts only {allowed}.")
     elif isinstance(raised, HTTPException):
-        error = NotFound("This path does not exist.")
-    elif isinstance(raised, ServingError):
-        error = raised
-    else:
+        raised = NotFound("This path does not exist.")
+    elif not isinstance(raised, ServingError):
         LOG.error("a request failed", exc_info=raised)
-        error = Internal("The server failed; see its log.")
-        if isinstance(raised, MemoryError):
-            error = Overloaded("There is not enough memory for this request.")
+        is_full = isinstance(raised, MemoryError)
+        full = Overloaded("There is not enough memory for this request.")
+        raised = full if is_full else Internal("The server failed; see its log.")
     response: ResponseRecorder = scope[RESPONSE]
-    response.code = error.code
-    if error.http_status == 401:
+    response.code = raised.code
+    if raised.http_status == 401:
         headers["www-authenticate"] = 'Bearer realm="onepass"'
     if not response.status:
-        answer = error_response(error, scope["path"], headers)
+        answer = error_response(raised, scope["path"], headers)
         answer.body = b"" if scope["method"] == "HEAD" else answer.body
         await answer(scope, receive, send)

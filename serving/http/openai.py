@@ -6,35 +6,21 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
-from pydantic import Field
+from pydantic import Field, create_model
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
-from typing_extensions import TypedDict
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.image_sampling import CONDITIONS, image_inputs
 from onepass.bundles.signature import fastest
 from onepass.speech.phonemes import characters_at, text_parts
 from onepass.speech.ssml import is_ssml
-from serving.engine.drawing import condition_input, scales, signature
-from serving.engine.fields import Fields, Name, Seed, excerpt, invalid_field
-from serving.engine.preparation import run_in_turn
-from serving.engine.served_model import ServedModel
-from serving.engine.speech import (
-    SynthesisFields,
-    Temperature,
-    check_length,
-    is_conditional,
-    speakers,
-    synthesis,
-    text_frames,
-)
-from serving.http.audio_formats import (
+from serving.engine.audio_formats import (
     FILE_FORMATS,
     OPENAI_PCM_HZ,
     StreamFormat,
@@ -43,6 +29,17 @@ from serving.http.audio_formats import (
     little_endian,
     resample_stream,
     stream_format,
+)
+from serving.engine.drawing import condition_input, scales, signature
+from serving.engine.fields import Fields, Name, Seed, excerpt, invalid_field
+from serving.engine.preparation import run_in_turn
+from serving.engine.served_model import ServedModel
+from serving.engine.speech import (
+    SynthesisFields,
+    Temperature,
+    check_length,
+    speakers,
+    spoken_parts,
 )
 from serving.http.draw import condition, encode_image, number_of_images
 from serving.http.operations import Bytes, Endpoints, post
@@ -75,13 +72,10 @@ class SpeechRequest(Fields):
     temperature: Temperature | None = None
 
 
-class SpeechEvent(TypedDict):
-    """A server-sent event, in the form that tools for OpenAPI 3.1 expect."""
-
-    data: str
-
-
-ANSWERS = {**dict.fromkeys(SOUNDS, Bytes), "text/event-stream": SpeechEvent}
+# A server-sent event, in the form that tools for OpenAPI 3.1 expect.
+EVENT = create_model("SpeechEvent", data=str)
+EVENTS = "text/event-stream"
+ANSWERS = {**dict.fromkeys(SOUNDS, Bytes), EVENTS: EVENT}
 
 
 class OpenaiSpeech(Endpoints):
@@ -96,66 +90,51 @@ class OpenaiSpeech(Endpoints):
         """
         parsed = await read_body(request, json_model, SpeechRequest)
         served = self._model_named(request, parsed.model, "sound")
-        name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"
-        speed = parsed.speed or 1.0
+        speed, limit = parsed.speed or 1.0, self._settings.timeout_seconds
         check_length(parsed.input, MAX_TEXT_CHARACTERS, speed)
         is_whole = is_ssml(parsed.input)  # which cannot be split
-        parts = [parsed.input] if is_whole else text_parts(parsed.input, characters_at(speed))
-        num_samples, first = await cancel_on_disconnect(
-            request.receive, self._part(served, parsed, parts, 0)
-        )
-        sound = self._sound(served, parsed, parts, first)
-        if name not in FILE_FORMATS:
-            rate_hz, known = served.spec["sample_rate_hz"], num_samples if len(parts) == 1 else None
-            form = PCM if name == "pcm" else stream_format(name, rate_hz, known)
-            sound = resample_stream(sound, rate_hz, OPENAI_PCM_HZ) if name == "pcm" else sound
-            return self._stream_response(encode_stream(sound, form), form.media_type, streaming)
-        media_type = FILE_FORMATS[name].media_type
-        content = await cancel_on_disconnect(request.receive, self._whole(served, sound, name))
-        if streaming == "audio":
-            return Response(content, media_type=media_type)
-        return self._stream_response(_once(content), media_type, streaming)
-
-    def _stream_response(
-        self, data: AsyncGenerator[bytes, None], media_type: str, streaming: str
-    ) -> StreamedResponse:
-        if streaming == "sse":
-            data, media_type = _events(data), "text/event-stream"
-        return StreamedResponse(data, media_type, self._settings.timeout_seconds)
-
-    async def _part(
-        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], number: int
-    ) -> tuple[int, Chunks]:
+        texts = [parsed.input] if is_whole else text_parts(parsed.input, characters_at(speed))
         speaker = _speaker(served, parsed.voice)
-        if not is_conditional(served):
-            raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
-        speed = parsed.speed or 1.0
-        size = len(parts[number]) / speed
-        limit = self._settings.timeout_seconds
-        frames = await run_in_turn(
-            limit, text_frames, served, parts[number], speed, in_pieces=True, size=size
+        fields = SynthesisFields.model_construct(
+            seed=parsed.seed, temperature=parsed.temperature, speaker=speaker
         )
-        fields = SynthesisFields(
-            seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
-        )
-        return synthesis(served, fields, frames)
+        parts = spoken_parts(served, fields, texts, speed, limit)
+        num_samples, first = await cancel_on_disconnect(request.receive, anext(parts))
+        sound, rate_hz = _joined(first, parts), served.spec["sample_rate_hz"]
+        name = parsed.response_format or "mp3"
+        if name in FILE_FORMATS:
+            media_type = FILE_FORMATS[name].media_type
+            work = _whole(sound, rate_hz, name, limit)
+            content = await cancel_on_disconnect(request.receive, work)
+            if parsed.stream_format != "sse":
+                return Response(content, media_type=media_type)
+            return StreamedResponse(_events(_once(content)), EVENTS, limit)
+        if name == "pcm":
+            form, sound = PCM, resample_stream(sound, rate_hz, OPENAI_PCM_HZ)
+        else:
+            form = stream_format(name, rate_hz, num_samples if len(texts) == 1 else None)
+        data = encode_stream(sound, form)
+        if parsed.stream_format == "sse":
+            return StreamedResponse(_events(data), EVENTS, limit)
+        return StreamedResponse(data, form.media_type, limit)
 
-    async def _sound(
-        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], chunks: Chunks
-    ) -> Chunks:
-        for number in range(len(parts)):
-            if number:
-                _, chunks = await self._part(served, parsed, parts, number)
+
+async def _joined(first: Chunks, parts: AsyncGenerator[tuple[int, Chunks], None]) -> Chunks:
+    async with contextlib.aclosing(parts):
+        async with contextlib.aclosing(first):
+            async for chunk in first:
+                yield chunk
+        async for _, chunks in parts:
             async with contextlib.aclosing(chunks):
                 async for chunk in chunks:
                     yield chunk
 
-    async def _whole(self, served: ServedModel, sound: Chunks, name: str) -> bytes:
-        async with contextlib.aclosing(sound):
-            chunks = [chunk async for chunk in sound]
-        whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]
-        limit = self._settings.timeout_seconds
-        return await run_in_turn(limit, file_bytes, whole, rate_hz, FILE_FORMATS[name])
+
+async def _whole(sound: Chunks, rate_hz: int, name: str, limit: float) -> bytes:
+    async with contextlib.aclosing(sound):
+        chunks = [chunk async for chunk in sound]
+    form = FILE_FORMATS[name]
+    return await run_in_turn(limit, file_bytes, np.concatenate(chunks), rate_hz, form)
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
@@ -204,26 +183,15 @@ class ImagesRequest(Fields):
     stream: bool | None = None
 
 
-class EncodedImage(TypedDict):
-    """An image file in base64."""
-
-    b64_json: str
-
-
-class GeneratedImages(TypedDict):
-    """The response: images with their time of creation, format and size."""
-
-    created: int
-    data: list[EncodedImage]
-    output_format: str
-    size: str
-    background: str
+IMAGE: Any = create_model("EncodedImage", b64_json=str)
+FACTS: Any = dict.fromkeys(("output_format", "size", "background"), (str, ...))
+IMAGES = create_model("GeneratedImages", created=int, data=list[IMAGE], **FACTS)
 
 
 class OpenaiImages(Endpoints):
     """The endpoint for images."""
 
-    @post("/v1/images/generations", GeneratedImages, ImagesRequest)
+    @post("/v1/images/generations", IMAGES, ImagesRequest)
     async def generate(self, request: Request) -> Response:
         """Draw images and return them as base64."""
         parsed = await read_body(request, json_model, ImagesRequest)
@@ -245,13 +213,13 @@ class OpenaiImages(Endpoints):
         )
         data = await asyncio.to_thread(_encode_images, drawn[output], FILES[file])
         return json_response(
-            GeneratedImages(
-                created=int(time.time()),
-                data=[EncodedImage(b64_json=encoded) for encoded in data],
-                output_format=file,
-                size=f"{side}x{side}",
-                background="opaque",
-            )
+            {
+                "created": int(time.time()),
+                "data": [{"b64_json": encoded} for encoded in data],
+                "output_format": file,
+                "size": f"{side}x{side}",
+                "background": "opaque",
+            }
         )
 
 

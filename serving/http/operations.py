@@ -17,7 +17,7 @@ from onepass.bundles.signature import MADE
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.http.responses import JSON, Error, OpenaiError, is_openai_path, json_response
+from serving.http.responses import ERROR, JSON, OPENAI_ERROR, is_openai_path, json_response
 from serving.settings import Settings
 
 DESCRIPTION = "The OpenAPI document of all HTTP routes, generated from the models of their bodies."
@@ -182,7 +182,7 @@ def _describe_operation(operation: Operation, schemas: dict[str, Any]) -> dict[s
         for location, kinds in {"path": path, **operation.parameters}.items()
         for name, kind in kinds.items()
     ]
-    error = OpenaiError if is_openai_path(operation.path) else Error
+    error = OPENAI_ERROR if is_openai_path(operation.path) else ERROR
     described = {
         "summary": (operation.endpoint.__doc__ or "").partition("\n")[0],
         "parameters": parameters,

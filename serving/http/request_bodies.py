@@ -11,9 +11,10 @@ import numpy as np
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
-from onepass.bundles.errors import Cancelled, InvalidInput, Overloaded, ServingError, TooLarge
+from onepass.bundles.errors import Cancelled, InvalidInput, Overloaded, TooLarge
 from onepass.bundles.signature import SEED, Signature, TensorInfo, input_info
 from serving.engine.fields import Model, as_model, excerpt, invalid_field
+from serving.http.responses import HttpError
 
 # Limited because parsing JSON blocks the event loop: 400,000 values take 0.1 to 0.3 s.
 MAX_VALUES = 400_000
@@ -27,12 +28,6 @@ INTEGERS: tuple[set[type], str] = {int}, "integers"
 ELEMENTS = dict.fromkeys("iu", INTEGERS)
 ELEMENTS |= {"f": ({int, float}, "numbers"), "b": ({bool}, "booleans")}
 Result = TypeVar("Result")
-
-
-class BodyTooSlow(ServingError):  # noqa: N818 - named as the other errors
-    """Error for a body that did not arrive in time."""
-
-    http_status, grpc_status, code = 408, "DEADLINE_EXCEEDED", "body_too_slow"
 
 
 class BodyLimits:
@@ -58,7 +53,8 @@ class BodyLimits:
                     request.scope[RECEIVED] += len(part)
                     parts.append(part)
         except TimeoutError as error:
-            raise BodyTooSlow(f"The body must arrive within {self.seconds:g} seconds.") from error
+            message = f"The body must arrive within {self.seconds:g} seconds."
+            raise HttpError(408, "body_too_slow", message) from error
         except ClientDisconnect as error:
             raise Cancelled("The client disconnected.") from error
         return b"".join(parts)

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import orjson
+from pydantic import create_model
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from typing_extensions import TypedDict
 
 from onepass.bundles.errors import Cancelled, ServingError
 
@@ -19,25 +19,9 @@ NO_HEADERS: Mapping[str, str] = {}
 Result = TypeVar("Result")
 
 
-class Error(TypedDict):
-    """The body of an error response, except in OpenAI's protocol."""
-
-    error: str
-
-
-class OpenaiReason(TypedDict):
-    """The fields of an OpenAI error."""
-
-    message: str
-    type: str
-    param: None
-    code: str
-
-
-class OpenaiError(TypedDict):
-    """An error in OpenAI's format."""
-
-    error: OpenaiReason
+ERROR = create_model("Error", error=str)
+REASON = create_model("OpenaiReason", message=str, type=str, param=(None, None), code=str)
+OPENAI_ERROR = create_model("OpenaiError", error=REASON)
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = NO_HEADERS) -> Any:
@@ -65,26 +49,27 @@ def error_response(
     error: ServingError, path: str, headers: Mapping[str, str] = NO_HEADERS
 ) -> Response:
     """Return the response for an error, in the format of the path's protocol."""
-    status, body = error.http_status, Error(error=str(error))
+    status, message = error.http_status, str(error)
     if error.retry_after_seconds is not None:
         headers = {**headers, "retry-after": str(max(1, math.ceil(error.retry_after_seconds)))}
     if not is_openai_path(path):
-        return json_response(body, status, headers)
+        return json_response({"error": message}, status, headers)
     kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    reason = OpenaiReason(message=str(error), type=kind, param=None, code=error.code)
-    return json_response(OpenaiError(error=reason), status, headers)
-
-
-async def wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client has disconnected; the request's body must have been read before."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    reason = {"message": message, "type": kind, "param": None, "code": error.code}
+    return json_response({"error": reason}, status, headers)
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of `work`; cancel it and raise Cancelled if the client disconnects."""
-    task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(wait_for_disconnect(receive))
+    """Return the result of `work`; cancel it and raise Cancelled if the client disconnects.
+
+    The request's body must have been read before.
+    """
+
+    async def wait_for_disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect())
     try:
         await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -94,6 +79,14 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Resul
         watch.cancel()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+class HttpError(ServingError):
+    """Error that only HTTP has, with its own status and code."""
+
+    def __init__(self, status: int, code: str, message: str):
+        super().__init__(message)
+        self.http_status, self.code = status, code  # type: ignore[misc] # of this error alone
 
 
 class StreamedResponse:

@@ -4,7 +4,6 @@ import asyncio
 import collections
 import contextlib
 import functools
-from collections.abc import Iterator
 from socket import socket
 from typing import Any
 
@@ -17,6 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from serving.engine.fair_shares import ClientSlots, client_of_address
 
 HEAD_BYTES = 64 * 1024
+MAX_REQUESTS = 1024  # requests in progress; further ones get status 503
+MAX_IDLE = 1024  # idle connections
+IDLE_SECONDS = 30.0  # time until a connection's first request, and between two requests
 
 
 class StrictConnection(h11.Connection):
@@ -39,31 +41,24 @@ class StrictConnection(h11.Connection):
         return event
 
 
-class IdleConnections:
-    """The connections without a request, at most `most`, each idle for at most `seconds`.
+class IdleConnections(dict["Connection", str]):
+    """The clients of connections without a request, `most` at most, each idle for `seconds`.
 
     If there are more, the client with the most idle connections loses the one idle for longest.
     """
 
     def __init__(self, most: int, seconds: float):
-        self.seconds, self._most = seconds, most
-        self._connections: dict[Connection, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._connections)
+        super().__init__()
+        self.most, self.seconds = most, seconds
 
     def add(self, connection: "Connection", client: str) -> None:
-        """Add an idle connection; if there are now more than `most`, close one."""
-        self._connections[connection] = client
-        if len(self._connections) > self._most:
-            (crowd, _), *_ = collections.Counter(self._connections.values()).most_common(1)
-            longest = next(each for each, of in self._connections.items() if of == crowd)
-            self.discard(longest)
+        """Add an idle connection; if there are now too many, close one."""
+        self[connection] = client
+        if len(self) > self.most:
+            ((crowd, _),) = collections.Counter(self.values()).most_common(1)
+            longest = next(each for each, of in self.items() if of == crowd)
+            del self[longest]
             longest.transport.abort()
-
-    def discard(self, connection: "Connection") -> None:
-        """Remove a connection that has a request or has ended."""
-        self._connections.pop(connection, None)
 
 
 class Connection(H11Protocol):
@@ -83,56 +78,45 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start waiting for the first request."""
         super().connection_made(transport)
-        self._note_idle()
+        self._note_state(is_idle=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection from the idle ones."""
         super().connection_lost(exc)
-        self._note_busy()
+        self._note_state(is_idle=False)
 
     def data_received(self, data: bytes) -> None:
         """Process received data; if they complete a head, the connection is no longer idle."""
         super().data_received(data)
-        if not self._is_idle:
-            self._note_busy()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._note_state(is_idle=False)
 
     def on_response_complete(self) -> None:
         """Start waiting for the next request, unless it has already arrived."""
         super().on_response_complete()
-        if self._is_idle:
-            self._note_idle()
+        if self.cycle is None or self.cycle.response_complete:
+            self._note_state(is_idle=True)
 
     def eof_received(self) -> None:
         """Answer 400 if the client closed its side before the end of a body."""
         if (self.conn.their_state, self.conn.our_state) == (h11.SEND_BODY, h11.SEND_RESPONSE):
             self.send_400_response("The connection ended before the body of the request did.")
 
-    @property
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def _note_idle(self) -> None:
-        self._note_busy()
-        self._unsent = self.transport.get_write_buffer_size()
-        self._end = self.loop.call_later(self._idle.seconds, self._time_is_over)
-        self._idle.add(self, client_of_address(self.client[0] if self.client else ""))
-
-    def _note_busy(self) -> None:
-        self._idle.discard(self)
+    def _note_state(self, is_idle: bool) -> None:
+        self._idle.pop(self, None)
         if self._end is not None:
             self._end.cancel()
             self._end = None
+        if is_idle:
+            self._unsent = self.transport.get_write_buffer_size()
+            self._end = self.loop.call_later(self._idle.seconds, self._time_is_over)
+            self._idle.add(self, client_of_address(self.client[0] if self.client else ""))
 
     def _time_is_over(self) -> None:
         if 0 < self.transport.get_write_buffer_size() < self._unsent:
-            self._note_idle()
+            self._note_state(is_idle=True)
         else:
             self.transport.abort()
-
-
-MAX_REQUESTS = 1024  # requests in progress; further ones get status 503
-MAX_IDLE = 1024  # idle connections
-IDLE_SECONDS = 30.0  # time until a connection's first request, and between two requests
 
 
 class HttpServer(uvicorn.Server):
@@ -146,6 +130,7 @@ class HttpServer(uvicorn.Server):
         self._app, self._in_progress, self._cut_off = app, ClientSlots(MAX_REQUESTS), 0
         self.idle = IdleConnections(MAX_IDLE, IDLE_SECONDS)
         self._serving: asyncio.Task | None = None
+        seconds: Any = {"keep_alive": IDLE_SECONDS, "graceful_shutdown": drain_seconds}
         super().__init__(
             uvicorn.Config(
                 self._count_request,
@@ -157,8 +142,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 h11_max_incomplete_event_size=HEAD_BYTES,
-                timeout_keep_alive=IDLE_SECONDS,  # type: ignore[arg-type] # also a float
-                timeout_graceful_shutdown=drain_seconds,  # type: ignore[arg-type] # also a float
+                **{f"timeout_{name}": value for name, value in seconds.items()},
             )
         )
 
@@ -177,10 +161,9 @@ class HttpServer(uvicorn.Server):
             await self._serving
         return not (self._in_progress.taken or self._cut_off or self.server_state.connections)
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Do nothing, so the caller's signal handlers remain."""
-        yield
+    def capture_signals(self) -> Any:
+        """Capture none, so the caller's signal handlers remain."""
+        return contextlib.nullcontext()
 
     async def _count_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = client_of_address((scope.get("client") or ("",))[0])

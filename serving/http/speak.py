@@ -5,34 +5,31 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema, create_model
 from starlette.requests import Request
 from starlette.responses import Response
-from typing_extensions import TypedDict
 
 from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.frames import check_convention
-from onepass.foundation.errors import UserError
 from onepass.speech.phonemes import MAX_CHARACTERS
 from onepass.speech.ssml import note_on_markup
+from serving.engine.audio_formats import encode_stream, stream_format
 from serving.engine.fields import Name, as_model, excerpt
 from serving.engine.preparation import run_in_turn
+from serving.engine.recordings import example_path, examples
 from serving.engine.served_model import ServedModel
 from serving.engine.speech import (
     SynthesisFields,
     check_length,
     is_conditional,
-    max_seconds,
+    recording_frames,
     signature,
     synthesis,
     text_frames,
 )
-from serving.http.audio_formats import encode_stream, stream_format
 from serving.http.operations import Bytes, Endpoints, get, post
-from serving.http.recordings import ExampleEntry, decode_recording, example_path, examples
 from serving.http.request_bodies import base64_bytes, body_of, json_model, json_tensor, read_body
 from serving.http.responses import JSON, StreamedResponse, cancel_on_disconnect, json_response
-from wavenet.data.recorded_level import level_gain_db, level_of, recorded_frames
 
 SOURCES = ("frames", "recording", "example", "text", "phonemes")
 Word = Annotated[str, Field(min_length=1, max_length=100)]
@@ -66,10 +63,8 @@ class SpeakRequest(SpeakQuery):
     force: bool | None = None
 
 
-class Examples(TypedDict):
-    """The response with the server's example recordings."""
-
-    examples: list[ExampleEntry]
+EXAMPLE: Any = create_model("ExampleEntry", name=str, text=str, seconds=float)
+EXAMPLES = create_model("Examples", examples=list[EXAMPLE])
 
 
 class SpeakRoute(Endpoints):
@@ -101,12 +96,12 @@ class SpeakRoute(Endpoints):
             headers["x-note"] = note.encode("ascii", "backslashreplace").decode().replace("\n", " ")
         return StreamedResponse(encode_stream(chunks, form), form.media_type, seconds, headers)
 
-    @get("/v1/models/{name}/examples", Examples)
+    @get("/v1/models/{name}/examples", EXAMPLES)
     async def list_examples(self, request: Request) -> Response:
         """Return the example recordings; [] unless the model generates sound from frames."""
         served = self._model_at(request)
         usable = served.kind == "sound" and is_conditional(served)
-        return json_response(Examples(examples=list(examples().values()) if usable else []))
+        return json_response({"examples": list(examples().values()) if usable else []})
 
     async def _frames(self, served: ServedModel, fields: SpeakRequest) -> np.ndarray | None:
         """Return the frames of the request's only source; None for an unconditional model."""
@@ -143,7 +138,7 @@ class SpeakRoute(Endpoints):
             value = await asyncio.to_thread(_example, value)
         elif isinstance(value, str):
             value = base64_bytes("recording", value)
-        return await run_in_turn(limit, _frames_of_recording, served, value)
+        return await run_in_turn(limit, recording_frames, served, value)
 
 
 def _frames_of_words(
@@ -152,17 +147,6 @@ def _frames_of_words(
     more: dict[str, Any] = {"phonemes": fields.phonemes, "pronunciations": fields.pronunciations}
     more = {name: value for name, value in more.items() if value is not None}
     return text_frames(served, fields.text, pause=pause, **more)
-
-
-def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:
-    spec = served.spec
-    waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))
-    gain_db = level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
-    try:
-        frames = served.speech_bundle.frames(waveform)
-    except UserError as error:
-        raise InvalidInput(str(error)) from error
-    return recorded_frames(frames, gain_db)
 
 
 def _example(name: str) -> bytes:

@@ -4,45 +4,39 @@ If the header `Inference-Header-Content-Length: N` is given, the first N bytes o
 The binary tensors follow in the order of the JSON, little-endian, without gaps.
 """
 
-import importlib.metadata
 import math
 import re
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from pydantic import Field
+from pydantic import Field, create_model
 from starlette.requests import Request
 from starlette.responses import Response
-from typing_extensions import TypedDict
 
 from onepass.bundles.errors import InvalidInput, NotReady
 from onepass.bundles.signature import (
     PLAIN,
     V2_NAMES,
     Signature,
-    TensorInfo,
     check_dimensions,
     check_outputs,
     from_bytes,
     input_info,
     v2_dtype,
 )
+from serving.engine.descriptions import SERVER_VERSION, metadata_of
 from serving.engine.fields import Fields, Name
-from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.http.operations import Bytes, Endpoints, get, post
 from serving.http.request_bodies import flat_tensor, json_model, read_body
 from serving.http.responses import JSON, cancel_on_disconnect, json_response
 
-MAX_SIDE = 2**31 - 1
 LENGTH = re.compile(r"[0-9]{1,10}")
 HEADER = "inference-header-content-length"
 OCTETS = "application/octet-stream"
-PLATFORM = "tensorflow_savedmodel"
 EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
 MICROSECONDS = 1_000_000
-SERVER_VERSION = importlib.metadata.version("onepass")
 
 
 class InferParameters(Fields):
@@ -64,7 +58,7 @@ class InputTensor(Fields):
     """An input tensor: its elements are in `data`, or follow the JSON as binary data."""
 
     name: str
-    shape: list[Annotated[int, Field(ge=1, le=MAX_SIDE)]]
+    shape: list[Annotated[int, Field(ge=1, le=2**31 - 1)]]
     datatype: str
     data: list | None = None
     parameters: InputParameters | None = None
@@ -94,17 +88,26 @@ class InferRequest(Fields):
     parameters: InferParameters | None = None
 
 
+TENSOR: Any = create_model("Tensor", name=str, datatype=str, shape=list[int])
+TENSORS: Any = list[TENSOR]
+METADATA = create_model(
+    "Metadata", name=str, versions=list[str], platform=str, inputs=TENSORS, outputs=TENSORS
+)
+# Each output also has its data, or the size of its binary data.
+INFER_RESULT = create_model(
+    "InferResult", model_name=str, model_version=str, id=(str, ""), outputs=TENSORS
+)
+
+
 def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
     """Return a request's JSON, all of it without a `header_length`, and the bytes after it."""
-    view = memoryview(body)
-    if header_length is None:
-        return json_model(body, InferRequest), view[len(body) :]
-    if not LENGTH.fullmatch(header_length) or int(header_length) > len(body):
+    length = str(len(body)) if header_length is None else header_length
+    if not LENGTH.fullmatch(length) or int(length) > len(body):
         raise InvalidInput(
             f"`Inference-Header-Content-Length` must be from 0 to {len(body)}, the body's length."
         )
-    length = int(header_length)
-    return json_model(view[:length], InferRequest), view[length:]
+    view = memoryview(body)
+    return json_model(view[: int(length)], InferRequest), view[int(length) :]
 
 
 def read_inputs(
@@ -139,50 +142,16 @@ def write_response(
     """Return the response, JSON except for the outputs that are `binary`, which follow it."""
     described, tail = [], []
     for name, value in outputs.items():
-        value = np.ascontiguousarray(value)
-        tensor: dict[str, Any] = {"name": name, "datatype": V2_NAMES[value.dtype]}
-        tensor["shape"] = list(value.shape)
+        array = np.ascontiguousarray(value)
+        tensor = {"name": name, "datatype": V2_NAMES[array.dtype], "shape": list(value.shape)}
         if binary[name]:
-            tensor["parameters"] = {"binary_data_size": value.nbytes}
-            tail.append(value.tobytes())
+            described.append({**tensor, "parameters": {"binary_data_size": array.nbytes}})
+            tail.append(array.tobytes())
         else:
-            tensor["data"] = value.reshape(-1)
-        described.append(tensor)
+            described.append({**tensor, "data": array.reshape(-1)})
     text = orjson.dumps({**header, "outputs": described}, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not tail:
-        return Response(text, media_type=JSON)
-    headers = {HEADER: str(len(text)), "content-type": OCTETS}
+    headers = {HEADER: str(len(text)), "content-type": OCTETS} if tail else {"content-type": JSON}
     return Response(b"".join([text, *tail]), headers=headers)
-
-
-NO_PARAMETERS = InferParameters()
-
-
-class Tensor(TypedDict):
-    """The description of an input or an output; -1 stands for any size."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class Metadata(TypedDict):
-    """The inputs and outputs of a model."""
-
-    name: str
-    versions: list[str]
-    platform: str
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-
-
-class InferResult(TypedDict):
-    """The JSON of a response; each output also has its data, or the size of its binary data."""
-
-    model_name: str
-    model_version: str
-    id: NotRequired[str]
-    outputs: list[Tensor]
 
 
 class V2(Endpoints):
@@ -190,26 +159,27 @@ class V2(Endpoints):
 
     @post(
         "/v2/models/{name}/infer",
-        {JSON: InferResult, OCTETS: Bytes},
+        {JSON: INFER_RESULT, OCTETS: Bytes},
         {JSON: InferRequest, OCTETS: Bytes},
         versions=True,
         header={HEADER: Annotated[int, Field(ge=0)]},
     )
     async def infer(self, request: Request) -> Response:
         """Run the signature in the parameter `signature_name`, by default `serving_default`."""
-        served = self._model_at(request)
-        length = request.headers.get(HEADER)
-        parsed, name, inputs = await read_body(request, _parse, length, served)
-        wanted = _wanted_outputs(parsed, served, name)
-        limit = (parsed.parameters or NO_PARAMETERS).timeout / MICROSECONDS
-        seconds = min(self._settings.timeout_seconds, limit or math.inf)
+        served, length = self._model_at(request), request.headers.get(HEADER)
+        parsed, inputs = await read_body(request, _parse, length, served)
+        options = parsed.parameters or InferParameters()
+        name = options.signature_name or PLAIN
+        binary = _wanted_outputs(parsed, served.signatures[name], options.binary_data_output)
+        limit = options.timeout / MICROSECONDS or math.inf
+        seconds = min(self._settings.timeout_seconds, limit)
         work = served.predict(inputs, name, timeout_seconds=seconds)
         outputs = await cancel_on_disconnect(request.receive, work)
         head = {"model_name": served.name, "model_version": str(served.version)}
         head |= {} if parsed.id is None else {"id": parsed.id}
-        return write_response(head, {name: outputs[name] for name in wanted}, wanted)
+        return write_response(head, {name: outputs[name] for name in binary}, binary)
 
-    @get("/v2/models/{name}", Metadata, versions=True)
+    @get("/v2/models/{name}", METADATA, versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the inputs and outputs of `serving_default`."""
         return json_response(metadata_of(self._registry, self._model_at(request)))
@@ -217,8 +187,7 @@ class V2(Endpoints):
     @get("/v2/models/{name}/ready", versions=True)
     async def model_ready(self, request: Request) -> Response:
         """Answer 200 if the model is ready, else 503 or 404 with the reason."""
-        served = self._model_at(request)
-        return json_response({"name": served.name, "ready": True})
+        return json_response({"name": self._model_at(request).name, "ready": True})
 
     @get("/v2")
     async def server(self, request: Request) -> Response:
@@ -251,38 +220,21 @@ class V2(Endpoints):
         return json_response(rows)
 
 
-def metadata_of(registry: ModelRegistry, served: ServedModel) -> Metadata:
-    """Return the inputs and outputs of a model's `serving_default`, and the versions served."""
-    signature, statuses = served.signature(PLAIN), registry.versions(served.name)
-    return Metadata(
-        name=served.name,
-        versions=[str(s.version) for s in statuses if s.state == "AVAILABLE"],
-        platform=PLATFORM,
-        inputs=[_tensor(name, info) for name, info in signature.inputs.items()],
-        outputs=[_tensor(name, info) for name, info in signature.outputs.items()],
-    )
-
-
 def _parse(
     body: bytes, length: str | None, served: ServedModel
-) -> tuple[InferRequest, str, dict[str, np.ndarray]]:
+) -> tuple[InferRequest, dict[str, np.ndarray]]:
     parsed, tail = split(body, length)
-    name = (parsed.parameters or NO_PARAMETERS).signature_name or PLAIN
-    return parsed, name, read_inputs(parsed.inputs, tail, served.signature(name))
+    name = parsed.parameters.signature_name if parsed.parameters else None
+    return parsed, read_inputs(parsed.inputs, tail, served.signature(name or PLAIN))
 
 
-def _wanted_outputs(parsed: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
-    default = (parsed.parameters or NO_PARAMETERS).binary_data_output
-    known = served.signatures[name].outputs
+def _wanted_outputs(parsed: InferRequest, known: Signature, default: bool) -> dict[str, bool]:
+    """Return for each output that is asked for whether it is sent as binary data."""
     if parsed.outputs is None:
-        return dict.fromkeys(known, default)
-    check_outputs(known, [output.name for output in parsed.outputs])
+        return dict.fromkeys(known.outputs, default)
+    check_outputs(known.outputs, [output.name for output in parsed.outputs])
     wanted = {}
     for output in parsed.outputs:
         binary = output.parameters.binary_data if output.parameters else None
         wanted[output.name] = default if binary is None else binary
     return wanted
-
-
-def _tensor(name: str, info: TensorInfo) -> Tensor:
-    return {"name": name, "datatype": V2_NAMES[info.dtype], "shape": info.sizes}

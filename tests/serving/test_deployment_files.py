@@ -158,7 +158,7 @@ def test_probes_need_no_token_at_their_own_port_and_find_nothing_else_there(serv
             return error.code, ""
 
     assert asked("/healthz")[0] == 200
-    assert asked("/readyz") == (200, '{"ready":true}')
+    assert asked("/readyz") == (200, '{"status":"ready"}')
     assert "onepass_requests" in asked(METRICS)[1]
     for path in ("/v1/models", "/v2/models/voice", "/", "/openapi.json"):
         assert asked(path)[0] == 404

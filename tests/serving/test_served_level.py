@@ -13,9 +13,9 @@ from http_running import ask
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.frames import check_convention
 from onepass.remote_model import RemoteModel
+from serving.engine.recordings import decode_recording
 from serving.grpc.speech import _parse_request
 from serving.grpc.tensors import encode, message
-from serving.http.recordings import decode_recording
 from serving.settings import Settings
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level, recorded_frames

@@ -28,9 +28,9 @@ from onepass.bundles.errors import InvalidInput, TooLarge
 from onepass.bundles.frames import front_of
 from onepass.foundation.errors import UserError
 from serving import Client
+from serving.engine.audio_formats import big_endian, little_endian, wav_header
+from serving.engine.recordings import decode_recording, example_path, examples
 from serving.http import draw
-from serving.http.audio_formats import big_endian, little_endian, wav_header
-from serving.http.recordings import decode_recording, example_path, examples
 from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames
 
@@ -253,7 +253,7 @@ def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):
     def decoded(file):
         raise AssertionError("it was decoded")
 
-    monkeypatch.setattr("serving.http.recordings._decode_samples", decoded)
+    monkeypatch.setattr("serving.engine.recordings._decode_samples", decoded)
     with pytest.raises(TooLarge, match="at most 2 seconds"):
         decode_recording(data, RATE, 2)
 

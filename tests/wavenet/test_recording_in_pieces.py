@@ -7,7 +7,7 @@ import pytest
 import sound_bundles
 import soundfile
 
-from serving.http.recordings import decode_recording
+from serving.engine.recordings import decode_recording
 from wavenet.data import audio
 from wavenet.data.recording_in_pieces import RecordingInPieces
 from wavenet.features import MelConvention

@@ -5,10 +5,10 @@ import functools
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
-from typing_extensions import TypedDict
 
 from onepass.bundles.errors import InvalidInput, TooLarge
 from wavenet.data.audio import Mixdown, resample, without_offset
@@ -25,18 +25,10 @@ OWN_LENGTH = "`recording` must be one sound with its own length in its header: i
 FIRST_BLOCK = b"fLaC\x00\x00\x00\x22"  # the beginning of a stream, but for one bit
 
 
-class ExampleEntry(TypedDict):
-    """An example recording, with its transcript and its duration."""
-
-    name: str
-    text: str
-    seconds: float
-
-
 @functools.cache
-def examples() -> Mapping[str, ExampleEntry]:
+def examples() -> Mapping[str, dict[str, Any]]:
     """Return the example recordings by name; no shipped model was trained on them."""
-    found: dict[str, ExampleEntry] = {}
+    found: dict[str, dict[str, Any]] = {}
     with (recordings_folder() / "dev.tsv").open(encoding="utf-8", newline="") as registry:
         for row in csv.DictReader(registry, delimiter="\t"):
             name = Path(row["file"]).stem
