@@ -36,6 +36,7 @@ from wavenet.data.recorded_level import (
 
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
+Chunks = AsyncGenerator[np.ndarray, None]
 Temperature = Annotated[float, Field(ge=0, le=10)]
 
 
@@ -80,7 +81,7 @@ def synthesis(
     fields: SynthesisFields,
     frames: np.ndarray | None,
     timeout_seconds: float | None = None,
-) -> tuple[int, AsyncGenerator[np.ndarray, None]]:
+) -> tuple[int, Chunks]:
     """Return the length of a sound in samples, and its chunks, float32 [samples].
 
     The chunks are computed as they are read, which may raise the errors of `ServedModel.stream`.
@@ -104,9 +105,7 @@ def synthesis(
     return num_samples, _restore_level(chunks, gain_of(frames))
 
 
-async def _restore_level(
-    sound: AsyncGenerator[np.ndarray, None], gain_db: float
-) -> AsyncGenerator[np.ndarray, None]:
+async def _restore_level(sound: Chunks, gain_db: float) -> Chunks:
     async with contextlib.aclosing(sound) as chunks:
         async for chunk in chunks:
             yield at_recorded_level(chunk, gain_db)
@@ -186,22 +185,34 @@ def text_frames(
         raise InvalidInput(str(error)) from error
 
 
-async def spoken_parts(
+async def speak_parts(
     served: ServedModel, fields: SynthesisFields, parts: list[str], speed: float, limit: float
-) -> AsyncGenerator[tuple[int, AsyncGenerator[np.ndarray, None]], None]:
-    """Yield what `synthesis` returns for each part of a text, whose row is the part's number.
+) -> tuple[int | None, Chunks]:
+    """Return the length in samples, None for several parts, and the chunks of a text in parts.
 
-    Args:
-      limit: the time limit for the frames of a part, in seconds.
+    The row of a part is its number; `limit` is the time limit for the frames of each, in seconds.
     """
     if not is_conditional(served):
         raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
-    for row, part in enumerate(parts):
-        size = len(part) / speed
+
+    async def speak_part(row: int) -> tuple[int, Chunks]:
+        size = len(parts[row]) / speed
         frames = await run_in_turn(
-            limit, text_frames, served, part, speed, in_pieces=True, size=size
+            limit, text_frames, served, parts[row], speed, in_pieces=True, size=size
         )
-        yield synthesis(served, fields.model_copy(update={"row": row}), frames)
+        return synthesis(served, fields.model_copy(update={"row": row}), frames)
+
+    async def joined() -> Chunks:
+        chunks = first
+        for row in range(len(parts)):
+            if row:
+                _, chunks = await speak_part(row)
+            async with contextlib.aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+
+    num_samples, first = await speak_part(0)
+    return num_samples if len(parts) == 1 else None, joined()
 
 
 def recording_frames(served: ServedModel, data: bytes) -> np.ndarray:

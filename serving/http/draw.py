@@ -59,8 +59,8 @@ class DrawRoute(Endpoints):
         given = {"class": parsed.label, "caption": parsed.caption, "map": parsed.map}
         value = condition(served, {n: v for n, v in given.items() if v is not None})
         num = number_of_images("num", parsed.num, self._settings.max_rows)
-        heat = 1.0 if parsed.temperature is None else parsed.temperature
-        known = signature(served).inputs
+        known, heat = signature(served).inputs, parsed.temperature
+        heat = 1.0 if heat is None else heat
         rows = [
             image_inputs(known, parsed.seed or 0, [row], heat, parsed.guidance or 0.0, value)
             for row in range(num)
@@ -86,10 +86,10 @@ def condition(served: ServedModel, given: dict[str, Any], field: str = "class") 
     return condition_rows(name, [given[needed]], served.spec.get("classes") or [], info, field)
 
 
-def encode_image(image: np.ndarray, container: str = "PNG") -> bytes:
-    """Encode an image uint8 [side, side, 1 or 3] as a PNG, JPEG or WEBP file."""
+def encode_image(image: np.ndarray, file: str = "png") -> bytes:
+    """Encode an image uint8 [side, side, 1 or 3] as a file: "png", "jpeg" or "webp"."""
     memory = io.BytesIO()
-    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(memory, container)
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(memory, file)
     return memory.getvalue()
 
 

@@ -13,7 +13,6 @@ import orjson
 from pydantic import Field, create_model
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.image_sampling import CONDITIONS, image_inputs
@@ -23,6 +22,7 @@ from onepass.speech.ssml import is_ssml
 from serving.engine.audio_formats import (
     FILE_FORMATS,
     OPENAI_PCM_HZ,
+    FileFormat,
     StreamFormat,
     encode_stream,
     file_bytes,
@@ -35,19 +35,19 @@ from serving.engine.fields import Fields, Name, Seed, excerpt, invalid_field
 from serving.engine.preparation import run_in_turn
 from serving.engine.served_model import ServedModel
 from serving.engine.speech import (
+    Chunks,
     SynthesisFields,
     Temperature,
     check_length,
+    speak_parts,
     speakers,
-    spoken_parts,
 )
 from serving.http.draw import condition, encode_image, number_of_images
 from serving.http.operations import Bytes, Endpoints, post
 from serving.http.request_bodies import json_model, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 
-Chunks = AsyncGenerator[np.ndarray, None]
-DEFAULT_VOICE = "default"
+Data = AsyncGenerator[bytes, None]
 MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
 PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
 SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
@@ -82,7 +82,7 @@ class OpenaiSpeech(Endpoints):
     """The endpoint for speech."""
 
     @post("/v1/audio/speech", ANSWERS, SpeechRequest)
-    async def speech(self, request: Request) -> ASGIApp:
+    async def speech(self, request: Request) -> StreamedResponse:
         """Speak a text; `wav` and `pcm` are streamed, other formats are sent as a complete file.
 
         `pcm` has a sample rate of 24,000 Hz, like OpenAI's. A long text is split between sentences
@@ -98,76 +98,48 @@ class OpenaiSpeech(Endpoints):
         fields = SynthesisFields.model_construct(
             seed=parsed.seed, temperature=parsed.temperature, speaker=speaker
         )
-        parts = spoken_parts(served, fields, texts, speed, limit)
-        num_samples, first = await cancel_on_disconnect(request.receive, anext(parts))
-        sound, rate_hz = _joined(first, parts), served.spec["sample_rate_hz"]
+        work = speak_parts(served, fields, texts, speed, limit)
+        num_samples, sound = await cancel_on_disconnect(request.receive, work)
+        rate_hz = served.spec["sample_rate_hz"]
         name = parsed.response_format or "mp3"
+        form: StreamFormat | FileFormat = PCM
         if name in FILE_FORMATS:
-            media_type = FILE_FORMATS[name].media_type
-            work = _whole(sound, rate_hz, name, limit)
-            content = await cancel_on_disconnect(request.receive, work)
-            if parsed.stream_format != "sse":
-                return Response(content, media_type=media_type)
-            return StreamedResponse(_events(_once(content)), EVENTS, limit)
-        if name == "pcm":
-            form, sound = PCM, resample_stream(sound, rate_hz, OPENAI_PCM_HZ)
+            form = FILE_FORMATS[name]
+            data = _whole(sound, rate_hz, form, limit)
+        elif name == "pcm":
+            data = encode_stream(resample_stream(sound, rate_hz, OPENAI_PCM_HZ), PCM)
         else:
-            form = stream_format(name, rate_hz, num_samples if len(texts) == 1 else None)
-        data = encode_stream(sound, form)
+            form = stream_format(name, rate_hz, num_samples)
+            data = encode_stream(sound, form)
         if parsed.stream_format == "sse":
             return StreamedResponse(_events(data), EVENTS, limit)
         return StreamedResponse(data, form.media_type, limit)
 
 
-async def _joined(first: Chunks, parts: AsyncGenerator[tuple[int, Chunks], None]) -> Chunks:
-    async with contextlib.aclosing(parts):
-        async with contextlib.aclosing(first):
-            async for chunk in first:
-                yield chunk
-        async for _, chunks in parts:
-            async with contextlib.aclosing(chunks):
-                async for chunk in chunks:
-                    yield chunk
-
-
-async def _whole(sound: Chunks, rate_hz: int, name: str, limit: float) -> bytes:
+async def _whole(sound: Chunks, rate_hz: int, form: FileFormat, limit: float) -> Data:
     async with contextlib.aclosing(sound):
         chunks = [chunk async for chunk in sound]
-    form = FILE_FORMATS[name]
-    return await run_in_turn(limit, file_bytes, np.concatenate(chunks), rate_hz, form)
+    yield await run_in_turn(limit, file_bytes, np.concatenate(chunks), rate_hz, form)
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
     name = voice.id if isinstance(voice, Voice) else voice
     known = speakers(served)
-    if not known or name in (None, DEFAULT_VOICE):
+    if not known or name in (None, "default"):
         return None
     if name not in known:
-        known_names = ", ".join((DEFAULT_VOICE, *known))
+        known_names = ", ".join(("default", *known))
         raise InvalidInput(f"`voice` must be one of {known_names}, got {excerpt(name)}.")
     return name
 
 
-async def _once(content: bytes) -> AsyncGenerator[bytes, None]:
-    yield content
-
-
-async def _events(data: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _events(data: Data) -> Data:
     async with contextlib.aclosing(data):
         async for piece in data:
-            audio = base64.b64encode(piece).decode()
-            yield _event({"type": "speech.audio.delta", "audio": audio})
+            event = {"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()}
+            yield b"data: " + orjson.dumps(event) + b"\n\n"
     usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
-    yield _event({"type": "speech.audio.done", "usage": usage})
-
-
-def _event(value: dict) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
-
-
-MAX_IMAGES = 10  # OpenAI's limit
-FILES = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
-SEED_BITS = 64
+    yield b"data: " + orjson.dumps({"type": "speech.audio.done", "usage": usage}) + b"\n\n"
 
 
 class ImagesRequest(Fields):
@@ -175,7 +147,7 @@ class ImagesRequest(Fields):
 
     prompt: Annotated[str, Field(min_length=1, max_length=4000, pattern=r"\S")]
     model: Name | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_IMAGES)] | None = None
+    n: Annotated[int, Field(ge=1, le=10)] | None = None
     size: str | None = None
     response_format: Literal["b64_json"] | None = None
     output_format: Literal["png", "jpeg", "webp"] | None = None
@@ -201,26 +173,18 @@ class OpenaiImages(Endpoints):
         file = parsed.output_format or "png"
         side, output = _scale(served, parsed.size or "auto")
         num = number_of_images("n", parsed.n, self._settings.max_rows)
-        seed = secrets.randbits(SEED_BITS) if parsed.seed is None else parsed.seed
+        seed = secrets.randbits(64) if parsed.seed is None else parsed.seed
         needed = condition_input(served)
         if needed == "map":
             raise InvalidInput("`model` needs a map of labels; use `:draw`.")
         prompt = {} if needed is None else {CONDITIONS[needed]: parsed.prompt}
         given = condition(served, prompt, "prompt")
         batch = image_inputs(signature(served).inputs, seed, range(num), condition=given)
-        drawn = await cancel_on_disconnect(
-            request.receive, served.predict(batch, fastest(served.signatures))
-        )
-        data = await asyncio.to_thread(_encode_images, drawn[output], FILES[file])
-        return json_response(
-            {
-                "created": int(time.time()),
-                "data": [{"b64_json": encoded} for encoded in data],
-                "output_format": file,
-                "size": f"{side}x{side}",
-                "background": "opaque",
-            }
-        )
+        work = served.predict(batch, fastest(served.signatures))
+        drawn = await cancel_on_disconnect(request.receive, work)
+        data = await asyncio.to_thread(_encode_images, drawn[output], file)
+        facts = {"output_format": file, "size": f"{side}x{side}", "background": "opaque"}
+        return json_response({"created": int(time.time()), "data": data, **facts})
 
 
 def _scale(served: ServedModel, size: str) -> tuple[int, str]:
@@ -231,5 +195,5 @@ def _scale(served: ServedModel, size: str) -> tuple[int, str]:
     return sizes[size]
 
 
-def _encode_images(images: np.ndarray, container: str) -> list[str]:
-    return [base64.b64encode(encode_image(image, container)).decode() for image in images]
+def _encode_images(images: np.ndarray, file: str) -> list[dict[str, str]]:
+    return [{"b64_json": base64.b64encode(encode_image(each, file)).decode()} for each in images]
