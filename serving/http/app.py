@@ -1,5 +1,7 @@
 """The HTTP application: the middleware, and the routes of all protocols, health and the page."""
 
+from typing import Any
+
 from pydantic import create_model
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
@@ -22,14 +24,13 @@ from serving.http.v2 import V2
 from serving.observability import Metrics
 from serving.settings import Settings
 
+PROTOCOLS = (V2, TensorflowRest, SpeakRoute, DrawRoute, OpenaiSpeech, OpenaiImages, ModelListing)
+STATE = create_model("State", status=str)
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "media-src 'self' blob:; font-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-
-
-STATE = create_model("State", status=str)
 
 
 class Health(Endpoints):
@@ -63,10 +64,6 @@ class Page(StaticFiles, Endpoints):
     def __init__(self) -> None:
         super().__init__(packages=[("serving", "page")])
 
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes to the page and to its files."""
-        return [*super().routes(), Mount("/page", self)]
-
     @get("/", {"text/html": str})
     async def front(self, request: Request) -> Response:
         """Return the page."""
@@ -81,20 +78,18 @@ class Page(StaticFiles, Endpoints):
 
 def make_app(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> ASGIApp:
     """Return the HTTP application for a model registry; raise UserError for an invalid token."""
-    kinds = (V2, TensorflowRest, SpeakRoute, DrawRoute, OpenaiSpeech, OpenaiImages, ModelListing)
-    endpoints: list[Endpoints] = [kind(registry, settings) for kind in kinds]
-    routes = [
-        route for each in (*endpoints, Health(registry, metrics), Page()) for route in each.routes()
-    ]
-    routes += OpenApi(settings, routes).routes()
+    page, protocols = Page(), [kind(registry, settings) for kind in PROTOCOLS]
+    endpoints: Any = (*protocols, Health(registry, metrics), page)
+    routes: list[BaseRoute] = [route for each in endpoints for route in each.routes()]
+    routes += [Mount("/page", page), *OpenApi(settings, routes).routes()]
     return RequestMiddleware(Router(routes, redirect_slashes=False), settings, metrics)
 
 
 def make_probes(registry: ModelRegistry, metrics: Metrics) -> ASGIApp:
     """Return an application that serves only health and metrics, without a token."""
 
-    def refuse(request: Request, error: Exception) -> Response:
-        return error_response(NotReady(str(error)), request.url.path)
+    def refuse(request: Request, error: Any) -> Response:
+        return error_response(error, request.url.path)
 
     routes = Health(registry, metrics).routes()
     return ExceptionMiddleware(Router(routes), handlers={NotReady: refuse})

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, WithJsonSchema
@@ -26,7 +26,6 @@ PATH = {
     "name": Annotated[str, Field(min_length=1, pattern="^[^/:]+$")],
     "version": Annotated[int, Field(ge=0, le=10**18 - 1)],
 }
-NONE: Mapping[str, Any] = {}
 Bytes = Annotated[Any, WithJsonSchema({"type": "string", "format": "binary"})]
 Handler = TypeVar("Handler", bound=Callable)
 
@@ -49,31 +48,30 @@ class Operation(Route):
       parameters: types of the parameters by location, "header" or "query", and name.
     """
 
-    def __init__(
-        self, verb: str, path: str, handler: Any, answer: Any, body: Any, **parameters: Any
-    ):
+    answer: Any = dict
+    body: Any = None
+
+    def __init__(self, verb: str, path: str, handler: Any, parameters: Any, **types: Any):
         path = path.replace("{name}", "{name:name}").replace("{version}", "{version:name}")
         super().__init__(path, handler, methods=[verb])
-        self.verb, self.answer, self.body, self.parameters = verb, answer, body, parameters
+        self.verb, self.parameters = verb.lower(), parameters
+        vars(self).update(types)
 
 
 def operation(
-    verb: str,
-    path: str,
-    answer: Any = dict,
-    body: Any = None,
-    *,
-    versions: bool = False,
-    **parameters: Any,
+    verb: str, path: str, *types: Any, versions: bool = False, **parameters: Any
 ) -> Callable[[Handler], Handler]:
     """Return a decorator that marks a method as the handler of an `Operation`.
 
-    With `versions`, it also handles the path with a version after the model's name.
+    `types` are its `answer` and its `body`. With `versions`, it also handles the path with a
+    version after the model's name.
     """
+    named = dict(zip(("answer", "body"), types, strict=False))
     paths = [path, *([path.replace("{name}", "{name}/versions/{version}")] if versions else [])]
 
     def mark_handler(method: Any) -> Any:
-        method.operations = [(verb, each, answer, body, parameters) for each in paths]
+        made = functools.partial(Operation, verb, parameters=parameters, **named)
+        method.operations = [functools.partial(made, each) for each in paths]
         return method
 
     return mark_handler
@@ -92,11 +90,7 @@ class Endpoints:
     def routes(self) -> list[BaseRoute]:
         """Return the operations of the decorated methods, in the order in which routes match."""
         methods = [getattr(self, name) for name in vars(type(self))]
-        return [
-            Operation(verb, path, method, answer, body, **parameters)
-            for method in methods
-            for verb, path, answer, body, parameters in getattr(method, "operations", ())
-        ]
+        return [make(handler=m) for m in methods for make in getattr(m, "operations", ())]
 
     def _model_at(self, request: Request, kind: str | None = None) -> ServedModel:
         served = self._registry.get(request.path_params["name"], version_at(request))
@@ -122,18 +116,16 @@ class Endpoints:
 def version_at(request: Request) -> int | None:
     """Return the version in the path, None if there is none; raise NotFound if it is invalid."""
     version = request.path_params.get("version")
-    if version is None:
-        return None
-    if problem := version_problem(version):
+    if version is not None and (problem := version_problem(version)):
         raise NotFound(f"A version {problem}.")
-    return int(version)
+    return None if version is None else int(version)
 
 
 class OpenApi(Endpoints):
     """The endpoint for the OpenAPI document of routes, its own among them."""
 
     def __init__(self, settings: Settings, routes: Sequence[BaseRoute]):
-        operations = [each for each in (*routes, *self.routes()) if isinstance(each, Operation)]
+        operations = (each for each in (*routes, *self.routes()) if isinstance(each, Operation))
         self._document = document(operations, bool(read_tokens(settings)))
 
     @get("/openapi.json")
@@ -142,13 +134,13 @@ class OpenApi(Endpoints):
         return json_response(self._document)
 
 
-def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, Any]:
+def document(operations: Iterable[Operation], needs_token: bool) -> dict[str, Any]:
     """Return the OpenAPI document of operations, which declares the token if one is needed."""
     components: dict[str, Any] = {"schemas": {}}
     paths: dict[str, Any] = {}
     for operation in operations:
         described = _describe_operation(operation, components["schemas"])
-        paths.setdefault(operation.path_format, {})[operation.verb.lower()] = described
+        paths.setdefault(operation.path_format, {})[operation.verb] = described
     found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "onepass", "version": "1", "description": DESCRIPTION},
@@ -165,16 +157,13 @@ def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, An
 
 def _describe_operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     def schema(kind: Any) -> Any:
-        found = TypeAdapter(kind).json_schema(ref_template=REFERENCE)
-        schemas.update(found.pop("$defs", {}))
-        if "title" not in found or found.get("type") != "object":
-            return found
-        schemas[found["title"]] = found
-        return {"$ref": REFERENCE.format(model=found["title"])}
+        found = TypeAdapter(list[kind]).json_schema(ref_template=REFERENCE)
+        schemas.update(found.get("$defs", {}))
+        return found["items"]
 
     def content(kinds: Any) -> dict[str, Any]:
         by_type = kinds if isinstance(kinds, dict) else {JSON: kinds}
-        return {media_type: {"schema": schema(kind)} for media_type, kind in by_type.items()}
+        return {"content": {kind: {"schema": schema(each)} for kind, each in by_type.items()}}
 
     path = {name: PATH[name] for name in PATH if name in operation.param_convertors}
     parameters = [
@@ -183,14 +172,14 @@ def _describe_operation(operation: Operation, schemas: dict[str, Any]) -> dict[s
         for name, kind in kinds.items()
     ]
     error = OPENAI_ERROR if is_openai_path(operation.path) else ERROR
-    described = {
+    responses = {"200": operation.answer, "default": error}
+    body = {} if operation.body is None else {"required": True, **content(operation.body)}
+    return {
         "summary": (operation.endpoint.__doc__ or "").partition("\n")[0],
         "parameters": parameters,
         "responses": {
-            "200": {"description": "OK", "content": content(operation.answer)},
-            "default": {"description": "An error.", "content": content(error)},
+            status: {"description": "OK" if status == "200" else "An error.", **content(kinds)}
+            for status, kinds in responses.items()
         },
+        **({"requestBody": body} if body else {}),
     }
-    if operation.body is not None:
-        described["requestBody"] = {"required": True, "content": content(operation.body)}
-    return described

@@ -47,10 +47,15 @@ class InferParameters(Fields):
     timeout: Annotated[float, Field(ge=0)] = 0.0
 
 
-class InputParameters(Fields):
-    """Parameters of an input; shared memory is not supported."""
+class TensorParameters(Fields):
+    """Parameters of a tensor: of an input its size in bytes, of an output whether it has one.
+
+    Classification and shared memory are not supported.
+    """
 
     binary_data_size: Annotated[int, Field(ge=0)] | None = None
+    binary_data: bool | None = None
+    classification: Annotated[int, Field(le=0)] | None = None
     shared_memory_region: None = None
 
 
@@ -61,22 +66,14 @@ class InputTensor(Fields):
     shape: list[Annotated[int, Field(ge=1, le=2**31 - 1)]]
     datatype: str
     data: list | None = None
-    parameters: InputParameters | None = None
-
-
-class OutputParameters(Fields):
-    """Parameters of an output; classification and shared memory are not supported."""
-
-    binary_data: bool | None = None
-    classification: Annotated[int, Field(le=0)] | None = None
-    shared_memory_region: None = None
+    parameters: TensorParameters | None = None
 
 
 class OutputTensor(Fields):
     """A requested output."""
 
     name: str
-    parameters: OutputParameters | None = None
+    parameters: TensorParameters | None = None
 
 
 class InferRequest(Fields):
