@@ -142,33 +142,35 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._models, self._served = set[str](), dict[str, int]()  # names; versions by name
-        counter = functools.partial(Counter, registry=self.registry)
-        gauge = functools.partial(Gauge, registry=self.registry)
-        rows = functools.partial(Histogram, registry=self.registry, buckets=ROWS)
-        seconds = functools.partial(Histogram, registry=self.registry, buckets=SECONDS)
-        model, protocol = ["model"], ["model", "protocol"]
-        self._requests = counter("onepass_requests", "Requests answered.", [*protocol, "status"])
-        whole, first = "Seconds from a request to the end of its response.", "To its first byte."
-        self._seconds = seconds("onepass_request_seconds", whole, protocol)
-        self._first_byte_seconds = seconds("onepass_first_byte_seconds", first, protocol)
-        sides = ["protocol", "direction"]
-        self._bytes = counter("onepass_bytes", "Bytes of bodies and messages.", sides)
-        self._refused = counter("onepass_refused", "Requests that found the server full.", ["what"])
+
+        def make(kind: Any, name: str, text: str, *labels: str, **more: Any) -> Any:
+            return kind(name, text, labels, registry=self.registry, **more)
+
+        counter, gauge = functools.partial(make, Counter), functools.partial(make, Gauge)
+        seconds = functools.partial(make, Histogram, buckets=SECONDS)
+        both, of_request = ("model", "protocol"), "Seconds from a request to "
+        self._requests = counter("onepass_requests", "Requests answered.", *both, "status")
+        self._seconds = seconds("onepass_request_seconds", f"{of_request}its answer's end.", *both)
+        first = "onepass_first_byte_seconds"
+        self._first_byte_seconds = seconds(first, f"{of_request}the first byte.", *both)
+        self._bytes = counter("onepass_bytes", "Bytes of bodies.", "protocol", "direction")
+        self._refused = counter("onepass_refused", "Requests refused by a full server.", "what")
         self.log_lines_lost = counter("onepass_log_lines_lost", "Log lines not read in time.")
-        self.queue_rows = gauge("onepass_queue_rows", "Rows in the queue.", model)
-        self.queue_seconds = seconds("onepass_queue_seconds", "Seconds a row waits.", model)
-        self.batch_rows = rows("onepass_batch_rows", "Rows of a call.", model)
-        self.running = gauge("onepass_calls_running", "Calls in progress.", model)
-        self.call_seconds = seconds("onepass_call_seconds", "Seconds of a call.", model)
-        self.retries = counter("onepass_batches_retried", "Batches retried row by row.", model)
-        self.streams = gauge("onepass_streams", "Open streams.", model)
-        self._loads = counter("onepass_loads", "Versions read.", ["model", "outcome"])
-        self._version = gauge("onepass_model_version", "The version served.", model)
-        by_version, text = ["model", "version", "status"], "Requests and streams, by version."
-        self.version_requests = counter("onepass_version_requests", text, by_version)
+        self.queue_rows = gauge("onepass_queue_rows", "Rows in the queue.", "model")
+        self.queue_seconds = seconds("onepass_queue_seconds", "Seconds a row waits.", "model")
+        rows = functools.partial(make, Histogram, buckets=ROWS)
+        self.batch_rows = rows("onepass_batch_rows", "Rows of a call.", "model")
+        self.running = gauge("onepass_calls_running", "Calls in progress.", "model")
+        self.call_seconds = seconds("onepass_call_seconds", "Seconds of a call.", "model")
+        self.retries = counter("onepass_batches_retried", "Batches retried row by row.", "model")
+        self.streams = gauge("onepass_streams", "Open streams.", "model")
+        self._loads = counter("onepass_loads", "Versions loaded or broken.", "model", "outcome")
+        self._version = gauge("onepass_model_version", "The version served.", "model")
+        by_version, text = ("model", "version", "status"), "Requests answered by a version."
+        self.version_requests = counter("onepass_version_requests", text, *by_version)
         # TensorFlow Serving's name: a counter's would end in _total.
-        name, by_status = ":tensorflow:serving:request_count", ["model_name", "status"]
-        self._tensorflow_requests = gauge(name, "Requests answered.", by_status)
+        count, of_model = ":tensorflow:serving:request_count", ("model_name", "status")
+        self._tensorflow_requests = gauge(count, "Requests answered.", *of_model)
         ProcessCollector(registry=self.registry)
 
     def request(
@@ -232,15 +234,14 @@ def configure_tracing(provider: Any = None) -> bool:
     installed.
     """
     global _provider
-    endpoints = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
+    _provider, endpoints = provider, [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
     if provider is None and endpoints:
         try:
-            provider = _exporting_provider()
+            _provider = _exporting_provider()
         except ImportError as error:
-            missing = "%s is set, but nothing is traced: %s. Install it with "
-            LOG.warning(f"{missing}`pip install 'onepass[traces]'`.", endpoints[0], error)
-    _provider = provider
-    return provider is not None
+            install = "Install it with `pip install 'onepass[traces]'`."
+            LOG.warning("%s is set, but nothing is traced: %s. %s", endpoints[0], error, install)
+    return _provider is not None
 
 
 def _exporting_provider() -> Any:

@@ -2,15 +2,18 @@
 
 import asyncio
 import collections
+import io
 import itertools
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.image_sampling import CONDITIONS, classes_of
+from onepass.bundles.image_sampling import CONDITIONS, classes_of, condition_rows
 from onepass.bundles.signature import IMAGE, Signature, fastest, scale_name
+from serving.engine.json_tensors import json_tensor
 from serving.engine.served_model import ServedModel
 
 Outputs = dict[str, np.ndarray]
@@ -46,8 +49,7 @@ def scale_signatures(served: ServedModel) -> list[str]:
     return names if known else [fastest(served.signatures)]
 
 
-def check_condition(served: ServedModel, given: dict[str, Any]) -> str | None:
-    """Return the name of the condition that the model needs; raise InvalidInput for any other."""
+def _needed_condition(served: ServedModel, given: dict[str, Any]) -> str | None:
     needed = CONDITIONS.get(condition_input(served) or "")
     for other in given:
         if other != needed:
@@ -61,6 +63,24 @@ def check_condition(served: ServedModel, given: dict[str, Any]) -> str | None:
             choice = f", such as {captions[0]!r}"
         raise InvalidInput(f"`{needed}` must be given{choice}.")
     return needed
+
+
+def condition(served: ServedModel, given: dict[str, Any], field: str = "class") -> Outputs:
+    """Return the input, by name, for an image's class, caption or map."""
+    name, needed = condition_input(served), _needed_condition(served, given)
+    if name is None or needed is None:
+        return {}
+    info = signature(served).inputs[name]
+    if name == "map":
+        return {name: json_tensor(name, [given[needed]], info)}
+    return condition_rows(name, [given[needed]], served.spec.get("classes") or [], info, field)
+
+
+def encode_image(image: np.ndarray, file: str = "png") -> bytes:
+    """Encode an image uint8 [side, side, 1 or 3] as a file: "png", "jpeg" or "webp"."""
+    memory = io.BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(memory, file)
+    return memory.getvalue()
 
 
 async def image_scales(

@@ -3,31 +3,23 @@
 import asyncio
 import base64
 import contextlib
-import io
 import logging
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from PIL import Image
 from pydantic import Field, WithJsonSchema
 from starlette.requests import Request
 
 from onepass.bundles.errors import Internal, ServingError
-from onepass.bundles.image_sampling import condition_rows, image_inputs
+from onepass.bundles.image_sampling import image_inputs
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
-from serving.engine.drawing import (
-    Outputs,
-    check_condition,
-    condition_input,
-    image_scales,
-    signature,
-)
+from serving.engine.drawing import Outputs, condition, encode_image, image_scales, signature
 from serving.engine.fields import Fields, Seed, invalid_field
 from serving.engine.served_model import ServedModel
 from serving.http.operations import Endpoints, post
-from serving.http.request_bodies import json_model, json_tensor, read_body
+from serving.http.request_bodies import json_model, read_body
 from serving.http.responses import StreamedResponse
 
 LOG = logging.getLogger(__name__)
@@ -73,24 +65,6 @@ def number_of_images(field: str, num: int | None, most: int) -> int:
     if num is not None and num > most:
         raise invalid_field(field, f"an integer from 1 to {most}", num)
     return num or 1
-
-
-def condition(served: ServedModel, given: dict[str, Any], field: str = "class") -> Outputs:
-    """Return the input, by name, for an image's class, caption or map."""
-    name, needed = condition_input(served), check_condition(served, given)
-    if name is None or needed is None:
-        return {}
-    info = signature(served).inputs[name]
-    if name == "map":
-        return {name: json_tensor(name, [given[needed]], info)}
-    return condition_rows(name, [given[needed]], served.spec.get("classes") or [], info, field)
-
-
-def encode_image(image: np.ndarray, file: str = "png") -> bytes:
-    """Encode an image uint8 [side, side, 1 or 3] as a file: "png", "jpeg" or "webp"."""
-    memory = io.BytesIO()
-    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(memory, file)
-    return memory.getvalue()
 
 
 async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:

@@ -30,7 +30,7 @@ from serving.engine.audio_formats import (
     resample_stream,
     stream_format,
 )
-from serving.engine.drawing import condition_input, scales, signature
+from serving.engine.drawing import condition, condition_input, encode_image, scales, signature
 from serving.engine.fields import Fields, Name, Seed, excerpt, invalid_field
 from serving.engine.preparation import run_in_turn
 from serving.engine.served_model import ServedModel
@@ -42,7 +42,7 @@ from serving.engine.speech import (
     speak_parts,
     speakers,
 )
-from serving.http.draw import condition, encode_image, number_of_images
+from serving.http.draw import number_of_images
 from serving.http.operations import Bytes, Endpoints, post
 from serving.http.request_bodies import json_model, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response

@@ -15,6 +15,7 @@ from onepass.speech.phonemes import MAX_CHARACTERS
 from onepass.speech.ssml import note_on_markup
 from serving.engine.audio_formats import encode_stream, stream_format
 from serving.engine.fields import Name, as_model, excerpt
+from serving.engine.json_tensors import base64_bytes, json_tensor
 from serving.engine.preparation import run_in_turn
 from serving.engine.recordings import example_path, examples
 from serving.engine.served_model import ServedModel
@@ -28,7 +29,7 @@ from serving.engine.speech import (
     text_frames,
 )
 from serving.http.operations import Bytes, Endpoints, get, post
-from serving.http.request_bodies import base64_bytes, body_of, json_model, json_tensor, read_body
+from serving.http.request_bodies import body_of, json_model, read_body
 from serving.http.responses import JSON, StreamedResponse, cancel_on_disconnect, json_response
 
 SOURCES = ("frames", "recording", "example", "text", "phonemes")

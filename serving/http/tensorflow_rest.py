@@ -15,10 +15,11 @@ from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.signature import PLAIN
 from serving.engine.descriptions import describe_signatures
 from serving.engine.fields import Fields, Name
+from serving.engine.json_tensors import from_columns, from_rows
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.http.operations import Endpoints, get, post, version_at
-from serving.http.request_bodies import from_columns, from_rows, json_model, read_body
+from serving.http.request_bodies import json_model, read_body
 from serving.http.responses import cancel_on_disconnect, json_response
 
 

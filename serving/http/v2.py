@@ -27,9 +27,10 @@ from onepass.bundles.signature import (
 )
 from serving.engine.descriptions import SERVER_VERSION, metadata_of
 from serving.engine.fields import Fields, Name
+from serving.engine.json_tensors import flat_tensor
 from serving.engine.served_model import ServedModel
 from serving.http.operations import Bytes, Endpoints, get, post
-from serving.http.request_bodies import flat_tensor, json_model, read_body
+from serving.http.request_bodies import json_model, read_body
 from serving.http.responses import JSON, cancel_on_disconnect, json_response
 
 LENGTH = re.compile(r"[0-9]{1,10}")

@@ -9,7 +9,8 @@ import pytest
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.signature import Signature, TensorInfo, check
-from serving.http.request_bodies import MAX_LISTS, from_columns, from_rows, json_object, json_tensor
+from serving.engine.json_tensors import from_columns, from_rows, json_tensor
+from serving.http.request_bodies import MAX_LISTS, json_object
 from serving.http.v2 import HEADER, read_inputs, split, write_response
 
 F32 = TensorInfo(np.dtype(np.float32), (None, None, 3))
