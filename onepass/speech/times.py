@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - the letters of IPA look like others
 """When words and phonemes are spoken, from the durations with which a voice speaks them.
 
 espeak-ng joins some words, such as "of the", and reads numbers as several. So every word is also
@@ -74,7 +75,10 @@ def time_words(readings: Sequence[Reading], hop_seconds: float) -> list[TimedWor
                 continue
             spoken = reading.phonemes[begun:place]
             times = [
-                ((before + (ends[n - 1] if n else 0)) * hop_seconds, (before + ends[n]) * hop_seconds)
+                (
+                    (before + (ends[n - 1] if n else 0)) * hop_seconds,
+                    (before + ends[n]) * hop_seconds,
+                )
                 for n in range(begun, place)
             ]
             found += _time_clause(spoken, times, phoneme.words)

@@ -203,7 +203,9 @@ def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
     made = serving.load(tmp_path / "objects")
     live = load("shipped-objects").stream(12, seed=4, condition=2, scales=True)
     for row, scales in enumerate(live):
-        grown(made, made.inputs(2, 4, row)[1], scales)
+        found = grow(made, made.inputs(2, 4, row)[1], [scale.shape[1] for scale in scales])
+        for drawn, scale in zip(found, scales, strict=True):
+            np.testing.assert_array_equal(drawn, scale)
 
 
 def test_the_whole_image_is_found_in_whatever_order_a_program_has_its_outputs():
