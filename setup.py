@@ -87,6 +87,7 @@ setup(
         "numba>=0.62",
         "numpy>=2.0",
         "pillow>=11.0",
+        "safetensors>=0.5",
         "scipy>=1.15",
         "soundfile>=0.13",  # the first with a FLAC compression level
         "soxr>=0.5",

@@ -7,19 +7,21 @@ import tensorflow as tf
 
 from distill.flow_student import FlowStudent
 from onepass.networks.trainable import Listed
-from onepass.storage.load import StoredCodec, listed_weights, read
-from onepass.storage.program import add_codec, check_calls, function_of, variables_of
+from onepass.storage.freezing import Frozen
+from onepass.storage.frozen import FrozenFunction, FrozenProgram
+from onepass.storage.load import StoredCodec, listed_weights, read, readable
+from onepass.storage.program import add_codec, check_calls
 from onepass.storage.save import rate_of, write
 
 
-class FlowProgram(tf.Module):
-    """The networks and the codec of a student as a `tf.Module` to export."""
-
-    def __init__(self, student: FlowStudent):
-        super().__init__(name="flow_student")
-        self.calls = [function_of(call, student.specs) for call in student.calls]
-        self.weights = variables_of(call.get_concrete_function() for call in self.calls)
-        add_codec(self, student.codec, 2)
+def freeze(student: FlowStudent) -> tuple[Frozen, dict[str, Any]]:
+    """Return the networks and the codec of a student, and the names of the networks."""
+    frozen, names = Frozen(), []
+    for index, call in enumerate(student.calls):
+        names.append(f"call_{index}")
+        frozen.add(names[-1], call, student.specs)
+    add_codec(frozen, student.codec, 2)
+    return frozen, {"networks": names}
 
 
 def save(
@@ -27,17 +29,15 @@ def save(
     folder: str | Path,
     *,
     sample_rate_hz: int | None = None,
-    trust: bool = False,
 ) -> Path:
-    """Write a student as programs that run without the code that defined its networks.
+    """Write a student as data that runs without the code that defined its networks.
 
     Args:
       sample_rate_hz: sample rate of an audio student; None: the one it was loaded with, if any.
-      trust: whether to write programs that do more than compute.
 
     Returns:
-      The folder, which `load` reads. Its `program` is a SavedModel with the functions `calls`, one
-        for each network, `encode`, `decode` and `scale`.
+      The folder, which `load` reads. Its `program` has a graph of the functions `call_0` and so on,
+        one for each network, `encode`, `decode` and `scale`; and the weights.
     """
     spec = {
         "kind": student.kind,
@@ -48,29 +48,30 @@ def save(
         "sample_rate_hz": rate_of(student, sample_rate_hz),
     }
 
-    def check(program: Any, spec: dict[str, Any]) -> None:
-        check_calls(student.calls, list(program.calls), student.specs)
+    def check(program: FrozenProgram, spec: dict[str, Any]) -> None:
+        check_calls(student.calls, [program[name] for name in spec["networks"]], student.specs)
 
-    return write(lambda: FlowProgram(student), student, spec, Path(folder), check, trust)
+    return write(lambda: freeze(student), student, spec, Path(folder), check)
 
 
 def load(folder: str | Path) -> FlowStudent:
     """Load a student that `save` wrote; it draws the same sequences."""
-    program, spec = read(Path(folder))
-    student = FlowStudent(
-        [_Network(call, listed_weights(program, spec)) for call in program.calls],
-        StoredCodec(program, spec["levels"], spec["log_unit"]),
-        condition_channels=spec["condition_channels"],
-        noise=spec["noise"],
-    )
-    student.sample_rate_hz = spec["sample_rate_hz"]
-    return student
+    with readable(Path(folder)):
+        program, spec = read(Path(folder))
+        student = FlowStudent(
+            [_Network(program[name], listed_weights(program)) for name in spec["networks"]],
+            StoredCodec(program, spec["levels"], spec["log_unit"]),
+            condition_channels=spec["condition_channels"],
+            noise=spec["noise"],
+        )
+        student.sample_rate_hz = spec["sample_rate_hz"]
+        return student
 
 
 class _Network:
     """A stored function that takes the role of a network."""
 
-    def __init__(self, call: Any, listed: Listed):
+    def __init__(self, call: FrozenFunction, listed: Listed):
         self._call, self._listed = call, listed
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:

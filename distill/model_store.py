@@ -18,17 +18,14 @@ def save(
     folder: str | Path,
     *,
     sample_rate_hz: int | None = None,
-    trust: bool = False,
 ) -> Path:
-    """Write a model as programs that run without the code that defined its network.
+    """Write a model as data that runs without the code that defined its network.
 
     Args:
       model: the model, which is stored with its current weights.
       folder: created if missing; an existing model is replaced at once.
       sample_rate_hz: sample rate of an audio model, whose samples are then written and served as
         audio; None: the rate that the model was loaded with, if any.
-      trust: whether to write a program that does more than compute, which `load` takes only with
-        `trust=True`, too.
 
     Returns:
       The folder, for `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`.
@@ -45,12 +42,12 @@ def save(
     if store is None:
         name = type(model).__name__
         raise ValueError(f"`model` must be an Autoregressive or a FlowStudent, got {name}.")
-    written: Path = store.save(model, folder, sample_rate_hz=sample_rate_hz, trust=trust)
+    written: Path = store.save(model, folder, sample_rate_hz=sample_rate_hz)
     return written
 
 
 def load_stored(folder: Path) -> Any:
-    """Load a model that `save` wrote, with this process's rights; `onepass.load` scans it first."""
+    """Load a model that `save` wrote; raise UserError unless it is one, and only computes."""
     check_compiler()
     kind = read_spec(folder).get("kind")
     store = _store(kind)

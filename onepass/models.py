@@ -54,16 +54,13 @@ def list_models() -> list[ModelInfo]:
     return found
 
 
-def load(location: str | Path, *, trust: bool = False) -> "Model":
+def load(location: str | Path) -> "Model":
     """Load a model by name, path or URL.
 
     Args:
       location: the name of a shipped model, one of `list_models`; a run directory or model folder;
         a folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
         http://HOST:PORT/NAME (also https and grpc).
-      trust: whether to run the program in a folder written by `save` without scanning it, with the
-        permissions of this process. If False, a program that does more than compute is refused. It
-        has no effect on other models.
 
     Returns:
       A model with `sample`, `stream` and `log_prob` of `onepass.interface.Model`. A model of sound
@@ -73,11 +70,8 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
 
     Raises:
       UserError: the model does not exist, cannot be read, or contains a program that does more than
-        compute (unless `trust`); or the folder contains files of two kinds of models.
+        compute; or the folder contains files of two kinds of models.
     """
-    from onepass.foundation.arguments import checked_flag  # imports NumPy
-
-    checked_flag(trust, "trust")
     if is_url(location):
         from onepass.remote_model import RemoteModel
 
@@ -87,9 +81,9 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
     if kind == "saved":
-        from onepass.bundles.bundle import load_saved
+        from distill.model_store import load_stored
 
-        return load_saved(path, trust)
+        return load_stored(path)
     if kind == "bundle":
         from onepass.bundles.bundle import load as load_bundle
 

@@ -29,8 +29,6 @@ class EvaluateArguments:
     """Number of rows per batch."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print the results as JSON."""
-    trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""
 
     def check(self) -> None:
         """Raise a UserError for a batch without rows."""

@@ -1,77 +1,20 @@
-"""Models whose programs write or read a file when they are run, and edits of programs that do."""
-
-import shutil
-from pathlib import Path
+"""A program of a bundle that writes a file, and edits by which one would."""
 
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-import onepass
-from onepass import likelihoods
 
-SECRET = "/etc/hostname"
+def hostile_program(folder, place):
+    """The file of a SavedModel that writes a file when it is called."""
 
+    class Module(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, None, 1])])
+        def call(self, x):
+            with tf.control_dependencies([tf.io.write_file(str(place), "written")]):
+                return tf.identity(x)
 
-def writing(place):
-    """A network that writes a file."""
-
-    def network(x):
-        with tf.control_dependencies([tf.io.write_file(str(place), "written")]):
-            return tf.concat([tf.identity(x), tf.identity(x)], -1)
-
-    return network
-
-
-def reading(place):
-    """A network whose outputs tell the first byte of a file."""
-    del place
-
-    def network(x):
-        first = tf.io.decode_raw(tf.io.read_file(SECRET), tf.uint8)[0]
-        return tf.concat([x + tf.cast(first, tf.float32), tf.identity(x)], -1)
-
-    return network
-
-
-def nested(place):
-    """A network that writes a file in a function of a function."""
-    inner = tf.function(writing(place))
-    outer = tf.function(lambda x: inner(x))
-    return lambda x: outer(x)
-
-
-class Telling(likelihoods.Gaussian):
-    """A distribution of which only the mode writes a file."""
-
-    def __init__(self, place):
-        super().__init__(levels=64)
-        self.place = str(place)
-
-    def mode(self, parameters):
-        with tf.control_dependencies([tf.io.write_file(self.place, "written")]):
-            return tf.identity(super().mode(parameters))
-
-
-def harmless_network(place):
-    """A network that only computes."""
-    del place
-    return harmless
-
-
-def harmless(x):
-    return tf.concat([tf.identity(x), tf.identity(x)], -1)
-
-
-def saved(folder, place, what="writing"):
-    """A folder of `onepass.save` whose program does what its name says; nothing has run yet."""
-    if what == "telling":
-        model = onepass.Autoregressive(harmless, Telling(place))
-    else:
-        network = globals()[what](place)
-        model = onepass.Autoregressive(network, likelihoods.Gaussian(levels=64))
-    onepass.save(model, folder, trust=True)
-    Path(place).unlink(missing_ok=True)  # what tracing may have run
-    return Path(folder)
+    tf.saved_model.save(Module(), str(folder))
+    return folder / "saved_model.pb"
 
 
 def program_of(path):
@@ -85,16 +28,6 @@ def edited(path, edit):
     stored = program_of(path)
     edit(stored.meta_graphs[0])
     path.write_bytes(stored.SerializeToString())
-
-
-def with_model(folder, hostile):
-    """Put a saved model into the folder of a bundle in place of its own; the bundle's is kept as a
-    lowered program beside it, which is harmless."""
-    own = folder / "autoregressive"
-    harmless_program = (own / "program" / "saved_model.pb").read_bytes()
-    shutil.rmtree(own)
-    shutil.copytree(hostile, own)
-    (own / "program" / "lowered.pb").write_bytes(harmless_program)
 
 
 # Edits of a program: each has what is dangerous reached in another way.

@@ -241,7 +241,7 @@ def loaded(place: Path):
     return load(place)
 
 
-def load_once(place, trust=False):
+def load_once(place):
     """Stands in for `onepass.models.load` in tests of many commands."""
     return load(place) if "://" in str(place) else loaded(Path(place))
 

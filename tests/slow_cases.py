@@ -213,11 +213,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "onepass/replicator/test_counted_loops.py": {
         "test_the_length_of_every_loop_is_known": ("cached", "image, naive"),
     },
-    "onepass/bundles/test_program_scan.py": {
-        "test_a_saved_model_that_does_more_than_compute_is_refused": ("reading",),
-        "test_a_harmless_program_beside_a_hostile_one_hides_nothing": ("reading", "nested"),
-        "test_the_bytes_that_are_loaded_are_those_that_were_scanned": ("student",),
-    },
     "onepass/bundles/test_own_prompts.py": {
         "test_a_bundle_streams_what_it_draws_and_ends_early": ("prefix*",),
     },

@@ -4,12 +4,10 @@ Its program runs in a TensorFlow session, so that exactly the checked program ru
 `tf.saved_model.load` would read the file again, and create Python objects for all functions.
 """
 
-import contextlib
 import functools
 import itertools
 import json
 import shlex
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +18,7 @@ import numpy as np
 from onepass.bundles.errors import InvalidInput, NotFound, shorten_text
 from onepass.bundles.folder_kind import folder_kind, versions_of
 from onepass.bundles.image_sampling import IMAGE_OPTIONS, ImageSampling
-from onepass.bundles.manifest import check_folder, files_of, verify
+from onepass.bundles.manifest import check_folder, verify
 from onepass.bundles.numba_engine import engine_for
 from onepass.bundles.own_spec import ROWS, check_own_spec
 from onepass.bundles.sampling import OWN_OPTIONS
@@ -46,69 +44,13 @@ from onepass.bundles.signature import (
 from onepass.bundles.sound_sampling import SOUND_OPTIONS, SoundSampling
 from onepass.draw import OPTIONS, Draw
 from onepass.families import installed, known_kinds
-from onepass.foundation.allowed_operations import PROGRAM, scanned_program
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_spec import SAVED_FILE, read_spec
 from onepass.foundation.plain_files import read_plain
 from onepass.foundation.tensorflow_state import check_process, named_for_tensorflow
 from onepass.interface import collect_images, stream_images
 
 if TYPE_CHECKING:
-    from distill.flow_student import FlowStudent
     from onepass.model import Autoregressive
-
-VARIABLES_FOLDER = "variables"
-TRUST = "If you trust its author, load it with `trust=True` (on the command line: `--trust`)."
-
-
-def load_saved(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
-    """Load a model that `onepass.save` wrote; `trust` runs its program without a scan."""
-    from distill import model_store
-
-    if trust:
-        return model_store.load_stored(folder)
-    with scanned_copy(folder, TRUST) as copy:
-        return model_store.load_stored(copy)
-
-
-@contextlib.contextmanager
-def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
-    """Yield a copy of a saved model with exactly the program that was scanned.
-
-    Besides the program, TensorFlow reads only the variables, which are numbers; the copy links to
-    them. The copy is deleted after the block.
-    """
-    with tempfile.TemporaryDirectory() as root:
-        copy = Path(root) / "model"
-        try:
-            _copy(folder, copy, hint)
-            yield copy
-        except MemoryError:
-            raise
-        except UserError as error:
-            raise UserError(str(error).replace(str(copy), str(folder))) from error
-        except Exception as error:  # its type depends on the corrupted byte
-            text = str(error) or type(error).__name__
-            line = " ".join(text.replace(str(copy), str(folder)).split())[:200]
-            raise UserError(f"{folder} contains no model that `save` wrote: {line}.") from error
-
-
-def _copy(folder: Path, copy: Path, hint: str) -> None:
-    spec = read_spec(folder)
-    program, own = folder / spec["program"], copy / spec["program"]
-    own.mkdir(parents=True)
-    (copy / SAVED_FILE).write_text(json.dumps(spec), encoding="utf-8")
-    try:
-        content = scanned_program(program)
-    except UserError as error:
-        if isinstance(error.__cause__, OSError):
-            raise UserError(f"{folder} contains no model that `save` wrote: {error}") from error
-        raise UserError(f"{error} {hint}".rstrip()) from error
-    (own / PROGRAM).write_bytes(content)
-    variables = program / VARIABLES_FOLDER
-    files_of(variables)  # rejects pipes and links
-    (own / VARIABLES_FOLDER).symlink_to(variables.resolve())
-
 
 VARIABLES = Path("variables") / "variables"
 Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
@@ -260,8 +202,7 @@ class Bundle(SoundSampling, ImageSampling):
             raise UserError(
                 f"{self.path} holds no model, only its sampler; export it again, or save it."
             )
-        with scanned_copy(stored) as copy:
-            return load(copy)
+        return load(stored)
 
     @property
     def options(self) -> frozenset[str]:

@@ -32,12 +32,7 @@ PORTABLE = "portable"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle has the program and copies of the weights
 RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "refine", "float16")
 NOTHING = (None, "", (), False)
-OWN_OPTIONS = (
-    "length",
-    "entries",
-    "sample_rate_hz",
-    "trust",
-)  # options for a folder of `onepass.save`
+OWN_OPTIONS = ("length", "entries", "sample_rate_hz")  # for a folder of `onepass.save`
 # Options that models of `onepass.save` do not use.
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
@@ -68,7 +63,7 @@ def _of_user(given: ExportArguments, family: ModelFamily) -> list[str]:
     who = "a model of arrays" if family.presets else "which `onepass.save` wrote"
     _refuse(given, NOT_OWN, f"is not for {given.run}, {who}.")
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
-    model: Any = family.load(given.run, given)
+    model: Any = family.parts.load(given.run)
     options: dict[str, Any] = {
         "sample_rate_hz": given.sample_rate_hz,
         "sign_with": given.sign,

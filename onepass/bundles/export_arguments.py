@@ -53,8 +53,6 @@ class ExportArguments:
     for each of several memories."""
     sample_rate_hz: int | None = None
     """Sample rate, for an audio model of `onepass.save`; None: the rate it was saved with."""
-    trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your rights."""
     data_licence: str = ""
     """Licence and owner of the recordings or images, for the card."""
     note: str = ""

@@ -33,8 +33,6 @@ class CompressArguments:
     verify: Literal["cheap", "always", "never"] = "cheap"
     """Whether to decode the file before writing it, and to fail if the result differs from the
     input: cheap (only for images and up to 20,000 samples), always, or never."""
-    trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,5 +50,3 @@ class DecompressArguments:
     max_elements: int | None = None
     """Refuse a file that holds more elements (channels of pixels, samples) than this; default: only
     one that declares more than 1,024 for each of its bytes, or whose bytes end long before."""
-    trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""

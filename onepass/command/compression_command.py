@@ -24,7 +24,7 @@ def compress(given: CompressArguments) -> int:
         raise UserError("`FILES` is empty: pass the files to compress.")
     check_new([given.out], given.overwrite)
     make_folder(given.out.parent)
-    model: Any = load(given.model, trust=given.trust)
+    model: Any = load(given.model)
     kind, start = kind_of(model, str(given.model)), time.perf_counter()
     own = FILES[kind.name]
     for option, values, most in zip(
@@ -58,7 +58,7 @@ def compress(given: CompressArguments) -> int:
 
 def decompress(given: DecompressArguments) -> int:
     """Run `onepass decompress` and return the exit status."""
-    data, model = read_file(given.file), load(given.model, trust=given.trust)
+    data, model = read_file(given.file), load(given.model)
     kind, start = kind_of(model, str(given.model)), time.perf_counter()
     own, found = FILES[kind.name], files.read(kind, data)
     many = own.most[0] is None

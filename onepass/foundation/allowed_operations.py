@@ -8,9 +8,10 @@ Python, no custom operations. Only the functions that the saver's own nodes reac
 restore variables.
 """
 
+import graphlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,10 +187,39 @@ LINEAR = """
     MatrixInverse MatrixSolve MatrixTriangularSolve MaxPool MaxPool3D Qr RFFT RFFT2D
 """
 FLOW = """
-    Assert Case Const If Identity IdentityN NoOp PartitionedCall Placeholder
-    PlaceholderWithDefault PreventGradient StatefulPartitionedCall StatelessCase StatelessIf
-    StatelessWhile StopGradient While
+    Assert Case Const If Identity IdentityN NoOp Placeholder PlaceholderWithDefault PreventGradient
+    StatelessCase StatelessIf StatelessWhile StopGradient While
 """
+# What networks use more rarely.
+RARE = """
+    AdjustContrastv2 AdjustHue AdjustSaturation ApproxTopK AvgPool3DGrad BandedTriangularSolve
+    BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Bincount CholeskyGrad
+    ConcatOffset ConjugateTranspose Conv2DBackpropFilterV2 Conv2DBackpropInputV2
+    Conv3DBackpropFilterV2 Conv3DBackpropInputV2 CropAndResize CropAndResizeGradBoxes
+    CropAndResizeGradImage DataFormatDimMap DataFormatVecPermute Dawsn DenseBincount Dilation2D
+    Dilation2DBackpropFilter Dilation2DBackpropInput DynamicPartition DynamicStitch Eig
+    EuclideanNorm Expint ExtractImagePatches ExtractVolumePatches FFT3D FFTND
+    FakeQuantWithMinMaxArgs FakeQuantWithMinMaxArgsGradient FakeQuantWithMinMaxVars
+    FakeQuantWithMinMaxVarsGradient FakeQuantWithMinMaxVarsPerChannel
+    FakeQuantWithMinMaxVarsPerChannelGradient FresnelCos FresnelSin HSVToRGB HistogramFixedWidth
+    IFFT3D IFFTND IRFFT3D IRFFTND InTopKV2 LRN LRNGrad ListDiff Lu MatrixDiag MatrixDiagPart
+    MatrixDiagPartV2 MatrixDiagV2 MatrixLogarithm MatrixSetDiag MatrixSolveLs MatrixSquareRoot
+    MaxPool3DGrad MaxPoolGradV2 MaxPoolGradWithArgmax MaxPoolV2 MaxPoolWithArgmax NextAfter
+    NthElement ParallelDynamicStitch PopulationCount RFFT3D RFFTND RGBToHSV RaggedGather RaggedRange
+    RaggedTensorToTensor RandomGammaGrad RandomIndexShuffle ResizeArea ResizeBicubic
+    ResizeBicubicGrad ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor
+    ResizeNearestNeighborGrad ScaleAndTranslate ScaleAndTranslateGrad ScatterNdNonAliasingAdd
+    SegmentMax SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2 SegmentProd SegmentProdV2 SegmentSum
+    SegmentSumV2 SelfAdjointEigV2 Spence StatelessParameterizedTruncatedNormal
+    StatelessRandomBinomial StatelessRandomGammaV2 StatelessRandomGammaV3
+    StatelessRandomGetKeyCounterAlg StatelessRandomNormal StatelessRandomPoisson
+    StatelessRandomUniform StatelessRandomUniformFullInt StatelessRandomUniformInt
+    StatelessRandomUniformIntV2 StatelessShuffle StatelessTruncatedNormal StatelessTruncatedNormalV2
+    Svd TensorListConcat TensorListConcatLists TensorListPushBackBatch TensorListScatter
+    TensorListScatterIntoExistingList TensorListScatterV2 TridiagonalMatMul TridiagonalSolve Unique
+    UniqueV2 UniqueWithCounts UniqueWithCountsV2 UnravelIndex
+"""
+CALLS = "PartitionedCall StatefulPartitionedCall"
 LISTS = """
     EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor
     TensorListGather TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack
@@ -206,11 +236,15 @@ KINDS = (
     SHAPES,
     LINEAR,
     FLOW,
+    RARE,
+    CALLS,
     LISTS,
     VARIABLES,
     MODULE,
 )
 ALLOWED = frozenset(" ".join(KINDS).split())
+# Of a frozen graph, which reads no variables and whose calls are inlined.
+FROZEN = ALLOWED.difference(VARIABLES.split(), CALLS.split())
 STABLEHLO = """
     abs add and atan2 bitcast_convert broadcast broadcast_in_dim case cbrt ceil clamp compare
     concatenate constant convert convolution cosine divide dot dot_general dynamic_slice
@@ -230,24 +264,40 @@ RESTORE = "RestoreV2"
 RESTORING = f"AssignVariableOp {RESTORE}"
 
 
-def scanned_program(folder: Path) -> bytes:
-    """Return the bytes of FOLDER/saved_model.pb; raise UserError if it may do more than compute."""
-    path = Path(folder) / PROGRAM
-    content = _content(path)
-    _scan_graph(path, content)
-    return content
-
-
 def scanned_graph(path: Path) -> Any:
     """Return a file's program, a MetaGraphDef; raise UserError if it may do more than compute."""
-    return _scan_graph(path, _content(path))
-
-
-def _scan_graph(path: Path, content: bytes) -> Any:
-    graph = _graph(path, content)
+    graph = _graph(path, _content(path))
     _check_objects(path, graph)
     _check_operations(path, graph)
     return graph
+
+
+def check_frozen(path: Path, graph: Any) -> None:
+    """Raise UserError unless a GraphDef only computes, of its arguments and weights.
+
+    It has no variables. Every function that an attribute names is its own, and none calls itself.
+    """
+    functions = _functions(path, graph.library)
+    for nodes in (graph.node, *(function.node_def for function in functions.values())):
+        for node in nodes:
+            _check_node(path, node, FROZEN)
+            for name in _function_names(node.attr.values()):
+                if name not in functions:
+                    raise UserError(f"{path} calls a function that it does not hold: {name[:80]}.")
+    try:
+        ordered_functions(graph.library)
+    except graphlib.CycleError as error:
+        raise UserError(f"{path} holds a function that calls itself.") from error
+
+
+def ordered_functions(library: Any) -> list[Any]:
+    """Return a library's functions, each after those that it calls; raise CycleError if none is."""
+    functions = {function.signature.name: function for function in library.function}
+    calls = {
+        name: [called for called in names if called in functions]
+        for name, names in calls_of(functions).items()
+    }
+    return [functions[name] for name in graphlib.TopologicalSorter(calls).static_order()]
 
 
 def _content(path: Path) -> bytes:
@@ -296,20 +346,24 @@ def _check_operations(path: Path, graph: Any) -> None:
     Functions that save or restore variables must be reached only from the saver's two nodes. Saving
     is never run; restoring, which loading runs, reads only the program's own variables.
     """
-    functions = _functions(path, graph)
+    functions = _functions(path, graph.graph_def.library)
     found = reach(graph, functions)
     for name, function in {**functions, "": graph.graph_def}.items():
         if name and name not in found.called | found.saving | found.restoring:
             raise UserError(f"{path} holds a function that nothing calls: {name[:80]}.")
         allowed = ALLOWED | _of_saver(found, name) | functions.keys()
         for node in function.node_def if name else function.node:
-            if node.op not in allowed:
-                raise UserError(f"{path} holds a disallowed operation: {node.op}.")
-            if node.op == "Const":
-                _check_constant(path, node.attr["value"].tensor)
-            if node.op == MODULE:
-                _check_module(path, node.attr)
+            _check_node(path, node, allowed)
     _check_restoring(path, graph, {name: functions[name] for name in found.restoring})
+
+
+def _check_node(path: Path, node: Any, allowed: Container[str]) -> None:
+    if node.op not in allowed:
+        raise UserError(f"{path} holds a disallowed operation: {node.op[:80]}.")
+    if node.op == "Const":
+        _check_constant(path, node.attr["value"].tensor)
+    if node.op == MODULE:
+        _check_module(path, node.attr)
 
 
 def _of_saver(found: Reach, name: str) -> frozenset[str]:
@@ -343,11 +397,11 @@ def _check_restoring(path: Path, graph: Any, functions: Mapping[str, Any]) -> No
             raise UserError(f"{path} holds a disallowed operation: {RESTORE} of another file.")
 
 
-def _functions(path: Path, graph: Any) -> dict[str, Any]:
+def _functions(path: Path, library: Any) -> dict[str, Any]:
     from tensorflow.python.framework import op_def_registry
 
     found: dict[str, Any] = {}
-    for function in graph.graph_def.library.function:
+    for function in library.function:
         name = function.signature.name
         if name in found:
             raise UserError(f"{path} holds two functions of one name: {name[:80]}.")
@@ -381,4 +435,4 @@ def _check_constant(path: Path, tensor: Any) -> None:
     sizes = [dim.size for dim in tensor.tensor_shape.dim]
     bytes_ = math.prod(sizes) * tf.as_dtype(tensor.dtype).size
     if min(sizes, default=0) < 0 or bytes_ > LARGEST_CONSTANT_BYTES:
-        raise UserError(f"{path} holds a constant of the shape {sizes}, too large for a bundle.")
+        raise UserError(f"{path} holds a constant of the shape {sizes}, which is too large.")

@@ -294,9 +294,14 @@ def _groups(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> int:
 
 def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
     """Return the graph of a function that an operation calls, such as a loop's `body`."""
-    found = op.graph._get_function(op.get_attr(attribute).name)
-    graph = found.graph
-    return _original_graph(found) if any(map(_is_rewritten, graph.get_operations())) else graph
+    return graph_named(op.graph, op.get_attr(attribute).name)
+
+
+def graph_named(graph: tf.Graph, name: str) -> tf.Graph:
+    """Return the graph of a function that operations of a graph may call by its name."""
+    found = graph._get_function(name)
+    made = found.graph
+    return _original_graph(found) if any(map(_is_rewritten, made.get_operations())) else made
 
 
 def _is_rewritten(op: tf.Operation) -> bool:

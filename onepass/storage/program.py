@@ -1,13 +1,9 @@
-"""The functions of a model as one `tf.Module`, and the comparison of what was written with them.
+"""The functions of a model, frozen, and the comparison of what was written with them."""
 
-A masked convolution may assign the masked kernel to the kernel, as in Keras' PixelCNN example. A
-stored program must not change its weights, so a read after an assignment returns the assigned value
-instead.
-"""
-
+import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +21,14 @@ from onepass.likelihoods.distribution import (
     with_density,
 )
 from onepass.model import Autoregressive
-from onepass.networks.conditions import Frames, conditions_of, is_at_rate, plain
+from onepass.networks.conditions import Frames, is_at_rate, plain
 from onepass.networks.elements import Layout
-from onepass.step.replay import CALLS, called_graph, captures_by_name, operations_for, run_op
+from onepass.networks.network import brings_step
+from onepass.step.replay import operations_for
 from onepass.step.tracing import random_arguments, spec_of_length
 from onepass.step.wide_floats import HALVES
+from onepass.storage.freezing import Frozen
+from onepass.storage.frozen import FrozenProgram
 
 ROWS = 2
 COMPARED_LENGTHS = (5, 12)  # neither equal to the number of rows, nor to each other
@@ -125,61 +124,19 @@ def _resize_spec(spec: tf.TensorSpec, sizes: Sequence[int], axes: int) -> tf.Ten
     return tf.TensorSpec(shape, spec.dtype)
 
 
-ASSIGN, READ = "AssignVariableOp", "ReadVariableOp"
-
-
-def without_assignments(
-    call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec]
-) -> Callable[..., tf.Tensor]:
-    """Return a network with the same outputs and no assignments."""
-    traced = tf.function(call, autograph=False).get_concrete_function(*specs)
-    assigned = {op.type for op in operations_for(traced.graph.outputs, assigns=True)}
-    if ASSIGN not in assigned:
-        return call
-    graph, names = traced.graph, [x.name for x in traced.graph.inputs[: len(specs)]]
-
-    def run(*arguments: tf.Tensor) -> tf.Tensor:
-        for variable in traced.variables:  # a trace lists only variables read from Python
-            variable.read_value()
-        values = captures_by_name(graph) | dict(zip(names, arguments, strict=True))
-        return _run(values, graph.outputs, {})[0]
-
-    return run
-
-
-def _run(
-    values: Mapping[str, tf.Tensor], fetches: Sequence[tf.Tensor], written: dict[int, tf.Tensor]
-) -> list[tf.Tensor]:
-    """Run a graph as `run_graph` does; update `written`, values by `id` of a variable's handle."""
-    known = dict(values)
-    for op in operations_for(fetches, known, assigns=True):
-        inputs = [known[tensor.name] for tensor in op.inputs]
-        if op.type in CALLS:
-            body = called_graph(op, "f")
-            inner = dict(zip((x.name for x in body.inputs), inputs, strict=True))
-            outputs = _run(inner, body.outputs, written)
-        elif op.type == ASSIGN:
-            written[id(inputs[0])] = inputs[1]
-            outputs = []
-        elif op.type == READ and id(inputs[0]) in written:
-            outputs = [written[id(inputs[0])]]
-        else:
-            outputs = run_op(op, inputs)
-        known.update(zip((tensor.name for tensor in op.outputs), outputs, strict=True))
-    return [known[tensor.name] for tensor in fetches]
-
-
 def assigning_nothing(model: Any) -> Any:
     """Return an image model without assignments in its network, any other model as it is."""
     network: Any = getattr(model, "symbol_network", None)
     if model.order != "raster" or not hasattr(network, "call"):
         return model
-    specs = [network.inputs, *map(plain, conditions_of(network).values())]
-    call = without_assignments(network.call, specs)
-    if call is network.call:
+    traced = function_of(network.call, network_specs(model)).get_concrete_function()
+    read = operations_for(traced.graph.outputs, assigns=True)
+    if not any(op.type.startswith("Assign") for op in read):
         return model
+    frozen = Frozen()
+    frozen.add_traced("call", traced)
     changed = copy.copy(network)
-    changed.call = call
+    changed.call = FrozenProgram.of(frozen)["call"]
     made = Autoregressive.of_symbols(changed, model.distribution, model.codec, "raster")
     made.sample_rate_hz = model.sample_rate_hz
     return made
@@ -189,105 +146,79 @@ def assigning_nothing(model: Any) -> Any:
 STEP_ROWS = (1, 8)
 # Lengths for which a network is stored if its graph depends on the length.
 LENGTHS = (64, 512)
-# Ranks of the values for which the log-density is stored.
-DENSITY_AXES = (2, 3)
 
 
-class Program(tf.Module):
-    """All functions of a model: network, step, distribution and codec."""
+def freeze(model: Autoregressive, with_step: bool) -> tuple[Frozen, dict[str, Any]]:
+    """Return all functions of a model: network, step, distribution and codec; and its lengths.
 
-    def __init__(self, model: Autoregressive, with_step: bool) -> None:
-        super().__init__(name="autoregressive")
-        network = model.symbol_network
-        specs = network_specs(model)
-        call = without_assignments(network.exact, specs)
-        self.call = function_of(call, specs)
-        self.lengths = list(getattr(network.network, "lengths", ()))
-        given = [network.inputs, *model.conditions.values()]
-        if model.order == "time" and not self.lengths and first_fault(call, self.call, given):
-            self.lengths = list(LENGTHS)
-        if self.lengths and getattr(network, "hoisted", None) is not None:
-            raise UserError(
-                "The model cannot be stored: its graph depends on the length, and it reads frames."
-            )
-        if self.lengths:
-            del self.call
-            self.calls = [
-                function_of(call, [plain(spec_of_length(each, length)) for each in given])
-                for length in self.lengths
-            ]
-        calls = self.calls if self.lengths else [self.call]
-        traced = [each.get_concrete_function() for each in calls]
-        if with_step:
-            self.initial_states, self.steps = [], []
-            for rows in STEP_ROWS:
-                state, step = stored_step(network.stepped, specs, rows)
-                self.initial_states.append(state)
-                self.steps.append(step)
-                traced += [state.get_concrete_function(), step.get_concrete_function()]
-        dtype = traced[0].outputs[0].dtype
-        self._add_distribution(model.distribution, model.layout, dtype)
-        if model.layout.rank == 2:
-            self._add_density(model.distribution, dtype)
-        add_codec(self, model.codec, model.layout.rank)
-        self.weights = variables_of(traced)
-
-    def _add_distribution(
-        self, distribution: Distribution, layout: Layout, parameters_dtype: tf.DType
-    ) -> None:
-        channels = pixel_channels(distribution)
-        axes = layout.noise_axes + 1
-        dtype = tf.float32 if distribution.levels is None else tf.int32
-        parameters = tf.TensorSpec([None] * axes + [distribution.num_parameters], parameters_dtype)
-        event = [channels] if channels else []
-        symbols = tf.TensorSpec([None] * axes + event, dtype)
-        drawn = distribution.noise(0, tf.range(1), 0, 1)
-        noise = tf.TensorSpec([None] * axes + [distribution.noise_channels], drawn.dtype)
-        scalar = tf.TensorSpec([], tf.int32)
-        key, rows = tf.TensorSpec([2], tf.uint32), tf.TensorSpec([None], tf.int32)
-        self.log_prob = function_of(distribution.log_prob, [parameters, symbols])
-        self.draw = function_of(distribution.sample, [parameters, noise, tf.TensorSpec([])])
-        self.mode = _as_implemented(
-            function_of(lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
+    The lengths are those that the network is stored for, if its graph depends on the length, and
+    {} otherwise. A derived step is stored only for such a network; others have it after loading.
+    """
+    network, frozen = model.symbol_network, Frozen()
+    specs = network_specs(model)
+    lengths = list(getattr(network.network, "lengths", ()))
+    given = [network.inputs, *model.conditions.values()]
+    if not lengths:
+        traced = function_of(network.exact, specs)
+        if model.order == "time" and first_fault(network.exact, traced, given):
+            lengths = list(LENGTHS)
+    if lengths and getattr(network, "hoisted", None) is not None:
+        raise UserError(
+            "The model cannot be stored: its graph depends on the length, and it reads frames."
         )
-        self.noise = function_of(distribution.noise, [key, rows, scalar, scalar])
-        cumulative = cumulative_of(distribution)
-        if cumulative is not None:
-            self.cumulative = function_of(cumulative, [parameters, symbols])
-        table = table_of(distribution)
-        if table is not None:
-            self.table = function_of(table, [parameters])
-
-    def _add_density(self, distribution: Distribution, parameters_dtype: tf.DType) -> None:
-        parameters = tf.TensorSpec([None, None, distribution.num_parameters], parameters_dtype)
-        continuous = with_density(distribution)
-        if continuous is not None:  # values [batch, time], or [draws, batch, time]
-            values = [tf.TensorSpec([None] * axes) for axes in DENSITY_AXES]
-            self.log_densities = [
-                function_of(continuous.log_density, [parameters, each]) for each in values
-            ]
-        if is_normal(distribution):
-            self.normal = function_of(
-                functools.partial(normal_parameters, distribution), [parameters]
-            )
+    if not lengths:
+        frozen.add_traced("call", traced.get_concrete_function())
+    for length in lengths:
+        sized = [plain(spec_of_length(each, length)) for each in given]
+        frozen.add(f"call_{length}", network.exact, sized)
+    rows = STEP_ROWS if with_step and (lengths or brings_step(network.network)) else ()
+    for each in rows:
+        _add_step(frozen, network.stepped, specs, each)
+    name = f"call_{lengths[0]}" if lengths else "call"
+    _add_distribution(frozen, model.distribution, model.layout, frozen.dtype_of(name))
+    add_codec(frozen, model.codec, model.layout.rank)
+    return frozen, ({"lengths": lengths} if lengths else {}) | {"step_rows": list(rows)}
 
 
-def _as_implemented(function: Any) -> Any:
-    try:
-        function.get_concrete_function()
-    except (AttributeError, NotImplementedError):
-        return None
-    return function
+def _add_distribution(
+    frozen: Frozen, distribution: Distribution, layout: Layout, parameters_dtype: tf.DType
+) -> None:
+    channels = pixel_channels(distribution)
+    axes = layout.noise_axes + 1
+    dtype = tf.float32 if distribution.levels is None else tf.int32
+    parameters = tf.TensorSpec([None] * axes + [distribution.num_parameters], parameters_dtype)
+    event = [channels] if channels else []
+    symbols = tf.TensorSpec([None] * axes + event, dtype)
+    drawn = distribution.noise(0, tf.range(1), 0, 1)
+    noise = tf.TensorSpec([None] * axes + [distribution.noise_channels], drawn.dtype)
+    scalar = tf.TensorSpec([], tf.int32)
+    key, rows = tf.TensorSpec([2], tf.uint32), tf.TensorSpec([None], tf.int32)
+    frozen.add("log_prob", distribution.log_prob, [parameters, symbols])
+    frozen.add("draw", distribution.sample, [parameters, noise, tf.TensorSpec([])])
+    with contextlib.suppress(AttributeError, NotImplementedError):
+        frozen.add("mode", lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
+    frozen.add("noise", distribution.noise, [key, rows, scalar, scalar])
+    if (cumulative := cumulative_of(distribution)) is not None:
+        frozen.add("cumulative", cumulative, [parameters, symbols])
+    if (table := table_of(distribution)) is not None:
+        frozen.add("table", table, [parameters])
+    continuous = with_density(distribution)
+    if layout.rank == 2 and continuous is not None:
+        for rank in (2, 3):  # values [batch, time], or [draws, batch, time]
+            values = tf.TensorSpec([None] * rank)
+            frozen.add(f"log_density_{rank}", continuous.log_density, [parameters, values])
+    if layout.rank == 2 and is_normal(distribution):
+        frozen.add("normal", functools.partial(normal_parameters, distribution), [parameters])
 
 
-def add_codec(program: Any, codec: Codec, rank: int) -> None:
-    """Add `encode`, `decode` and `scale` to a program, for elements with `rank` axes."""
+def add_codec(frozen: Frozen, codec: Codec, rank: int) -> None:
+    """Add `encode`, `decode` and `scale`, for elements with `rank` axes."""
     axes = [None] * rank
     symbols = tf.TensorSpec(axes, tf.float32 if codec.levels is None else tf.int32)
     elements = tf.TensorSpec(axes, tf.as_dtype(codec.decode(tf.zeros([], symbols.dtype)).dtype))
-    program.encode = function_of(codec.encode, [elements])
-    program.decode = function_of(codec.decode, [symbols])
-    program.scale = function_of(codec.scale, [symbols])
+    frozen.add("encode", codec.encode, [elements])
+    frozen.add("decode", codec.decode, [symbols])
+    frozen.add("scale", codec.scale, [symbols])
 
 
 def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
@@ -302,14 +233,18 @@ def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
     return [model.symbol_network.inputs, *map(plain, model.conditions.values())]
 
 
-def stored_step(stepped: Any, specs: Sequence[tf.TensorSpec], rows: int) -> tuple[Any, Any]:
-    """Return `initial_state()` and `step(inputs, state[, condition])` for a batch of `rows`."""
+def _add_step(frozen: Frozen, stepped: Any, specs: Sequence[tf.TensorSpec], rows: int) -> None:
+    """Add `initial_state_ROWS()` and `step_ROWS(inputs, *state[, condition])`, of flat states."""
     state = stepped.initial_state(rows)
-    structure = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), state)
+    flat = [tf.TensorSpec(x.shape, x.dtype) for x in tf.nest.flatten(state)]
     sized = [tf.TensorSpec([rows, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
-    first = function_of(lambda: stepped.initial_state(rows), [])
-    step = function_of(stepped.step, [sized[0], structure, *sized[1:]])
-    return first, step
+
+    def step(inputs: tf.Tensor, *given: tf.Tensor) -> Any:
+        before = tf.nest.pack_sequence_as(state, given[: len(flat)])
+        return stepped.step(inputs, before, *given[len(flat) :])
+
+    frozen.add(f"initial_state_{rows}", lambda: stepped.initial_state(rows), [])
+    frozen.add(f"step_{rows}", step, [sized[0], *flat, *sized[1:]])
 
 
 def function_of(function: Callable, specs: Sequence[Any]) -> Any:

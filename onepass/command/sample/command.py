@@ -66,7 +66,7 @@ def _model_here(makes: str, given: Any) -> Any:
     from onepass.models import load, load_trained
 
     if makes == "arrays":
-        return load(given.model, trust=given.trust)
+        return load(given.model)
     if getattr(given, "draft", None) is not None:
         from distill.teacher import load_teacher
 

@@ -241,8 +241,6 @@ class ArrayOptions(Arrays):
     """Sampler of a saved model; all return the same samples."""
     npy: bool = False
     """Always write an npy file."""
-    trust: bool = False
-    """Run the program in a folder of `onepass.save` without scanning it, with your permissions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -99,11 +99,6 @@ class ModelFamily:
         """The functions that need TensorFlow."""
         return self.load_parts()
 
-    def load(self, path: Path, given: Any) -> Any:
-        """Load a model, with the trust that the options of a command put into its program."""
-        trust = {"trust": given.trust} if self.parts.store else {}
-        return self.parts.load(path, **trust)
-
 
 def run_training(
     family: ModelFamily, preset: str, arguments: list[str], parse: Callable[..., Any]
@@ -155,7 +150,7 @@ def run_evaluate(
     given.check()
     found = family_of(given.model)
     family = found if found is not None and found.evaluation is likely.evaluation else likely
-    model = family.load(given.model, given)
+    model = family.parts.load(given.model)
     data = given.data or family.training_data(given.model)
     step = {"step": model.spec.get("step")} if family.presets else {}
     named = {"model": str(given.model), **step, "data": str(data)}

@@ -2,19 +2,18 @@
 
 import ast
 import functools
-import json
 import re
 import shutil
 import tempfile
 from pathlib import Path
 
-import hostile_programs
+import hostile_graphs
 import made_once
 import numpy as np
 import own_models
 import pytest
 import tensorflow as tf
-from hostile_programs import EDITS, edited, with_model
+from hostile_programs import EDITS, edited, hostile_program
 from processes import ROOT
 
 import onepass
@@ -22,17 +21,11 @@ import serving
 from onepass import likelihoods
 from onepass.bundles import bundle
 from onepass.bundles.manifest import write_manifest
+from onepass.foundation.allowed_operations import scanned_graph
 from onepass.foundation.errors import UserError
+from onepass.storage import files
 from serving.engine.versions import bundle_loader
 from serving.settings import Settings
-
-TRUST = "If you trust its author, load it with `trust=True` (on the command line: `--trust`)."
-REFUSED = {
-    "writing": "WriteFile",
-    "nested": "WriteFile",
-    "telling": "WriteFile",
-    "reading": "ReadFile",
-}
 
 
 @functools.cache
@@ -49,16 +42,17 @@ def place():
 
 
 @functools.cache
-def saved_once(what):
-    """The folder of a model of `hostile_programs`, or of one of `own_models`."""
-    if what in ("pairs", "student"):
-        return own_models.saved_folder(what)
+def saved_once():
     folder = Path(tempfile.mkdtemp(dir=made_once.own_folder())) / "mine"
-    return hostile_programs.saved(folder, written(), what)
+    return onepass.save(hostile_graphs.model(), folder)
 
 
-def saved(folder, what="writing"):
-    return Path(shutil.copytree(saved_once(what), folder))
+def saved(folder, edit=""):
+    """A copy of a saved folder, with an edit of `hostile_graphs`."""
+    shutil.copytree(saved_once(), folder)
+    if edit:
+        hostile_graphs.edit(folder, written(), edit)
+    return folder
 
 
 def copied(tmp_path, name="pairs"):
@@ -77,16 +71,15 @@ def refusal(load, *arguments):
 # Folders of `onepass.save`
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_saved_model_that_does_more_than_compute_is_refused(what, tmp_path, place):
-    folder = saved(tmp_path / "mine", what)
-    file = folder / "program" / "saved_model.pb"
-    line = f"{file} holds a disallowed operation: {REFUSED[what]}. {TRUST}"
-    assert refusal(onepass.load, folder) == line
+@pytest.mark.parametrize("name", hostile_graphs.EDITS)
+def test_a_saved_folder_that_does_more_than_compute_or_is_damaged_is_refused(name, tmp_path, place):
+    folder = saved(tmp_path / "mine", name)
+    line = refusal(onepass.load, folder)
+    assert line.startswith(str(folder)) and hostile_graphs.EDITS[name][1] in line
 
 
 def test_every_command_refuses_it_in_one_line(tmp_path, place, mistake):
-    folder = saved(tmp_path / "mine")
+    folder = saved(tmp_path / "mine", "writing")
     np.save(tmp_path / "x.npy", np.zeros([2, 4], np.float32))
     (tmp_path / "x.onepass").write_bytes(b"")
     new = ("--out", tmp_path / "new" / "1")
@@ -97,28 +90,73 @@ def test_every_command_refuses_it_in_one_line(tmp_path, place, mistake):
         ("compress", folder, tmp_path / "x.npy", *new),
     ]
     for words in commands:
-        assert mistake(*words).endswith(f"disallowed operation: WriteFile. {TRUST}")
+        assert mistake(*words).endswith("disallowed operation: WriteFile.")
     assert not (tmp_path / "new" / "1").exists()
 
 
-def test_what_is_trusted_runs(tmp_path):
-    assert onepass.load(saved_once("writing"), trust=True).sample(1, 4, 0).shape == (1, 4)
-    written().unlink()
-    words = ["sample", saved_once("writing"), "--length", "4", "--out", tmp_path / "new", "--trust"]
-    assert onepass.main([str(word) for word in words]) == 0
-    assert written().read_text() == "written"
-    written().unlink()
+def test_the_bytes_that_are_loaded_are_those_that_were_scanned(tmp_path, place, monkeypatch):
+    folder, scan = saved(tmp_path / "mine"), files.check_frozen
+    hostile = saved(tmp_path / "hostile", "writing")
+
+    def scan_then_swap(path, graph):
+        scan(path, graph)
+        shutil.copy(hostile / "program" / "graph.pb", path)
+
+    monkeypatch.setattr(files, "check_frozen", scan_then_swap)
+    expected = hostile_graphs.model().sample(1, 6, 3)
+    np.testing.assert_array_equal(onepass.load(folder).sample(1, 6, 3), expected)
+    assert refusal(onepass.load, folder).endswith("it is not the file that was saved.")
 
 
-def test_a_text_of_a_program_is_no_way_round(tmp_path, place):
-    from google.protobuf import text_format
+@tf.custom_gradient
+def _steep(x):
+    return tf.identity(x), lambda upstream: 3.0 * upstream
 
-    folder = saved(tmp_path / "mine")
-    file = folder / "program" / "saved_model.pb"
-    text = text_format.MessageToString(hostile_programs.program_of(file))
-    file.with_suffix(".pbtxt").write_text(text)
-    file.unlink()
-    assert refusal(onepass.load, folder).startswith(f"{folder} contains no model that `save`")
+
+def test_a_gradient_of_its_own_is_scanned_and_kept(tmp_path, place):
+    model = onepass.Autoregressive(
+        lambda x: tf.concat([_steep(x), x], -1), likelihoods.Gaussian(levels=64)
+    )
+    folder = onepass.save(model, tmp_path / "mine")
+    loaded = onepass.load(folder)
+    x = tf.constant([[[0.5]]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded.symbol_network.call(x)
+    np.testing.assert_allclose(tape.gradient(y, x), [[[4.0]]])
+    hostile_graphs.writing(folder, written(), "gradient_0")
+    hostile_graphs.seal(folder)
+    assert refusal(onepass.load, folder).endswith("disallowed operation: WriteFile.")
+
+
+# Bundles
+
+
+def test_a_harmless_program_beside_a_hostile_one_hides_nothing(tmp_path, place):
+    path = copied(tmp_path)
+    shutil.rmtree(path / "autoregressive")
+    saved(path / "autoregressive", "writing")
+    write_manifest(path)
+    file = path / "autoregressive" / "program" / "graph.pb"
+    line = f"{file} holds a disallowed operation: WriteFile."
+    assert refusal(lambda: serving.load(path).autoregressive) == line
+    shutil.copy(hostile_program(tmp_path / "hostile", place), path / "saved_model.pb")
+    write_manifest(path)
+    assert refusal(onepass.load, path).endswith("disallowed operation: WriteFile.")
+
+
+def test_a_program_of_a_bundle_is_read_once(tmp_path, place, monkeypatch):
+    path, scan = copied(tmp_path), bundle.check_program
+    expected = own_models.bundle("pairs").sample(1, 6, 3)
+    hostile = hostile_program(tmp_path / "hostile", place)
+
+    def scan_then_swap(folder, signatures):
+        graph = scan(folder, signatures)
+        shutil.copy(hostile, folder / "saved_model.pb")
+        return graph
+
+    monkeypatch.setattr(bundle, "check_program", scan_then_swap)
+    np.testing.assert_array_equal(onepass.load(path).sample(1, 6, 3), expected)
 
 
 def test_assets_are_refused(tmp_path):
@@ -128,107 +166,15 @@ def test_assets_are_refused(tmp_path):
             (tmp_path / "words").write_text("a")
             self.words = tf.saved_model.Asset(str(tmp_path / "words"))
 
-    folder = saved(tmp_path / "mine", "harmless_network")
-    tf.saved_model.save(Module(), str(folder / "program"))
-    assert "holds a disallowed object: asset" in refusal(onepass.load, folder)
-
-
-@pytest.mark.parametrize("name", ["pairs", "student"])
-def test_the_bytes_that_are_loaded_are_those_that_were_scanned(name, tmp_path, place, monkeypatch):
-    folder, hostile = saved(tmp_path / "mine", name), saved_once("writing")
-    scan = bundle.scanned_program
-
-    def scan_then_swap(program):
-        content = scan(program)
-        shutil.copy(hostile / "program" / "saved_model.pb", program / "saved_model.pb")
-        return content
-
-    monkeypatch.setattr(bundle, "scanned_program", scan_then_swap)
-    expected = own_models.model(name).sample(1, 6, 3)
-    np.testing.assert_allclose(onepass.load(folder).sample(1, 6, 3), expected, atol=1e-4)
-
-
-def test_a_program_of_a_bundle_is_read_once(tmp_path, place, monkeypatch):
-    path, scan = copied(tmp_path), bundle.check_program
-    expected = own_models.bundle("pairs").sample(1, 6, 3)
-    hostile = saved_once("writing")
-
-    def scan_then_swap(folder, signatures):
-        graph = scan(folder, signatures)
-        shutil.copy(hostile / "program" / "saved_model.pb", folder / "saved_model.pb")
-        return graph
-
-    monkeypatch.setattr(bundle, "check_program", scan_then_swap)
-    np.testing.assert_array_equal(onepass.load(path).sample(1, 6, 3), expected)
-
-
-@tf.custom_gradient
-def _steep(x):
-    return tf.identity(x), lambda upstream: 3.0 * upstream
-
-
-def test_a_gradient_of_its_own_is_scanned_and_kept(tmp_path):
-    model = onepass.Autoregressive(
-        lambda x: tf.concat([_steep(x), x], -1), likelihoods.Gaussian(levels=64)
-    )
-    loaded = onepass.load(onepass.save(model, tmp_path / "mine"))
-    x = tf.constant([[[0.5]]])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = loaded.symbol_network.call(x)
-    np.testing.assert_allclose(tape.gradient(y, x), [[[4.0]]])
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        ({"inputs": None}, "contains no model"),
-        ({"distribution": []}, "contains no model"),
-        ({"distribution": {"density": "x"}}, "contains no model"),
-        ({"step_rows": "x"}, "contains no model"),
-        ({"order": 3}, "contains no model"),
-        ({"kind": []}, "which is unknown"),
-    ],
-)
-def test_a_description_that_is_damaged_is_one_line(damage, says, tmp_path):
-    folder = saved(tmp_path / "mine", "pairs")
-    file = folder / "autoregressive.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
-    line = refusal(onepass.load, folder)
-    assert line.startswith(str(folder)) and says in line
-
-
-def test_variables_that_are_links_or_cut_are_one_line(tmp_path):
-    folder = saved(tmp_path / "mine", "pairs")
-    (index,) = (folder / "program" / "variables").glob("*.index")
-    content = index.read_bytes()
-    index.write_bytes(content[: len(content) // 2])
-    assert refusal(onepass.load, folder).startswith(f"{folder} contains no model")
-    index.unlink()
-    index.symlink_to("/etc/hostname")
-    assert refusal(onepass.load, folder) == f"{index} must be a plain file, not a link."
-
-
-# Bundles
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_harmless_program_beside_a_hostile_one_hides_nothing(what, tmp_path, place):
-    path = copied(tmp_path)
-    with_model(path, saved_once(what))
-    write_manifest(path)
-    file = path / "autoregressive" / "program" / "saved_model.pb"
-    line = f"{file} holds a disallowed operation: {REFUSED[what]}."
-    assert refusal(lambda: serving.load(path).autoregressive) == line
-    shutil.copy(file, path / "saved_model.pb")
-    write_manifest(path)
-    assert refusal(onepass.load, path).endswith(f"disallowed operation: {REFUSED[what]}.")
+    tf.saved_model.save(Module(), str(tmp_path / "program"))
+    path = tmp_path / "program" / "saved_model.pb"
+    assert "holds a disallowed object: asset" in refusal(scanned_graph, path)
 
 
 @pytest.mark.integration
 def test_a_saved_model_inside_a_bundle_is_refused_by_every_way_in(tmp_path, place, mistake):
     path = copied(tmp_path)
-    shutil.copytree(saved_once("writing"), path, dirs_exist_ok=True)
+    shutil.copytree(saved(tmp_path / "mine", "writing"), path, dirs_exist_ok=True)
     write_manifest(path)
     line = (
         f"{path} is ambiguous: it has both autoregressive.json and saved_model.pb, of two kinds of "
@@ -251,16 +197,17 @@ def test_the_saver_is_no_way_round(edit, tmp_path, place):
 # The code
 
 LOADERS = {
-    "saved_model.load": "onepass/storage/load.py",  # of `stored_models`, its one caller
-    # made here
-    "import_graph_def": "onepass/bundles/bundle.py onepass/planning/pipeline/export.py",
+    "saved_model.load": "",
+    # scanned; made here
+    "import_graph_def": "onepass/bundles/bundle.py onepass/planning/pipeline/export.py"
+    " onepass/storage/frozen.py",
+    # scanned; of operations that were traced here
+    "function_def_to_graph(": "onepass/step/replay.py onepass/storage/frozen.py",
     "mlir_module_serialized": "onepass/replicator/portable/run.py",
     "models.load_model": "",
     "allow_pickle=True": "",
     "pickle.": "",
     "marshal.": "",
-    "model_store.load_stored": "onepass/bundles/bundle.py",
-    "storage.load import load": "onepass/bundles/bundle.py onepass/storage/__init__.py",
 }
 
 

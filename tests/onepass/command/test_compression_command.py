@@ -29,7 +29,7 @@ def model():
 @pytest.fixture
 def here(tmp_path, monkeypatch, model):
     """A folder with images a.png to c.png, where every name names the model."""
-    monkeypatch.setattr(compression_command, "load", lambda path, trust: model)
+    monkeypatch.setattr(compression_command, "load", lambda path: model)
     for name, image in zip("abc", images_for(model, 3), strict=True):
         Image.fromarray(image[..., 0]).save(tmp_path / f"{name}.png")
     monkeypatch.chdir(tmp_path)
@@ -251,7 +251,7 @@ class _Sounds(Kind):
 
 def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
     sounds, draws = _Sounds(), np.random.default_rng(0)
-    monkeypatch.setattr(compression_command, "load", lambda path, trust: sounds)
+    monkeypatch.setattr(compression_command, "load", lambda path: sounds)
     monkeypatch.chdir(tmp_path)
     samples = draws.integers(-32768, 32768, 50).astype(np.int16)
     soundfile.write("a.wav", samples, 8000, subtype="PCM_16")
@@ -302,7 +302,7 @@ UNFINISHED = {
 @pytest.mark.parametrize("name", UNFINISHED)
 def test_a_recording_that_is_not_whole_is_refused(tmp_path, monkeypatch, capsys, name):
     data, said = UNFINISHED[name]
-    monkeypatch.setattr(compression_command, "load", lambda path, trust: _Sounds())
+    monkeypatch.setattr(compression_command, "load", lambda path: _Sounds())
     monkeypatch.chdir(tmp_path)
     pathlib.Path("x.wav").write_bytes(data)
     line = mistake(capsys, "compress", "m", "x.wav", "--out", "x.onepass")
@@ -319,7 +319,7 @@ def test_a_recording_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatc
             more.write(bytes(200))
         return chunk
 
-    monkeypatch.setattr(compression_command, "load", lambda path, trust: _Sounds())
+    monkeypatch.setattr(compression_command, "load", lambda path: _Sounds())
     monkeypatch.setattr(decoding, "find_audio_chunk", grown)
     monkeypatch.chdir(tmp_path)
     pathlib.Path("x.wav").write_bytes(wav_of(NOISE))
@@ -357,12 +357,12 @@ def test_a_constant_offset_is_part_of_what_is_compressed(tmp_path):
     ],
 )
 def test_what_a_kind_does_not_take_is_refused(tmp_path, monkeypatch, capsys, words, said):
-    monkeypatch.setattr(compression_command, "load", lambda path, trust: _Sounds())
+    monkeypatch.setattr(compression_command, "load", lambda path: _Sounds())
     assert said in mistake(capsys, "compress", "m", *words, "--out", tmp_path / "x.onepass")
 
 
 def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):
     silent = types.SimpleNamespace()
-    monkeypatch.setattr(compression_command, "load", lambda path, trust: silent)
+    monkeypatch.setattr(compression_command, "load", lambda path: silent)
     line = mistake(capsys, "compress", "shipped", "a.wav", "--out", tmp_path / "x.onepass")
     assert "shipped must have exact conditionals to compress, got SimpleNamespace" in line

@@ -146,8 +146,6 @@ def test_options_of_a_draw_are_single_values():
     for value in (np.array([True, False]), 1, "yes", None):
         with pytest.raises(ValueError, match="`return_log_prob` must be True or False, got"):
             model.sample(2, 4, 0, return_log_prob=value)
-        with pytest.raises(ValueError, match="`trust` must be True or False"):
-            onepass.load("shipped", trust=value)
     assert checked_flag(np.bool_(True), "name") is True
 
 

@@ -174,7 +174,7 @@ def test_a_fit_saves_what_the_changed_network_computes(tmp_path):
     with_low_rank(network)
     onepass.fit(model, ROWS, steps=1, log=lambda _: None)
     onepass.save(model, tmp_path / "model")
-    again = onepass.load(tmp_path / "model", trust=True)
+    again = onepass.load(tmp_path / "model")
     np.testing.assert_allclose(model.log_prob(ROWS), again.log_prob(ROWS), atol=1e-4)
 
 
