@@ -72,7 +72,7 @@ def _sampler() -> Any:
 
 
 def _parts() -> Parts:
-    from distill import card, evaluation, model, portable
+    from distill import card, evaluation, model
 
     return Parts(
         recipe=_recipe,
@@ -81,7 +81,6 @@ def _parts() -> Parts:
         report=evaluation.format_report,
         measure=card.measure,
         card=card.card,
-        export_sampler=portable.export_sounds,
     )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onepass import likelihoods as likelihoods
     from onepass.array_compression import compress as compress
     from onepass.array_compression import decompress as decompress
-    from onepass.bundles.own_export import export as export
+    from onepass.bundles.export import export as export
     from onepass.command.verbs import main as main
     from onepass.evaluation import evaluate as evaluate
     from onepass.model import Autoregressive as Autoregressive
@@ -70,7 +70,7 @@ _EXPORTS = {
     "decompress": "onepass.array_compression",
     "distill": "distill.any_teacher",
     "evaluate": "onepass.evaluation",
-    "export": "onepass.bundles.own_export",
+    "export": "onepass.bundles.export",
     "fit": "onepass.training.fit",
     "from_torch": "onepass.networks.from_torch.conversion",
     "incremental": "onepass.step",

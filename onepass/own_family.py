@@ -63,34 +63,18 @@ def _report(figures: dict) -> str:
     return f"{bits} bits per element, of {figures['elements']:,} elements"
 
 
-def _bundled_network() -> tuple[Any, Any]:
-    from onepass.bundles import own_export, own_signatures
-
-    return own_signatures.StreamingAutoregressive, own_export.drawn_again
-
-
-def _bundled_flows() -> tuple[Any, Any]:
-    from onepass.bundles import own_export, own_signatures
-
-    return own_signatures.StreamingFlows, own_export.drawn_from_noise
-
-
 def _network_parts() -> Parts:
     from onepass import storage
     from onepass.models import load
 
-    return Parts(
-        load=load, evaluate=_evaluate, report=_report, store=storage, bundled=_bundled_network
-    )
+    return Parts(load=load, evaluate=_evaluate, report=_report, store=storage)
 
 
 def _flow_parts() -> Parts:
     from distill import flow_storage
     from onepass.models import load
 
-    return Parts(
-        load=load, evaluate=_refuse, report=_report, store=flow_storage, bundled=_bundled_flows
-    )
+    return Parts(load=load, evaluate=_refuse, report=_report, store=flow_storage)
 
 
 AUTOREGRESSIVE = ModelFamily(

@@ -193,7 +193,7 @@ def _quality(measures: dict) -> str:
 
 
 def _parts() -> Parts:
-    from pixelcnn import card, model, portable, training
+    from pixelcnn import card, model, training
 
     return Parts(
         recipe=lambda preset, given: training.ImageRecipe(preset, given.config, given.data),
@@ -202,9 +202,8 @@ def _parts() -> Parts:
         report=format_report,
         measure=card.measure,
         card=card.card,
-        export_sampler=lambda model, folder, frames: portable.export_sampler(folder, model.network),
         config_from=training.config_from,
-        trainable=portable.trainable,
+        trainable=training.trainable,
     )
 
 

@@ -15,6 +15,7 @@ from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.stored_config import defaults, stored_config
+from onepass.planning.trainable import Trainable
 from onepass.replicator.training.recipe import PortableBatches, Recipe, Setup
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import TrainingRun
@@ -22,10 +23,11 @@ from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import EIGHT, rescale_levels
-from pixelcnn.density import CompiledNats, ImageDensity, ImageLoss
+from pixelcnn.density import CompiledNats, ImageDensity, ImageLoss, condition_specs
 from pixelcnn.sampling.generation import ImageSampler
 from pixelcnn.sampling.grids import grid, write_png
 
+PLANNED_CLASSES = 10  # assumed number of classes if the configuration leaves it to the data
 SHOWN = 16  # images in a grid of samples
 LARGEST_SHOWN = 64  # maximum side in pixels; larger images take too long to sample
 
@@ -137,3 +139,24 @@ def config_from(stored: dict) -> AnyTrainConfig:
     if kind not in KINDS:
         raise UserError(f"It holds a {kind}, not a {' or a '.join(KINDS)}.")
     return stored_config(KINDS[kind], stored)
+
+
+def trainable(config: AnyTrainConfig) -> Trainable:
+    """Return the training step of a configuration, for planning."""
+    make = functools.partial(trainable, config)
+    conditioning, data = config.conditioning, config.data
+    if conditioning.kind in ("class", "map") and not conditioning.classes:
+        conditioning = dataclasses.replace(conditioning, classes=PLANNED_CLASSES)
+    if conditioning.kind == "video":
+        conditioning = dataclasses.replace(conditioning, picture_channels=data.channels)
+    config = dataclasses.replace(config, conditioning=conditioning)
+    density = ImageDensity(config)
+    state = TrainState(density, config.optimizer, config.loop.num_steps)
+    images = [1, data.size, data.size, data.channels]
+    spec = {
+        **condition_specs(config),
+        "levels": tf.TensorSpec(images, tf.int32),
+        "seed": tf.TensorSpec([1, 2], tf.int32),
+    }
+    model = Trainable(state, ImageLoss(density), spec, config.loop.jit_compile, make)
+    return model.resize_batches(data.batch_size, config.optimizer.accumulate)

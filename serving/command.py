@@ -54,9 +54,11 @@ def run_serve(
 def run_export(arguments: list[str], parse: Callable[..., ExportArguments]) -> int:
     """Run `onepass export ARGUMENTS`; return the exit status."""
     given = parse(ExportArguments, arguments, "onepass export")
-    from onepass.bundles.export import export  # needs TensorFlow, unlike the help text
+    from onepass.bundles.export_command import (
+        write_export,
+    )  # needs TensorFlow, unlike the help text
 
-    for line in export(given):
+    for line in write_export(given):
         print(line)
     return 0
 

@@ -14,7 +14,6 @@ from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.run_directory import RunDirectory
 from onepass.likelihoods import Categorical, Integers
 from onepass.model import Autoregressive
-from onepass.replicator.portable.export import export_function, named_weights
 from onepass.replicator.training.batches import as_dataset
 from onepass.replicator.training.command import TrainingOptions
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
@@ -135,13 +134,6 @@ def evaluate(given, model, data):
     return {"bits": float(model.network.nats(images_of(data))) / math.log(2.0)}
 
 
-def export_sampler(model, folder, frames):
-    table = model.network
-    weights = named_weights(table)
-    shares = lambda inputs: {"shares": tf.nn.softmax(inputs["heat"] * table.logits)}  # noqa: E731
-    export_function(shares, {"heat": tf.TensorSpec([])}, folder, "shares", variables=weights)
-
-
 TOY = ModelFamily(
     verb="train",
     makes="arrays",
@@ -157,6 +149,5 @@ TOY = ModelFamily(
         report=lambda figures: f"{figures['bits']:.3f} bits",
         measure=None,
         card=None,
-        export_sampler=export_sampler,
     ),
 )

@@ -138,7 +138,7 @@ def _sampler() -> Any:
 
 
 def _parts() -> Parts:
-    from wavenet import card, evaluation, model, portable, training
+    from wavenet import card, evaluation, model, training
 
     return Parts(
         recipe=lambda preset, given: training.SpeechRecipe(preset, given.config, given.data),
@@ -147,9 +147,8 @@ def _parts() -> Parts:
         report=evaluation.format_report,
         measure=card.measure,
         card=card.card,
-        export_sampler=portable.export_chunks,
         config_from=config_from,
-        trainable=portable.trainable,
+        trainable=training.trainable,
     )
 
 

@@ -1,5 +1,6 @@
 """Training of a WaveNet, with evaluation meanwhile: from a folder of recordings to a run."""
 
+import functools
 import math
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +12,7 @@ from PIL import Image
 from onepass.foundation.folders import show_path
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.stored_config import defaults
+from onepass.planning.trainable import Trainable
 from onepass.replicator import Replicator
 from onepass.replicator.training.recipe import Recipe, Setup
 from onepass.replicator.training.state import TrainState
@@ -233,3 +235,27 @@ def describe_corpus(corpus: Corpus) -> dict:
         frames = (frames_of(corpus, member, ("mel",)) for member in members)
         known["frames"] = FrameStatistics.of(frames).to_dict()
     return known | {"speakers": list(corpus.speakers)}
+
+
+def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
+    """Return the shapes and types of a training batch from `data.pipeline.clips`."""
+    rows, samples = config.data.batch_size, config.data.left_samples + config.data.clip_samples
+    sound = tf.TensorSpec([rows, samples], tf.float32)
+    spec = {"waveform": sound, "mask": sound}
+    if config.network.speakers:
+        spec["speaker"] = tf.TensorSpec([rows], tf.int32)
+    if config.network.feature_channels:
+        frames = samples // config.network.hop_samples + 2 * clip_context(config).side_frames
+        spec["frames"] = tf.TensorSpec([rows, frames, config.network.feature_channels], tf.float32)
+    return spec
+
+
+def trainable(config: TrainConfig) -> Trainable:
+    """Return the training step for planning; its batches contain levels instead of waveforms."""
+    make = functools.partial(trainable, config)
+    config = config.resolved(max(config.network.speakers, 1))
+    network = make_network(config)
+    state = TrainState(network, config.optimizer, config.loop.num_steps)
+    spec = batch_spec(config)
+    spec["levels"] = tf.TensorSpec(spec.pop("waveform").shape, tf.int32)
+    return Trainable(state, ClipLoss(network), spec, config.loop.jit_compile, make)

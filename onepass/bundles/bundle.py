@@ -26,6 +26,7 @@ from onepass.bundles.signature import (
     ARRAY,
     CHUNK,
     COMPILED,
+    FORMAT,
     IMAGE,
     NUM_PREFIX,
     PLAIN,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 
 VARIABLES = Path("variables") / "variables"
 Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-FORMAT = 1
 SPEC_FILE = "model.json"
 MODEL_FOLDER = "autoregressive"  # folder in a bundle with the model as `onepass.save` writes it
 Backend = Literal["auto", "tensorflow", "numba", "numba-bfloat16"]

@@ -1,162 +1,194 @@
-"""The command `export`, which writes a run or a stored model as a bundle, NAME/VERSION."""
+"""`export` writes a model for use without its code, in one of the formats of `formats`.
 
-import dataclasses
+What a bundle draws is compared with a user's model by one pass of the network, which draws each
+element again from its noise and the bundle's elements before it: one that rounding moves to another
+level has no effect on those after it. Where many move, the model's passes may not have converged.
+"""
+
+import functools
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
-from distill import model as speech_models
-from onepass import families
-from onepass.bundles import own_export
-from onepass.bundles.condition_words import entries_of
-from onepass.bundles.export_arguments import ExportArguments
-from onepass.bundles.folder_kind import folder_kind
-from onepass.bundles.manifest import check_folder, private_key
-from onepass.bundles.writing import (
-    check_new,
-    seal,
-    write_program,
-    write_spec,
-)
-from onepass.foundation.atomic_files import replacing_folder, write_npz
-from onepass.foundation.card import write_folder
+import numpy as np
+import tensorflow as tf
+
+from distill.flow_student import FlowStudent
+from onepass.bundles.bundle import MODEL_FOLDER
+from onepass.bundles.formats import BUNDLE, FORMATS, FormatName
+from onepass.bundles.function import Functions
+from onepass.bundles.functions import Length, functions
+from onepass.bundles.manifest import MANIFEST, check_folder, private_key, write_manifest
+from onepass.bundles.own_functions import Entries
+from onepass.bundles.saved_model import check_new, seal, write_program
+from onepass.bundles.signature import SEED, Arrays
+from onepass.families import of_kind
+from onepass.foundation.allowed_operations import PROGRAM
+from onepass.foundation.arguments import whole_number
+from onepass.foundation.atomic_files import replacing_folder
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_folder import SHARED, read_folder
-from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
-from onepass.replicator.training.family import ModelFamily
-from onepass.shipped import model_folder
+from onepass.foundation.tensorflow_state import check_compiler
+from onepass.model import Autoregressive
+from onepass.networks.condition_values import given_once
+from onepass.samplers.fixed_point import MOVED, has_moved, sample_symbols
+from onepass.storage.save import named_reasons, rate_of, save
 
-CARD = "card.md"
-PORTABLE = "portable"
-PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle has the program and copies of the weights
-RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "refine", "float16")
-NOTHING = (None, "", (), False)
-OWN_OPTIONS = ("length", "entries", "sample_rate_hz")  # for a folder of `onepass.save`
-# Options that models of `onepass.save` do not use.
-NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
+METHODS = ("cached", "fixed-point")
 
 
-def export(given: ExportArguments) -> list[str]:
-    """Write the bundle atomically, and return the lines that the command prints.
+def drawn_again(
+    model: Autoregressive, conditions: Any, inputs: Arrays, elements: np.ndarray
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return what a model draws after a bundle's elements, and their log probabilities.
+
+    UnsupportedNetworkError means that it has no step, and that its passes do not converge.
+    """
+    given, symbols = conditions.of(_tensors(inputs)), model.symbols(elements)
+    parameters = model.conditionals(elements, given)
+    seed, num = int(inputs[SEED][0]), len(elements)
+    noise = model.layout.noise(model.distribution, seed, num, elements.shape[1:])
+    drawn = sample_symbols(parameters, model.distribution, noise, 1.0, symbols)
+    moved = tf.reduce_mean(tf.cast(has_moved(symbols, drawn), tf.float32))
+    if moved > MOVED and not getattr(model.symbol_network, "has_step", False):
+        once = given_once(model.symbol_network, given, model.order, elements.shape)
+        model.samplers.draw("fixed-point", noise, once, tf.constant(1.0))
+    return model.codec.decode(drawn), model.log_prob(elements, given)
+
+
+def drawn_from_noise(
+    student: FlowStudent, conditions: Any, inputs: Arrays, elements: np.ndarray
+) -> tuple[tf.Tensor, None]:
+    """Return what a student draws from the noise of a bundle's elements; the rest as above."""
+    num, length = elements.shape
+    noise = student.noise(int(inputs[SEED][0]), tf.range(num), length)
+    values = student.draw(noise, conditions.of(_tensors(inputs))).output
+    return student.elements(values), None
+
+
+def _tensors(inputs: Arrays) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(array) for name, array in inputs.items()}
+
+
+def export(
+    model: Any,
+    out: str | Path,
+    *,
+    format: FormatName = "bundle",
+    length: Length = None,
+    rows: int = 1,
+    method: str = "cached",
+    sample_rate_hz: int | None = None,
+    entries: Entries = None,
+    sign_with: Path | None = None,
+    warm: bool = True,
+) -> Path:
+    """Write a model atomically, to be used without its code.
+
+    Args:
+      model: the model, which is exported with its current weights and not changed: for a bundle, an
+        `Autoregressive` or a `FlowStudent`; else also a model of this library.
+      out: the folder to write, new or empty; a bundle's is MODELS/NAME/VERSION, and the version is
+        a whole number.
+      format: "bundle", which `onepass serve` serves and `onepass.load` loads; or "stablehlo", for
+        JAX.
+      length: the largest number of elements of a sequence in a request; None: 65,536, or two
+        minutes of audio. If the network has no step or reads `Frames`, it is required, and every
+        request has exactly this number. For images (height, width, channels); None: the shape of
+        the network's input. In other formats, the number of elements of a call.
+      rows: number of rows of a call, in formats other than a bundle.
+      method: how a WaveNet or a PixelCNN of this library draws there: "cached", or "fixed-point".
+      sample_rate_hz: sample rate of an audio model, which is then served as such. None: the rate
+        that the model was saved with, if any.
+      entries: the size, in a request, of each axis of unknown size that is not an axis of the
+        elements, such as the number of entries of a `Memory`: a number for all conditions, or
+        numbers by the condition's name. Required for such conditions.
+      sign_with: PEM file of a private ed25519 key that signs the bundle, for `onepass serve
+        --trust`; None: do not sign it.
+      warm: whether to write the warm-up requests that TensorFlow Serving makes, if the package
+        tensorflow-serving-api is installed.
+
+    Returns:
+      The absolute path of the folder.
 
     Raises:
-      UserError: the options do not fit the model, or the bundle cannot be written.
+      UserError: the model cannot be exported, for the reason in the message; or `out` exists and is
+        not empty, or its name is not a version.
+      ValueError: the model is of a different kind, or does not fit `length`, `sample_rate_hz` or
+        `entries`.
     """
-    is_saved, family = folder_kind(given.run) == "saved", families.of_model(given.run)
-    if is_saved or (family is not None and family.makes == "arrays"):
-        return _of_user(given, family or families.registered("autoregressive"))
-    _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
-    lines, out = [], _check_options(given)
-    key = private_key(given.sign) if given.sign else None
-    _check_disk(out, model_folder(given.run))
-    with replacing_folder(out) as folder:
-        measured = _write_model(given, folder)
-        if measured:
-            lines.append(f"{given.out}: {measured}")
-        if not given.bare:
-            lines += _write_program(given, folder, out, key)
-    return lines or [f"{given.out}: the model folder"]
-
-
-def _of_user(given: ExportArguments, family: ModelFamily) -> list[str]:
-    who = "a model of arrays" if family.presets else "which `onepass.save` wrote"
-    _refuse(given, NOT_OWN, f"is not for {given.run}, {who}.")
-    length: Any = given.length[0] if len(given.length) == 1 else given.length or None
-    model: Any = family.parts.load(given.run)
-    options: dict[str, Any] = {
-        "sample_rate_hz": given.sample_rate_hz,
-        "sign_with": given.sign,
-        "warm": given.warm,
-        "entries": entries_of(given.entries),
-    }
+    family = of_kind(getattr(model, "kind", None))
+    is_own = family is not None and family.parts.store is not None
+    if family is None or not (is_own or format != BUNDLE):
+        raise ValueError(
+            f"`model` must be an Autoregressive or a FlowStudent, got {type(model).__name__}."
+        )
+    if format not in (BUNDLE, *FORMATS):
+        known = ", ".join((BUNDLE, *FORMATS))
+        raise ValueError(f"`format` must be one of {known}, got {format!r}.")
+    check_compiler()
+    out = Path(out).absolute()
+    if format == BUNDLE:
+        check_folder(out, "`out`")
+    check_new(out)
+    if not is_own:
+        if method not in METHODS:
+            raise ValueError(f"`method` must be {' or '.join(METHODS)}, got {method!r}.")
+        return write_fixed(functions(model, method=method), out, format, rows, length)
+    before, model.sample_rate_hz = model.sample_rate_hz, rate_of(model, sample_rate_hz)
     try:
-        own_export.export(model, given.out, length=length, **options)
-    except ValueError as error:  # an option that does not fit the model
-        raise UserError(str(error)) from error
-    return [f"{given.out}: {model.kind}"]
+        with named_reasons("exported"):
+            found = functions(model, length=length, entries=entries)
+        if format != BUNDLE:
+            return write_fixed(found, out, format, rows, length)
+        return _write_bundle(model, found, out, sign_with, warm)
+    finally:
+        model.sample_rate_hz = before
 
 
-def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
-    for name in names:
-        if getattr(given, name) not in NOTHING:
-            raise UserError(f"`--{name.replace('_', '-')}` {rule}")
+def write_fixed(
+    found: Functions, out: Path, name: str, rows: int = 1, length: Length = None
+) -> Path:
+    """Write the functions of one size in the format `name`, with their manifest; return `out`."""
+    length = length if isinstance(length, int | None) else None  # the shape of an image is known
+    with replacing_folder(out) as folder, named_reasons("exported"):
+        made = found.of_size(whole_number(rows, "rows"), length)
+        entries = FORMATS[name].write(folder, made, found.variables_of(made))
+        for each, function in made.items():
+            entries[each]["state"] = list(function.state)
+        said = {"format": 1, "functions": entries, "model": found.spec}
+        (folder / MANIFEST).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+        write_manifest(folder)
+    return out
 
 
-def _check_options(given: ExportArguments) -> Path:
-    if not given.bare:
-        check_folder(given.out, "`--out`")
-    for name in ("bfloat16", "portable", "sign"):
-        if given.bare and getattr(given, name):
-            raise UserError(f"`--{name}` is of the program, which `--bare` leaves out.")
-    if min((*given.buckets, *given.batches), default=1) < 1:
-        raise UserError("`--buckets` and `--batches` must be at least 1.")
-    check_new(given.out)
-    return Path(given.out).absolute()
+def _write_bundle(
+    model: Any, found: Functions, out: Path, sign_with: Path | None, warm: bool
+) -> Path:
+    key = None if sign_with is None else private_key(sign_with)
+    draws_elements = model.kind == Autoregressive.kind
+    draw = drawn_again if draws_elements else drawn_from_noise
+    with replacing_folder(out) as folder, named_reasons("exported"):
+        try:
+            live: Any = functools.partial(draw, model, found.conditions)
+            write_program(folder, found.spec, found, live)
+        except UserError as error:
+            start, reason = f"{folder / PROGRAM} ", str(error)
+            if not reason.startswith(start):
+                raise
+            raise UserError(
+                f"The model cannot be exported: it {reason.removeprefix(start)}"
+            ) from error
+        if draws_elements:
+            _write_model(model, folder / MODEL_FOLDER)
+        seal(folder, out, warm, key, found.description)
+    return out
 
 
-def _check_disk(out: Path, source: Path) -> None:
-    sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
-    needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
-    place = next(folder for folder in out.parents if folder.exists())
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise UserError(f"{place} has {free >> 20} MiB left, and a bundle may need {needed >> 20}.")
-
-
-def _write_model(given: ExportArguments, folder: Path) -> str:
-    source = model_folder(given.run)
-    if not (source / SPEC_FILE).exists():
-        return _measure_run(given, folder)
-    _refuse(given, RUN_OPTIONS, f"is for runs; {given.run} has its card.")
-    spec, weights = read_folder(source)
-    kept = {name: value for name, value in spec.items() if name not in ("serving", SHARED)}
-    write_spec(folder, kept)
-    if SHARED in spec:
-        write_npz(folder / WEIGHTS_FILE, weights)
-    else:
-        shutil.copyfile(source / WEIGHTS_FILE, folder / WEIGHTS_FILE)
-    if (source / CARD).exists():
-        shutil.copyfile(source / CARD, folder / CARD)
-    return ""
-
-
-def _measure_run(given: ExportArguments, folder: Path) -> str:
-    kind = kind_of(given.run)
-    if families.of_kind(kind) is None:
-        speech_models.load(given.run)  # raises an error that gives the reason
-    family = families.registered(kind)
-    makes_images = family.makes == "images"
-    if makes_images and given.temperature is not None:
-        raise UserError("`--temperature` is for models of sound.")
-    if given.refine is not None and not (family.is_fast and given.refine >= 0):
-        raise UserError(f"`--refine` must be at least 0, of a student, got {given.refine}.")
-    if given.parts_from and not makes_images:
-        raise UserError("`--parts-from` is for multiscale models of images.")
-    if given.float16 and not makes_images:
-        raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
-    licence = given.data_licence or "unknown"
-    written: Any = dataclasses.replace(given, out=folder, data_licence=licence)
-    return write_folder(written, family.parts.measure, family.parts.card)
-
-
-def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
-    from onepass.bundles import audio_signatures, image_signatures
-
-    spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-    family = families.registered(spec["kind"])
-    if given.bfloat16:
-        if not family.network:
-            raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
-        spec["config"][family.network]["compute_dtype"] = "bfloat16"
-    write_spec(folder, spec)
-    model = family.parts.load(folder)
-    batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    signatures = audio_signatures if family.makes == "sound" else image_signatures
-    exported = signatures.export_functions(model, allowed_batches=batches, buckets=buckets)
-    lines = [f"{given.out}: {', '.join(write_program(folder, spec, exported))}"]
-    if given.portable:
-        family.parts.export_sampler(model, folder / PORTABLE, min(buckets, default=0))
-    if not seal(folder, out, given.warm, key, exported.serving):
-        lines.append("without warm-up requests: these need the package tensorflow-serving-api")
-    return lines
+def _write_model(model: Autoregressive, folder: Path) -> None:
+    try:
+        save(model, folder)
+    except UserError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        warnings.warn(f"The bundle has a sampler, but no `autoregressive`: {error}", stacklevel=4)

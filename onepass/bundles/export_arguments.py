@@ -6,21 +6,28 @@ from typing import Annotated
 
 import tyro
 
+from onepass.bundles.formats import FormatName
+
 
 @dataclasses.dataclass(frozen=True)
 class ExportArguments:
-    """Write a bundle, NAME/VERSION in TensorFlow Serving's layout.
+    """Write a model for use without its code: by default a bundle, NAME/VERSION.
 
-    It contains the program (SavedModel) and the model folder: model.json, weights.npz (average
-    weights) and card.md with measurements on dev.
+    It has TensorFlow Serving's layout, and contains the program (SavedModel) and the model folder:
+    model.json, weights.npz (average weights) and card.md with measurements on dev.
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """A run directory; a model folder or shipped model, which is exported unchanged; or a folder
     that `onepass.save` wrote."""
     out: Path
-    """Folder to write, new or empty: MODELS/NAME/VERSION; NAME has letters, digits and ._- only;
-    VERSION is a number without leading zeros."""
+    """Folder to write, new or empty; a bundle's is MODELS/NAME/VERSION: NAME has letters, digits
+    and ._- only; VERSION is a number without leading zeros."""
+    format: FormatName = "bundle"
+    """What to write: a bundle, for `onepass serve` and TensorFlow Serving; or functions of one
+    size, as StableHLO for JAX."""
+    rows: int = 1
+    """Number of rows of a call, in formats of one size."""
     bare: bool = False
     """Write only the model folder, without a program; it may have any name."""
     buckets: tuple[int, ...] = ()
@@ -33,8 +40,6 @@ class ExportArguments:
     float16: bool = False
     """Round the weights of an image model to float16: halves the file size, but changes a few
     percent of the pixels. Otherwise, all pixels are the same as the run's."""
-    portable: bool = False
-    """Also write the sampler as StableHLO to OUT/portable, for JAX without TensorFlow."""
     warm: bool = True
     """Write warm-up requests for TensorFlow Serving (needs tensorflow-serving-api)."""
     temperature: float | None = None
@@ -47,7 +52,8 @@ class ExportArguments:
     """Runs or model folders with other parts of the same multiscale model."""
     length: tuple[int, ...] = ()
     """For a folder of `onepass.save`: length of the longest sequence, in elements; or height, width
-    and channels of an image."""
+    and channels of an image. In formats of one size: elements of a call; of sound, rounded up to
+    whole frames."""
     entries: tuple[str, ...] = ()
     """For a folder of `onepass.save`: number of entries of a memory in every request; NAME=NUMBER
     for each of several memories."""

@@ -67,10 +67,16 @@ SIGNATURE_BYTES = 64
 
 
 def write_manifest(folder: Path) -> None:
-    """Write FOLDER/manifest.json with the digests of all other files, including subfolders'."""
+    """Write FOLDER/manifest.json with the digests of all other files, including subfolders'.
+
+    What it says already of the folder's functions is kept.
+    """
+    path, known = Path(folder) / MANIFEST, {}
+    if path.exists():
+        known = json.loads(path.read_text(encoding="utf-8"))
     digests = {name: digest(folder / name) for name in files_of(folder)}
-    text = json.dumps({"format": FORMAT, "sha256": digests}, indent=1)
-    (Path(folder) / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    text = json.dumps({**known, "format": FORMAT, "sha256": digests}, indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def verify(folder: Path, manifest_digest: str = "") -> None:

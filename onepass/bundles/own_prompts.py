@@ -1,4 +1,4 @@
-"""Signatures of a user's model that take the options of `Draw`, such as a prompt.
+"""Functions of a user's model that take the options of `Draw`, such as a prompt.
 
 Each row is generated separately, by two kinds of functions that XLA compiles for one row and fixed
 lengths: passes that read the symbols of a prompt, and a loop that draws symbols up to the row's
@@ -15,13 +15,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.bundles.audio_signatures import first_state, noise_source
-from onepass.bundles.own_signatures import (
+from onepass.bundles.function import (
+    FLOAT32,
+    INT32,
+    Function,
+    Functions,
+    Tensors,
+    by_rows,
+    row_function,
+)
+from onepass.bundles.own_functions import (
     Conditions,
     StreamingSequence,
     drawer,
     element_range,
     element_type,
+)
+from onepass.bundles.sequence_functions import (
+    Filled,
+    NoiseSource,
+    State,
+    first_state,
+    first_values,
+    noise_source,
 )
 from onepass.bundles.signature import (
     COMPILED,
@@ -36,8 +52,6 @@ from onepass.bundles.signature import (
     Signature,
     TensorInfo,
 )
-from onepass.bundles.streaming_models import Filled, NoiseSource, State
-from onepass.bundles.writing import Exported, Tensors, by_rows, concrete_function, row_function
 from onepass.draw import LISTS, OPTIONS, Facts, choice_of, prompt_inputs
 from onepass.likelihoods.distribution import Distribution, table_of
 from onepass.likelihoods.truncated import Choice, Truncated
@@ -244,13 +258,12 @@ def _window(part: Part, position: tf.Tensor, size: int) -> Part:
 
 SHORTEST_BUCKET = 16  # length that the shortest lists are padded to
 STOP = "stop"
-INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
-def offer_prompts(exported: Exported, model: Autoregressive, streaming: StreamingSequence) -> None:
-    """Add the signatures `prompted` and `prompted_chunk` of a model with a step."""
-    longest = exported.serving["limits"]["max_frames"]
-    base, prompt = _with_prompt(exported, model, longest)
+def prompt_functions(found: Functions, model: Autoregressive, streaming: StreamingSequence) -> None:
+    """Add the calls `prompted` and `prompted_chunk` of a model with a step."""
+    longest = found.serving["limits"]["max_frames"]
+    base, prompt = _with_prompt(found, model, longest)
     rows = Rows(streaming, model)
     state = {
         f"{STATE}{name}": TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), default=fill)
@@ -263,39 +276,39 @@ def offer_prompts(exported: Exported, model: Autoregressive, streaming: Streamin
     chunk = Signature({**prompt, **start, **state}, {**base.outputs, ENDED: flags, **returned})
     for name, signature in ((PROMPTED, whole), (PROMPTED_CHUNK, chunk)):
         made = _of_steps(rows, streaming, model, signature)
-        exported.offer(name, signature, concrete_function(signature, made))
-    exported.serving["cropped"][LOG_PROB] = {"axis": 1, "length": "num_samples"}
+        found.calls[name] = Function(made, signature, first_values(signature))
+    found.serving["cropped"][LOG_PROB] = {"axis": 1, "length": "num_samples"}
 
 
-def offer_prompts_of_shape(
-    exported: Exported, model: Autoregressive, shape: tuple[int, ...], conditions: Conditions
+def prompt_functions_of_shape(
+    found: Functions, model: Autoregressive, shape: tuple[int, ...], conditions: Conditions
 ) -> None:
-    """Add the signature `prompted` of a model that generates arrays of one shape.
+    """Add the call `prompted` of a model that generates arrays of one shape.
 
     Nothing is added for a model in raster order that is not over tokens.
     """
     in_time = model.order == "time"
     if not in_time and table_of(model.distribution) is None:
         return
-    base, prompt = _with_prompt(exported, model, shape[0] if in_time else 0)
+    base, prompt = _with_prompt(found, model, shape[0] if in_time else 0)
     nats = TensorInfo(FLOAT32, (None, *shape))
     signature = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
     made = _of_passes(model, shape, signature, conditions)
-    exported.offer(PROMPTED, signature, row_function(signature, made))
+    found.calls[PROMPTED] = row_function(signature, made)
 
 
 def _with_prompt(
-    exported: Exported, model: Autoregressive, longest: int
+    found: Functions, model: Autoregressive, longest: int
 ) -> tuple[Signature, dict[str, TensorInfo]]:
     """Return the signature `compiled`, and its inputs with a prompt's; add rules that pad lists."""
-    base = Signature.from_dict(exported.serving["signatures"][COMPILED])
-    found = prompt_inputs(_facts(model, longest))
-    inputs = {name: TensorInfo(np.dtype(each.dtype), *each[1:]) for name, each in found.items()}
+    base = found.calls[COMPILED].signature
+    options = prompt_inputs(_facts(model, longest))
+    inputs = {name: TensorInfo(np.dtype(each.dtype), *each[1:]) for name, each in options.items()}
     for name in filter(inputs.__contains__, LISTS):
         most = int(inputs[LISTS[name]].high or 1)
         sizes = [SHORTEST_BUCKET << n for n in range(32) if SHORTEST_BUCKET << n < most]
         rule = {"axis": 1, "length": LISTS[name], "buckets": [*sizes, most]}
-        exported.serving["padded"] = {**exported.serving.get("padded", {}), name: rule}
+        found.serving["padded"] = {**found.serving.get("padded", {}), name: rule}
     return base, {**base.inputs, **inputs}
 
 

@@ -98,6 +98,7 @@ TENSORFLOW_DTYPES = {tensorflow: np.dtype(name) for _, tensorflow, name in _TABL
 TENSORFLOW_NAMES = {dtype: tensorflow for tensorflow, dtype in TENSORFLOW_DTYPES.items()}
 
 
+FORMAT = 1  # of the entry `serving` of model.json
 Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
 WHOLE = (PLAIN, COMPILED)  # signatures of whole sounds, images or arrays

@@ -56,7 +56,7 @@ def test_its_run_is_loaded_sampled_and_exported_by_the_command(registered, words
     assert capsys.readouterr().err.endswith(refused)
 
 
-def test_its_step_and_its_sampler_are_exported(registered, words, tmp_path):
+def test_its_step_and_its_functions_are_exported(registered, words, tmp_path):
     run, out = tmp_path / "run", tmp_path / "out"
     assert onepass.main([*words, "--workdir", str(run), "--portable", str(out)]) == 0
     assert not run.exists()
@@ -65,10 +65,12 @@ def test_its_step_and_its_sampler_are_exported(registered, words, tmp_path):
     losses = [float(moved.advance(moved.batch(step))["loss"]) for step in range(2)]
     known = [line["loss"] for line in read_metrics(run) if "loss" in line]
     np.testing.assert_allclose(losses, known, rtol=1e-5)
-    parts = families.parts_of("toy")
-    parts.export_sampler(parts.load(run), out, 0)
-    shares = portable_run.load(out, "shares")(heat=np.float32(0.0))["shares"]
-    np.testing.assert_allclose(shares, np.full(256, 1 / 256), rtol=1e-5)
+    carried = tmp_path / "carried"
+    words = ["export", run, "--format", "stablehlo", "--length", "5", "--out", carried]
+    assert onepass.main([str(word) for word in words]) == 0
+    parameters = portable_run.load(carried, "call")(elements=np.zeros([1, 5], np.int32))
+    logits = onepass.load(run).network.logits.numpy()
+    np.testing.assert_allclose(parameters["parameters"][0, 0], logits, rtol=1e-5)
 
 
 def test_its_help_lists_it_beside_the_others(registered, capsys):

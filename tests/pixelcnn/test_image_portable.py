@@ -10,22 +10,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from carried import assert_equal, assert_same_training, joined, run_alone
-from image_networks import QuickInitial, perturbed
+from image_networks import QuickInitial
 from image_runs import ADAM, SIDES, config_of, data_of
-from marks import some_slow
 
 import onepass
-from onepass.draw import Draw
 from onepass.foundation.atomic_files import read_npz, write_npz
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_portable, training_step
 from onepass.replicator.training.state import TrainState
-from pixelcnn import density, portable, training
+from pixelcnn import density, training
 from pixelcnn.data import batch_sampling
-from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
-from pixelcnn.sampling.generation import ImageSampler
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -152,86 +148,3 @@ def test_training_may_cross_to_four_devices_and_back(tmp_path, monkeypatch):
     assert onepass.main([*words, "--workdir", str(workdir), "--adopt", str(out)]) == 0
     found, expected = (read_npz(w / "checkpoints/step_00000004.npz") for w in (workdir, alone))
     assert_same_training(found, expected, read_npz(one / "checkpoints/step_00000000.npz"))
-
-
-def density_of(kind):
-    return perturbed(ImageDensity(dataset_of(kind).config))
-
-
-def draw_in_jax(folder, made, request, row, **options):
-    """Return every scale that the exported sampler of a density draws of a row of the request."""
-    portable.export_sampler(folder, made, **options)
-    high, low = divmod(request.seed, 2**32)
-    inputs = {
-        "seed": np.array([high, low], np.uint32),
-        "rows": np.array([row], np.int32),
-        **request.condition,
-    }
-    return portable_run.load(folder, "draw"), inputs
-
-
-@pytest.mark.slow
-def test_an_exported_model_of_videos_draws_the_same_scales(tmp_path):
-    made = density_of("video")
-    drawn = np.random.default_rng(0)
-    past = drawn.integers(0, 256, [1, 2, 16, 16, 3]).astype(np.int32)
-    action, state = (drawn.normal(size=[1, 2, n]).astype(np.float32) for n in (2, 1))
-    condition = {"past": past, "action": action, "state": state}
-    request = Draw(1, 16, 7, condition, temperature=(1.0, 0.8), row=1)
-    draw, inputs = draw_in_jax(tmp_path, made, request, 1)
-    found = draw(**inputs, temperatures=np.array([1.0, 0.8], np.float32))
-    expected = next(ImageSampler(made).images(request))
-    assert list(found) == ["picture_8", "picture_16"]
-    for ours, theirs in zip(found.values(), expected, strict=True):
-        np.testing.assert_array_equal(ours[0], theirs)
-
-
-@pytest.mark.slow
-def test_an_exported_model_of_patches_enlarges_an_image_as_before(tmp_path):
-    made, start = density_of("text"), image_runs.toys(1, 4, 4)["images"][0][..., None]
-    condition = {"caption": encode_caption("stripes")[None]}
-    request = Draw(1, 8, 1, condition, prefix=start)
-    draw, inputs = draw_in_jax(tmp_path, made, request, 0, start_size=4)
-    found = draw(**inputs, start=start[None].astype(np.int32), temperatures=np.ones(2, np.float32))
-    expected = next(ImageSampler(made).images(request))
-    np.testing.assert_array_equal(found["picture_8"][0], expected[1])
-    np.testing.assert_array_equal(expected[1][::2, ::2], start)
-
-
-@pytest.mark.parametrize(
-    ("kind", "sampler", "guidance"),
-    some_slow(
-        CASES := [
-            ("pixelcnn", "fixed-point", 1.5),
-            ("pixelcnn", "cached", 0.0),
-            ("multiscale", "fixed-point", 0.0),
-        ],
-        CASES[1:],
-    ),
-)
-def test_an_exported_sampler_draws_the_same_image_and_counts_its_passes(
-    kind, sampler, guidance, tmp_path
-):
-    made, single = density_of(kind), kind == "pixelcnn"
-    heat = 0.9 if single else (1.0, 0.8)
-    condition, kept = {"label": np.array([1], np.int32)}, image_runs.toys(1, 3)["images"][0]
-    given = kept.reshape(-1, 1)[:20] if single else None
-    how = {"temperature": heat, "prefix": given, "guidance": guidance}
-    request = Draw(1, 8, 2**40 + 3, condition, row=3, **how)
-    options = {"sampler": sampler, "guided": guidance > 0}
-    draw, inputs = draw_in_jax(tmp_path, made, request, 3, **options)
-    inputs |= {"guidance": np.float32(guidance)} if guidance else {}
-    if single:
-        inputs |= {"given": kept[None, ..., None].astype(np.int32), "given_count": np.int32(20)}
-    found = draw(**inputs, **{"temperature" if single else "temperatures": np.float32(heat)})
-    expected = next(ImageSampler(made).images(request))
-    assert sampler == "cached" or 1 < int(found.pop("passes")) < expected[0].size
-    assert list(found) == (["picture"] if single else ["picture_4", "picture_8"])
-    for ours, theirs in zip(found.values(), expected, strict=True):
-        np.testing.assert_array_equal(ours[0], theirs)
-    assert len(np.unique(expected[-1])) > 10
-
-
-def test_a_pixelcnn_enlarges_nothing(tmp_path):
-    with pytest.raises(ValueError, match="`start_size` must be None for a PixelCNN"):
-        portable.export_sampler(tmp_path, density_of("pixelcnn"), start_size=4)

@@ -14,7 +14,7 @@ import onepass
 import serving
 from examples.own_distribution import LEVELS
 from onepass import likelihoods
-from onepass.bundles import own_export, own_signatures
+from onepass.bundles import export, functions, own_functions
 from onepass.foundation.errors import UserError
 from onepass.storage.program import difference
 
@@ -80,25 +80,25 @@ def refuse(folder, tmp_path, monkeypatch, capsys):
 
 
 def test_a_bundle_whose_steps_draw_something_else_is_refused(tmp_path, monkeypatch):
-    step = own_signatures.cached_chunk
+    step = own_functions.cached_chunk
 
     def late(network, distribution, noise, *rest):
         return step(network, distribution, tf.roll(noise, 1, 1), *rest)
 
-    monkeypatch.setattr(own_signatures, "cached_chunk", late)
+    monkeypatch.setattr(own_functions, "cached_chunk", late)
     with pytest.raises(UserError, match="read back, its draw differs by"):
         onepass.export(model("pairs"), tmp_path / "mine" / "1", length=SHORT)
     assert not (tmp_path / "mine").exists()
 
 
 def test_a_bundle_with_other_log_probabilities_is_refused(tmp_path, monkeypatch):
-    offer = own_export.offer_log_prob
+    make = functions.density_functions
 
-    def other(exported, live, *rest):
+    def other(live, *rest):
         wide = onepass.Autoregressive(live.network, likelihoods.Gaussian(levels=LEVELS))
-        offer(exported, wide, *rest)
+        return make(wide, *rest)
 
-    monkeypatch.setattr(own_export, "offer_log_prob", other)
+    monkeypatch.setattr(functions, "density_functions", other)
     with pytest.raises(UserError, match="read back, its log-probability differs by"):
         onepass.export(model("pairs"), tmp_path / "mine" / "1", length=SHORT)
     assert not (tmp_path / "mine").exists()
@@ -135,7 +135,7 @@ def test_an_export_says_that_the_model_itself_cannot_be_stored_next_to_its_sampl
     def save(*_):
         raise UserError("The model cannot be stored: its layer.")
 
-    monkeypatch.setattr(own_export, "save", save)
+    monkeypatch.setattr(export, "save", save)
     line = "The bundle has a sampler, but no `autoregressive`: The model cannot be stored: its"
     with pytest.warns(UserWarning, match=line):
         onepass.export(model("pairs"), tmp_path / "mine" / "1", length=SHORT)

@@ -6,7 +6,7 @@ import scipy.linalg
 import tensorflow as tf
 from networks import ADAPTIVE, WINDOWS, levels_of, network_of
 
-from onepass.bundles.streaming_models import streaming_model
+from onepass.bundles.sound_functions import streaming_model
 from onepass.foundation.errors import UserError
 from wavenet.linear_prediction import (
     PAST_FLOOR,

@@ -118,13 +118,14 @@ def export_training(
         },
     }
     write_manifest(folder, manifest)
-    _copy_trainer(folder)
+    copy_runner(folder)
     write_text(folder / "batches.py", inspect.getsource(batch_module))
     Checkpoints(folder / "checkpoints").save(int(state.step.numpy()), state.arrays())
     return folder
 
 
-def _copy_trainer(folder: Path) -> None:
+def copy_runner(folder: Path) -> None:
+    """Copy run.py and what it imports to a folder."""
     source = importlib.resources.files("onepass.replicator.portable")
     write_text(folder / "run.py", source.joinpath("run.py").read_text("utf-8"))
     package = make_folder(folder / "layouts")
@@ -155,6 +156,14 @@ def next_command(folder: Path, state: TrainState) -> str:
 def named_weights(network: tf.Module) -> dict[str, tf.Variable]:
     """Return the trainable variables by their names in checkpoints, but without `weights/`."""
     return dict(zip(variable_names(network), network.trainable_variables, strict=True))
+
+
+def named_variables(network: tf.Module) -> dict[str, tf.Variable]:
+    """Return all variables: those of `named_weights`, and others by their index."""
+    named = named_weights(network)
+    known = {variable.ref() for variable in named.values()}
+    others = [variable for variable in network.variables if variable.ref() not in known]
+    return named | {f"fixed/{n}": variable for n, variable in enumerate(others)}
 
 
 def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:

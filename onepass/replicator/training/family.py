@@ -38,10 +38,6 @@ class Parts:
       report: function from these metrics to lines of text.
       measure: function from the export options and config.json to a run's measures on the dev set.
       card: function from the contents of model.json to the text of the model card.
-      export_sampler: function that writes a model's sampler to a folder as functions for JAX; its
-        third argument is the shortest length in frames, 0 for any.
-      bundled: function that returns the class that generates a user's model in a bundle, element by
-        element, and the function that draws again what the bundle has drawn.
       trainable: function from a configuration to its training step, a `Trainable`, for planning.
     """
 
@@ -51,9 +47,7 @@ class Parts:
     recipe: "Callable[[str, Any], Recipe]" = _refuse
     measure: "Callable[[ExportArguments, dict], Measured]" = _refuse
     card: Callable[[dict], str] = _refuse
-    export_sampler: Callable[[Any, Path, int], None] = _refuse
     store: Any = None
-    bundled: Callable[[], tuple[Any, Any]] = _refuse
     config_from: Callable[[dict], Any] = _refuse_planning
     trainable: Callable[[Any], Any] = _refuse_planning
 

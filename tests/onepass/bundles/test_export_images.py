@@ -6,7 +6,6 @@ import hashlib
 import json
 import types
 
-import image_bundles
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -368,7 +367,7 @@ def test_an_interrupted_export_leaves_nothing_behind(tmp_path, monkeypatch):
         seen.append([path.name for path in (tmp_path / "models").rglob("*")])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("onepass.bundles.image_signatures.export_functions", interrupted)
+    monkeypatch.setattr("onepass.bundles.export_command.functions", interrupted)
     out = tmp_path / "models" / "name" / "1"
     assert onepass.main(["export", str(model_folder("pixelcnn")), "--out", str(out)]) == 130
     (names,) = seen
@@ -378,7 +377,8 @@ def test_an_interrupted_export_leaves_nothing_behind(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_found_before_the_model_is_loaded(tmp_path, monkeypatch, mistake):
     monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=10 << 20))
-    monkeypatch.setattr("onepass.bundles.export.read_folder", lambda source: pytest.fail("loaded"))
+    loaded = lambda source: pytest.fail("loaded")  # noqa: E731
+    monkeypatch.setattr("onepass.bundles.export_command.read_folder", loaded)
     line = mistake("export", model_folder("pixelcnn"), "--out", tmp_path / "models" / "name" / "1")
     assert line.startswith(f"{tmp_path} has 10 MiB left, and a bundle may need ")
     assert list(tmp_path.iterdir()) == []
@@ -405,23 +405,6 @@ def test_a_bare_folder_has_the_weights_that_the_model_shares(tmp_path):
     assert digest.hexdigest() == DIGITS_FLOW
 
 
-@pytest.mark.slow
-def test_the_sampler_for_jax_comes_along(tmp_path, monkeypatch):
-    written = []
-    monkeypatch.setattr(
-        "pixelcnn.portable.export_sampler",
-        lambda folder, density: written.append(folder.mkdir()) or (folder / "draw").touch(),
-    )
-    monkeypatch.setattr(tf.saved_model, "save", image_bundles.saved_by_copy("pixelcnn"))
-    out = tmp_path / "name" / "1"
-    words = ["export", str(model_folder("pixelcnn")), "--out", str(out), "--no-warm"]
-    assert onepass.main([*words, "--portable"]) == 0
-    assert written and (out / "portable" / "draw").exists()
-    assert "portable/draw" in json.loads((out / "manifest.json").read_text())["sha256"]
-    assert not (out / "assets.extra").exists()
-    assert serving.load(out).version == 1
-
-
 def test_what_cannot_be_exported_so_is_one_line(tmp_path, mistake):
     folder, out = model_folder("pixelcnn"), tmp_path / "name" / "1"
     ask = ["export", folder, "--out"]
@@ -432,7 +415,8 @@ def test_what_cannot_be_exported_so_is_one_line(tmp_path, mistake):
     assert mistake(*ask, out, "--batches", "0") == "`--buckets` and `--batches` must be at least 1."
     assert mistake(*ask, out, "--note", "x") == f"`--note` is for runs; {folder} has its card."
     assert mistake(*ask, out, "--float16") == f"`--float16` is for runs; {folder} has its card."
-    assert mistake(*ask, out, "--bare", "--portable").startswith("`--portable` is of the program")
+    line = mistake(*ask, out, "--bare", "--bfloat16")
+    assert line.startswith("`--bfloat16` is of the program")
     line = mistake("export", tmp_path / "no", "--out", out)
     assert line == f"There is no run directory {tmp_path / 'no'}."
     assert list(tmp_path.iterdir()) == []

@@ -30,12 +30,10 @@ from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Trainer
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.step import compile_step
-from wavenet import portable as wavenet_portable
 from wavenet import training
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.presets import DataConfig, TrainConfig
-from wavenet.samplers import XlaSampler
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).resolve().parents[3]
@@ -221,65 +219,6 @@ def test_a_gaussian_step_is_portable(tmp_path):
     assert moved.keys() == expected.keys()
     for name in moved:
         np.testing.assert_allclose(moved[name], expected[name], rtol=2e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"feature_channels": 5, "upsample_factors": (4, 8), "speakers": 2},
-        {"likelihood": "categorical", "levels": 256, "context_layers": 2, "dtype": "bfloat16"},
-    ],
-)
-def test_an_exported_sampler_gives_the_same_levels(tmp_path, changes):
-    dtype = changes.pop("dtype", "float32")
-    network = WaveNet(WaveNetConfig(**PLAIN, compute_dtype=dtype, components=2, **changes), seed=2)
-    conditioned = bool(network.config.speakers)
-    wavenet_portable.export_sampler(
-        tmp_path, network, batch=2, chunk_samples=64, num_frames=4 if conditioned else None
-    )
-    sampler, noise = (portable_run.load(tmp_path, name) for name in ("sampler", "noise"))
-    described = read_manifest(tmp_path)["functions"]["sampler"]["inputs"]
-    stored = read_npz(tmp_path / "sampler_state.npz")
-    state = {v["name"]: stored[v["name"]].view(v["dtype"]) for v in described[:4]}
-    expected, parts = XlaSampler(network), [{}, {}]
-    before = expected.initial_state(2)
-    if conditioned:
-        frames = np.random.default_rng(0).normal(size=(2, 4, 5)).astype(np.float32)
-        speaker = np.array([1, 0], np.int32)
-        whole = portable_run.load(tmp_path, "condition")(frames=frames, speaker=speaker)
-        reference = network.condition(frames, speaker).numpy()
-        np.testing.assert_allclose(whole["condition"], reference, rtol=1e-5, atol=1e-6)
-        parts = [{"condition": reference[:, :64]}, {"condition": reference[:, 64:]}]
-    for number, part in enumerate(parts):
-        seed, rows = np.array([3, 7], np.uint32), np.array([4, 0], np.int32)
-        drawn = noise(seed=seed, rows=rows, start=np.int32(64 * number))["noise"]
-        known = network.likelihood.noise(3 * 2**32 + 7, [4, 0], 64 * number, 64)
-        np.testing.assert_array_equal(drawn, known)
-        found = sampler(**state, noise=drawn, temperature=np.float32(0.9), **part)
-        state = {name: found[name] for name in state}
-        levels, _, before = expected.generate_chunk(before, part.get("condition"), known, 0.9)
-        np.testing.assert_array_equal(found["levels"], levels)
-
-
-def test_an_exported_fixed_point_gives_the_levels_of_the_cached_sampler(tmp_path):
-    config = WaveNetConfig(**PLAIN, likelihood="categorical", levels=64)
-    network, samples = WaveNet(config, seed=2), 24
-    wavenet_portable.export_sampler(
-        tmp_path, network, batch=1, chunk_samples=samples, sampler="fixed-point"
-    )
-    sampler, state = (
-        portable_run.load(tmp_path, "sampler"),
-        read_npz(tmp_path / "sampler_state.npz"),
-    )
-    cached = XlaSampler(network)
-    chunk, before = tf.function(cached.chunk, autograph=False), cached.initial_state(1)
-    for start in (0, samples):
-        noise = network.likelihood.noise(5, [0], start, samples)
-        found = sampler(**state, noise=noise.numpy(), temperature=np.float32(0.9))
-        levels, _, before = chunk(before, None, noise, tf.constant(0.9))
-        np.testing.assert_array_equal(found["levels"], levels)
-        assert 1 < found["passes"] < samples
-        state = {name: found[name] for name in state}
 
 
 class Line(tf.Module):

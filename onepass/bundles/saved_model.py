@@ -1,19 +1,22 @@
-"""Writes bundles, with warm-up requests, and compares what they draw with their model."""
+"""The functions of a model as a bundle, a SavedModel that is compared with the model.
 
-import dataclasses
+Writes also the warm-up requests of TensorFlow Serving, the manifest and the signature.
+"""
+
 import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from onepass.bundles.bundle import FORMAT, Program
+from onepass.bundles.bundle import Program
 from onepass.bundles.condition_inputs import COUNT, ELEMENTS
+from onepass.bundles.function import Function, Functions
 from onepass.bundles.manifest import sign, write_manifest
 from onepass.bundles.sampling import only_output
 from onepass.bundles.signature import (
@@ -22,7 +25,6 @@ from onepass.bundles.signature import (
     PLAIN,
     Arrays,
     Signature,
-    TensorInfo,
     check_program,
     example,
 )
@@ -33,74 +35,6 @@ from onepass.foundation.tensorflow_state import named_for_tensorflow
 from onepass.samplers.fixed_point import MOVED
 from onepass.step import UnsupportedNetworkError
 from onepass.storage.program import TOLERANCES, difference, has_halves, variables_of
-
-ROWS_AT_ONCE = 4
-Tensors = dict[str, Any]
-
-
-@dataclasses.dataclass
-class Exported:
-    """The signatures of a model: functions, with the untracked variables that they read.
-
-    `lowered` are those other than `serving_default` as StableHLO, if they have a portable form.
-    """
-
-    functions: dict[str, Any]
-    serving: dict[str, Any]
-    variables: Sequence[tf.Variable] = ()
-    lowered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def offer(self, name: str, signature: Signature, function: Any) -> None:
-        """Add a signature with its concrete function."""
-        self.functions[name] = function
-        self.serving["signatures"][name] = signature.to_dict()
-
-
-def specs_of(inputs: dict[str, TensorInfo]) -> list[tf.TensorSpec]:
-    """Return the input signature of a function, one TensorSpec per input."""
-    return [tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in inputs.items()]
-
-
-def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:
-    """Return the concrete function of a signature; `make` maps inputs to outputs, by name."""
-
-    @tf.function(autograph=False, input_signature=specs_of(signature.inputs))
-    def function(*tensors: tf.Tensor) -> Tensors:
-        outputs = make(dict(zip(signature.inputs, tensors, strict=True)))
-        return {n: tf.ensure_shape(outputs[n], info.shape) for n, info in signature.outputs.items()}
-
-    return function.get_concrete_function()
-
-
-def serving_spec(
-    signatures: Mapping[str, Signature], batches: Sequence[int], **limits: int
-) -> dict[str, Any]:
-    """Return the entry `serving` of model.json, with the keys that bundles of all kinds have."""
-    return {
-        "format": FORMAT,
-        "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
-        "allowed_batches": list(batches),
-        "limits": {**limits, "max_batch": max(batches)},
-    }
-
-
-def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
-    """Return the concrete function of `by_rows(signature, row)`."""
-    return concrete_function(signature, by_rows(signature, row))
-
-
-def by_rows(
-    signature: Signature, row: Callable[[Tensors], Tensors]
-) -> Callable[[Tensors], Tensors]:
-    """Return a function of batches; `row` maps a batch of one to outputs without that axis."""
-    specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
-    options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}
-
-    def rows(given: Tensors) -> Tensors:
-        return tf.map_fn(row, {n: tensor[:, tf.newaxis] for n, tensor in given.items()}, **options)
-
-    return rows
-
 
 ROWS, LENGTH = 2, 8  # of the draw; arrays of one shape have it, and one row
 COUNTS = (COUNT, "num_frames")
@@ -215,30 +149,39 @@ def write_spec(folder: Path, spec: Mapping[str, Any]) -> None:
 
 
 def write_program(
-    folder: Path,
-    spec: Mapping[str, Any],
-    exported: Exported,
-    live: Live | None = None,
+    folder: Path, spec: Mapping[str, Any], functions: Functions, live: Live | None = None
 ) -> list[str]:
     """Write program and model.json, compare its draw with `live`'s; return signature names."""
-    module = tf.Module(name="model")
+    module, traced = tf.Module(name="model"), _trace(functions.calls)
     # A SavedModel stores what its module tracks, so the module gets all variables, each once.
-    known = [*variables_of(exported.functions.values()), *exported.variables]
+    known = [*variables_of(traced.values()), *functions.variables.values()]
     module.weights = list({variable.ref(): variable for variable in known}.values())
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with named_for_tensorflow(folder) as name:
-        tf.saved_model.save(module, name, exported.functions, options)
-    write_spec(folder, {**spec, "serving": exported.serving})
-    declared = {name: Signature.from_dict(s) for name, s in exported.serving["signatures"].items()}
+        tf.saved_model.save(module, name, traced, options)
+    write_spec(folder, {**spec, "serving": functions.description})
+    declared = {name: each.signature for name, each in functions.calls.items()}
     graph = check_program(folder, declared)
-    check_draw(folder, graph, declared, live or of_functions(exported.functions))
-    if exported.lowered:
+    check_draw(folder, graph, declared, live or of_functions(traced))
+    lowered = _lower(functions)
+    if lowered:
         with tempfile.TemporaryDirectory(dir=folder) as place:  # `save` also writes the variables
             with named_for_tensorflow(Path(place)) as name:
-                tf.saved_model.save(module, name, exported.lowered, options)
+                tf.saved_model.save(module, name, lowered, options)
             os.replace(Path(place) / PROGRAM, folder / LOWERED)
         check_program(folder, declared)
     return list(declared)
+
+
+def _trace(functions: Mapping[str, Function]) -> dict[str, Any]:
+    return {name: function.trace() for name, function in functions.items()}
+
+
+def _lower(functions: Functions) -> dict[str, Any]:
+    try:
+        return _trace(functions.lowered())
+    except ValueError:  # an operation without a portable form
+        return {}
 
 
 def seal(folder: Path, out: Path, warm: bool, key: Any, serving: Mapping[str, Any]) -> bool:

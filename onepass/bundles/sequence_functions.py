@@ -1,42 +1,210 @@
-"""The signatures of an audio model, whole and in segments.
+"""The functions of a model that continues from a state: of sound, and of users' sequences.
+
+A `StreamingModel` is what a kind of model says of itself: its noise, its condition, and a step of
+many elements from a state of tensors [batch, ...], with independent rows. From it are made
+
+- `serving_default` and `compiled`, which generate whole rows, the latter piece by piece: XLA
+  compiles pieces of only two lengths, which serve for rows of any length;
+- `chunk`, which runs the same pieces for clients that keep the state: it generates the next segment
+  of each row, which starts at any position;
+- `noise`, `condition`, `step` and `draw` of one size.
 
 The conditioning of a row depends on where its frames end, because the last frames are repeated
 beyond the end. Rows of different lengths are therefore not padded before that step: each row's
 conditioning is computed separately, outside XLA, and then padded with zeros to the longest row's.
 Generation from it is causal, so nothing after a row's end changes the row.
-
-`serving_default` generates whole sounds with TensorFlow's own kernels. `compiled` generates the
-same sounds piece by piece; XLA compiles pieces of only two lengths, which serve for sounds of any
-length. `chunk` runs the same pieces for clients that keep the state: it generates the next segment
-of each row, which starts at any position.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from onepass.bundles.signature import CHUNK, COMPILED, PLAIN, STATE, Signature, TensorInfo
-from onepass.bundles.streaming_models import (
-    Advanced,
-    Conditioning,
-    Filled,
-    Maybe,
-    NoiseSource,
-    Size,
-    State,
-    StreamingModel,
-    streaming_model,
-    unit_samples,
+from onepass.bundles.condition_inputs import CONDITION, COUNT, FRAMES
+from onepass.bundles.function import (
+    FLOAT32,
+    INT32,
+    ROWS_AT_ONCE,
+    Function,
+    Functions,
+    Tensors,
+    each_alone,
+    keys_of,
+    noise_infos,
+    rows_at,
 )
-from onepass.bundles.writing import Exported, Tensors, concrete_function, serving_spec
+from onepass.bundles.signature import (
+    CHUNK,
+    COMPILED,
+    PLAIN,
+    SPEAKER,
+    STATE,
+    Signature,
+    TensorInfo,
+)
+
+State = dict[str, Any]
+Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without batch axis, initial value
+Maybe: TypeAlias = tf.Tensor | None
+Size: TypeAlias = tf.Tensor | int  # int32 []
+Advanced = tuple[tf.Tensor, State]  # new samples, and the state after them
+MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; filters overflow far beyond
+FULL_SCALE = (-1.0, 1.0)
+CHANNELS = "channels"  # of the condition of every sample, what `step` reads
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditioning:
+    """The condition of a segment, and the source's phase after it, float64 [batch], or None."""
+
+    channels: Any
+    phase: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseSource:
+    """The numbers that determine the noise of a segment, which depends on nothing else.
+
+    Attributes:
+      key: uint32 [batch, 2], the high and the low 32 bits of the seed.
+      temperature: float32 [batch], factor of the noise, or temperature of a distribution.
+      drawn: the noise itself, if it is drawn already; then there are no keys and rows.
+    """
+
+    key: Any
+    row: Any
+    start: Any
+    temperature: Any
+    drawn: Any = None
+
+    def after(self, samples: Size) -> "NoiseSource":
+        """Return the noise that starts `samples` samples later."""
+        return dataclasses.replace(self, start=self.start + samples)
+
+
+class StreamingModel:
+    """A model as pure functions that continue from a state; by default a model of speech.
+
+    Attributes:
+      hop_samples, feature_channels, speakers: the network's settings of frames and speakers.
+      pieces: the short and the long compiled length, in samples; the first divides the second.
+      block: the only number of samples of a step; 0: any.
+      rows_alone: whether each row must be computed with batch size 1.
+      limits: lowest and highest sample, to which samples are clipped; None: no limits.
+      largest_feature: largest magnitude allowed in `frames`; None: any.
+    """
+
+    variables: Mapping[str, tf.Variable]
+    hop_samples: int
+    feature_channels: int
+    speakers: int
+    side_frames: int
+    pieces: tuple[int, int]
+    channels: int
+    dtype: tf.DType
+    has_phase: bool = False
+    rows_alone: bool = True
+    block: int = 0
+    output = "sound"
+    limits: tuple[float, float] | None = FULL_SCALE
+    largest_feature: float | None = MAX_FEATURE
+    tempers: bool = True  # whether temperatures other than 1 are allowed
+
+    def state(self) -> dict[str, Filled]:
+        """Return the dtype, shape and initial value of every tensor of the state, by name."""
+        raise NotImplementedError
+
+    def begin_rows(self, given: State, state: State) -> State:
+        """Return the state, with new rows initialised from their inputs; by default unchanged."""
+        del given
+        return state
+
+    def name_inputs(self, signature: Signature) -> Signature:
+        """Replace inputs of a signature by those that clients send; by default unchanged."""
+        return signature
+
+    def join_frames(self, given: State) -> State:
+        """Convert inputs that clients send (`name_inputs`) to the model's; by default unchanged."""
+        return given
+
+    def count_inputs(self) -> dict[str, str]:
+        """Return the inputs whose rows are padded, each with the input that counts its length."""
+        return {"frames": "num_frames"} if self.feature_channels else {}
+
+    @property
+    def unit(self) -> int:
+        """The smallest chunk of a stream, in samples, that has whole frames and short pieces."""
+        return math.lcm(self.pieces[0], self.hop_samples)
+
+    def frame_info(self, count: int | None = None) -> TensorInfo:
+        """Return the description of the input `frames`."""
+        largest = self.largest_feature
+        limits = (None, None) if largest is None else (-largest, largest)
+        return TensorInfo(FLOAT32, (None, count, self.feature_channels), *limits)
+
+    def speaker_infos(self) -> dict[str, TensorInfo]:
+        """Return the description of the input `speaker`; {} if the model has one speaker."""
+        info = TensorInfo(INT32, (None,), 0, self.speakers - 1, 0)
+        return {SPEAKER: info} if self.speakers else {}
+
+    def condition_infos(self, samples: int) -> dict[str, TensorInfo]:
+        """Return the inputs that the condition of `samples` samples is made of."""
+        count = -(-samples // self.hop_samples)
+        frames = {FRAMES: self.frame_info(count)} if self.feature_channels else {}
+        return frames | self.speaker_infos()
+
+    def fixed_infos(self) -> dict[str, TensorInfo]:
+        """Return the inputs that the first state is made of; by default none."""
+        return {}
+
+    def conditioning(
+        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
+    ) -> Conditioning:
+        """Return the condition of a segment of one sound.
+
+        Args:
+          frames: float32 [1, frames, features], including neighbours on both sides, or None.
+          phase: float64 [1], the source's phase before the segment in cycles, or None.
+          skipped: int32 [], number of frames before the segment.
+          start: int32 [], position of the first frame's first sample in the sound.
+        """
+        raise NotImplementedError
+
+    def noise(self, source: NoiseSource, samples: int) -> tf.Tensor:
+        """Return the noise of the next samples, float32 [batch, samples, ...]."""
+        raise NotImplementedError
+
+    def advance(
+        self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
+    ) -> Advanced:
+        """Return the next samples, float32 [batch, samples], and the state after them.
+
+        Args:
+          source: where `noise` comes from, with the position and the temperature of every row.
+          channels: the condition of the samples, [batch, samples, channels], or None.
+        """
+        raise NotImplementedError
+
+
+def storable(dtype: tf.DType) -> tf.DType:
+    """Return the type in which a state of a type is sent, which every protocol supports."""
+    if dtype == tf.bool:
+        return tf.int32
+    return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
+
+
+def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
+    """Return the pieces rounded up to whole frames, the long one a multiple of the short one."""
+    short = -(-pieces[0] // hop_samples) * hop_samples
+    return short, -(-pieces[1] // short) * short
+
 
 MAX_SEGMENT_SAMPLES = 160_000  # per row, whose conditioning must fit into memory
 MIN_SEGMENT_SAMPLES = 80_000
 MAX_BATCH_SEGMENT_SAMPLES = 640_000  # for all rows together
-ROWS_AT_ONCE = 4  # rows that run in parallel, each in a batch of one
 Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 
@@ -182,7 +350,7 @@ def run_steps(
 
     Noise and conditioning begin at the first; `samples` is a multiple of the shortest piece.
     """
-    sound = tf.zeros([tf.shape(source.row)[0], 0])
+    sound = tf.zeros([tf.shape(source.start)[0], 0])
     for size, step in steps.items():
         sound, state = _pieces(size, step, source, conditioning.channels, sound, state, samples)
     return sound, state
@@ -217,37 +385,30 @@ def _pieces(
 
 def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
     # The fields of `NoiseSource` one by one: a `tf.function` does not flatten a dataclass.
-    def step(
-        key: tf.Tensor,
-        row: tf.Tensor,
-        start: tf.Tensor,
-        temperature: tf.Tensor,
-        channels: Maybe,
-        state: State,
-    ) -> Advanced:
-        return streaming.advance(NoiseSource(key, row, start, temperature), channels, state, size)
+    def step(fields: tuple, channels: Maybe, state: State) -> Advanced:
+        source = NoiseSource(*fields)
+        noise = streaming.noise(source, size) if source.drawn is None else source.drawn
+        return streaming.advance(source, noise, channels, state)
 
     run = tf.function(step, jit_compile=True, autograph=False) if compiled else step
 
-    def together(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
-        return run(source.key, source.row, source.start, source.temperature, channels, state)
-
-    def rows_alone(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
-        given = (source.key, source.row, source.start, source.temperature, channels, state)
+    def make_piece(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
+        fields = tuple(getattr(source, field.name) for field in dataclasses.fields(source))
+        given = (fields, channels, state)
+        if not streaming.rows_alone:
+            return run(*given)
+        if source.start.shape[0] is not None:
+            return each_alone(lambda one: run(*one), given, source.start.shape[0])
 
         def row(n: tf.Tensor) -> Any:
-            return _at(run(*_at(given, slice(n, n + 1))), 0)
+            return rows_at(run(*rows_at(given, slice(n, n + 1))), 0)
 
         shapes = {name: tf.TensorSpec(v.shape[1:], v.dtype) for name, v in state.items()}
         signature = (tf.TensorSpec([size], tf.float32), shapes)
-        rows = tf.range(tf.shape(source.row)[0])
+        rows = tf.range(tf.shape(source.start)[0])
         return tf.map_fn(row, rows, fn_output_signature=signature, parallel_iterations=ROWS_AT_ONCE)
 
-    return rows_alone if streaming.rows_alone else together
-
-
-def _at(given: Any, index: tf.Tensor | slice | int) -> Any:
-    return tf.nest.map_structure(lambda x: None if x is None else x[index], given)
+    return make_piece
 
 
 def _window(
@@ -263,7 +424,7 @@ def _window(
 
 
 def _segment_samples(streaming: StreamingModel, batch: tf.Tensor) -> tf.Tensor:
-    unit = unit_samples(streaming)
+    unit = streaming.unit
     wanted = tf.clip_by_value(
         MAX_BATCH_SEGMENT_SAMPLES // batch, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES
     )
@@ -284,54 +445,114 @@ BATCHES = (1, 2, 4, 8)
 ANY_BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so no batch is padded
 BUCKET_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 MAX_TEMPERATURE = 4.0
-FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
+FLOAT64 = np.dtype(np.float64)
 
 
-def export_functions(
-    model: Any,
-    *,
-    allowed_batches: Sequence[int] = (),
-    buckets: Sequence[int] = (),
-) -> Exported:
-    """Return the signatures of a speech model."""
-    streaming = streaming_model(model.network)
-    lengths = sorted(set(buckets)) or default_buckets(
-        model.front.sample_rate_hz, streaming.hop_samples
-    )
-    return streaming_functions(streaming, lengths, allowed_batches, model.front.temperature)
-
-
-def streaming_functions(
+def sequence_functions(
     streaming: StreamingModel,
     lengths: Sequence[int],
-    allowed_batches: Sequence[int] = (),
+    batches: Sequence[int] = (),
     temperature: float = 1.0,
-) -> Exported:
-    """Return the signatures of a model that continues from a state, for rows of `lengths` frames.
+) -> Functions:
+    """Return the functions of a model that continues from a state, for rows of `lengths` frames.
 
     `temperature` is the only one unless `streaming.tempers`; the last of the lengths is the longest
     sound's.
     """
-    batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     usual = _signatures(streaming, lengths[-1], temperature)
     signatures = {name: streaming.name_inputs(signature) for name, signature in usual.items()}
-    compiled = make_steps(streaming, compiled=True)
-    rows: dict[str, Callable[[Tensors], Tensors]] = {
-        PLAIN: lambda given: _synthesize(streaming, make_steps(streaming, compiled=False), given),
-        COMPILED: lambda given: _synthesize(streaming, compiled, given),
-        CHUNK: lambda given: _chunk(streaming, compiled, given),
+    plain, compiled = make_steps(streaming, compiled=False), make_steps(streaming, compiled=True)
+    calls = {
+        PLAIN: Function(lambda given: _synthesize(streaming, plain, given), signatures[PLAIN]),
+        COMPILED: Function(
+            lambda given: _synthesize(streaming, compiled, given), signatures[COMPILED]
+        ),
+        CHUNK: Function(
+            lambda given: _chunk(streaming, compiled, given),
+            signatures[CHUNK],
+            first_values(signatures[CHUNK]),
+        ),
     }
-    functions = {name: concrete_function(signatures[name], make) for name, make in rows.items()}
-    serving = serving_spec(signatures, batches, max_frames=lengths[-1])
-    serving["cropped"] = {streaming.output: {"axis": 1, "length": "num_samples"}}
-    serving["streaming"] = _streaming_spec(streaming, signatures[CHUNK])
-    padded = {
-        name: {"axis": 1, "length": length, "buckets": list(lengths)}
-        for name, length in streaming.count_inputs().items()
+    counted = streaming.count_inputs().items()
+    padded = {n: {"axis": 1, "length": count, "buckets": list(lengths)} for n, count in counted}
+    serving = {
+        "limits": {"max_frames": lengths[-1]},
+        "cropped": {streaming.output: {"axis": 1, "length": COUNT}},
+        "streaming": _streaming_spec(streaming, signatures[CHUNK]),
+        **({"padded": padded} if padded else {}),
     }
-    serving |= {"padded": padded} if padded else {}
-    return Exported(functions, serving, streaming.variables)
+    usual_batches = ANY_BATCHES if streaming.rows_alone else BATCHES
+
+    def fixed(rows: int, length: int | None) -> dict[str, Function]:
+        return _of_size(streaming, signatures[CHUNK], rows, length)
+
+    allowed = sorted(set(batches)) or usual_batches
+    return Functions(calls, fixed, allowed, serving, variables=streaming.variables)
+
+
+def _of_size(
+    streaming: StreamingModel, chunk: Signature, rows: int, length: int | None
+) -> dict[str, Function]:
+    """Return `noise`, `condition`, `step` and `draw` for `length` samples, in whole frames."""
+    samples = streaming.block or round_up(length or streaming.pieces[0], streaming.hop_samples)
+    noise = {n: info for n, info in chunk.inputs.items() if n in noise_infos()}
+    start = {"start": chunk.inputs["start"]}
+    temperature = {"temperature": noise.pop("temperature")}
+    state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
+    state.pop(PHASE, None)
+    condition = streaming.condition_infos(samples)
+    step = _step(streaming, samples, compiled=False)
+
+    def draw_noise(given: Tensors) -> Tensors:
+        fields = keys_of(given["seed"]), given["row"], given["start"], None
+        make = lambda one: streaming.noise(NoiseSource(*one), samples)  # noqa: E731
+        alone = streaming.rows_alone
+        return {"noise": each_alone(make, fields, rows) if alone else make(fields)}
+
+    def find_condition(given: Tensors) -> Tensors:
+        given = streaming.join_frames({**given, COUNT: tf.fill([rows], samples)})
+        frames, speaker = given.get(FRAMES), given.get(SPEAKER)
+        made = streaming.conditioning(frames, speaker, samples, None, 0, 0).channels
+        return {CHANNELS: tf.ensure_shape(made, [rows, samples, streaming.channels])}
+
+    def advance(given: Tensors) -> Tensors:
+        before = {name: given[f"{STATE}{name}"] for name in streaming.state()}
+        source = NoiseSource(None, None, given["start"], given["temperature"], given["noise"])
+        before = streaming.begin_rows(given, before)
+        made, after = step(source, given.get(CHANNELS), before)
+        if streaming.limits is not None:
+            made = tf.clip_by_value(made, *streaming.limits)
+        return {streaming.output: made, **{f"{STATE}{n}": value for n, value in after.items()}}
+
+    def draw(given: Tensors) -> Tensors:
+        zeros = tf.zeros([rows], tf.int32)
+        first = {f"{STATE}{n}": value for n, value in first_state(streaming, rows).items()}
+        given = {**given, **first, "start": zeros}
+        given |= find_condition(given) if streaming.channels else {}
+        return {streaming.output: advance({**given, **draw_noise(given)})[streaming.output]}
+
+    def of(fn: Callable[[Tensors], Tensors], *inputs: dict[str, TensorInfo]) -> Function:
+        together = {name: info for each in inputs for name, info in each.items()}
+        function = Function(fn, Signature(together, {}), first_values(Signature(together, {})))
+        return function.fixed(rows)
+
+    found = {"noise": of(draw_noise, noise, start)}
+    drawn = found["noise"].trace().structured_outputs["noise"]
+    given = {"noise": TensorInfo(FLOAT32, tuple(drawn.shape))}
+    if streaming.channels:
+        kind = np.dtype(streaming.dtype.as_numpy_dtype)
+        given[CHANNELS] = TensorInfo(kind, (rows, samples, streaming.channels))
+        found[CONDITION] = of(find_condition, condition)
+    given |= streaming.fixed_infos()
+    found["step"] = of(advance, given, temperature, start, state)
+    found["draw"] = of(draw, noise, temperature, condition)
+    return found
+
+
+def first_values(signature: Signature) -> dict[str, float]:
+    """Return the value of every input that is a state, before the first call."""
+    inputs = signature.inputs.items()
+    return {name: info.default or 0 for name, info in inputs if name.startswith(STATE)}
 
 
 def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
@@ -345,13 +566,7 @@ def _signatures(
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     low, high = (0.0, MAX_TEMPERATURE) if streaming.tempers else (temperature, temperature)
-    noise = {
-        "seed": TensorInfo(INT64, (None,), default=0),
-        "row": _numbers(low=0, default=0),
-        "temperature": TensorInfo(FLOAT32, (None,), low, high, temperature),
-    }
-    if streaming.speakers:
-        noise["speaker"] = _numbers(low=0, high=streaming.speakers - 1, default=0)
+    noise = noise_infos((None,), low, high, temperature) | streaming.speaker_infos()
     state = {f"{STATE}{name}": _info(filled) for name, filled in streaming.state().items()}
     if streaming.has_phase:
         state[PHASE] = TensorInfo(FLOAT64, (None,), 0, 1, 0)
@@ -359,11 +574,8 @@ def _signatures(
     position = {"start": _numbers(low=0, default=0)}
     length, window = {"num_samples": _numbers(low=1, high=longest)}, {}
     if streaming.feature_channels:
-        side, channels = streaming.side_frames, streaming.feature_channels
-        largest = streaming.largest_feature
-        limits = (None, None) if largest is None else (-largest, largest)
-        frames = TensorInfo(FLOAT32, (None, None, channels), *limits)
-        length = {"frames": frames, "num_frames": _numbers(low=1, high=longest)}
+        side = streaming.side_frames
+        length = {"frames": streaming.frame_info(), "num_frames": _numbers(low=1, high=longest)}
         window = {
             "frames_before": _numbers(low=0, high=side, default=0),
             "frames_after": _numbers(low=0, high=side, default=0),
@@ -402,7 +614,7 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
         "signature": CHUNK,
         "side_frames": streaming.side_frames,
         "hop_samples": streaming.hop_samples,
-        "unit_samples": unit_samples(streaming),
+        "unit_samples": streaming.unit,
         "pieces": list(streaming.pieces),
         "rows_alone": streaming.rows_alone,
         "state": {
@@ -454,6 +666,4 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
 
 def noise_source(given: Tensors, start: tf.Tensor) -> NoiseSource:
     """Return the noise source of rows that start at given positions, int32 [batch]."""
-    # The bitcast returns the low word first.
-    key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
-    return NoiseSource(key, given["row"], start, given["temperature"])
+    return NoiseSource(keys_of(given["seed"]), given["row"], start, given["temperature"])

@@ -1,126 +1,57 @@
-"""Students and WaveNets as pure functions of tensors, which the signatures of audio models call.
+"""The functions of models of sound: students, WaveNets and vocoders, as `StreamingModel`s."""
 
-A streaming model continues from a state of tensors [batch, ...], with independent rows.
-"""
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import dataclasses
-import math
-from collections.abc import Callable
-from typing import Any, TypeAlias
-
-import numpy as np
 import tensorflow as tf
 
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
-from onepass.bundles.signature import Signature
+from onepass.bundles.function import Functions
+from onepass.bundles.sequence_functions import (
+    Advanced,
+    Conditioning,
+    Filled,
+    Maybe,
+    NoiseSource,
+    Size,
+    State,
+    StreamingModel,
+    default_buckets,
+    sequence_functions,
+    storable,
+    whole_pieces,
+)
 from onepass.foundation.errors import UserError
+from onepass.replicator.portable.export import named_variables
+from onepass.samplers.cached import FixedPointSampler
+from onepass.trained import Trained
 from wavenet.network import WaveNet
 from wavenet.samplers import SamplerState, VocoderSampler, VocoderState, XlaSampler
+from wavenet.samplers.symbols import BlockPass
 from wavenet.vocoder import VocoderWaveNet
 
-State = dict[str, Any]
-Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without batch axis, initial value
-Maybe: TypeAlias = tf.Tensor | None
-Size: TypeAlias = tf.Tensor | int  # int32 []
-Advanced = tuple[tf.Tensor, State]  # new samples, and the state after them
 STUDENT_PIECES = (1600, 16_000)  # approximate samples of the short and the long compiled piece
 TEACHER_PIECES = (256, 1024)
 PASTS = ("wave", "residual", "scaled")  # fields of a `VocoderState`
-MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; filters overflow far beyond
-FULL_SCALE = (-1.0, 1.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Conditioning:
-    """The condition of a segment, and the source's phase after it, float64 [batch], or None."""
+def sound_functions(
+    model: Trained,
+    *,
+    batches: Sequence[int] = (),
+    buckets: Sequence[int] = (),
+    method: str = "cached",
+) -> Functions:
+    """Return the functions of a model of sound, for sounds of up to the largest of `buckets`.
 
-    channels: Any
-    phase: Any = None
-
-
-@dataclasses.dataclass(frozen=True)
-class NoiseSource:
-    """The numbers that determine the noise of a segment, which depends on nothing else.
-
-    Attributes:
-      key: int32 [batch, 2], the high and the low 32 bits of the seed.
-      temperature: float32 [batch], factor of the noise, or temperature of a distribution.
+    `method` is "cached", or "fixed-point" for a network whose samples are drawn by passes.
     """
-
-    key: Any
-    row: Any
-    start: Any
-    temperature: Any
-
-    def after(self, samples: Size) -> "NoiseSource":
-        """Return the noise that starts `samples` samples later."""
-        return dataclasses.replace(self, start=self.start + samples)
-
-
-class StreamingModel:
-    """A model as pure functions that continue from a state; by default a model of speech.
-
-    Attributes:
-      hop_samples, feature_channels, speakers: the network's settings of frames and speakers.
-      pieces: the short and the long compiled length, in samples; the first divides the second.
-      rows_alone: whether each row must be computed with batch size 1.
-      limits: lowest and highest sample, to which samples are clipped; None: no limits.
-      largest_feature: largest magnitude allowed in `frames`; None: any.
-    """
-
-    variables: tuple
-    hop_samples: int
-    feature_channels: int
-    speakers: int
-    side_frames: int
-    pieces: tuple[int, int]
-    channels: int
-    dtype: tf.DType
-    has_phase: bool = False
-    rows_alone: bool = True
-    output = "sound"
-    limits: tuple[float, float] | None = FULL_SCALE
-    largest_feature: float | None = MAX_FEATURE
-    tempers: bool = True  # whether temperatures other than 1 are allowed
-
-    def state(self) -> dict[str, Filled]:
-        """Return the dtype, shape and initial value of every tensor of the state, by name."""
-        raise NotImplementedError
-
-    def begin_rows(self, given: State, state: State) -> State:
-        """Return the state, with new rows initialised from their inputs; by default unchanged."""
-        del given
-        return state
-
-    def name_inputs(self, signature: Signature) -> Signature:
-        """Replace inputs of a signature by those that clients send; by default unchanged."""
-        return signature
-
-    def join_frames(self, given: State) -> State:
-        """Convert inputs that clients send (`name_inputs`) to the model's; by default unchanged."""
-        return given
-
-    def count_inputs(self) -> dict[str, str]:
-        """Return the inputs whose rows are padded, each with the input that counts its length."""
-        return {"frames": "num_frames"} if self.feature_channels else {}
-
-    def conditioning(
-        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
-    ) -> Conditioning:
-        """Return the condition of a segment of one sound.
-
-        Args:
-          frames: float32 [1, frames, features], including neighbours on both sides, or None.
-          phase: float64 [1], the source's phase before the segment in cycles, or None.
-          skipped: int32 [], number of frames before the segment.
-          start: int32 [], position of the first frame's first sample in the sound.
-        """
-        raise NotImplementedError
-
-    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
-        """Return the next samples, float32 [batch, samples], under `channels`, and the state."""
-        raise NotImplementedError
+    passes = method == "fixed-point"
+    streaming = StreamingPasses(model.network) if passes else streaming_model(model.network)
+    usual = default_buckets(model.front.sample_rate_hz, streaming.hop_samples)
+    lengths = sorted(set(buckets)) or usual
+    return sequence_functions(streaming, lengths, batches, model.front.temperature)
 
 
 class StreamingStudent(StreamingModel):
@@ -130,7 +61,7 @@ class StreamingStudent(StreamingModel):
 
     def __init__(self, student: ParallelWaveNet):
         config, self._student = student.config, student
-        self.variables = tuple(student.variables)
+        self.variables = named_variables(student)
         self.hop_samples, self.side_frames = config.hop_samples, student.side_frames
         self.feature_channels, self.speakers = config.feature_channels, config.speakers
         self.channels, self.dtype = config.gate_inputs, student.dtype
@@ -154,9 +85,14 @@ class StreamingStudent(StreamingModel):
         made, phase = self._student.condition(frames, speaker, samples, phase, skipped)
         return Conditioning(self._by_sample(made, samples), phase)
 
-    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
+    def noise(self, source: NoiseSource, samples: int) -> tf.Tensor:
+        """Return the noise that the flows read."""
+        return self._student.noise(source.key, source.row, source.start, samples)
+
+    def advance(
+        self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
+    ) -> Advanced:
         """Return the samples that the flows compute from noise, and their layers' past inputs."""
-        noise = self._student.noise(source.key, source.row, source.start, samples)
         pasts = self._pasts(state)
         noise *= source.temperature[:, None]
         flowed, pasts = self._student.advance(noise, pasts, self._condition(channels))
@@ -242,15 +178,15 @@ class StreamingTeacher(StreamingModel):
     def __init__(self, network: WaveNet | VocoderWaveNet):
         config, self._network = network.config, network
         self._sampler: Any = self.sampler_type(network)
-        self.variables = tuple(network.variables)
+        self.variables = named_variables(network)
         self.hop_samples, self.dtype = config.hop_samples, network.dtype
         self.side_frames = config.frame_width // 2 + 2 if config.feature_channels else 0
         self.feature_channels, self.speakers = config.feature_channels, config.speakers
         context = config.context_channels if config.context_layers else 0
         self.channels = config.gate_inputs - context
-        block = config.context_block_samples
+        self.block = config.context_block_samples if context else 0
         whole = whole_pieces(TEACHER_PIECES, config.hop_samples)
-        self.pieces = (block, block) if context else whole
+        self.pieces = (self.block, self.block) if context else whole
 
     def state(self) -> dict[str, Filled]:
         """Describe `past`, `queues` [slots, channels] and, with a context stack, `blocks`."""
@@ -276,38 +212,38 @@ class StreamingTeacher(StreamingModel):
         every: Any = self._network.condition(frames, speaker, tf.shape(frames)[1] * hop)
         return Conditioning(every[:, skipped * hop :][:, :samples])
 
-    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
+    def noise(self, source: NoiseSource, samples: int) -> tf.Tensor:
+        """Return the noise of the network's likelihood."""
+        return self._network.likelihood.noise(source.key, source.row, source.start, samples)
+
+    def advance(
+        self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
+    ) -> Advanced:
         """Return the samples that the sampler draws, one by one, and the state after them."""
-        network = self._network
-        noise = network.likelihood.noise(source.key, source.row, source.start, samples)
+        before = self._unpack_state(source.start[0], state)
+        levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
+        later = self._pack_state(after)
+        named = {
+            name: tf.ensure_shape(later[name], [None, *shape])
+            for name, (_, shape, _) in self.state().items()
+        }
+        return self._network.codec.decode(levels), named
+
+    def _unpack_state(self, position: tf.Tensor, state: State) -> Any:
         blocks = state.get("blocks")
         if blocks is None:
-            blocks = tf.zeros([tf.shape(noise)[0], 0, 0])
-        before = SamplerState(tf.constant(0), state["past"], self._queues(state), blocks)
-        levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
-        stored = {"past": after.past, "blocks": after.blocks}
-        return network.codec.decode(levels), self._store_state(stored, after.queues, samples)
+            blocks = tf.zeros([tf.shape(state["past"])[0], 0, 0])
+        return SamplerState(position, state["past"], self._queues(state), blocks)
+
+    def _pack_state(self, after: Any) -> State:
+        return {"past": after.past, "blocks": after.blocks, **self._store_queues(after)}
 
     def _queues(self, state: State) -> Any:
         return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
 
-    def _store_state(self, stored: State, queues: tf.Tensor, steps: int) -> State:
-        queues = tf.gather(queues, self._slot_order(steps))
-        queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(self._network.dtype))
-        later = {**stored, "queues": queues}
-        return {
-            name: tf.ensure_shape(later[name], [None, *shape])
-            for name, (_, shape, _) in self.state().items()
-        }
-
-    def _slot_order(self, steps: int) -> np.ndarray:
-        rings = self._sampler.rings
-        return np.concatenate(
-            [
-                start + (np.arange(length) + steps) % length
-                for start, length in zip(rings.starts, rings.lengths, strict=True)
-            ]
-        ).astype(np.int32)
+    def _store_queues(self, after: Any) -> State:
+        queues = tf.transpose(after.queues, [1, 0, 2])
+        return {"queues": tf.cast(queues, storable(self._network.dtype))}
 
 
 class StreamingVocoder(StreamingTeacher):
@@ -327,16 +263,43 @@ class StreamingVocoder(StreamingTeacher):
         slots = (self._sampler.rings.slots, network.config.residual_channels)
         return {**past, "queues": (storable(network.dtype), slots, 0)}
 
-    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
-        """Return the samples that the sampler draws, bunch by bunch, and the state after them."""
-        network = self._network
-        noise = network.likelihood.noise(source.key, source.row, source.start, samples)
+    def _unpack_state(self, position: tf.Tensor, state: State) -> Any:
         wave, residual, scaled = (tf.transpose(state[name]) for name in PASTS)
-        before = VocoderState(tf.constant(0), wave, residual, scaled, self._queues(state))
-        levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
-        stored = {name: tf.transpose(getattr(after, name)) for name in PASTS}
-        steps = samples // network.config.bunch_samples
-        return network.codec.decode(levels), self._store_state(stored, after.queues, steps)
+        return VocoderState(position, wave, residual, scaled, self._queues(state))
+
+    def _pack_state(self, after: Any) -> State:
+        past = {name: tf.transpose(getattr(after, name)) for name in PASTS}
+        return {**past, **self._store_queues(after)}
+
+
+class StreamingPasses(StreamingTeacher):
+    """The fixed-point sampler of a WaveNet, which makes passes over windows of samples."""
+
+    def __init__(self, network: WaveNet | VocoderWaveNet):
+        super().__init__(network)
+        self._sampler = FixedPointSampler(BlockPass(network), network.likelihood)
+        self._first = self._sampler.initial_state(1)
+        self._state = {
+            str(n): (storable(value.dtype), tuple(value.shape[1:]), value.numpy().flat[0].item())
+            for n, value in enumerate(tf.nest.flatten(self._first))
+            if value.shape.num_elements()  # no protocol supports empty inputs
+        }
+
+    def state(self) -> dict[str, Filled]:
+        """Describe the past of a block: inputs, their condition, and every layer's inputs."""
+        return self._state
+
+    def _unpack_state(self, position: tf.Tensor, state: State) -> Any:
+        flat = tf.nest.flatten(self._first)
+        given = [
+            tf.cast(state[str(n)], value.dtype) if str(n) in state else value
+            for n, value in enumerate(flat)
+        ]
+        return tf.nest.pack_sequence_as(self._first, given)
+
+    def _pack_state(self, after: Any) -> State:
+        later = {str(n): value for n, value in enumerate(tf.nest.flatten(after))}
+        return {n: tf.cast(later[n], dtype) for n, (dtype, _, _) in self.state().items()}
 
 
 # The streaming class for each type of network.
@@ -356,21 +319,3 @@ def streaming_model(network: Any) -> StreamingModel:
         given = type(network).__name__
         raise UserError(f"A bundle streams the sound of {known}, and none of {given}.")
     return STREAMING[type(network)](network)
-
-
-def storable(dtype: tf.DType) -> tf.DType:
-    """Return the type in which a state of a type is sent, which every protocol supports."""
-    if dtype == tf.bool:
-        return tf.int32
-    return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
-
-
-def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
-    """Return the pieces rounded up to whole frames, the long one a multiple of the short one."""
-    short = -(-pieces[0] // hop_samples) * hop_samples
-    return short, -(-pieces[1] // short) * short
-
-
-def unit_samples(streaming: StreamingModel) -> int:
-    """Return the smallest chunk of a stream, in samples, that has whole frames and short pieces."""
-    return math.lcm(streaming.pieces[0], streaming.hop_samples)

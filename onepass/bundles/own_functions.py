@@ -1,6 +1,6 @@
-"""The signatures of users' models, with their conditions as inputs.
+"""The functions of users' models, with their conditions as inputs.
 
-Sequences whose network has a step are generated piece by piece, like audio (`audio_signatures`).
+Sequences whose network has a step are generated piece by piece, like sound (`sequence_functions`).
 Images, and other sequences, have one shape and are sampled by passes over the whole array.
 `log_prob` returns the log probability of every element. A network that computes something else when
 traced for any length (Keras' `TimeDistributed`) runs on rows padded to one of a few lengths; since
@@ -8,7 +8,6 @@ it is causal, the padding changes nothing before it.
 """
 
 import copy
-import dataclasses
 import functools
 import math
 import re
@@ -19,20 +18,28 @@ import numpy as np
 import tensorflow as tf
 
 from distill.flow_student import FlowStudent
-from onepass.bundles.audio_signatures import MAX_TEMPERATURE
-from onepass.bundles.condition_inputs import COUNT, ELEMENTS, FRAMES, input_of
-from onepass.bundles.image_signatures import BATCHES, seed_key
-from onepass.bundles.signature import (
-    COMPILED,
-    IMAGE,
-    LOG_PROB,
-    PLAIN,
-    SOUND,
-    V2_NAMES,
-    Signature,
-    TensorInfo,
+from onepass.bundles.condition_inputs import (
+    COUNT,
+    ELEMENTS,
+    FRAMES,
+    input_of,
 )
-from onepass.bundles.streaming_models import (
+from onepass.bundles.function import (
+    FLOAT32,
+    INT32,
+    ROWS_AT_ONCE,
+    UINT8,
+    Function,
+    Functions,
+    Tensors,
+    drawing_functions,
+    keys_of,
+    noise_infos,
+    row_function,
+)
+from onepass.bundles.image_functions import BATCHES
+from onepass.bundles.sequence_functions import (
+    MAX_TEMPERATURE,
     Advanced,
     Conditioning,
     Filled,
@@ -43,13 +50,15 @@ from onepass.bundles.streaming_models import (
     StreamingModel,
     storable,
 )
-from onepass.bundles.writing import (
-    ROWS_AT_ONCE,
-    Exported,
-    Tensors,
-    row_function,
-    serving_spec,
-    specs_of,
+from onepass.bundles.signature import (
+    COMPILED,
+    IMAGE,
+    LOG_PROB,
+    PLAIN,
+    SOUND,
+    V2_NAMES,
+    Signature,
+    TensorInfo,
 )
 from onepass.foundation.arguments import integer
 from onepass.foundation.errors import UserError
@@ -69,7 +78,15 @@ from onepass.networks.conditions import first_state as state_before
 from onepass.samplers import cached_chunk
 from onepass.samplers.cached import sample_cached
 from onepass.samplers.fixed_point import fixed_point
-from onepass.storage.program import LENGTHS, first_fault, function_of, network_specs, variables_of
+from onepass.storage.program import (
+    LENGTHS,
+    first_fault,
+    function_of,
+    network_specs,
+    variables_of,
+)
+
+CALL = "call"
 
 
 def pad_log_prob(model: Autoregressive, lengths: Sequence[int]) -> Autoregressive:
@@ -306,7 +323,11 @@ def _input_dtype(dtype: tf.DType) -> np.dtype:
 
 
 PIECES = (256, 1024)  # largest numbers of elements that are compiled as one piece
-INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
+
+
+def _named(networks: Sequence[Any]) -> dict[str, tf.Variable]:
+    read = variables_of(network.get_concrete_function() for network in networks)
+    return {f"{n:03d}/{variable.name}": variable for n, variable in enumerate(read)}
 
 
 class StreamingSequence(StreamingModel):
@@ -320,9 +341,7 @@ class StreamingSequence(StreamingModel):
         self, model: Any, longest: int, first: Any, networks: list[Any], conditions: Conditions
     ):
         # A derived step reads variables by their handles, so they must be listed.
-        self.variables = tuple(
-            variables_of(network.get_concrete_function() for network in networks)
-        )
+        self.variables = _named(networks)
         self._model, self._structure = model, first
         self._first = [tf.convert_to_tensor(tensor).numpy() for tensor in tf.nest.flatten(first)]
         self.conditions, self._longest, self.dtype = conditions, longest, conditions.dtype
@@ -375,6 +394,15 @@ class StreamingSequence(StreamingModel):
         """Return the inputs whose rows are padded, each with the input that counts its length."""
         return self.conditions.count_inputs()
 
+    def condition_infos(self, samples: int) -> dict[str, TensorInfo]:
+        """See `StreamingModel.condition_infos`."""
+        return self.conditions.infos([samples])
+
+    def fixed_infos(self) -> dict[str, TensorInfo]:
+        """See `StreamingModel.fixed_infos`."""
+        fixed = self.conditions.select_fixed({n: n for n in self.conditions.names.values()})
+        return {n: x for n, x in self.conditions.infos([None]).items() if n in fixed.values()}
+
     def conditioning(
         self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
     ) -> Conditioning:
@@ -382,13 +410,15 @@ class StreamingSequence(StreamingModel):
         del speaker, phase, start
         return Conditioning(None if frames is None else frames[:, skipped:][:, :samples])
 
-    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
+    def advance(
+        self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
+    ) -> Advanced:
         """Return the next elements of one row, float32 [1, samples], and the state after them."""
-        before = self.unpack_state(source.start, state)
-        source = dataclasses.replace(source, row=tf.ensure_shape(source.row, [1]))
+        before, samples = self.unpack_state(source.start, state), noise.shape[1]
+        noise = tf.ensure_shape(noise, [1, *noise.shape[1:]])
         if channels is not None:
             channels = tf.ensure_shape(channels, [1, samples, self.channels])
-        elements, after = self._next(source, channels, before, samples)
+        elements, after = self._next(source.temperature[0], noise, channels, before)
         made = tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples])
         return made, self.pack_state(after)
 
@@ -419,7 +449,7 @@ class StreamingSequence(StreamingModel):
         raise NotImplementedError
 
     def _next(
-        self, source: NoiseSource, channels: Maybe, state: Any, samples: int
+        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
     ) -> tuple[tf.Tensor, Any]:
         raise NotImplementedError
 
@@ -452,13 +482,17 @@ class StreamingAutoregressive(StreamingSequence):
         network = self._model.symbol_network
         return state_before(network, 1, self._longest, NamedConditions({}, fixed))
 
+    def noise(self, source: NoiseSource, samples: int) -> tf.Tensor:
+        """See `StreamingModel.noise`."""
+        row = tf.ensure_shape(source.row, [1])
+        return self._model.distribution.noise(source.key[0], row, source.start[0], samples)
+
     def _next(
-        self, source: NoiseSource, channels: Maybe, state: Any, samples: int
+        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
     ) -> tuple[tf.Tensor, Any]:
         model, condition = self._model, self.conditions.split_frames(channels)
-        noise = model.distribution.noise(source.key[0], source.row, source.start[0], samples)
         symbols, after = cached_chunk(
-            model.symbol_network, model.distribution, noise, condition, source.temperature[0], state
+            model.symbol_network, model.distribution, noise, condition, temperature, state
         )
         return model.codec.decode(symbols), after
 
@@ -470,18 +504,25 @@ class StreamingFlows(StreamingSequence):
         calls = [function_of(call, student.specs) for call in student.calls]
         super().__init__(student, longest, student.initial_state(1), calls, conditions)
 
+    def noise(self, source: NoiseSource, samples: int) -> tf.Tensor:
+        """See `StreamingModel.noise`."""
+        return self._model.noise(source.key[0], source.row, samples, source.start[0])
+
     def _next(
-        self, source: NoiseSource, channels: Maybe, state: Any, samples: int
+        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
     ) -> tuple[tf.Tensor, Any]:
-        noise = self._model.noise(source.key[0], source.row, samples, source.start[0])
-        values, after = self._model.step(source.temperature[0] * noise, state, channels)
+        values, after = self._model.step(temperature * noise, state, channels)
         return self._model.elements(values), after
 
 
 def of_shape(
-    model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool, conditions: Conditions
-) -> Exported:
-    """Return the signatures that generate whole rows, for a model whose arrays have one shape.
+    model: Autoregressive,
+    shape: tuple[int, ...],
+    is_byte_image: bool,
+    conditions: Conditions,
+    density: Mapping[str, Function],
+) -> Functions:
+    """Return the functions that generate whole rows, for a model whose arrays have one shape.
 
     For an 8-bit image, the output's name and the shape of the temperature are as for an image
     model.
@@ -490,55 +531,48 @@ def of_shape(
     info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
     heat = (None, 1) if is_byte_image else (None,)
     coldest, hottest = (0.0, MAX_TEMPERATURE) if tempers(model.distribution) else (1.0, 1.0)
-    inputs = {
-        "seed": TensorInfo(INT64, (None,), default=0),
-        "row": TensorInfo(INT32, (None,), low=0, default=0),
-        "temperature": TensorInfo(FLOAT32, heat, coldest, hottest, 1),
-    }
-    inputs |= conditions.infos(shape[:1] if model.order == "time" else shape[:2])
+    sizes = shape[:1] if model.order == "time" else shape[:2]
+    inputs = noise_infos(heat, coldest, hottest) | conditions.infos(sizes)
     signature = Signature(inputs, {output: info})
     draw = drawer(model, shape, conditions)
 
     def elements(*given: Any) -> tf.Tensor:
         return model.codec.decode(draw(*given))
 
-    functions = {}
+    calls = {}
     for name, compiled in ((PLAIN, False), (COMPILED, True)):
         drawn = tf.function(elements, autograph=False, jit_compile=compiled)
-        functions[name] = row_function(signature, _row(drawn, output, info, conditions))
-    serving = serving_spec(dict.fromkeys(functions, signature), BATCHES)
-    return Exported(functions, serving, _weights(model) if conditions.at_frame_rate else ())
+        calls[name] = row_function(signature, _row(drawn, output, info, conditions))
+    found = drawing_functions(calls, BATCHES, density, sizes)
+    found.calls[LOG_PROB] = density[LOG_PROB]
+    if conditions.at_frame_rate:
+        found.variables = _named([function_of(model.symbol_network.call, network_specs(model))])
+    return found
 
 
-def _weights(model: Autoregressive) -> tuple[tf.Variable, ...]:
-    call = function_of(model.symbol_network.call, network_specs(model))
-    return tuple(variables_of([call.get_concrete_function()]))
+def density_functions(
+    model: Autoregressive, conditions: Conditions, channels: int | None, length: int | None
+) -> dict[str, Function]:
+    """Return `log_prob`, and `call`, which returns the parameters of every element's distribution.
 
-
-def offer_log_prob(
-    exported: Exported,
-    model: Autoregressive,
-    channels: int | None,
-    conditions: Conditions,
-    length: int | None = None,
-) -> None:
-    """Add the signature `log_prob` of given elements; sequences have no `channels`."""
+    Sequences have no `channels`; `length` is the only length, or None for any.
+    """
     axes = (None, length) if channels is None else (None, None, None, channels)
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
     inputs |= conditions.infos([length] if channels is None else [None, None])
     # A distribution over whole pixels has one value per pixel, any other one per element.
-    axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
+    by_pixel = channels is not None and pixel_channels(model.distribution) is not None
+    nats = TensorInfo(FLOAT32, axes[:-1] if by_pixel else axes)
 
-    @tf.function(autograph=False, input_signature=specs_of(inputs))
-    def log_prob(*tensors: tf.Tensor) -> Tensors:
-        given = dict(zip(inputs, tensors, strict=True))
-        found = tf.cast(model.log_prob(given[ELEMENTS], conditions.of(given)), tf.float32)
-        return {LOG_PROB: tf.ensure_shape(found, [None] * axes_out)}
+    def log_prob(given: Tensors) -> Tensors:
+        found = model.log_prob(given[ELEMENTS], conditions.of(given))
+        return {LOG_PROB: tf.cast(found, tf.float32)}
 
-    function = log_prob.get_concrete_function()
-    shape = function.structured_outputs[LOG_PROB].shape.as_list()
-    signature = Signature(inputs, {LOG_PROB: TensorInfo(FLOAT32, tuple(shape))})
-    exported.offer(LOG_PROB, signature, function)
+    def call(given: Tensors) -> Tensors:
+        return {"parameters": model.conditionals(given[ELEMENTS], conditions.of(given))}
+
+    density = Function(log_prob, Signature(inputs, {LOG_PROB: nats}))
+    return {CALL: Function(call, Signature(inputs, {})), LOG_PROB: density}
 
 
 def element_type(model: Any) -> np.dtype:
@@ -599,7 +633,7 @@ def drawer(
 def _row(drawn: Any, output: str, info: TensorInfo, conditions: Conditions) -> Any:
     def row(given: Tensors) -> Tensors:
         temperature = tf.reshape(given["temperature"], [])
-        made = drawn(seed_key(given["seed"]), given["row"], temperature, conditions.of(given))
+        made = drawn(keys_of(given["seed"])[0], given["row"], temperature, conditions.of(given))
         return {output: tf.cast(tf.ensure_shape(made, [1, *info.shape[1:]])[0], info.dtype)}
 
     return row

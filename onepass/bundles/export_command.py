@@ -1,0 +1,172 @@
+"""The command `export`, which writes a run or a stored model as a bundle, NAME/VERSION."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from distill import model as speech_models
+from onepass import families
+from onepass.bundles import export
+from onepass.bundles.condition_words import entries_of
+from onepass.bundles.export_arguments import ExportArguments
+from onepass.bundles.folder_kind import folder_kind
+from onepass.bundles.formats import BUNDLE
+from onepass.bundles.functions import functions
+from onepass.bundles.manifest import check_folder, private_key
+from onepass.bundles.saved_model import check_new, seal, write_program, write_spec
+from onepass.foundation.atomic_files import replacing_folder, write_npz
+from onepass.foundation.card import write_folder
+from onepass.foundation.errors import UserError
+from onepass.foundation.model_folder import SHARED, read_folder
+from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
+from onepass.replicator.training.family import ModelFamily
+from onepass.shipped import model_folder
+
+CARD = "card.md"
+PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle has the program and copies of the weights
+RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "refine", "float16")
+NOTHING = (None, "", (), False)
+OWN_OPTIONS = ("length", "entries", "sample_rate_hz")  # for a folder of `onepass.save`
+OF_BUNDLES = ("bare", "buckets", "batches", "bfloat16", "sign")  # options of this format alone
+# Options that models of `onepass.save` do not use.
+NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16")
+
+
+def write_export(given: ExportArguments) -> list[str]:
+    """Write the export atomically, and return the lines that the command prints.
+
+    Raises:
+      UserError: the options do not fit the model or the format, or it cannot be written.
+    """
+    if given.format != BUNDLE:
+        _refuse(given, (*RUN_OPTIONS, *OF_BUNDLES), "is for `--format bundle`.")
+    elif given.rows != 1:
+        raise UserError("`--rows` is for formats of one size: a bundle has `--batches`.")
+    is_saved, family = folder_kind(given.run) == "saved", families.of_model(given.run)
+    if is_saved or (family is not None and family.makes == "arrays"):
+        return _of_user(given, family or families.registered("autoregressive"))
+    if given.format != BUNDLE:
+        return _of_one_size(given)
+    _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
+    lines, out = [], _check_options(given)
+    key = private_key(given.sign) if given.sign else None
+    _check_disk(out, model_folder(given.run))
+    with replacing_folder(out) as folder:
+        measured = _write_model(given, folder)
+        if measured:
+            lines.append(f"{given.out}: {measured}")
+        if not given.bare:
+            lines += _write_program(given, folder, out, key)
+    return lines or [f"{given.out}: the model folder"]
+
+
+def _of_one_size(given: ExportArguments) -> list[str]:
+    """Export a model of this library, which its family loads, in a format of one size."""
+    _refuse(given, OWN_OPTIONS[1:], "is for models that `onepass.save` wrote.")
+    model = (families.of_model(given.run) or families.registered(families.STUDENT)).parts.load(
+        given.run
+    )
+    return _write_model_of(model, given, {})
+
+
+def _of_user(given: ExportArguments, family: ModelFamily) -> list[str]:
+    who = "a model of arrays" if family.presets else "which `onepass.save` wrote"
+    _refuse(given, NOT_OWN, f"is not for {given.run}, {who}.")
+    options: dict[str, Any] = {
+        "sample_rate_hz": given.sample_rate_hz,
+        "sign_with": given.sign,
+        "warm": given.warm,
+        "entries": entries_of(given.entries),
+    }
+    return _write_model_of(family.parts.load(given.run), given, options)
+
+
+def _write_model_of(model: Any, given: ExportArguments, options: dict[str, Any]) -> list[str]:
+    length: Any = given.length[0] if len(given.length) == 1 else given.length or None
+    options |= {"format": given.format, "rows": given.rows, "length": length}
+    try:
+        export.export(model, given.out, **options)
+    except ValueError as error:  # an option that does not fit the model
+        raise UserError(str(error)) from error
+    return [f"{given.out}: {model.kind}"]
+
+
+def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
+    for name in names:
+        if getattr(given, name) not in NOTHING:
+            raise UserError(f"`--{name.replace('_', '-')}` {rule}")
+
+
+def _check_options(given: ExportArguments) -> Path:
+    if not given.bare:
+        check_folder(given.out, "`--out`")
+    for name in ("bfloat16", "sign"):
+        if given.bare and getattr(given, name):
+            raise UserError(f"`--{name}` is of the program, which `--bare` leaves out.")
+    if min((*given.buckets, *given.batches), default=1) < 1:
+        raise UserError("`--buckets` and `--batches` must be at least 1.")
+    check_new(given.out)
+    return Path(given.out).absolute()
+
+
+def _check_disk(out: Path, source: Path) -> None:
+    sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
+    needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
+    place = next(folder for folder in out.parents if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UserError(f"{place} has {free >> 20} MiB left, and a bundle may need {needed >> 20}.")
+
+
+def _write_model(given: ExportArguments, folder: Path) -> str:
+    source = model_folder(given.run)
+    if not (source / SPEC_FILE).exists():
+        return _measure_run(given, folder)
+    _refuse(given, RUN_OPTIONS, f"is for runs; {given.run} has its card.")
+    spec, weights = read_folder(source)
+    kept = {name: value for name, value in spec.items() if name not in ("serving", SHARED)}
+    write_spec(folder, kept)
+    if SHARED in spec:
+        write_npz(folder / WEIGHTS_FILE, weights)
+    else:
+        shutil.copyfile(source / WEIGHTS_FILE, folder / WEIGHTS_FILE)
+    if (source / CARD).exists():
+        shutil.copyfile(source / CARD, folder / CARD)
+    return ""
+
+
+def _measure_run(given: ExportArguments, folder: Path) -> str:
+    kind = kind_of(given.run)
+    if families.of_kind(kind) is None:
+        speech_models.load(given.run)  # raises an error that gives the reason
+    family = families.registered(kind)
+    makes_images = family.makes == "images"
+    if makes_images and given.temperature is not None:
+        raise UserError("`--temperature` is for models of sound.")
+    if given.refine is not None and not (family.is_fast and given.refine >= 0):
+        raise UserError(f"`--refine` must be at least 0, of a student, got {given.refine}.")
+    if given.parts_from and not makes_images:
+        raise UserError("`--parts-from` is for multiscale models of images.")
+    if given.float16 and not makes_images:
+        raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
+    licence = given.data_licence or "unknown"
+    written: Any = dataclasses.replace(given, out=folder, data_licence=licence)
+    return write_folder(written, family.parts.measure, family.parts.card)
+
+
+def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
+    spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+    family = families.registered(spec["kind"])
+    if given.bfloat16:
+        if not family.network:
+            raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
+        spec["config"][family.network]["compute_dtype"] = "bfloat16"
+    write_spec(folder, spec)
+    model = family.parts.load(folder)
+    found = functions(model, batches=given.batches, buckets=given.buckets)
+    lines = [f"{given.out}: {', '.join(write_program(folder, spec, found))}"]
+    if not seal(folder, out, given.warm, key, found.description):
+        lines.append("without warm-up requests: these need the package tensorflow-serving-api")
+    return lines

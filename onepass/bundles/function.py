@@ -1,0 +1,228 @@
+"""Pure functions of tensors by name, of which every format of an export is written.
+
+A model has them in two forms, `Functions`. `calls` take batches of rows of any length, as a
+server calls them: the signatures of a bundle. `fixed` are those of one size, for runtimes that know
+the size of every axis: `draw`, or `step` with its state, `noise` and `condition`, and for a user's
+model also `call` and `log_prob`.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.bundles.signature import FORMAT, PLAIN, SEED, WHOLE, Signature, TensorInfo
+
+DRAW = "draw"
+ROWS_AT_ONCE = 4  # rows that run in parallel, each in a batch of one
+INT32, INT64, FLOAT32, UINT8, UINT32 = map(
+    np.dtype, (np.int32, np.int64, np.float32, np.uint8, np.uint32)
+)
+Tensors = dict[str, Any]
+Make = Callable[[Tensors], Tensors]
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A pure function of tensors by name.
+
+    Attributes:
+      fn: the function, from inputs to outputs.
+      signature: the inputs and outputs; without outputs, those that `fn` returns.
+      state: inputs that a call returns for the next one, with their values before the first.
+    """
+
+    fn: Make
+    signature: Signature
+    state: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def specs(self) -> dict[str, tf.TensorSpec]:
+        """The shape and type of each input, by name."""
+        inputs = self.signature.inputs.items()
+        return {name: tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in inputs}
+
+    def trace(self) -> Any:
+        """Return the function as a TensorFlow graph, a concrete function."""
+
+        @tf.function(autograph=False, input_signature=list(self.specs.values()))
+        def function(*tensors: tf.Tensor) -> Tensors:
+            outputs = self.fn(dict(zip(self.signature.inputs, tensors, strict=True)))
+            infos = self.signature.outputs
+            known = {n: tf.ensure_shape(outputs[n], info.shape) for n, info in infos.items()}
+            return known or outputs
+
+        return function.get_concrete_function()
+
+    def fixed(self, rows: int, *sizes: int) -> "Function":
+        """Return the function for `rows` rows, whose next axes of unknown size have these `sizes`.
+
+        Its seeds are uint32 [rows, 2], the high word and the low word, as not every runtime has
+        integers of 64 bits.
+        """
+        inputs = {}
+        for name, info in self.signature.inputs.items():
+            known = itertools.zip_longest(info.shape[1:], sizes[: len(info.shape) - 1])
+            shape = (rows, *(size if of_all is None else of_all for of_all, size in known))
+            inputs[name] = dataclasses.replace(info, shape=shape)
+        if SEED in inputs:
+            inputs[SEED] = TensorInfo(UINT32, (rows, 2))
+        return Function(self.fn, Signature(inputs, {}), self.state)
+
+    def without_unread(self) -> "Function":
+        """Return the function without the inputs that it does not read."""
+        graph = self.trace().graph
+        waiting, read = [tensor.op for tensor in graph.outputs], set()
+        while waiting:
+            operation = waiting.pop()
+            if operation.name not in read:
+                read.add(operation.name)
+                waiting += [tensor.op for tensor in operation.inputs]
+        tensors = zip(self.signature.inputs.items(), graph.inputs, strict=False)
+        kept = {name: info for (name, info), tensor in tensors if tensor.op.name in read}
+        unread = {name: spec for name, spec in self.specs.items() if name not in kept}
+
+        def fn(given: Tensors) -> Tensors:
+            zeros = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in unread.items()}
+            return self.fn({**zeros, **given})
+
+        return Function(fn, Signature(kept, self.signature.outputs), self.state)
+
+    def first_state(self) -> dict[str, np.ndarray]:
+        """Return the state before the first call, of a function of one size."""
+        inputs = self.signature.inputs
+        shapes: dict[str, Any] = {name: inputs[name].shape for name in self.state}
+        return {n: np.full(shapes[n], v, inputs[n].dtype) for n, v in self.state.items()}
+
+
+@dataclasses.dataclass
+class Functions:
+    """The functions of a model, and what its export says of them.
+
+    Attributes:
+      calls: functions of batches of rows of any length, by name.
+      fixed: function from numbers of rows and of elements (None: the model's own) to the functions
+        of this size, by name.
+      batches: allowed numbers of rows of a call.
+      serving: entries of `serving` in model.json besides the signatures: limits, padding, state.
+      spec: entries of model.json besides `serving`.
+      variables: variables that the functions read, by name; those that are traced need not be here.
+      conditions: of a user's model, the `Conditions` that it reads.
+      lowered: function that returns the calls other than `serving_default` as StableHLO, if they
+        have a portable form.
+    """
+
+    calls: dict[str, Function]
+    fixed: Callable[[int, int | None], dict[str, Function]]
+    batches: Sequence[int]
+    serving: dict[str, Any] = dataclasses.field(default_factory=dict)
+    spec: dict[str, Any] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, tf.Variable] = dataclasses.field(default_factory=dict)
+    conditions: Any = None
+    lowered: Callable[[], dict[str, Function]] = dict
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The entry `serving` of model.json."""
+        limits = {**self.serving.get("limits", {}), "max_batch": max(self.batches)}
+        signatures = {name: each.signature.to_dict() for name, each in self.calls.items()}
+        return {
+            "format": FORMAT,
+            "signatures": signatures,
+            "allowed_batches": list(self.batches),
+            **self.serving,
+            "limits": limits,
+        }
+
+    def of_size(self, rows: int, length: int | None = None) -> dict[str, Function]:
+        """Return the functions of one size, each with the inputs that it reads."""
+        made = self.fixed(rows, length).items()
+        return {name: function.without_unread() for name, function in made}
+
+    def variables_of(self, traced: Mapping[str, Function]) -> dict[str, tf.Variable]:
+        """Return the variables that functions read, by name."""
+        known = {variable.ref() for variable in self.variables.values()}
+        every = [v for function in traced.values() for v in function.trace().variables]
+        others = {v.ref(): v for v in every if v.ref() not in known}.values()
+        return {**self.variables, **{f"{n:03d}/{v.name}": v for n, v in enumerate(others)}}
+
+
+def by_rows(signature: Signature, row: Make) -> Make:
+    """Return a function of batches; `row` maps a batch of one to outputs without that axis."""
+    specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
+    options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}
+
+    def rows(given: Tensors) -> Tensors:
+        count = next(iter(given.values())).shape[0]
+        if count is not None:
+            single = lambda one: {n: x[tf.newaxis] for n, x in row(one).items()}  # noqa: E731
+            return each_alone(single, given, count)
+        return tf.map_fn(row, {n: tensor[:, tf.newaxis] for n, tensor in given.items()}, **options)
+
+    return rows
+
+
+def each_alone(run: Callable[[Any], Any], given: Any, rows: int) -> Any:
+    """Return the results of a known number of rows, each computed in a batch of one.
+
+    XLA gives no portable form of a loop over rows.
+    """
+    parts = [run(rows_at(given, slice(n, n + 1))) for n in range(rows)]
+    return tf.nest.map_structure(lambda *values: tf.concat(values, 0), *parts)
+
+
+def rows_at(given: Any, index: tf.Tensor | slice | int) -> Any:
+    """Return rows of each tensor of a nest, which may also contain None."""
+    return tf.nest.map_structure(lambda x: None if x is None else x[index], given)
+
+
+def drawing_functions(
+    calls: dict[str, Function],
+    batches: Sequence[int],
+    density: Mapping[str, Function] = MappingProxyType({}),
+    sizes: Sequence[int] = (),
+) -> Functions:
+    """Return the functions of a model that draws whole rows of one shape.
+
+    `density` has functions of given elements, whose axes have these `sizes`.
+    """
+    drawn = {name: each for name, each in calls.items() if name not in WHOLE}
+
+    def fixed(rows: int, length: int | None) -> dict[str, Function]:
+        kept = {DRAW: calls[PLAIN], **drawn, **density}
+        return {name: each.fixed(rows, *sizes) for name, each in kept.items()}
+
+    return Functions(calls, fixed, batches)
+
+
+def row_function(signature: Signature, row: Make) -> Function:
+    """Return the function `by_rows(signature, row)`."""
+    return Function(by_rows(signature, row), signature)
+
+
+def keys_of(seeds: tf.Tensor) -> tf.Tensor:
+    """Return keys of noise, uint32 [rows, 2], high word first, of seeds int64 [rows] or of keys.
+
+    A seed -n stands for 2^64 - n.
+    """
+    if seeds.dtype != tf.int64:
+        return seeds
+    return tf.reverse(tf.bitcast(seeds, tf.uint32), [-1])  # the bitcast returns the low word first
+
+
+def noise_infos(
+    temperatures: tuple[int | None, ...] = (None,),
+    low: float = 0.0,
+    high: float = 1.0,
+    temperature: float = 1.0,
+) -> dict[str, TensorInfo]:
+    """Return the inputs that every drawing function has: seed, row and temperature."""
+    return {
+        SEED: TensorInfo(INT64, (None,), default=0),
+        "row": TensorInfo(INT32, (None,), low=0, default=0),
+        "temperature": TensorInfo(FLOAT32, temperatures, low, high, temperature),
+    }

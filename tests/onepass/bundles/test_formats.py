@@ -1,0 +1,298 @@
+"""The functions of a model in formats of one size compute elsewhere what the model computes."""
+
+import image_bundles
+import image_runs
+import jax
+import numpy as np
+import own_models
+import pytest
+import sound_bundles
+import students
+import tensorflow as tf
+from marks import some_slow
+from networks import SMALL
+
+import onepass
+from distill.generation import Request, generate
+from onepass.bundles import formats
+from onepass.bundles.functions import functions
+from onepass.bundles.manifest import verify
+from onepass.bundles.sequence_functions import sequence_functions
+from onepass.bundles.signature import COMPILED, PLAIN
+from onepass.bundles.sound_functions import StreamingPasses, streaming_model
+from onepass.draw import Draw
+from onepass.foundation.atomic_files import read_npz
+from onepass.replicator.portable import run as portable_run
+from onepass.replicator.portable.manifest import read_manifest
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.sampling.generation import ImageSampler
+from wavenet.config import WaveNetConfig
+from wavenet.data import audio
+from wavenet.network import WaveNet
+from wavenet.samplers import XlaSampler
+
+FRAMES = students.FRAMES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """JAX does not optimise what these tests run for a moment."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def written(folder, form, found, rows, length, *names):
+    """Write some functions of one size; return the manifest's entries."""
+    every = found.of_size(rows, length)
+    made = {name: every[name] for name in names or every}
+    return formats.FORMATS[form].write(folder, made, found.variables_of(made))
+
+
+def seeds(seed, rows=1):
+    return np.array([divmod(seed, 2**32)] * rows, np.uint32)
+
+
+def frames_of(network, rows, count):
+    draws = np.random.default_rng(0).uniform(0.2, 0.8, [rows, count, network.feature_channels])
+    return draws.astype(np.float32)
+
+
+# Names
+
+
+def test_the_functions_of_a_model_are_those_of_its_kind():
+    def names(found, length=None):
+        return {name: set(each.specs) for name, each in found.of_size(1, length).items()}
+
+    noise, state = {"seed", "row"}, {"state_fronts", "state_windows"}
+    student = names(sequence_functions(streaming_model(students.student_of("plain")), [400]))
+    assert student["step"] == {"noise", "channels", "temperature", *state}  # it needs no position
+    assert student["noise"] == noise | {"start"} and student["condition"] == {"frames"}
+    assert student["draw"] == noise | {"temperature", "frames"}
+    pairs = names(functions(own_models.model("pairs"), length=8), 4)
+    assert pairs.keys() == {"noise", "step", "draw", "call", "log_prob"}
+    assert pairs["call"] == pairs["log_prob"] == {"elements"}
+    image = functions(image_bundles.model("pixelcnn"))
+    assert image.calls.keys() == {PLAIN, COMPILED, "complete"}
+    assert names(image).keys() == {"draw", "complete"}
+
+
+def test_a_call_of_one_size_takes_seeds_in_two_words_and_every_axis_is_known():
+    made = functions(own_models.model("pairs"), length=8).of_size(3, 5)
+    for function in made.values():
+        for name, spec in function.specs.items():
+            assert spec.shape.is_fully_defined() and spec.shape[0] == 3
+            assert name != "seed" or (spec.dtype, spec.shape) == (tf.uint32, [3, 2])
+    assert made["step"].state.keys() == {"state_0", "state_1", "state_2"}
+    assert made["step"].specs["noise"].shape == [3, 5, 1]
+
+
+def test_an_unknown_format_and_method_are_refused_in_one_line(tmp_path):
+    with pytest.raises(ValueError, match="`format` must be one of bundle, stablehlo"):
+        onepass.export(own_models.model("pairs"), tmp_path / "x", format="onnx")
+    with pytest.raises(ValueError, match="`method` must be cached or fixed-point, got 'naive'"):
+        model = image_bundles.model("pixelcnn")
+        onepass.export(model, tmp_path / "x", format="stablehlo", method="naive")
+    with pytest.raises(ValueError, match="`rows` must be an integer of at least 1, got 0"):
+        onepass.export(own_models.model("pairs"), tmp_path / "x", format="stablehlo", rows=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_of_another_format_are_refused_by_the_command(tmp_path, mistake):
+    words = ["export", sound_bundles.model_folder("plain"), "--out", tmp_path / "a" / "1"]
+    for_bundles = "is for `--format bundle`."
+    assert mistake(*words, "--format", "stablehlo", "--bare") == f"`--bare` {for_bundles}"
+    line = mistake(*words, "--format", "stablehlo", "--batches", "2")
+    assert line == f"`--batches` {for_bundles}"
+    assert mistake(*words, "--rows", "2").startswith("`--rows` is for formats of one size")
+    assert list(tmp_path.iterdir()) == []
+
+
+# StableHLO
+
+
+@pytest.mark.integration
+def test_the_command_writes_a_folder_with_its_manifest_and_what_runs_it(tmp_path, capsys):
+    out = tmp_path / "carried"
+    words = ["export", sound_bundles.model_folder("plain"), "--format", "stablehlo", "--out", out]
+    assert onepass.main([str(word) for word in [*words, "--length", "41"]]) == 0
+    assert capsys.readouterr().out == f"{out}: parallel-wavenet\n"
+    verify(out)
+    entries = read_manifest(out)["functions"]
+    assert entries.keys() == {"noise", "condition", "step", "draw"}
+    assert entries["step"]["state"] == ["state_fronts", "state_windows"]
+    shapes = {each["name"]: each["shape"] for each in entries["step"]["inputs"]}
+    assert shapes["noise"] == [1, 60]  # of three frames
+    assert {"run.py", "layouts", "step.stablehlo"} <= {path.name for path in out.iterdir()}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "changes",
+    some_slow(
+        [
+            {"feature_channels": 5, "upsample_factors": (4, 8), "speakers": 2},
+            {"likelihood": "categorical", "levels": 256, "context_layers": 2, "dtype": "bfloat16"},
+        ],
+        [],
+    ),
+)
+def test_a_wavenet_in_jax_draws_the_same_sound_in_chunks(tmp_path, changes):
+    changes = dict(changes)
+    dtype, context = changes.pop("dtype", "float32"), changes.get("context_layers", 0)
+    plain = {**SMALL, "filter_width": 2, "context_channels": 4, "context_block_samples": 64}
+    network = WaveNet(WaveNetConfig(**plain, compute_dtype=dtype, components=2, **changes), seed=2)
+    found = sequence_functions(streaming_model(network), [8])
+    written(tmp_path, "stablehlo", found, 2, 64)
+    step, noise = (portable_run.load(tmp_path, name) for name in ("step", "noise"))
+    state = read_npz(tmp_path / "step_state.npz")
+    expected, parts = XlaSampler(network), [{}, {}]
+    before = expected.initial_state(2)
+    if not context:
+        frames, speaker = frames_of(network.config, 2, 2), np.array([1, 0], np.int32)
+        made = portable_run.load(tmp_path, "condition")(frames=frames, speaker=speaker)
+        reference = network.condition(frames, speaker).numpy()
+        np.testing.assert_allclose(made["channels"], reference, rtol=1e-5, atol=1e-6)
+        parts = [{"channels": reference}] * 2
+    heat, rows = np.full(2, 0.9, np.float32), np.array([4, 0], np.int32)
+    for number, part in enumerate(parts):
+        start = np.full(2, 64 * number, np.int32)
+        drawn = noise(seed=seeds(3 * 2**32 + 7, 2), row=rows, start=start)["noise"]
+        known = network.likelihood.noise(3 * 2**32 + 7, [4, 0], 64 * number, 64)
+        np.testing.assert_array_equal(drawn, known)
+        made = step(**state, noise=drawn, temperature=heat, start=start, **part)
+        state = {name: made[name] for name in state}
+        levels, _, before = expected.generate_chunk(before, part.get("channels"), known, 0.9)
+        np.testing.assert_allclose(made["sound"], network.codec.decode(levels), atol=1e-6)
+
+
+@pytest.mark.integration
+def test_a_fixed_point_in_jax_draws_what_the_cached_sampler_draws(tmp_path):
+    config = WaveNetConfig(**SMALL, filter_width=2, likelihood="categorical", levels=64)
+    network, samples = WaveNet(config, seed=2), 24
+    found = sequence_functions(StreamingPasses(network), [samples])
+    written(tmp_path, "stablehlo", found, 1, samples, "step")
+    step, state = portable_run.load(tmp_path, "step"), read_npz(tmp_path / "step_state.npz")
+    cached = XlaSampler(network)
+    chunk, before = tf.function(cached.chunk, autograph=False), cached.initial_state(1)
+    for start in (0, samples):
+        noise = network.likelihood.noise(5, [0], start, samples)
+        made = step(**state, noise=noise.numpy(), temperature=np.float32([0.9]))
+        levels, _, before = chunk(before, None, noise, tf.constant(0.9))
+        np.testing.assert_allclose(made["sound"], network.codec.decode(levels), atol=1e-6)
+        state = {name: made[name] for name in state}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", some_slow(["plain", "speakers", "residual, bunches"], ["plain"]))
+def test_a_student_in_jax_speaks_as_before(kind, tmp_path):
+    student = students.student_of(kind)
+    frames = frames_of(student.config, 2, FRAMES)
+    speaker = np.array([1, 0], np.int32) if student.config.speakers else None
+    samples = FRAMES * student.config.hop_samples
+    request = Request(samples, 2**33 + 5, (3, 0), frames, speaker, temperature=0.8)
+    expected = generate(student, request, "tensorflow")
+    found = sequence_functions(streaming_model(student), [FRAMES])
+    written(tmp_path, "stablehlo", found, 2, samples, "draw")
+    inputs = {
+        "seed": seeds(2**33 + 5, 2),
+        "row": np.array([3, 0], np.int32),
+        "temperature": np.full(2, 0.8, np.float32),
+        "frames": frames,
+        **({} if speaker is None else {"speaker": speaker}),
+    }
+    sound = portable_run.load(tmp_path, "draw")(**inputs)["sound"]
+    assert np.std(expected) > 0.01
+    apart = np.abs(audio.to_int16(np.asarray(sound)) - audio.to_int16(expected).astype(int))
+    assert apart.max() <= 1  # where a value lies between two levels its rounding may tip it over
+    # A recursion carries what was rounded on to the samples after it.
+    assert np.mean(apart > 0) < (0.1 if kind.startswith("residual") else 0.01)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", some_slow(["pairs", "voices", "picture"], ["voices"]))
+def test_a_users_model_in_jax_draws_and_scores_as_it_does(name, tmp_path):
+    live, length = own_models.model(name), 6
+    shape = own_models.SHAPE if name == "picture" else (length,)
+    found = functions(live, length=shape if name == "picture" else length)
+    written(tmp_path, "stablehlo", found, 2, length, "draw", "log_prob", "call")
+    draw, log_prob, call = (portable_run.load(tmp_path, n) for n in ("draw", "log_prob", "call"))
+    condition, draws = None, np.random.default_rng(3)
+    if name == "voices":
+        tone, mel = (draws.normal(size=size).astype(np.float32) for size in ([2, 3], [2, 6, 2]))
+        condition = {"voice": np.int32([3, 0]), "tone": tone, "mel": mel}
+    inputs = {f"condition_{key}": value for key, value in (condition or {}).items()}
+    heat = np.ones([2, 1] if name == "picture" else [2], np.float32)
+    drawn = draw(seed=seeds(7, 2), row=np.arange(2, dtype=np.int32), temperature=heat, **inputs)
+    (elements,) = drawn.values()
+    expected = live.sample(2, shape if name == "picture" else length, 7, condition)
+    np.testing.assert_allclose(elements, expected, atol=1e-5)
+    given = {"elements": np.asarray(expected), **inputs}
+    nats = live.log_prob(expected, condition)
+    np.testing.assert_allclose(log_prob(**given)["log_prob"], nats, atol=1e-4)
+    parameters = live.conditionals(expected, condition)
+    np.testing.assert_allclose(call(**given)["parameters"], parameters, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_model_of_videos_in_jax_draws_the_same_scales(tmp_path):
+    model = image_bundles.model("video")
+    draws = np.random.default_rng(0)
+    past = draws.integers(0, 256, [1, 2, 16, 16, 3]).astype(np.int32)
+    action, state = (draws.normal(size=[1, 2, n]).astype(np.float32) for n in (2, 1))
+    condition = {"past": past, "action": action, "state": state}
+    request = Draw(1, 16, 7, condition, temperature=(1.0, 0.8), row=1)
+    written(tmp_path, "stablehlo", functions(model), 1, None, "draw")
+    made = portable_run.load(tmp_path, "draw")(
+        seed=seeds(7),
+        row=np.int32([1]),
+        temperature=np.float32([[1.0, 0.8]]),
+        guidance=np.float32([0.0]),
+        **condition,
+    )
+    expected = next(ImageSampler(model.network).images(request))
+    for theirs in expected:
+        np.testing.assert_array_equal(made[f"picture_{len(theirs)}"][0], theirs)
+
+
+@pytest.mark.slow
+def test_a_model_of_patches_in_jax_enlarges_an_image_as_before(tmp_path):
+    model, start = image_bundles.model("text"), image_runs.toys(1, 4, 4)["images"][0][..., None]
+    condition = {"caption": encode_caption("stripes")[None]}
+    request = Draw(1, 8, 1, condition, prefix=start)
+    written(tmp_path, "stablehlo", functions(model), 1, None, "scale_8")
+    made = portable_run.load(tmp_path, "scale_8")(
+        seed=seeds(1),
+        row=np.int32([0]),
+        temperature=np.ones([1, 2], np.float32),
+        guidance=np.float32([0.0]),
+        start=start[None],
+        **condition,
+    )
+    expected = next(ImageSampler(model.network).images(request))
+    np.testing.assert_array_equal(made["picture"][0], expected[1])
+    np.testing.assert_array_equal(expected[1][::2, ::2], start)
+
+
+CASES = [("pixelcnn", "fixed-point", 1.5), ("pixelcnn", "cached", 0.0), ("multiscale", "cached", 0)]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("kind", "method", "guidance"), some_slow(CASES, CASES[1:]))
+def test_an_image_model_in_jax_draws_the_same_image(kind, method, guidance, tmp_path):
+    model, single = image_bundles.model(kind), kind == "pixelcnn"
+    heat, condition = 0.9 if single else (1.0, 0.8), {"label": np.array([1], np.int32)}
+    how = {"temperature": heat, "guidance": guidance}
+    request = Draw(1, 8, 2**40 + 3, condition, row=3, **how)
+    written(tmp_path, "stablehlo", functions(model, method=method), 1, None, "draw")
+    made = portable_run.load(tmp_path, "draw")(
+        seed=seeds(2**40 + 3),
+        row=np.int32([3]),
+        temperature=np.atleast_2d(np.float32(heat)),
+        guidance=np.float32([guidance]),
+        **condition,
+    )
+    expected = next(ImageSampler(model.network).images(request))[-1]
+    np.testing.assert_array_equal(made["picture"][0], expected)
+    assert len(np.unique(expected)) > 10
