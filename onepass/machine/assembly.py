@@ -3,7 +3,7 @@
 A bias is merged into the product it is added to, as are a factor and another summand; products of
 the same row become one; tanh times sigmoid becomes one function; and the part of a convolution that
 reads past rows, which are known long before, is computed for many time steps at once, so that its
-weights are read only once.
+weights are read only once. So are products of arguments, which a call gives for all its steps.
 """
 
 import dataclasses
@@ -48,6 +48,10 @@ class Op(enum.IntEnum):
     INPUT = 15
     OUTPUT = 16
     PAST = 17
+    AHEAD = 18
+
+
+PRODUCTS = (Op.PRODUCT, Op.PAST, Op.AHEAD)  # which a team can divide
 
 
 @dataclasses.dataclass
@@ -169,7 +173,7 @@ class Program:
     position: int  # index of the word in the workspace that holds the position; -1: none
 
     def _divided_weights(self) -> np.ndarray:
-        products = np.isin(self.rows[:, 0], (Op.PRODUCT, Op.PAST)) & (self.rows[:, DIVIDED] > 0)
+        products = np.isin(self.rows[:, 0], PRODUCTS) & (self.rows[:, DIVIDED] > 0)
         numbers = self.rows[products, 1 + OPERANDS :].astype(np.int64)
         return numbers[:, 0] * numbers[:, 1] * LANES
 
@@ -237,14 +241,15 @@ def _divide(rows: np.ndarray) -> None:
     read: list[tuple[int, int]] = []
     for row in rows:
         inputs, vectors, each = (int(number) for number in row[1 + OPERANDS : 4 + OPERANDS])
-        is_past = row[0] == Op.PAST
+        is_past = row[0] in (Op.PAST, Op.AHEAD)
         is_product = is_past or (row[0] == Op.PRODUCT and not row[-1])
         if not is_product or vectors < 2 * PANEL or inputs * vectors * LANES < _WORTH_DIVIDING:
             written, read = [], []
             continue
         pitch_in, pitch_out = (0, 0) if is_past else (int(row[11]), int(row[12]))
         repeats = 0 if is_past else each - 1
-        size_in = inputs * int(row[11]) if is_past else pitch_in * repeats + inputs
+        held = each if row[0] == Op.AHEAD else int(row[11])  # rows that a product may read
+        size_in = inputs * held if is_past else pitch_in * repeats + inputs
         source = (int(row[2]), int(row[2]) + size_in)
         start = int(row[1])
         columns = (start, vectors, repeats, pitch_out if repeats else 0)
@@ -255,8 +260,8 @@ def _divide(rows: np.ndarray) -> None:
             out[0] < high and low < out[1] and columns != other for low, high, other in written
         )
         sources = [source]
-        if not is_past and row[SCALE]:
-            first = int(row[5])
+        if row[0] != Op.PAST and row[SCALE]:
+            first = int(row[6] if row[0] == Op.AHEAD else row[5])
             sources.append((first, first + vectors * LANES))
             same = first, *columns[1:]  # outputs that the same member has computed
             overlaps |= any(
@@ -378,7 +383,13 @@ class Fusion:
             before = len(self.instructions)
             for fuse in (self._biases, self._identities, self._factors, self._sums):
                 self._apply(fuse)
-        for fuse in (self._merge_products, self._gates, self._split_pasts, self._place_parts):
+        for fuse in (
+            self._merge_products,
+            self._gates,
+            self._split_pasts,
+            self._products_ahead,
+            self._place_parts,
+        ):
             self._apply(fuse)
         return self.instructions
 
@@ -640,7 +651,7 @@ class Fusion:
         for each in list(self.instructions):
             if each.op is Op.PRODUCT and each.numbers[2] == 1 and not self._is_dropped(each):
                 parts = self._parts(each)
-                if any(self._lag(part) for part in parts):
+                if any(self._lag(part) or self._argument(part.reads[0]) for part in parts):
                     self._split(each, parts)
 
     def _parts(self, product: Instruction) -> list[Instruction]:
@@ -681,8 +692,12 @@ class Fusion:
         matrix = assembly.matrices[product.reads[1].buffer]
         vectors = product.numbers[1]
         made: list[Instruction] = []
-        # Past rows come first; the product of the current row is added to their sums.
-        for copy in sorted(parts, key=lambda each: self._lag(each) == 0):
+
+        def is_late(copy: Instruction) -> int:
+            return 0 if self._lag(copy) else 2 - bool(self._argument(copy.reads[0]))
+
+        # Past rows and arguments come first; the product of the current row is added to their sums.
+        for copy in sorted(parts, key=is_late):
             start, count, lag = copy.out.start, copy.numbers[3], self._lag(copy)  # type: ignore[union-attr]
             weights = Place(assembly.packed_matrix(matrix[start : start + count]), 0)
             bias = product.reads[2] if not made else out
@@ -703,6 +718,40 @@ class Fusion:
         at = self.instructions.index(product)
         self.instructions[at : at + 1] = made
         self._drop(product)
+
+    def _argument(self, place: Place) -> Instruction | None:
+        """Return the instruction that reads a whole argument of floats, which is `place`; or None.
+
+        Several values are worth a product ahead; a single one is usually a symbol or its noise.
+        """
+        made = self._maker(place, Op.INPUT)
+        if made is None or place.start or place.buffer.wide or place.buffer.size < LANES:
+            return None
+        return made if made.numbers[2] == place.buffer.size else None
+
+    def _products_ahead(self) -> None:
+        """Multiply arguments for many steps at once."""
+        rows: dict[Buffer, Place] = {}
+        for each in list(self.instructions):
+            if each.op is not Op.PRODUCT or each.numbers[2] != 1:
+                continue
+            source, (inputs, vectors) = each.reads[0], each.numbers[:2]
+            argument = self._argument(source)
+            if argument is None or inputs != source.buffer.size:
+                continue
+            if source.buffer not in rows:
+                made = Instruction(
+                    Op.INPUT,
+                    Place(Buffer(BLOCK * inputs, False, kept=True), 0),
+                    [],
+                    (*argument.numbers[:3], BLOCK),
+                )
+                self.instructions.insert(self.instructions.index(argument), made)
+                rows[source.buffer] = made.out  # type: ignore[assignment]
+            sums = Buffer(BLOCK * vectors * LANES, False, kept=True)
+            each.op, each.numbers = Op.AHEAD, (inputs, vectors, BLOCK)
+            each.reads = [rows[source.buffer], *each.reads[1:3], Place(sums, 0), *each.reads[3:]]
+        self.instructions = drop_unused(self.instructions)
 
     def _place_parts(self) -> None:
         # These write exactly their numbers; other operations write whole vectors, past the end.

@@ -17,6 +17,7 @@ import numpy as np
 
 from onepass.machine.assembly import (
     BARRIER,
+    BLOCK,
     DIVIDED,
     PANEL,
     WIDTH,
@@ -42,6 +43,8 @@ from onepass.machine.kernels import (
 )
 from onepass.machine.lowering import Lowering
 from onepass.machine.operations import (
+    SHARED,
+    ahead,
     argmax,
     ask,
     copy_axes,
@@ -50,6 +53,7 @@ from onepass.machine.operations import (
     map_floats,
     map_of_doubles,
     past,
+    past_of_rows,
     product,
     products,
     read,
@@ -64,7 +68,7 @@ from onepass.machine.values import Any_Value, Buffer, Value, contiguous
 
 _PRODUCT, _MAP, _MAP_DOUBLES, _TO_DOUBLES, _TO_FLOATS, _COPY = map(int, list(Op)[:6])
 _GATHER, _READ, _WRITE, _ROWS, _REDUCE, _ARGMAX = map(int, list(Op)[6:12])
-_CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST = map(int, list(Op)[12:])
+_CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST, _AHEAD = map(int, list(Op)[12:])
 
 # Places in the first member's counters: the largest number of yields, and 1 if the team ends.
 PATIENCE, ENDS = 1, 2
@@ -142,6 +146,8 @@ def _past(
     p: int, o: int, a: int, b: int, c: int, base: int, step: int, c_step: int, rows: int
 ) -> None:
     at, sums, end = base + 4 * field(p, 5), base + 4 * field(p, 6), base + 4 * field(p, 7)
+    if rows > 1 and field(p, 10) < SHARED:
+        past_of_rows(p, o, a, b, c, sums, at, end, step, rows)
     for _ in range(rows):
         now, made = np.int64(double_at(at)), np.int64(double_at(end))
         made = past(p, o, a, b, c, sums, now, made, np.int64(0), field(p, 9))
@@ -224,12 +230,13 @@ def run(
             if observe(barriers + 8 * ENDS):
                 return time
             yields += waited if time > begin else 0  # first, threads are put on their cores
+        phase = np.int64((time - begin) % BLOCK)
         if position >= 0:
             filled = _count_filled(position, base, step, rows)
         for index in range(count):
             p = code + 4 * WIDTH * index
             op = field(p, 0)
-            divided = members > 1 and op in (_PRODUCT, _PAST) and field(p, DIVIDED) > 0
+            divided = members > 1 and op in (_PRODUCT, _PAST, _AHEAD) and field(p, DIVIDED) > 0
             if members > 1 and (
                 divided != was_divided or (divided and field(p, DIVIDED) == BARRIER)
             ):
@@ -271,11 +278,28 @@ def run(
                 else:
                     _past(p, o, a, b, c, here, step, c_step, rows)
                 continue
+            if op == _AHEAD:
+                sums, addend = here + 4 * field(p, 5), here + 4 * field(p, 6)
+                low, width = zero, field(p, 9)
+                if divided:
+                    low, width = _columns(width, member, members)
+                for _ in range(len(workspaces) if divided else rows):
+                    ahead(p, o, a, b, c, sums, addend, phase, np.int64(end - time), low, width)
+                    o, a, c = o + step, a + step, c + c_step
+                    sums, addend = sums + step, addend + step
+                continue
             if op in (_INPUT, _OUTPUT):
+                # An argument may be read for a block of steps, at its first one.
+                block = field(p, 11) if op == _INPUT else zero
+                if block and phase:
+                    continue
+                steps = min(block, np.int64(end - time)) if block else np.int64(1)
                 for row in range(first, first + rows):
                     source = given.ctypes.data + (row * given.shape[1] + time) * given.strides[1]
                     target = drawn.ctypes.data + (row * drawn.shape[1] + time) * drawn.strides[1]
-                    _exchange(p, o, a, np.int64(source), np.int64(target))
+                    for i in range(steps):
+                        at = np.int64(source) + i * given.strides[1]
+                        _exchange(p, o + 4 * field(p, 10) * i, a, at, np.int64(target))
                     o, a = o + step, a + a_step
                 continue
             for _ in range(rows):

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from onepass.foundation.cores import Apart, cores
 from onepass.machine import rules  # noqa: F401  (their rules are registered)
-from onepass.machine.assembly import BLOCK, OPERANDS, Op, Program, assemble_program
+from onepass.machine.assembly import BLOCK, OPERANDS, PRODUCTS, Op, Program, assemble_program
 from onepass.machine.execute import PATIENCE, run, settle
 from onepass.machine.kernels import APART, LANES
 from onepass.machine.lowering import Lowering, Resource
@@ -178,7 +178,7 @@ class StepMachine:
         products = numbers[:, 0] * numbers[:, 1] * LANES * (rows[:, 0] != Op.DOT)
         each = np.where(rows[:, 0] == Op.PRODUCT, products * numbers[:, 2], products)
         each = np.where(rows[:, 0] == Op.DOT, numbers.prod(1), each)
-        counted = np.isin(rows[:, 0], (Op.PRODUCT, Op.PAST, Op.DOT))
+        counted = np.isin(rows[:, 0], (*PRODUCTS, Op.DOT))
         return float(each[counted].sum()) / len(rows)
 
     def refresh(self) -> bool:

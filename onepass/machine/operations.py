@@ -138,6 +138,76 @@ def past(
     return made
 
 
+SHARED = 4  # steps of a block; with fewer, rows share one read of the weights
+
+
+@compiled
+def past_of_rows(
+    p: int, o: int, ring: int, w: int, bias: int, sums: int, at: int, end: int, step: int, rows: int
+) -> None:
+    """Compute the sums of `past` for several rows if all are at the same step and need them."""
+    inputs, block, size, lag = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
+    pitch, count = field(p, 9) * VECTOR_BYTES, field(p, 9)
+    now, made = np.int64(double_at(at)), np.int64(double_at(end))
+    if made - block <= now < made:
+        return
+    for row in range(1, rows):
+        if now != np.int64(double_at(at + row * step)):
+            return
+        if made != np.int64(double_at(end + row * step)):
+            return
+    for row in range(rows):
+        for i in range(block):
+            if bias == o:
+                clear(sums + row * step + i * pitch, count)
+            else:
+                copy(sums + row * step + i * pitch, bias, count)
+        set_double(end + row * step, np.float64(now + block))
+    for i in range(block):
+        inside = ring + (now - lag + i) % size * inputs * 4
+        multiply(sums + i * pitch, step, w, inside, step, rows, inputs, count)
+
+
+@compiled
+def ahead(
+    p: int,
+    o: int,
+    rows: int,
+    w: int,
+    bias: int,
+    sums: int,
+    addend: int,
+    phase: int,
+    left: int,
+    first: int,
+    count: int,
+) -> None:
+    """Do what `product` does for one row of an argument, for a block of steps at its first one.
+
+    `rows` are the argument's in this block, `phase` is the number of its steps before this one, and
+    `left` that of the steps from this one on.
+    """
+    inputs, block, pitch = field(p, 8), field(p, 10), field(p, 9) * VECTOR_BYTES
+    skip, adds = first * VECTOR_BYTES, o == bias
+    o, bias, sums, w = o + skip, bias + skip, sums + skip, w + skip * inputs
+    if phase == 0:
+        steps = min(block, left)
+        for i in range(steps):
+            if adds:
+                clear(sums + i * pitch, count)
+            else:
+                copy(sums + i * pitch, bias, count)
+        multiply(sums, pitch, w, rows, inputs * 4, steps, inputs, count)
+    row = sums + phase * pitch
+    if adds:
+        add(o, row, count)
+        row = o
+    if field(p, 17):
+        add_multiple(o, float_at(p + 4 * 17), addend + skip, row, count)
+    elif not adds:
+        copy(o, row, count)
+
+
 @compiled
 def _map_slowly(p: int, o: int, a: int, b: int, c: int) -> None:
     for i in range(field(p, 9)):

@@ -339,6 +339,47 @@ def test_sums_and_factors_are_parts_of_products(kind):
             np.testing.assert_allclose(made[row, time], expected, rtol=1e-4, atol=1e-5)
 
 
+def conditioned(step_of):
+    """A step of an argument that reaches products in several ways, and its first state."""
+    kernels = [causal_networks.variable([20, 24], seed) for seed in range(3)]
+    ring = tf.zeros([step_of, 1, 24])
+
+    def step(x, c, position, past):
+        x, c = x[0], c[0]
+        old = tf.gather(past, position % step_of)
+        taps = tf.concat([old, x, c], -1) @ tf.concat([KERNEL, kernels[0]], 0)
+        y = x + tf.tanh(taps + c @ kernels[1]) + 0.5 * (c @ kernels[2])
+        past = tf.tensor_scatter_nd_update(past, [[position % step_of]], y[None])
+        return [y], [position + 1, past]
+
+    return step, [tf.constant(0), ring]
+
+
+KERNEL = causal_networks.variable([48, 24], 5)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 20])
+def test_products_of_arguments_and_of_past_rows_are_those_of_single_steps(lag):
+    step, state = conditioned(lag)
+    specs = [tf.TensorSpec([1, 1, 24]), tf.TensorSpec([1, 1, 20])]
+    machine = StepMachine(step, specs, [], state)
+    ops = machine.program.rows[:, 0].tolist()
+    assert ops.count(int(Op.AHEAD)) == 4 and ops.count(int(Op.PAST)) == 1  # `x` is given, too
+    generator, time = np.random.default_rng(0), 37
+    given = [generator.normal(size=[5, time, 1, 1, n]).astype(np.float32) for n in (24, 20)]
+    whole = machine.run(machine.begin(5, [], state), *given)[0]
+    workspaces, parts = machine.begin(5, [], state), []
+    for start, stop in ((0, 1), (1, 18), (18, 37)):  # blocks begin anew in every chunk
+        parts += machine.run(workspaces, *(each[:, start:stop] for each in given))
+    np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
+    alone = machine.run(machine.begin(1, [], state), *(each[3:4] for each in given))[0]
+    np.testing.assert_array_equal(alone[0], whole[3])
+    now = state
+    for at in range(time):
+        (expected,), now = step(*(tf.constant(each[3, at]) for each in given), *now)
+        np.testing.assert_allclose(whole[3, at], expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("exponent", [-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 2.5])
 def test_a_power_known_in_advance_needs_no_function_of_single_numbers(exponent):
     def step(x):
