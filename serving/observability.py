@@ -23,7 +23,6 @@ from onepass.bundles.errors import Overloaded
 OWN_LOGGERS, OTHER_LOGGERS = ("serving", "onepass"), ("uvicorn", "grpc")
 PLAIN = re.compile(r"[A-Za-z0-9_./:+@%-]+")
 MAX_LINES = 10_000  # largest number of lines waiting to be written
-CLOSE_SECONDS = 1.0
 ACCEPTED_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 LOG = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class BackgroundHandler(logging.Handler):
             self._lost += 1
             self._on_lost()
 
-    def write_all(self, seconds: float = CLOSE_SECONDS) -> bool:
+    def write_all(self, seconds: float = 1.0) -> bool:
         """Write the waiting lines, end the thread in twice `seconds`; return whether it ended."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=seconds)
@@ -144,33 +143,30 @@ class Metrics:
         self._models, self._served = set[str](), dict[str, int]()  # names; versions by name
 
         def make(kind: Any, name: str, text: str, *labels: str, **more: Any) -> Any:
-            return kind(name, text, labels, registry=self.registry, **more)
+            return kind(f"onepass_{name}", text, labels, registry=self.registry, **more)
 
         counter, gauge = functools.partial(make, Counter), functools.partial(make, Gauge)
         seconds = functools.partial(make, Histogram, buckets=SECONDS)
-        both, of_request = ("model", "protocol"), "Seconds from a request to "
-        self._requests = counter("onepass_requests", "Requests answered.", *both, "status")
-        self._seconds = seconds("onepass_request_seconds", f"{of_request}its answer's end.", *both)
-        first = "onepass_first_byte_seconds"
-        self._first_byte_seconds = seconds(first, f"{of_request}the first byte.", *both)
-        self._bytes = counter("onepass_bytes", "Bytes of bodies.", "protocol", "direction")
-        self._refused = counter("onepass_refused", "Requests refused by a full server.", "what")
-        self.log_lines_lost = counter("onepass_log_lines_lost", "Log lines not read in time.")
-        self.queue_rows = gauge("onepass_queue_rows", "Rows in the queue.", "model")
-        self.queue_seconds = seconds("onepass_queue_seconds", "Seconds a row waits.", "model")
-        rows = functools.partial(make, Histogram, buckets=ROWS)
-        self.batch_rows = rows("onepass_batch_rows", "Rows of a call.", "model")
-        self.running = gauge("onepass_calls_running", "Calls in progress.", "model")
-        self.call_seconds = seconds("onepass_call_seconds", "Seconds of a call.", "model")
-        self.retries = counter("onepass_batches_retried", "Batches retried row by row.", "model")
-        self.streams = gauge("onepass_streams", "Open streams.", "model")
-        self._loads = counter("onepass_loads", "Versions loaded or broken.", "model", "outcome")
-        self._version = gauge("onepass_model_version", "The version served.", "model")
-        by_version, text = ("model", "version", "status"), "Requests answered by a version."
-        self.version_requests = counter("onepass_version_requests", text, *by_version)
+        both, by_version = ("model", "protocol"), ("model", "version", "status")
+        self._requests = counter("requests", "Requests answered.", *both, "status")
+        self._seconds = seconds("request_seconds", "Seconds to the answer's end.", *both)
+        self._first_seconds = seconds("first_byte_seconds", "Seconds to the first byte.", *both)
+        self._bytes = counter("bytes", "Bytes of bodies.", "protocol", "direction")
+        self._refused = counter("refused", "Requests refused by a full server.", "what")
+        self.log_lines_lost = counter("log_lines_lost", "Log lines not read in time.")
+        self.queue_rows = gauge("queue_rows", "Rows in the queue.", "model")
+        self.queue_seconds = seconds("queue_seconds", "Seconds a row waits.", "model")
+        self.batch_rows = make(Histogram, "batch_rows", "Rows of a call.", "model", buckets=ROWS)
+        self.running = gauge("calls_running", "Calls in progress.", "model")
+        self.call_seconds = seconds("call_seconds", "Seconds of a call.", "model")
+        self.retries = counter("batches_retried", "Batches retried row by row.", "model")
+        self.streams = gauge("streams", "Open streams.", "model")
+        self._loads = counter("loads", "Versions loaded or broken.", "model", "outcome")
+        self._version = gauge("model_version", "The version served.", "model")
+        self.version_requests = counter("version_requests", "Requests answered.", *by_version)
         # TensorFlow Serving's name: a counter's would end in _total.
         count, of_model = ":tensorflow:serving:request_count", ("model_name", "status")
-        self._tensorflow_requests = gauge(count, "Requests answered.", *of_model)
+        self._tensorflow = Gauge(count, "Requests answered.", of_model, registry=self.registry)
         ProcessCollector(registry=self.registry)
 
     def request(
@@ -187,10 +183,10 @@ class Metrics:
         """Count an answered request: `status` is "ok" or an error's code; unknown models are ""."""
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()
-        self._tensorflow_requests.labels(name, status.upper()).inc()
+        self._tensorflow.labels(name, status.upper()).inc()
         self._seconds.labels(name, protocol).observe(seconds)
         if first_byte_seconds is not None:
-            self._first_byte_seconds.labels(name, protocol).observe(first_byte_seconds)
+            self._first_seconds.labels(name, protocol).observe(first_byte_seconds)
         if status == Overloaded.code:
             self._refused.labels(protocol).inc()
         self._bytes.labels(protocol, "received").inc(received_bytes)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from onepass.bundles.errors import InvalidInput, TooLarge
+from onepass.bundles.errors import InvalidInput, NotFound, TooLarge
+from serving.engine.fields import excerpt
 from wavenet.data.audio import Mixdown, resample, without_offset
 from wavenet.data.decoding import UNKNOWN_SAMPLES, find_audio_chunk, missing_samples
 from wavenet.shipped import recordings_folder
@@ -40,6 +41,13 @@ def examples() -> Mapping[str, dict[str, Any]]:
 def example_path(name: str) -> Path:
     """Return the path of an example's file."""
     return recordings_folder() / "dev" / f"{name}.flac"
+
+
+def read_example(name: str) -> bytes:
+    """Return the file of an example; raise NotFound, naming all, for an unknown name."""
+    if name not in examples():
+        raise NotFound(f"There is no example {excerpt(name)}; there are {', '.join(examples())}.")
+    return example_path(name).read_bytes()
 
 
 def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:

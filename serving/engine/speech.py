@@ -1,6 +1,8 @@
 """Speech of a served model: from frames, and frames of texts, for all protocols."""
 
+import asyncio
 import contextlib
+import functools
 import logging
 import math
 import shutil
@@ -11,6 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from onepass.bundles.errors import InvalidInput, NotReady, TooLarge
+from onepass.bundles.frames import check_convention
 from onepass.bundles.signature import PLAIN, Signature
 from onepass.bundles.sound_sampling import check_speaker
 from onepass.foundation.errors import UserError
@@ -22,8 +25,9 @@ from onepass.speech.phonemes import (
     spoken_length,
 )
 from serving.engine.fields import Fields, Name, Seed, excerpt
+from serving.engine.json_tensors import base64_bytes, json_tensor
 from serving.engine.preparation import run_in_turn
-from serving.engine.recordings import decode_recording
+from serving.engine.recordings import decode_recording, read_example
 from serving.engine.served_model import ServedModel
 from wavenet.data.recorded_level import (
     at_recorded_level,
@@ -213,6 +217,41 @@ async def speak_parts(
 
     num_samples, first = await speak_part(0)
     return num_samples if len(parts) == 1 else None, joined()
+
+
+async def frames_of(
+    served: ServedModel, source: str, value: Any, limit: float, *, force: bool = False, **more: Any
+) -> np.ndarray:
+    """Return the frames of a source, float32 [frames, channels].
+
+    Args:
+      source: "frames" (lists), "recording" (a file, or its base64), "example" (its name), "text"
+        or "phonemes".
+      limit: the time limit in seconds.
+      force: whether frames that are unlike the training data are accepted.
+      more: further arguments of `text_frames`.
+    """
+    if not is_conditional(served):
+        raise InvalidInput(f"`{source}` must not be given: the model is unconditional.")
+    if source in ("text", "phonemes"):
+        words = value if source == "text" else None
+        if words is None:
+            more["phonemes"] = value
+        else:
+            check_length(words)
+        work = functools.partial(text_frames, served, words, **more)
+        return await run_in_turn(limit, work, in_pieces=True, size=len(value))
+    if source == "frames":
+        info = signature(served).inputs["frames"]
+        frames = (await run_in_turn(limit, json_tensor, "frames", [value], info))[0]
+        if not force:
+            check_convention(served.spec, frames)
+        return frames
+    if source == "example":
+        value = await asyncio.to_thread(read_example, value)
+    elif isinstance(value, str):
+        value = base64_bytes("recording", value)
+    return await run_in_turn(limit, recording_frames, served, value)
 
 
 def recording_frames(served: ServedModel, data: bytes) -> np.ndarray:

@@ -87,9 +87,5 @@ def make_app(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> A
 
 def make_probes(registry: ModelRegistry, metrics: Metrics) -> ASGIApp:
     """Return an application that serves only health and metrics, without a token."""
-
-    def refuse(request: Request, error: Any) -> Response:
-        return error_response(error, request.url.path)
-
-    routes = Health(registry, metrics).routes()
-    return ExceptionMiddleware(Router(routes), handlers={NotReady: refuse})
+    handlers: Any = {NotReady: lambda request, error: error_response(error, request.url.path)}
+    return ExceptionMiddleware(Router(Health(registry, metrics).routes()), handlers)

@@ -11,6 +11,7 @@ import re
 import time
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -65,7 +66,7 @@ class AllowedHosts:
         self._origins = settings.allow_origin
         self._any_address = not settings.is_loopback
 
-    def check(self, method: str, headers: dict[str, str]) -> None:
+    def check(self, method: str, headers: Headers) -> None:
         """Check the headers `Host` and `Origin` of a request."""
         host, origin = headers.get("host", "").lower(), headers.get("origin")
         match = HOST.fullmatch(host)
@@ -137,7 +138,7 @@ class RequestMiddleware:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1003})
-        started, headers = time.perf_counter(), _headers(scope)
+        started, headers = time.perf_counter(), Headers(scope=scope)
         response = ResponseRecorder(send, begin_request(headers.get("x-request-id")))
         # With an "app", Starlette's router raises errors instead of answering them.
         scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0, RESPONSE: response})
@@ -151,7 +152,7 @@ class RequestMiddleware:
             self._body_limits.used -= scope[RECEIVED]
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = _headers(scope)
+        headers = Headers(scope=scope)
         try:
             with observability.span("http", headers, method=scope["method"]):
                 if headers.get("content-encoding", "identity").lower() not in ("identity", ""):
@@ -176,12 +177,8 @@ class RequestMiddleware:
             sent_bytes=response.sent_bytes,
         )
         outcome: dict[str, Any] = {"status": response.status, "code": response.code}
-        fields = {**outcome, "seconds": seconds, "client": _address(scope)}
-        event(LOG, f"{scope['method']} {path}", **fields)
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        outcome |= {"seconds": seconds, "client": _address(scope)}
+        event(LOG, f"{scope['method']} {path}", **outcome)
 
 
 def _address(scope: Scope) -> str:

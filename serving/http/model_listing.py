@@ -22,11 +22,11 @@ from serving.http.responses import json_response
 from serving.http.tensorflow_rest import statuses
 
 LOG = logging.getLogger(__name__)
-FACTS: tuple[str, ...] = ("preset", "data_licence", "quality", "size", "channels")
-FACTS += ("sample_rate_hz", "hop_samples", "temperature")
-# Facts about users' models.
-FACTS += ("order", "elements", "condition_channels", "conditions", "codec", "distribution")
-FACTS += ("max_length", "unit_samples")
+FACTS = (
+    *("preset", "data_licence", "quality", "size", "channels", "sample_rate_hz", "hop_samples"),
+    *("temperature", "order", "elements", "condition_channels", "conditions", "codec"),
+    *("distribution", "max_length", "unit_samples"),
+)
 
 # A model as OpenAI lists it, with more fields if it is ready; alone, with those of TensorFlow.
 KIND: Any = Literal["sound", "picture", "array"] | None

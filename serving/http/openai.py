@@ -5,7 +5,6 @@ import base64
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,37 +18,17 @@ from onepass.bundles.image_sampling import CONDITIONS, image_inputs
 from onepass.bundles.signature import fastest
 from onepass.speech.phonemes import characters_at, text_parts
 from onepass.speech.ssml import is_ssml
-from serving.engine.audio_formats import (
-    FILE_FORMATS,
-    OPENAI_PCM_HZ,
-    FileFormat,
-    StreamFormat,
-    encode_stream,
-    file_bytes,
-    little_endian,
-    resample_stream,
-    stream_format,
-)
+from serving.engine.audio_formats import Data, encode_sound
 from serving.engine.drawing import condition, condition_input, encode_image, scales, signature
 from serving.engine.fields import Fields, Name, Seed, excerpt, invalid_field
-from serving.engine.preparation import run_in_turn
 from serving.engine.served_model import ServedModel
-from serving.engine.speech import (
-    Chunks,
-    SynthesisFields,
-    Temperature,
-    check_length,
-    speak_parts,
-    speakers,
-)
+from serving.engine.speech import SynthesisFields, Temperature, check_length, speak_parts, speakers
 from serving.http.draw import number_of_images
 from serving.http.operations import Bytes, Endpoints, post
 from serving.http.request_bodies import json_model, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 
-Data = AsyncGenerator[bytes, None]
 MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
-PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
 SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
 
 
@@ -100,26 +79,11 @@ class OpenaiSpeech(Endpoints):
         )
         work = speak_parts(served, fields, texts, speed, limit)
         num_samples, sound = await cancel_on_disconnect(request.receive, work)
-        rate_hz = served.spec["sample_rate_hz"]
-        name = parsed.response_format or "mp3"
-        form: StreamFormat | FileFormat = PCM
-        if name in FILE_FORMATS:
-            form = FILE_FORMATS[name]
-            data = _whole(sound, rate_hz, form, limit)
-        elif name == "pcm":
-            data = encode_stream(resample_stream(sound, rate_hz, OPENAI_PCM_HZ), PCM)
-        else:
-            form = stream_format(name, rate_hz, num_samples)
-            data = encode_stream(sound, form)
+        name, rate_hz = parsed.response_format or "mp3", served.spec["sample_rate_hz"]
+        media_type, data = encode_sound(name, sound, rate_hz, num_samples, limit)
         if parsed.stream_format == "sse":
-            return StreamedResponse(_events(data), EVENTS, limit)
-        return StreamedResponse(data, form.media_type, limit)
-
-
-async def _whole(sound: Chunks, rate_hz: int, form: FileFormat, limit: float) -> Data:
-    async with contextlib.aclosing(sound):
-        chunks = [chunk async for chunk in sound]
-    yield await run_in_turn(limit, file_bytes, np.concatenate(chunks), rate_hz, form)
+            media_type, data = EVENTS, _events(data)
+        return StreamedResponse(data, media_type, limit)
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:

@@ -101,16 +101,17 @@ class Endpoints:
         return served
 
     def _model_named(self, request: Request, name: str | None, kind: str) -> ServedModel:
-        if name is None:
-            found = []
-            for known in self._registry.names():
-                with contextlib.suppress(ServingError):  # skips models that are loading
-                    found += [known] if self._registry.get(known).kind == kind else []
-            if len(found) != 1:
-                raise InvalidInput("`model` must be given: there are several.")
-            name = found[0]
-        request.path_params["name"] = name
+        request.path_params["name"] = self._only_model(kind) if name is None else name
         return self._model_at(request, kind)
+
+    def _only_model(self, kind: str) -> str:
+        found = []
+        for name in self._registry.names():
+            with contextlib.suppress(ServingError):  # skips models that are loading
+                found += [name] if self._registry.get(name).kind == kind else []
+        if len(found) != 1:
+            raise InvalidInput("`model` must be given: there are several.")
+        return found[0]
 
 
 def version_at(request: Request) -> int | None:

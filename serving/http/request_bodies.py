@@ -56,15 +56,10 @@ class BodyLimits:
             raise TooLarge(f"The body must have at most {self.max_bytes:,} bytes.")
 
 
-async def body_of(request: Request) -> bytes:
-    """Return the whole body, within the limits of length, total size and time."""
-    limits: BodyLimits = request.scope[LIMITS]
-    return await limits.read(request)
-
-
 async def read_body(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
     """Read the body and return `function(body, *arguments)`, run in a thread if it is large."""
-    body = await body_of(request)
+    limits: BodyLimits = request.scope[LIMITS]
+    body = await limits.read(request)
     if len(body) > LARGE_BYTES:
         return await asyncio.to_thread(function, body, *arguments)
     return function(body, *arguments)

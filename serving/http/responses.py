@@ -10,15 +10,13 @@ from pydantic import create_model
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from onepass.bundles.errors import Cancelled, ServingError
+from onepass.bundles.errors import Cancelled, DeadlineExceeded, ServingError
 
 JSON = "application/json"
 OPENAI_PATHS = ("/v1/images/", "/v1/audio/")
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 NO_HEADERS: Mapping[str, str] = {}
 Result = TypeVar("Result")
-
-
 ERROR = create_model("Error", error=str)
 REASON = create_model("OpenaiReason", message=str, type=str, param=(None, None), code=str)
 OPENAI_ERROR = create_model("OpenaiError", error=REASON)
@@ -119,8 +117,12 @@ class StreamedResponse:
             chunk = await anext(self._chunks, None)
             await send(start)
             while chunk is not None:
-                async with asyncio.timeout(self._stall_seconds):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                body = {"type": "http.response.body", "body": chunk, "more_body": True}
+                try:
+                    await asyncio.wait_for(send(body), self._stall_seconds)
+                except TimeoutError as error:
+                    message = "The client does not read the response."
+                    raise DeadlineExceeded(message) from error
                 chunk = await anext(self._chunks, None)
         finally:
             await self._chunks.aclose()

@@ -1,7 +1,5 @@
 """The routes that stream speech for recordings, frames or texts, and list recordings."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -9,27 +7,16 @@ from pydantic import Field, WithJsonSchema, create_model
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onepass.bundles.errors import InvalidInput, NotFound
-from onepass.bundles.frames import check_convention
+from onepass.bundles.errors import InvalidInput
 from onepass.speech.phonemes import MAX_CHARACTERS
 from onepass.speech.ssml import note_on_markup
-from serving.engine.audio_formats import encode_stream, stream_format
-from serving.engine.fields import Name, as_model, excerpt
-from serving.engine.json_tensors import base64_bytes, json_tensor
-from serving.engine.preparation import run_in_turn
-from serving.engine.recordings import example_path, examples
+from serving.engine.audio_formats import encode_sound
+from serving.engine.fields import Name, as_model
+from serving.engine.recordings import examples
 from serving.engine.served_model import ServedModel
-from serving.engine.speech import (
-    SynthesisFields,
-    check_length,
-    is_conditional,
-    recording_frames,
-    signature,
-    synthesis,
-    text_frames,
-)
+from serving.engine.speech import SynthesisFields, frames_of, is_conditional, synthesis
 from serving.http.operations import Bytes, Endpoints, get, post
-from serving.http.request_bodies import body_of, json_model, read_body
+from serving.http.request_bodies import json_model, read_body
 from serving.http.responses import JSON, StreamedResponse, cancel_on_disconnect, json_response
 
 SOURCES = ("frames", "recording", "example", "text", "phonemes")
@@ -84,18 +71,19 @@ class SpeakRoute(Endpoints):
         if kind in RECORDING_TYPES:
             query = as_model(dict(request.query_params), SpeakQuery, are_texts=True)
             fields = SpeakRequest.model_construct(**dict(query))
-            body = await body_of(request)
-            work: Any = self._conditional_frames(served, "recording", body)
+            body = await read_body(request, bytes)
+            work: Any = frames_of(served, "recording", body, seconds)
         else:
             fields = await read_body(request, json_model, SpeakRequest)
-            work = self._frames(served, fields)
+            work = _frames(served, fields, seconds)
         frames = await cancel_on_disconnect(request.receive, work)
         num_samples, chunks = synthesis(served, fields, frames)
-        form = stream_format(fields.format or "wav", served.spec["sample_rate_hz"], num_samples)
+        name, rate_hz = fields.format or "wav", served.spec["sample_rate_hz"]
+        media_type, data = encode_sound(name, chunks, rate_hz, num_samples, seconds)
         headers = {"x-num-samples": str(num_samples)}
         if fields.text is not None and (note := note_on_markup(fields.text)):
             headers["x-note"] = note.encode("ascii", "backslashreplace").decode().replace("\n", " ")
-        return StreamedResponse(encode_stream(chunks, form), form.media_type, seconds, headers)
+        return StreamedResponse(data, media_type, seconds, headers)
 
     @get("/v1/models/{name}/examples", EXAMPLES)
     async def list_examples(self, request: Request) -> Response:
@@ -104,53 +92,17 @@ class SpeakRoute(Endpoints):
         usable = served.kind == "sound" and is_conditional(served)
         return json_response({"examples": list(examples().values()) if usable else []})
 
-    async def _frames(self, served: ServedModel, fields: SpeakRequest) -> np.ndarray | None:
-        """Return the frames of the request's only source; None for an unconditional model."""
-        given = [name for name in SOURCES if getattr(fields, name) is not None]
-        if not given and not is_conditional(served):
-            return None
-        if len(given) != 1:
-            raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
-        if fields.pronunciations is not None and given != ["text"]:
+
+async def _frames(served: ServedModel, fields: SpeakRequest, limit: float) -> np.ndarray | None:
+    """Return the frames of the request's only source; None for an unconditional model."""
+    given = [name for name in SOURCES if getattr(fields, name) is not None]
+    if not given and not is_conditional(served):
+        return None
+    if len(given) != 1:
+        raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
+    more: dict[str, Any] = {"force": True} if fields.force else {}
+    if fields.pronunciations is not None:
+        if given != ["text"]:
             raise InvalidInput("`pronunciations` must not be given without `text`.")
-        value = getattr(fields, given[0])
-        return await self._conditional_frames(served, given[0], value, fields)
-
-    async def _conditional_frames(
-        self, served: ServedModel, source: str, value: Any, fields: SpeakRequest | None = None
-    ) -> np.ndarray:
-        limit = self._settings.timeout_seconds
-        if not is_conditional(served):
-            raise InvalidInput(f"`{source}` must not be given: the model is unconditional.")
-        if source in ("text", "phonemes"):
-            if source == "text":
-                check_length(value)
-            size = len(value)
-            return await run_in_turn(
-                limit, _frames_of_words, served, fields, in_pieces=True, size=size
-            )
-        if source == "frames":
-            info = signature(served).inputs["frames"]
-            frames = (await run_in_turn(limit, json_tensor, "frames", [value], info))[0]
-            if fields is None or not fields.force:
-                check_convention(served.spec, frames)
-            return frames
-        if source == "example":
-            value = await asyncio.to_thread(_example, value)
-        elif isinstance(value, str):
-            value = base64_bytes("recording", value)
-        return await run_in_turn(limit, recording_frames, served, value)
-
-
-def _frames_of_words(
-    served: ServedModel, fields: SpeakRequest, *, pause: Callable[[], None]
-) -> np.ndarray:
-    more: dict[str, Any] = {"phonemes": fields.phonemes, "pronunciations": fields.pronunciations}
-    more = {name: value for name, value in more.items() if value is not None}
-    return text_frames(served, fields.text, pause=pause, **more)
-
-
-def _example(name: str) -> bytes:
-    if name not in examples():
-        raise NotFound(f"There is no example {excerpt(name)}; there are {', '.join(examples())}.")
-    return example_path(name).read_bytes()
+        more = {"pronunciations": fields.pronunciations}
+    return await frames_of(served, given[0], getattr(fields, given[0]), limit, **more)

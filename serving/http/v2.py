@@ -36,7 +36,7 @@ from serving.http.responses import JSON, cancel_on_disconnect, json_response
 LENGTH = re.compile(r"[0-9]{1,10}")
 HEADER = "inference-header-content-length"
 OCTETS = "application/octet-stream"
-EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
+EXTENSIONS = {"extensions": ["binary_tensor_data", "model_repository(index)"]}
 MICROSECONDS = 1_000_000
 
 
@@ -190,9 +190,7 @@ class V2(Endpoints):
     @get("/v2")
     async def server(self, request: Request) -> Response:
         """Return the name, version and extensions of the server."""
-        return json_response(
-            {"name": "onepass", "version": SERVER_VERSION, "extensions": EXTENSIONS}
-        )
+        return json_response({"name": "onepass", "version": SERVER_VERSION, **EXTENSIONS})
 
     @get("/v2/health/live")
     async def live(self, request: Request) -> Response:
@@ -228,11 +226,8 @@ def _parse(
 
 def _wanted_outputs(parsed: InferRequest, known: Signature, default: bool) -> dict[str, bool]:
     """Return for each output that is asked for whether it is sent as binary data."""
-    if parsed.outputs is None:
-        return dict.fromkeys(known.outputs, default)
-    check_outputs(known.outputs, [output.name for output in parsed.outputs])
-    wanted = {}
-    for output in parsed.outputs:
-        binary = output.parameters.binary_data if output.parameters else None
-        wanted[output.name] = default if binary is None else binary
-    return wanted
+    outputs = parsed.outputs or [OutputTensor(name=name) for name in known.outputs]
+    check_outputs(known.outputs, [output.name for output in outputs])
+    options = {output.name: output.parameters or TensorParameters() for output in outputs}
+    asked = {name: option.binary_data for name, option in options.items()}
+    return {name: default if binary is None else binary for name, binary in asked.items()}
