@@ -182,9 +182,9 @@ def _bits_at_once(
     """Compute `bits` with NumPy, because TensorFlow's overhead would dominate a short call."""
     words = _as_word(tf.convert_to_tensor(rows), "rows"), _as_word(start, "start")
     rows, start = (word.numpy() for word in words)
-    key = _cipher_at_once(as_key(seed).numpy(), _addressed_at_once(rows, FOLD_LANE))
+    key = _cipher_at_once(as_key(seed).numpy(), _address_at_once(rows, FOLD_LANE))
     position = start[..., np.newaxis] + np.arange(length, dtype=np.uint32)
-    return _cipher_at_once(key[:, np.newaxis, :], _addressed_at_once(position, lane))
+    return _cipher_at_once(key[:, np.newaxis, :], _address_at_once(position, lane))
 
 
 def _cipher_at_once(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
@@ -221,7 +221,7 @@ def _combine_counters(first: tf.Tensor, second: int) -> tf.Tensor:
     return tf.stack([first, tf.fill(tf.shape(first), tf.constant(second, tf.uint32))], axis=-1)
 
 
-def _addressed_at_once(first: np.ndarray, second: int) -> np.ndarray:
+def _address_at_once(first: np.ndarray, second: int) -> np.ndarray:
     return np.stack([first, np.full_like(first, second)], axis=-1)
 
 
