@@ -53,7 +53,7 @@ def split(
     graph, known = _trace_stage(run, inputs, variables)
     given, returned = known["inputs"], known["outputs"]
     coming, leaving, found = (known[kind] for kind in ("coming", "leaving", "found"))
-    varying = _reached_from([*given.values(), *coming.values()])
+    varying = _reach_from([*given.values(), *coming.values()])
     starts = {t.op for t in coming.values()}
     # Every operation belongs to the first pass that needs it; later passes receive its result.
     forward = _ancestors(returned.values()) | {t.op for t in given.values()}
@@ -162,7 +162,7 @@ def _ancestors(tensors: Iterable[tf.Tensor], known: Collection = ()) -> set[tf.O
     return found
 
 
-def _reached_from(tensors: Iterable[tf.Tensor]) -> set:
+def _reach_from(tensors: Iterable[tf.Tensor]) -> set:
     found, waiting = set(), list(tensors)
     while waiting:
         tensor = waiting.pop()
