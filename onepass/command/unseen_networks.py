@@ -62,7 +62,7 @@ def measure_keras() -> StepFigures:
     """Return the figures of the GPT of Keras; the whole network is called once per token."""
     model, derived, seconds, tokens = _draw(keras_gpt())
     _draw_once(model, "naive")  # compiles
-    wanted, whole = _timed(lambda: _draw_once(model, "naive"))
+    wanted, whole = _time_call(lambda: _draw_once(model, "naive"))
     return StepFigures("Keras", derived, seconds, whole, _count_equal(tokens, wanted))
 
 
@@ -117,7 +117,7 @@ def _draw(network: Any) -> tuple[Autoregressive, float, float, np.ndarray]:
     model = Autoregressive(network, Categorical(VOCABULARY))
     _draw_once(model)
     first = time.perf_counter() - start
-    tokens, seconds = _timed(lambda: _draw_once(model))
+    tokens, seconds = _time_call(lambda: _draw_once(model))
     return model, max(0.0, first - seconds), seconds, tokens
 
 
@@ -126,7 +126,7 @@ def _draw_once(model: Autoregressive, method: str = "auto") -> np.ndarray:
     return np.asarray(model.sample(1, TOKENS, seed=0, temperature=0.0, method=method))[0]
 
 
-def _timed(call: Callable[[], np.ndarray]) -> tuple[Any, float]:
+def _time_call(call: Callable[[], np.ndarray]) -> tuple[Any, float]:
     start = time.perf_counter()
     return call(), time.perf_counter() - start
 
