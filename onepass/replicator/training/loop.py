@@ -231,12 +231,12 @@ class Trainer:
         except tf.errors.ResourceExhaustedError as error:
             raise UserError(
                 f"A step does not fit into memory; fewer or shorter clips per batch may fit. "
-                f"{self._saved_after_error()}"
+                f"{self._save_after_error()}"
             ) from error
         except (UserError, OSError) as error:
             lost = isinstance(error, PeerLostError)
             again = " Rerun the same commands to resume." if lost else ""
-            raise UserError(f"{_sentence(error)} {self._saved_after_error()}{again}") from error
+            raise UserError(f"{_sentence(error)} {self._save_after_error()}{again}") from error
         return reason
 
     def _log(self) -> contextlib.AbstractContextManager:
@@ -248,7 +248,7 @@ class Trainer:
         self._num_updates = self.step
         if self._is_evaluation_missing():
             self._evaluate(outputs, {})
-        if ended := self._ended_by_scores():
+        if ended := self._reason_of_scores():
             return ended
         if self.step >= self.config.num_steps:
             return FINISHED_BEFORE
@@ -267,7 +267,7 @@ class Trainer:
             step = self._report(metrics, outputs, rate)
             if self._evaluation_due(step):
                 self._evaluate(outputs, metrics)
-                if ended := self._ended_by_scores():
+                if ended := self._reason_of_scores():
                     return ended
                 saved = time.monotonic()
             if step >= config.num_steps:
@@ -287,7 +287,7 @@ class Trainer:
         self._is_asked_to_stop |= outputs.listener.on_update(step, metrics)
         return step
 
-    def _ended_by_scores(self) -> str | None:
+    def _reason_of_scores(self) -> str | None:
         barrier(self.replicator)
         patience, waited = self.config.patience, self.checkpoints.scores_without_improvement
         no_more = bool(patience) and waited(self.step) >= patience
@@ -374,7 +374,7 @@ class Trainer:
             f"applied; {self.checkpoints.after_divergence()}"
         )
 
-    def _saved_after_error(self) -> str:
+    def _save_after_error(self) -> str:
         if not self._num_updates:
             return "No step was completed."
         if not self.replicator.is_chief:
