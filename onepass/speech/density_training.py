@@ -22,7 +22,7 @@ from onepass.speech.frame_density import (
     statistics,
 )
 from onepass.speech.network import VoiceConfig, positions
-from onepass.speech.training import Scale, trained_weights, with_silence
+from onepass.speech.training import Scale, read_trained_weights, with_silence
 from onepass.speech.voice import Voice
 
 KIND = "speech-density"
@@ -175,7 +175,7 @@ def train_density(
     )
     if outcome.exit_status:
         return voice, outcome
-    learnt, _ = trained_weights(workdir)
+    learnt, _ = read_trained_weights(workdir)
     weights = {**voice.weights, **learnt, **{name: fixed[name] for name in STATISTICS}}
     spec = {**voice.spec, "config": to_json(sizes), "temperature": config.temperature}
     return dataclasses.replace(voice, config=sizes, weights=weights, spec=spec), outcome

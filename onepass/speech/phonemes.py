@@ -292,7 +292,7 @@ class Mark:
 PLAIN = Mark(stretch=1.0)
 
 
-def checked_text(text: str) -> str:
+def check_text(text: str) -> str:
     """Return the text in NFC with single spaces, without invisible characters and brackets."""
     if not isinstance(text, str):
         raise TextError(f"The text must be a string, got {type(text).__name__}.")
@@ -441,7 +441,7 @@ def phonemes(
       EspeakError: espeak-ng is not installed or failed.
     """
     known = marks or {}
-    parts = _at_breaks(clauses(checked_text(text)), known)
+    parts = _at_breaks(clauses(check_text(text)), known)
     lines = ["".join(MARK if c in known else c for c in words) for words, *_ in parts]
     answers = _answers(lines) if parts else []
     found = [Phoneme(START, clause=parts[0][1])] if parts else []
@@ -461,7 +461,7 @@ def phonemes(
             f"The text may have {MAX_PHONEMES} phonemes at most, got {len(found)}; "
             "speak it in parts."
         )
-    return closed(found)
+    return close_sentence(found)
 
 
 def pronounce_words(words: Sequence[str]) -> list[list[Phoneme]]:
@@ -492,7 +492,7 @@ def _at_breaks(
     return found
 
 
-def closed(spoken: Sequence[Phoneme]) -> tuple[Phoneme, ...]:
+def close_sentence(spoken: Sequence[Phoneme]) -> tuple[Phoneme, ...]:
     """Return phonemes whose last clause ends as a sentence does."""
     if spoken[-1].symbol != COMMA:
         return tuple(spoken)

@@ -23,8 +23,8 @@ from onepass.speech.phonemes import (
     Mark,
     Phoneme,
     TextError,
-    checked_text,
-    closed,
+    check_text,
+    close_sentence,
 )
 
 VOWELS = {
@@ -134,7 +134,7 @@ def ipa_phonemes(text: str) -> tuple[Phoneme, ...]:
     """
     if isinstance(text, str):
         text = text.strip().replace("\r\n", "\n").replace("\n", " , ")
-    text = checked_text(text)
+    text = check_text(text)
     found: list[Phoneme] = [Phoneme(START)]
     ends = [*_CLAUSE.finditer(text)]
     starts = [0, *(end.end() for end in ends)]
@@ -148,10 +148,10 @@ def ipa_phonemes(text: str) -> tuple[Phoneme, ...]:
     if len(found) < 2:
         raise TextError("There is nothing in the phonemes that can be spoken.")
     found[0] = dataclasses.replace(found[0], clause=found[1].clause)
-    return closed(found)
+    return close_sentence(found)
 
 
-def checked_pronunciations(pronunciations: Mapping[str, str]) -> dict[str, tuple[Phoneme, ...]]:
+def check_pronunciations(pronunciations: Mapping[str, str]) -> dict[str, tuple[Phoneme, ...]]:
     """Return the phonemes of the words of a dictionary, {word: IPA}; words ignore case.
 
     Raises:
@@ -222,7 +222,7 @@ def mark_words(text: str, pronunciations: Mapping[str, str], marks: dict[str, Ma
 
     A word counts as a whole, with or without capitals, before anything else is read out.
     """
-    known = checked_pronunciations(pronunciations)
+    known = check_pronunciations(pronunciations)
     if not known:
         return text
     characters: dict[str, str] = {}

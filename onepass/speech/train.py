@@ -22,7 +22,7 @@ from onepass.speech.evaluation import frame_measures, measure_speech, variance_c
 from onepass.speech.examples import Example, examples, prepare_corpus
 from onepass.speech.network import VoiceConfig
 from onepass.speech.phonemes import QUESTION
-from onepass.speech.training import Scale, SpeechConfig, scale_of, train, trained_weights
+from onepass.speech.training import Scale, SpeechConfig, read_trained_weights, scale_of, train
 from onepass.speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice, load_voice
 from wavenet.data import audio
 from wavenet.features import MelConvention
@@ -121,7 +121,7 @@ def voice_of(
 def _finish_voice(
     given: Arguments, train_split: list[Example], scale: Scale, mel: MelConvention
 ) -> Voice:
-    weights, step = trained_weights(given.workdir)
+    weights, step = read_trained_weights(given.workdir)
     sizes = VoiceConfig(len(scale.symbols) + 1, mel.bands)
     voice = voice_of(sizes, weights, scale, mel)
     bands, seconds = variance_corrections(voice, train_split, scale)

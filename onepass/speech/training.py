@@ -238,7 +238,7 @@ def train(
     return model, outcome
 
 
-def trained_weights(workdir: Path) -> tuple[Arrays, int]:
+def read_trained_weights(workdir: Path) -> tuple[Arrays, int]:
     """Return the averaged weights of a run's best checkpoint, by name, and its step."""
     arrays = best_or_newest(RunDirectory.open(workdir))
     weights = {name.removeprefix("weights/"): v for name, v in averages(arrays).items()}
