@@ -22,8 +22,8 @@ from onepass.likelihoods.codec import Codec
 from onepass.model import CHUNK, Autoregressive
 from onepass.networks.any_length import any_length
 from onepass.networks.changes import Watch
-from onepass.networks.conditions import between
-from onepass.networks.elements import as_condition
+from onepass.networks.condition_values import check_conditions
+from onepass.networks.conditions import as_specs, between
 from onepass.networks.length_limits import Tables
 from onepass.networks.trainable import Weights, weights_read
 from onepass.samplers.compiled import compiled_step
@@ -66,9 +66,8 @@ class FlowStudent(Model):
             raise ValueError(f"`noise` must be logistic or normal, got {noise!r}.")
         self.networks, self.codec, self.noise_kind = list(networks), codec, noise
         self.condition_channels = condition_channels
-        self.specs = [tf.TensorSpec([None, None, 1])]
-        if condition_channels:
-            self.specs.append(tf.TensorSpec([None, None, condition_channels]))
+        self.conditions = as_specs(condition_channels)
+        self.specs = [tf.TensorSpec([None, None, 1]), *self.conditions.values()]
         self._begin()
 
     def _begin(self) -> None:
@@ -226,9 +225,7 @@ class FlowStudent(Model):
         return whole_number(num, "num"), checked
 
     def _cast_condition(self, condition: Any, num: int, length: int) -> tf.Tensor | None:
-        spec = self.specs[1] if self.condition_channels else None
-        given = as_condition(condition, spec, self.order, (num, length))
-        return None if given is None else tf.cast(given, tf.float32)
+        return check_conditions(self, condition, self.order, (num, length))
 
     def _draw_elements(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         return self.elements(self.draw(noise, condition).output)

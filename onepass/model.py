@@ -14,11 +14,10 @@ from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.changes import Watch
-from onepass.networks.condition_values import given_once, given_to
+from onepass.networks.condition_values import check_conditions, given_once
 from onepass.networks.conditions import (
     Specs,
     as_specs,
-    conditions_of,
     first_state,
     only_rate,
     rows,
@@ -158,7 +157,7 @@ class Autoregressive(Model):
     @property
     def conditions(self) -> Specs:
         """Specs of the conditions by name; a single unnamed condition is called "condition"."""
-        return conditions_of(self.symbol_network)
+        return self.symbol_network.conditions
 
     @property
     def condition_channels(self) -> int:
@@ -374,4 +373,4 @@ class Autoregressive(Model):
         return stepped_draft(self, model)
 
     def _prepare_condition(self, condition: Any, shape: Sequence[int | None]) -> Any:
-        return given_to(self.symbol_network, condition, self.order, shape)
+        return check_conditions(self.symbol_network, condition, self.order, shape)

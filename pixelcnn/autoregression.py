@@ -64,7 +64,6 @@ class PixelSymbols:
         values are used.
     """
 
-    condition = None
     has_step = False
     block = 1
     inputs = tf.TensorSpec([None, None, None, None], tf.int32)

@@ -220,7 +220,7 @@ class SteppedPixelCNN:
         side = [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]]
         for y in range(height):
             more = None if prediction is None else prediction[:, y : y + 1]
-            row, above = self._row(_row_of(condition, y), padded, above, more)
+            row, above = self._row(condition.row(y), padded, above, more)
             self._read_row(row, images[:, y], read)
             fresh = tf.pad(network.inputs(tf.constant(images[:, y : y + 1])), side)
             padded = tf.concat([padded[:, 1:], fresh], 1)
@@ -258,12 +258,6 @@ class SteppedPixelCNN:
 
 def _no_pixel(*_: Any) -> NoReturn:
     raise NotImplementedError  # `vertical_row` draws no pixels
-
-
-def _row_of(condition: Condition, y: int) -> Condition:
-    if condition.map is None:
-        return condition
-    return Condition(condition.vector, condition.map[:, y : y + 1])
 
 
 MODE = Mode(linear=tf.float64)

@@ -7,46 +7,38 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.networks.conditions import (
+    Condition,
     Frames,
     Memory,
     NamedConditions,
     Specs,
-    conditions_of,
     describe_spec,
     is_at_rate,
     only_rate,
 )
-from onepass.networks.elements import as_array, as_condition
+from onepass.networks.elements import as_array
 from onepass.step.replay import CALLS, entries, inline_calls, operations_for
 
 # Operations that pass on the values of their first input unchanged.
 _SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
 
 
-def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) -> Any:
+def check_conditions(
+    network: Any, given: Any, order: str, shape: Sequence[int | None]
+) -> Condition:
     """Check a call's conditions and return them as samplers use them; raise ValueError.
 
-    `given` is None, an array for the only one, arrays by name, or what a network without
-    `conditions` reads.
+    Args:
+      network: a `SymbolNetwork`.
+      given: None, an array for the only condition, or arrays by name. One without the elements'
+        axes may have a single row for all rows.
+      shape: shape of the elements, whose sizes may be None.
+
+    Returns:
+      None, the tensor of the only condition with a time axis, or `NamedConditions`.
     """
-    if hasattr(network, "conditions"):
-        return condition_of(network, given, shape[: 2 if order == "time" else 3])
-    return as_condition(given, network.condition, order, shape[:2])
-
-
-def given_once(network: Any, given: Any, order: str, shape: Sequence[int]) -> Any:
-    """Return what `given_to` returns, with all computed that depends on conditions alone."""
-    checked, once = given_to(network, given, order, shape), getattr(network, "once", None)
-    return checked if once is None else once(checked, shape[1])
-
-
-def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
-    """Check a call's conditions as `given_to` does, and return them as samplers use them.
-
-    One without the elements' axes, whose `sizes` may be None, may have a single row for all rows.
-    The result is None, the tensor of the only condition with a time axis, or `NamedConditions`.
-    """
-    specs, axes = conditions_of(network), len(sizes) - 1
+    sizes = shape[: 2 if order == "time" else 3]
+    specs, axes = network.conditions, len(sizes) - 1
     values = _by_name(given, specs, axes)
     found = {}
     for name, spec in specs.items():
@@ -63,6 +55,12 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
         {name: x for name, x in found.items() if name in timed},
         {name: x for name, x in found.items() if name not in timed},
     )
+
+
+def given_once(network: Any, given: Any, order: str, shape: Sequence[int]) -> Any:
+    """Return what `check_conditions` returns, with all computed of it that needs no elements."""
+    checked, once = check_conditions(network, given, order, shape), getattr(network, "once", None)
+    return checked if once is None else once(checked, shape[1])
 
 
 def _by_name(given: Any, specs: Specs, axes: int) -> Mapping[str, Any]:

@@ -121,12 +121,6 @@ def default_names(count: int) -> list[str]:
     return [ONLY] if count == 1 else [f"{ONLY}_{place}" for place in range(1, count + 1)]
 
 
-def conditions_of(network: Any) -> Specs:
-    """Return the specs of the conditions that a `SymbolNetwork` reads, by name."""
-    found = getattr(network, "conditions", None)
-    return as_specs(network.condition) if found is None else found
-
-
 def only_rate(specs: Specs) -> tf.TensorSpec | None:
     """Return the spec of the only condition, if it has the elements' time axis; else None."""
     found = list(specs.values())
@@ -135,7 +129,7 @@ def only_rate(specs: Specs) -> tf.TensorSpec | None:
 
 def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
     """Return zeros for a network's conditions: a list of one tensor or dict by name, or []."""
-    specs = conditions_of(network)
+    specs = network.conditions
     made = {name: tf.zeros(shape_at(x, batch, sizes), x.dtype) for name, x in specs.items()}
     if only_rate(specs) is not None:
         return list(made.values())

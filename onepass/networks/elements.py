@@ -154,28 +154,6 @@ def encode_tokens(elements: np.ndarray, codec: Codec, name: str) -> tf.Tensor:
     return codec.encode(tf.constant(elements))
 
 
-def as_condition(
-    given: Any, spec: tf.TensorSpec | None, order: str, sizes: Sequence[int | None] = ()
-) -> Any:
-    """Return a condition as a tensor, conditions by name as tensors, or None."""
-    if isinstance(given, dict):
-        return {name: tf.convert_to_tensor(value) for name, value in given.items()}
-    tensor = None if given is None else tf.convert_to_tensor(given)
-    if order != "time":
-        return tensor
-    if spec is None and tensor is not None:
-        raise ValueError("`condition` must be None: the network reads none.")
-    if spec is None:
-        return None
-    if tensor is not None and tensor.shape.rank == spec.shape.rank + 1 and tensor.shape[-1] == 1:
-        tensor = tensor[..., 0]
-    wanted = tf.TensorShape([*sizes, *spec.shape[len(sizes) :]]).merge_with(spec.shape)
-    if tensor is None or not wanted.is_compatible_with(tensor.shape):
-        given = None if tensor is None else tensor.shape
-        raise ValueError(f"`condition` must be given, {wanted}, got {given}.")
-    return tensor
-
-
 def check_finite(array: np.ndarray, name: str) -> None:
     """Raise ValueError unless an array contains only numbers that are finite in float32."""
     if array.dtype.kind not in "iuf":

@@ -31,7 +31,6 @@ from onepass.networks.conditions import (
     as_specs,
     in_order,
     is_at_rate,
-    only_rate,
     shape_at,
 )
 from onepass.networks.elements import Layout, check_elements, encode_tokens, layout_of
@@ -344,6 +343,9 @@ State = dict[str, Any]
 class SymbolNetwork(Protocol):
     """The calls that samplers make; parameters depend on symbols at earlier positions only."""
 
+    conditions: Specs
+    """Specs of the conditions that the network reads, by name."""
+
     def parameters(self, symbols: tf.Tensor, condition: Any) -> tf.Tensor:
         """Return the parameters at all positions, [batch, ..., num_parameters]."""
 
@@ -407,7 +409,6 @@ class TimeOrder:
         call, self._specs = any_length(network, given)
         self.inputs = self._specs[0]
         self.conditions: Specs = dict(zip(names[1:], self._specs[1:], strict=True))
-        self.condition = only_rate(self.conditions)
         self.layout = layout_of(distribution, "time", self.inputs)
         self.hoisted = hoist_frames(call, self._specs, names[1:])
         if self.hoisted is None:

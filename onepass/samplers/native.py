@@ -13,7 +13,7 @@ import tensorflow as tf
 from onepass.likelihoods.distribution import Distribution
 from onepass.machine.machine import StepMachine
 from onepass.machine.values import Unlowerable
-from onepass.networks.condition_values import condition_of
+from onepass.networks.condition_values import check_conditions
 from onepass.networks.conditions import (
     between,
     first_state,
@@ -156,7 +156,7 @@ class Native:
             condition = rows(between(condition, 0, 1), slice(1))
         else:
             zeros = zeros_for(self._network, 1, [1])
-            condition = condition_of(self._network, zeros[0], (1, 1)) if zeros else None
+            condition = check_conditions(self._network, zeros[0], "time", (1, 1)) if zeros else None
         try:
             state = self.begin(1, length, condition).of_one
             self.machine(self._example_input(state), condition, state)

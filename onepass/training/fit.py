@@ -15,7 +15,7 @@ from onepass.foundation.stored_config import defaults
 from onepass.foundation.tensorflow_state import check_compiler, check_eager
 from onepass.likelihoods.codec import Codec
 from onepass.model import Autoregressive
-from onepass.networks.condition_values import given_to
+from onepass.networks.condition_values import check_conditions
 from onepass.networks.elements import Layout
 from onepass.networks.trainable import Weights
 from onepass.replicator.strategies import Replicator
@@ -285,7 +285,9 @@ def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
     )
     network = getattr(model, "symbol_network", None)
     if getattr(network, "conditions", None):
-        given_to(network, condition, model.order, example["elements"].shape)  # raises a clear error
+        check_conditions(
+            network, condition, model.order, example["elements"].shape
+        )  # raises a clear error
     weights = model.weights_read(symbols, *([] if condition is None else [condition]))
     if not any(weights):
         raise ValueError("`model` must have trainable variables.")

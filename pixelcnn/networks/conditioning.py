@@ -185,6 +185,10 @@ class Condition(NamedTuple):
     map: tf.Tensor = None
     """Condition of each pixel, float32 [batch, height, width, map channels], or None."""
 
+    def row(self, y: int | tf.Tensor) -> "Condition":
+        """Return the condition of one row of pixels, with a map of height 1."""
+        return self if self.map is None else self._replace(map=self.map[:, y][:, tf.newaxis])
+
 
 NONE = Condition(None, None)
 

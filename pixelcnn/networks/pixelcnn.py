@@ -395,7 +395,7 @@ def vertical_row(
     network, units = scan.network, scan.network.config.units
     front = network.above(inputs, scan.mode)
     v, h = front.units[..., :units], front.units[..., units:]
-    condition = _row_of(scan.condition, y)
+    condition = scan.condition.row(y)
     queues, across = [], []
     for layer, queue in zip(network.layers, above, strict=True):
         queues.append(tf.concat([queue[:, 1:], v], 1))
@@ -431,9 +431,3 @@ def next_pixel(
         )
     prediction = row.prediction[:, x] + front.prediction[:, 0, 0]
     return Hidden(network.head(h), prediction), queues
-
-
-def _row_of(condition: Condition, y: int | tf.Tensor) -> Condition:
-    if condition.map is None:
-        return condition
-    return Condition(condition.vector, condition.map[:, y][:, tf.newaxis])

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from onepass.model import Autoregressive
+from onepass.networks.conditions import as_specs, in_order
 from onepass.networks.symbols import State, Step
 from onepass.samplers.cached import FixedPointSampler
 from onepass.samplers.fixed_point import window_of
@@ -135,7 +136,9 @@ class SoundSymbols:
         self.inputs = tf.TensorSpec([None, None], tf.int32 if config.reads_levels else tf.float32)
         channels = config.gate_inputs - config.context_channels * bool(config.context_layers)
         dtype = network.front_dtype if config.conditioner_units else network.dtype
-        self.condition = tf.TensorSpec([None, None, channels], dtype) if channels else None
+        self.conditions = as_specs(
+            tf.TensorSpec([None, None, channels], dtype) if channels else None
+        )
         self.longest = config.block_samples if config.context_layers else None
         self.reach = None if config.reads_blocks else config.receptive_field
 
@@ -163,11 +166,7 @@ class SoundSymbols:
     def prepare_condition(self, condition: tf.Tensor | None, like: Any = None) -> tf.Tensor | None:
         """Return the condition in the network's type, or None for an unconditional network."""
         del like
-        if self.condition is None:
-            return None
-        if condition is None:
-            raise ValueError(f"`condition` must be given, {self.condition.shape}, got None.")
-        return tf.cast(condition, self.condition.dtype)
+        return next(iter(in_order(condition, self.conditions)), None)
 
     @property
     def has_step(self) -> bool:
@@ -189,7 +188,7 @@ class SoundSymbols:
             raise UnsupportedNetworkError(f"{kind} in whole blocks; no step can be derived from it")
         network: Any = self.network
         with tf.init_scope():
-            return incremental(network.of_past, inputs=self.inputs, condition=self.condition)
+            return incremental(network.of_past, inputs=self.inputs, condition=self.conditions)
 
     def initial_state(self, batch: int, length: int = 0, at_once: bool = False) -> State:
         """Return the state before the first sample: silence."""

@@ -143,7 +143,7 @@ def test_a_draft_is_for_speculative_sampling_alone():
 
 def test_a_model_of_blocks_is_not_sampled_by_a_draft():
     class InBlocks:
-        network, inputs, condition, has_step, block = None, None, None, True, 2
+        network, inputs, conditions, has_step, block = None, None, {}, True, 2
 
     model = Autoregressive.of_symbols(InBlocks(), Categorical(8), Linear(8))
     with pytest.raises(ValueError, match="needs a model with steps of one symbol"):
