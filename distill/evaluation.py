@@ -44,9 +44,9 @@ from wavenet.copy_synthesis import (
 from wavenet.data import Corpus
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import dev_recordings
-from wavenet.evaluation import heading, measured_on
+from wavenet.evaluation import describe_dev_set, heading
 from wavenet.features import MelConvention
-from wavenet.optional_packages import left_out_line
+from wavenet.optional_packages import describe_unavailable
 
 
 def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Tensor:
@@ -182,7 +182,7 @@ def evaluate(
         **speculated,
         **figures.pop("student"),
         "against": figures,
-        **measured_on(items, asked.part, seconds, corpus),
+        **describe_dev_set(items, asked.part, seconds, corpus),
     }
 
 
@@ -255,7 +255,7 @@ def format_report(figures: dict) -> str:
         "",
         *table({"student": figures, **figures["against"]}),
     ]
-    return "\n".join([*lines, *filter(None, [left_out_line()])])
+    return "\n".join([*lines, *filter(None, [describe_unavailable()])])
 
 
 def _speculative_lines(figures: dict) -> list[str]:

@@ -42,7 +42,7 @@ def _evaluate_student(given: EvaluateArguments, model: "Trained", data: Path) ->
     from distill.evaluation import evaluate
     from distill.model import load, teacher_of
     from distill.teacher import load_teacher
-    from wavenet.copy_synthesis import has_sounds, stored_sounds
+    from wavenet.copy_synthesis import has_sounds, read_sounds
     from wavenet.evaluation import dev_corpus
 
     teacher = load_teacher(given.teacher or teacher_of(model))
@@ -50,7 +50,7 @@ def _evaluate_student(given: EvaluateArguments, model: "Trained", data: Path) ->
     peers, others = {}, {}
     for path in given.peers:
         if has_sounds(path):
-            others[path.absolute().name] = stored_sounds(path, model.front.sample_rate_hz)
+            others[path.absolute().name] = read_sounds(path, model.front.sample_rate_hz)
         else:
             peers[path.absolute().name] = load(path)
     options = {

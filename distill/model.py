@@ -70,7 +70,7 @@ class StudentSampler:
         """
         return get_args(Backend)
 
-    def checked(self, draw: Draw) -> Draw:
+    def check_draw(self, draw: Draw) -> Draw:
         """Return a request; raise a UserError if its method is unknown or does not run here."""
         check_backend(draw.method)
         return draw

@@ -126,7 +126,7 @@ class DistillConfig:
     conditioner is copied."""
     discriminators: DiscriminatorConfig = _DISCRIMINATORS
 
-    def resolved(self, teacher: "Trained", path: Path) -> "DistillConfig":
+    def resolve_settings(self, teacher: "Trained", path: Path) -> "DistillConfig":
         """Return the configuration with the student's inputs taken from its teacher.
 
         Args:

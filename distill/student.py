@@ -18,7 +18,7 @@ from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
-from wavenet.linear_prediction import solved_by
+from wavenet.linear_prediction import use_solver
 from wavenet.network import FrameUpsampler
 from wavenet.sound_network import check_condition
 
@@ -118,7 +118,7 @@ class ParallelWaveNet(tf.Module):
             *speaker: tf.Tensor,
         ) -> tuple[Condition, tf.Tensor | None]:
             whom = speaker[0] if speaker else None
-            with solved_by(levinson):
+            with use_solver(levinson):
                 return self.condition(frames, whom, count, phase_cycles, skipped)
 
         return graph

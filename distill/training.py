@@ -225,7 +225,7 @@ class StudentRecipe(Recipe):
     def prepare(self, run: TrainingRun) -> Prepared:
         """Read the recordings, claim the run, make the student, and get the classifier."""
         teacher = self.teacher
-        config = self.config.resolved(teacher, self.teacher_path)
+        config = self.config.resolve_settings(teacher, self.teacher_path)
         stored = self.describe_run(
             KIND,
             config,

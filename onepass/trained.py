@@ -70,7 +70,7 @@ class Trained(Model):
         return (self.front.finish(part, draw) for part in parts)
 
     def _in_terms_of_the_model(self, draw: Draw) -> Draw:
-        draw = self.front.read(self.model.checked(draw))
+        draw = self.front.read(self.model.check_draw(draw))
         if draw.draft is None:
             return draw
         if id(draw.draft) not in self._drafts:  # the reference to it prevents reuse of its id

@@ -52,7 +52,9 @@ def _settings(stored: dict) -> str:
     preset = PRESETS.get(stored["preset"])
     if preset is None:
         return ""
-    return changed_flags(preset.config.resolved(len(stored["speakers"])), config_from(stored))
+    return changed_flags(
+        preset.config.resolve_settings(len(stored["speakers"])), config_from(stored)
+    )
 
 
 def data_facts(model: Trained, data: Path, config: TrainConfig) -> dict:

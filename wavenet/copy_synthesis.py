@@ -57,7 +57,7 @@ def has_sounds(folder: Path) -> bool:
     return folder.is_dir() and any(path.suffix in audio.SUFFIXES for path in folder.iterdir())
 
 
-def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
+def read_sounds(folder: Path, sample_rate_hz: int) -> System:
     """Return a system that reads another vocoder's waveforms from a folder.
 
     An audio file must have the name of the recording's file, with any readable suffix. Its waveform

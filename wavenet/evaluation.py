@@ -29,8 +29,8 @@ from wavenet.density import Density
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import dev_recordings
 from wavenet.features.mel import MelConvention
-from wavenet.linear_prediction import ORDER, untrained_bits
-from wavenet.optional_packages import left_out, left_out_line
+from wavenet.linear_prediction import ORDER, measure_untrained_bits
+from wavenet.optional_packages import describe_unavailable, list_unavailable
 from wavenet.training import prepare_corpus, scan_folder
 
 SIXTEEN_BITS = 65536  # levels of the samples that FLAC and mel-LPC code
@@ -79,19 +79,19 @@ def evaluate(
         "measures": measures,
         **compared,
         **(_evaluate_predictor(model, items) if sixteen_bit else {}),
-        **measured_on(items, part, float(lengths.sizes.sum()) / corpus.sample_rate_hz, corpus),
+        **describe_dev_set(items, part, float(lengths.sizes.sum()) / corpus.sample_rate_hz, corpus),
         **({} if sixteen_bit else {"codec": {}}),
     }
 
 
-def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
+def describe_dev_set(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
     """Return the entries "codec", "dev" and "not_measured" of an evaluation's result."""
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     samples = [len(item["waveform"]) for item in items]
     return {
         "codec": {"flac": float(np.average(flac, weights=samples))},
         "dev": {"part": part, "recordings": len(items), "seconds": seconds},
-        "not_measured": left_out(),
+        "not_measured": list_unavailable(),
     }
 
 
@@ -132,7 +132,7 @@ def _evaluate_predictor(model: Trained, items: list[dict]) -> dict:
     if mel is None:
         return {}
     order = model.config.network.prediction_order or ORDER
-    bits = weighted_mean(*untrained_bits(items, mel, order))
+    bits = weighted_mean(*measure_untrained_bits(items, mel, order))
     return {"untrained_predictor": {"order": order, "bits_per_sample": dataclasses.asdict(bits)}}
 
 
@@ -156,7 +156,7 @@ def format_report(figures: dict) -> str:
     if "against" in figures:
         measures = {n: m for n, m in figures["measures"].items() if n != "bits_per_sample"}
         lines += ["", *table({"model": {**figures, "measures": measures}, **figures["against"]})]
-    return "\n".join([*lines, *filter(None, [left_out_line()])])
+    return "\n".join([*lines, *filter(None, [describe_unavailable()])])
 
 
 def _flac_line(bits: float, flac: float | None) -> str:

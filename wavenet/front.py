@@ -84,7 +84,7 @@ class SoundFront:
             length = len(condition) if length is None else length
             condition = self.frames(condition)
         if prefix is not None:
-            waveform = audio.checked_waveform(prefix, "prefix")
+            waveform = audio.check_samples(prefix, "prefix")
             prefix = audio.amplify(waveform, gain_of(condition))
         default = self.refine if is_recorded(condition) else 0
         found: dict[str, Any] = {
@@ -113,7 +113,7 @@ class SoundFront:
             read = [self.read_elements(*row, speaker) for row in zip(elements, each, strict=True)]
             waveforms, frames, _ = map(list, zip(*read, strict=True))
             return waveforms, frames, self.speaker_number(speaker)
-        waveform = audio.checked_waveform(elements)
+        waveform = audio.check_samples(elements)
         gain_db = condition.gain_db if isinstance(condition, RecordedFrames) else self.gain_db
         return audio.amplify(waveform, gain_db), condition, self.speaker_number(speaker)
 
@@ -139,7 +139,7 @@ class SoundFront:
         Raises:
           ValueError: the waveform is empty, or is not one-dimensional, floating and finite.
         """
-        waveform = without_offset(audio.checked_waveform(waveform))
+        waveform = without_offset(audio.check_samples(waveform))
         gain_db = self.level_gain_db(waveform)
         frames = self.frames_at_level(audio.amplify(waveform, gain_db))
         return recorded_frames(frames, gain_db)
@@ -150,7 +150,7 @@ class SoundFront:
 
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
         """Return the frames of a waveform that is already at the model's level."""
-        waveform = audio.checked_waveform(waveform)
+        waveform = audio.check_samples(waveform)
         mel, pitch = self.mel, self.data.pitch(self.hop_samples)
         columns = []
         if mel is not None:

@@ -74,7 +74,7 @@ class MelPrediction:
 
 
 @contextlib.contextmanager
-def solved_by(solver: Solver) -> Iterator[None]:
+def use_solver(solver: Solver) -> Iterator[None]:
     """Make exact `MelPrediction`s use `solver` instead of `levinson` within a `with` statement."""
     token = _SOLVER.set(solver)
     try:
@@ -256,7 +256,7 @@ ITERATIONS = 100
 STEP = 2.0 / 65535.0  # distance between two 16-bit levels
 
 
-def untrained_bits(
+def measure_untrained_bits(
     items: Sequence[dict], mel: MelConvention, order: int = ORDER
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the bits per sample and the number of samples of each recording, [recordings] each.
@@ -270,7 +270,7 @@ def untrained_bits(
     lengths = np.array([len(residual) for residual, _ in pairs])
     every = -(-int(lengths.sum()) // FITTED_SAMPLES)
     residuals, half_bins = (np.concatenate(each)[::every] for each in zip(*pairs, strict=True))
-    weights = _fitted_weights(_bin_probabilities(residuals, half_bins))
+    weights = _fit_weights(_bin_probabilities(residuals, half_bins))
     bits = [-np.mean(np.log2(_bin_probabilities(*pair) @ weights)) for pair in pairs]
     return np.array(bits, np.float64), lengths.astype(np.float64)
 
@@ -311,7 +311,7 @@ def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray
     return np.maximum(expit(upper) - expit(lower), 1e-30)
 
 
-def _fitted_weights(probabilities: np.ndarray) -> np.ndarray:
+def _fit_weights(probabilities: np.ndarray) -> np.ndarray:
     weights = np.full(len(SCALES), 1.0 / len(SCALES))
     for _ in range(ITERATIONS):
         responsibilities = (1.0 / (probabilities @ weights)) @ probabilities

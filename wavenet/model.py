@@ -64,7 +64,7 @@ class SoundSampler:
         """
         return (*methods_of(self.network, self.network.likelihood), "speculative")
 
-    def checked(self, draw: Draw) -> Draw:
+    def check_draw(self, draw: Draw) -> Draw:
         """Return a request; raise UserError if its method is unknown or does not fit its draft."""
         if draw.method not in self.methods:
             known = ", ".join(self.methods)

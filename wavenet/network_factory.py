@@ -15,7 +15,7 @@ def make_network(config: TrainConfig) -> Network:
     `conditioner_units`, else a `WaveNet`.
 
     Args:
-      config: the configuration after `TrainConfig.resolved`.
+      config: the configuration after `TrainConfig.resolve_settings`.
 
     Raises:
       UserError: If a vocoder is configured without mel frames.

@@ -35,7 +35,7 @@ def available(measure: str) -> bool:
     return all(is_installed(package) for package in needed)
 
 
-def left_out() -> dict[str, list[str]]:
+def list_unavailable() -> dict[str, list[str]]:
     """Return the unavailable measures as {extra that installs their packages: measures}."""
     missing = {
         extra: [name for name in measures if not available(name)]
@@ -44,9 +44,9 @@ def left_out() -> dict[str, list[str]]:
     return {extra: names for extra, names in missing.items() if names}
 
 
-def left_out_line() -> str:
+def describe_unavailable() -> str:
     """Return a line of text about unavailable measures and how to install them; "" if none are."""
-    missing = left_out()
+    missing = list_unavailable()
     if not missing:
         return ""
     parts = [

@@ -112,7 +112,7 @@ class TrainConfig:
     seed: int = 0
     """Random seed of the initial weights and the choice of clips."""
 
-    def resolved(self, num_speakers: int) -> "TrainConfig":
+    def resolve_settings(self, num_speakers: int) -> "TrainConfig":
         """Return the configuration with `feature_channels` and `speakers` set to match the data.
 
         Raises:

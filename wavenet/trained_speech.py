@@ -8,7 +8,7 @@ import numpy as np
 from onepass.draw import Draw
 from onepass.foundation.arguments import checked_seed, whole_number
 from onepass.foundation.stored_config import at_least, require
-from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
+from wavenet.features.frame_statistics import FrameStatistics, read_statistics
 from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames
 from wavenet.front import SoundFront
 from wavenet.presets import DataConfig
@@ -120,7 +120,7 @@ def _repeat_frames(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
     return np.repeat(np.asarray(condition)[None], num, 0)
 
 
-def _standardised_by(network: Any) -> FrameStatistics | None:
+def _statistics_of(network: Any) -> FrameStatistics | None:
     conditioner = network.conditioner
     if conditioner is None or not np.any(conditioner.mean.numpy()):
         return None
@@ -157,7 +157,7 @@ def front_of(spec: dict[str, Any], data: DataConfig, network: Any) -> SoundFront
         spec["gain_db"],
         tuple(spec["speakers"])[: config.speakers],
         spec.get("level_db", data.level_db),
-        stored_statistics(spec) or _standardised_by(network),
+        read_statistics(spec) or _statistics_of(network),
         float(spec.get("temperature", 1.0)),
         spec.get("refine", 0),
     )

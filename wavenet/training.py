@@ -94,7 +94,7 @@ class SpeechRecipe(Recipe):
         """Claim the run, and return the resolved configuration and the prepared recordings."""
         features = run.sharing(FEATURES)
         report = scan_folder(self.data, self.config, features and features / FEATURES)
-        config = self.config.resolved(len({r.speaker for r in report.of("train")}))
+        config = self.config.resolve_settings(len({r.speaker for r in report.of("train")}))
         run.check(self.describe_run(KIND, config), CHANGEABLE, defaults(config))
         run.log(*report.lines())
         gain_db = run.stored.get("gain_db")  # a resumed run keeps its gain

@@ -9,7 +9,7 @@ from onepass.bundles.errors import InvalidInput
 from onepass.foundation.stored_config import dataclass_from
 from wavenet.data.recorded_level import level_of
 from wavenet.features.conventions import MelConvention
-from wavenet.features.frame_statistics import stored_statistics, unlike
+from wavenet.features.frame_statistics import read_statistics, unlike
 from wavenet.front import SoundFront
 from wavenet.presets import DataConfig
 
@@ -26,7 +26,7 @@ def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
 
     Nothing is checked for a model without mel frames or, as in older bundles, their statistics.
     """
-    trained, stored = stored_statistics(spec), (spec.get("features") or {}).get("mel")
+    trained, stored = read_statistics(spec), (spec.get("features") or {}).get("mel")
     if trained is None or not stored or not frames.size:
         return
     mel = MelConvention.from_dict(stored)

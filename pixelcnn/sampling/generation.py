@@ -128,7 +128,7 @@ class ImageSampler:
         """
         return ("auto", *sorted(SAMPLERS))
 
-    def checked(self, draw: Draw) -> Draw:
+    def check_draw(self, draw: Draw) -> Draw:
         """Return a request with its defaults; raise an error if the density cannot fulfil it."""
         return checked_draw(self.density, draw)
 

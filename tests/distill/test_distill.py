@@ -137,7 +137,7 @@ def test_the_teacher_is_read_and_never_written(whole, teacher_run):
 def objective_of(config, teacher_run, data):
     """The objective of a configuration, and a batch of real speech for it."""
     teacher = load_teacher(teacher_run)
-    config = config.resolved(teacher, teacher_run)
+    config = config.resolve_settings(teacher, teacher_run)
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
     student, step = training.new_student(config, teacher), tf.Variable(0, trainable=False)
     objective = Objective(student, WaveNetDensity(teacher.network), config.loss, 0, step)
@@ -279,16 +279,16 @@ def test_other_frames_than_the_teachers_are_refused(teacher_run):
     frames = dict(feature_channels=80, upsample_factors=(16, 16))
     for wrong in (frames, dict(upsample_factors=(10, 20)), dict(speakers=3)):
         with pytest.raises(UserError, match="follows from the teacher"):
-            changed(student=wrong).resolved(teacher, teacher_run)
+            changed(student=wrong).resolve_settings(teacher, teacher_run)
     with pytest.raises(UserError, match="multiple of the teacher's hop, 256"):
-        changed(clips=dict(clip_samples=2561)).resolved(teacher, teacher_run)
+        changed(clips=dict(clip_samples=2561)).resolve_settings(teacher, teacher_run)
     with pytest.raises(UserError, match="a batch of at least 2"):
-        changed(clips=dict(batch_size=1)).resolved(teacher, teacher_run)
+        changed(clips=dict(batch_size=1)).resolve_settings(teacher, teacher_run)
 
 
 def test_a_conditioner_smaller_than_the_teachers_is_refused(teacher_run):
     teacher = load_teacher(teacher_run)
-    config = changed(student=dict(condition_channels=2)).resolved(teacher, teacher_run)
+    config = changed(student=dict(condition_channels=2)).resolve_settings(teacher, teacher_run)
     with pytest.raises(UserError, match=r"must be at least the teacher's, 4, got 2"):
         training.new_student(config, teacher)
 

@@ -115,7 +115,7 @@ def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(distil, who
 @pytest.mark.slow
 def test_the_student_has_the_teachers_prediction_and_conditioner(teacher_run):
     theirs = load_teacher(teacher_run).network
-    config = SMALL.resolved(load_teacher(teacher_run), teacher_run)
+    config = SMALL.resolve_settings(load_teacher(teacher_run), teacher_run)
     student = training.new_student(config, load_teacher(teacher_run))
     frames = tf.constant(np.random.default_rng(0).random((1, 12, 8), np.float32))
     condition, _ = student.condition(frames)
@@ -164,7 +164,7 @@ def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
     out, teacher = tmp_path / "out", load_teacher(teacher_run)
     recipe = training.StudentRecipe("tiny", small, data, teacher, teacher_run)
     export_portable(recipe, out, log=lambda line: None)
-    config = small.resolved(teacher, teacher_run)
+    config = small.resolve_settings(teacher, teacher_run)
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
     expected = next(iter(training.batches(corpus, config, teacher)(7)))
     drawn = portable_run.open_batches(out, read_manifest(out)["training"]["batches"])
@@ -181,7 +181,9 @@ def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
 def test_a_student_with_or_without_a_source_has_the_teachers_conditioner(source, teacher_run):
     teacher = load_teacher(teacher_run)
     config = dataclasses.replace(SMALL.student, source=source)
-    config = dataclasses.replace(SMALL, student=config).resolved(teacher, teacher_run).student
+    config = (
+        dataclasses.replace(SMALL, student=config).resolve_settings(teacher, teacher_run).student
+    )
     theirs, hop = teacher.network.conditioner, config.hop_samples
     student = ParallelWaveNet(config, mel=teacher.config.data.mel(hop))
     student.start_from_conditioner(theirs)
@@ -203,4 +205,4 @@ def test_a_teacher_that_lacks_what_the_student_needs_is_refused(change, message,
     config = dataclasses.replace(teacher.config, network=network)
     other = dataclasses.replace(teacher, model=dataclasses.replace(teacher.model, config=config))
     with pytest.raises(UserError, match=message):
-        SMALL.resolved(other, teacher_run)
+        SMALL.resolve_settings(other, teacher_run)

@@ -29,7 +29,7 @@ def asked(name):
 def test_a_model_draws_what_its_front_reads_and_gives_back(name):
     model = EVERY[name](name)
     assert type(model) is Trained and model.kind == model.spec["kind"]
-    draw = model.front.read(model.model.checked(Draw(2, seed=5, **asked(name))))
+    draw = model.front.read(model.model.check_draw(Draw(2, seed=5, **asked(name))))
     own = model.front.finish(model.model.sample(draw), draw)
     found = model.sample(2, seed=5, **asked(name))
     np.testing.assert_array_equal(found, own)

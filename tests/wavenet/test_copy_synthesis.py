@@ -10,8 +10,8 @@ from wavenet.copy_synthesis import (
     baselines,
     compare,
     has_sounds,
+    read_sounds,
     row_of,
-    stored_sounds,
     synthesised_samples,
     table,
 )
@@ -116,7 +116,7 @@ def test_sounds_of_a_folder_have_the_level_and_length_of_the_recording(tmp_path)
     assert not has_sounds(tmp_path)
     audio.write(tmp_path / "a.wav", 0.25 * ITEMS[0]["waveform"][:-50], RATE_HZ)
     assert has_sounds(tmp_path)
-    system = stored_sounds(tmp_path, RATE_HZ)
+    system = read_sounds(tmp_path, RATE_HZ)
     length = len(ITEMS[0]["waveform"])
     sound = system(ITEMS[0], length)
     assert sound.shape == (length,) and not sound[-50:].any()

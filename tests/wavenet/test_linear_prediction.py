@@ -23,7 +23,7 @@ from wavenet.linear_prediction import (
     levinson,
     levinson_unrolled,
     predictions,
-    solved_by,
+    use_solver,
 )
 from wavenet.presets import DataConfig, TrainConfig, WaveNetConfig
 from wavenet.training import SpeechRecipe
@@ -110,7 +110,7 @@ def test_another_solver_is_asked_only_meanwhile():
         asked.append(correlation.shape)
         return compiled_levinson(correlation)
 
-    with solved_by(solver):
+    with use_solver(solver):
         made = prediction(frames)
     np.testing.assert_allclose(made[0], prediction(frames)[0], rtol=1e-6)
     assert asked == [(1, 8, 5)]

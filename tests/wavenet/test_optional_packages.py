@@ -30,7 +30,7 @@ def test_what_needs_a_missing_package_is_left_out_and_the_rest_is_measured(witho
         "stoi",
         "level_difference_db",
     ]
-    assert packages.left_out() == {
+    assert packages.list_unavailable() == {
         "quality": [
             "pesq",
             "f0_within_50_cents",
@@ -44,14 +44,14 @@ def test_what_needs_a_missing_package_is_left_out_and_the_rest_is_measured(witho
 
 def test_one_line_names_the_measures_and_the_extra(without):
     without("speechmos")
-    line = packages.left_out_line()
+    line = packages.describe_unavailable()
     assert "dnsmos p808, plcmos (pip install 'onepass[listening]')" in line
     assert "\n" not in line and "quality" not in line
 
 
 def test_nothing_is_said_when_nothing_is_missing(without):
     without()
-    assert packages.left_out() == {} and packages.left_out_line() == ""
+    assert packages.list_unavailable() == {} and packages.describe_unavailable() == ""
 
 
 def test_f0_without_its_package_is_a_mistake_with_a_remedy(without):

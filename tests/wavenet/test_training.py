@@ -137,7 +137,7 @@ def test_a_cosine_of_another_length_is_announced(train):
 def test_a_run_starts_from_the_weights_of_a_trained_model(train, tmp_path):
     train(looped(TINY, num_steps=2), "first")
     again = dataclasses.replace(TINY, start_from=str(tmp_path / "first"), seed=1, pitch_steps=0)
-    network = make_network(again.resolved(1))
+    network = make_network(again.resolve_settings(1))
     preparation.prepare_network(network, again, corpus=None)
     learnt = averages(newest(tmp_path / "first"))
     names = variable_names(network)
@@ -277,7 +277,7 @@ def test_a_model_without_speakers_takes_every_dev_recording(voices):
 
 
 def test_no_more_than_the_beginning_of_a_long_recording_is_evaluated(data, monkeypatch):
-    config = TINY.resolved(1)
+    config = TINY.resolve_settings(1)
     corpus = training.prepare_corpus(training.scan_folder(data, config), config, None)
     (whole,) = dev_recordings(knowing(0), corpus, ("mel",), ())
     monkeypatch.setattr("wavenet.dev_recordings.LONGEST_SECONDS", 1)

@@ -7,7 +7,7 @@ import scipy.signal
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.features import MelConvention
-from wavenet.linear_prediction import untrained_bits
+from wavenet.linear_prediction import measure_untrained_bits
 
 RATE_HZ = 16_000
 MEL = MelConvention(RATE_HZ, hop_samples=200, bands=40)
@@ -23,7 +23,7 @@ def noise(level, samples=RATE_HZ, seed=0):
 
 
 def mean_bits(waveforms, order=16):
-    bits, samples = untrained_bits([item(w) for w in waveforms], MEL, order)
+    bits, samples = measure_untrained_bits([item(w) for w in waveforms], MEL, order)
     return float(np.average(bits, weights=samples))
 
 
@@ -51,16 +51,16 @@ def test_more_coefficients_predict_speech_better():
 
 def test_lengths_come_back_and_any_length_will_do():
     waveforms = [noise(0.1, samples) for samples in (1, 201, 3999)]
-    bits, samples = untrained_bits([item(w) for w in waveforms], MEL, 4)
+    bits, samples = measure_untrained_bits([item(w) for w in waveforms], MEL, 4)
     assert samples.tolist() == [1, 201, 3999]
     assert np.all(np.isfinite(bits)) and np.all(bits > 0.0)
 
 
 def test_digital_silence_costs_next_to_nothing():
     silence = np.full(8000, 1.0 / 65535.0)
-    assert untrained_bits([{"waveform": silence}], MEL, 8)[0][0] < 2.0
+    assert measure_untrained_bits([{"waveform": silence}], MEL, 8)[0][0] < 2.0
 
 
 def test_an_order_below_one_is_refused():
     with pytest.raises(ValueError, match="`order` must be at least 1, got 0"):
-        untrained_bits([item(noise(0.1))], MEL, 0)
+        measure_untrained_bits([item(noise(0.1))], MEL, 0)

@@ -257,7 +257,7 @@ def _encode_samples(samples: np.ndarray, sample_rate_hz: int, container: str) ->
     return memory.getvalue()
 
 
-def checked_waveform(waveform: Any, name: str = "waveform", least: int = 1) -> np.ndarray:
+def check_samples(waveform: Any, name: str = "waveform", least: int = 1) -> np.ndarray:
     """Return a waveform as a finite floating array of `least` samples or more, [samples]."""
     check_unmasked(waveform, name)
     array = np.asarray(waveform)
@@ -278,7 +278,7 @@ def _pcm(waveform: Any) -> np.ndarray:
         return array
     if array.dtype.kind != "f":
         raise ValueError(f"`waveform` must be floating or int16, got {array.dtype}.")
-    return to_int16(checked_waveform(waveform, least=0))
+    return to_int16(check_samples(waveform, least=0))
 
 
 class _Clipping:

@@ -41,7 +41,7 @@ class FrameStatistics:
         return dataclasses.asdict(self)
 
 
-def stored_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
+def read_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
     """Return the statistics in a model.json; None if it has no valid ones."""
     try:
         found = FrameStatistics(**{name: float(value) for name, value in spec["frames"].items()})

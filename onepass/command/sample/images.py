@@ -111,7 +111,7 @@ class Enlargement(Drawing):
         photograph = at_own_size(given.start, model)
         size, heat = given.size or model.front.size, arguments.get("temperature", 1.0)
         asked = Draw(given.num or 1, size, given.seed, {}, temperature=heat, prefix=photograph)
-        self._asked, enlarger = model.model.checked(asked), model.model.enlarger
+        self._asked, enlarger = model.model.check_draw(asked), model.model.enlarger
         rows = range(self._asked.num)
         first = max(photograph.shape[:2])
         sides = [side for side in enlarger.model.sizes if first < side <= size]

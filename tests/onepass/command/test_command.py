@@ -253,7 +253,7 @@ def test_every_preset_goes_through_the_command_line_and_makes_a_network(parsed, 
     assert parsed(name) == PRESETS[name].config
     config = parsed(name, "--seed", "5", "--optimizer.beta1", "0.5", "--network.components", "2")
     assert (config.seed, config.optimizer.beta1, config.network.components) == (5, 0.5, 2)
-    config = config.resolved(1)
+    config = config.resolve_settings(1)
     assert config.data.clip_samples % config.network.hop_samples == 0
     if name != "wavenet-paper-24k":
         slim = dataclasses.replace(
@@ -263,7 +263,7 @@ def test_every_preset_goes_through_the_command_line_and_makes_a_network(parsed, 
 
 
 def test_the_preset_of_the_paper_is_that_of_the_paper():
-    config = PRESETS["wavenet-paper-24k"].config.resolved(1)
+    config = PRESETS["wavenet-paper-24k"].config.resolve_settings(1)
     assert config.network.dilations == tuple(2**i for i in range(10)) * 3
     assert config.network.receptive_field == 1 + 2 * 3 * 1023
     assert config.network.hop_samples == 240 and config.network.components == 10
@@ -541,5 +541,5 @@ def test_speaking_nothing_again_is_refused(mistake, trained):
 
 def test_the_options_of_the_tiny_run_are_the_tiny_configuration(trained):
     stored = config_from(json.loads((trained / "config.json").read_text()))
-    assert stored == looped(TINY, num_steps=2).resolved(1)
+    assert stored == looped(TINY, num_steps=2).resolve_settings(1)
     assert stored.loop.evaluate_every_steps == NEVER

@@ -80,7 +80,9 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def prepared(data):
     report = training.scan_folder(data, CONFIG)
-    return CONFIG.resolved(2), training.prepare_corpus(report, CONFIG.resolved(2), None)
+    return CONFIG.resolve_settings(2), training.prepare_corpus(
+        report, CONFIG.resolve_settings(2), None
+    )
 
 
 class TensorFlowRun:

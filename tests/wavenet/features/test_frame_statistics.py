@@ -5,7 +5,7 @@ import pytest
 
 from wavenet.data import audio
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
-from wavenet.features.frame_statistics import FrameStatistics, stored_statistics, unlike
+from wavenet.features.frame_statistics import FrameStatistics, read_statistics, unlike
 from wavenet.shipped import recordings_folder
 
 MEL = MelConvention(16_000, 200)
@@ -78,7 +78,7 @@ def test_statistics_of_recordings_are_those_of_all_their_frames(speech):
 
 def test_a_model_json_says_what_it_says_or_nothing():
     known = FrameStatistics(1.1, 0.54, 0.16)
-    assert stored_statistics({"frames": known.to_dict()}) == known
+    assert read_statistics({"frames": known.to_dict()}) == known
     for broken in ({}, {"frames": None}, {"frames": {"mean": 1}}, {"frames": {"mean": "x"}}):
-        assert stored_statistics(broken) is None
-    assert stored_statistics({"frames": {"high": 1, "mean": 0, "deviation": 0}}) is None
+        assert read_statistics(broken) is None
+    assert read_statistics({"frames": {"high": 1, "mean": 0, "deviation": 0}}) is None
