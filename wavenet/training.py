@@ -253,7 +253,7 @@ def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
 def trainable(config: TrainConfig) -> Trainable:
     """Return the training step for planning; its batches contain levels instead of waveforms."""
     make = functools.partial(trainable, config)
-    config = config.resolved(max(config.network.speakers, 1))
+    config = config.resolve_settings(max(config.network.speakers, 1))
     network = make_network(config)
     state = TrainState(network, config.optimizer, config.loop.num_steps)
     spec = batch_spec(config)
