@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from onepass.bundles.errors import InvalidInput
 from onepass.model import Autoregressive
 from onepass.step import UnsupportedNetworkError
 
@@ -277,7 +278,9 @@ def temperature_zero_leaves_no_chance(subject: Subject) -> None:
     still = subject.draw(temperature=0.0)
     subject.same(subject.draw(temperature=0.0, seed=subject.seed + 1), still)
     if "top_k" in subject.model.options and "top_k" not in subject.options:
-        with contextlib.suppress(ValueError):  # a distribution without a table of its levels
+        with contextlib.suppress(
+            ValueError, InvalidInput
+        ):  # a distribution without a table of its levels
             subject.same(subject.draw(top_k=1, temperature=1.0), still)
 
 
@@ -396,7 +399,7 @@ def _compare(subject: Subject, other: Any) -> None:
     copy.same(copy.draw([0]), subject.draws[:1])
     try:
         expected = subject.score(subject.draws)
-    except ValueError:  # no log-probability
+    except (ValueError, InvalidInput):  # no log-probability
         return
     copy.same_scores(copy.score(subject.draws), expected)
 
@@ -430,7 +433,7 @@ def check_law(name: str, subject: Subject) -> str:
         LAWS[name](subject)
     except Inapplicable as reason:
         return str(reason)
-    except ValueError as error:  # the model says in one sentence what it lacks
+    except (ValueError, InvalidInput) as error:  # the model says in one sentence what it lacks
         return str(error)
     except AssertionError as error:
         statement = (LAWS[name].__doc__ or name).strip()

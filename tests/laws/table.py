@@ -7,7 +7,6 @@ bundled and served.
 
 import dataclasses
 import functools
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,6 @@ from laws import own_networks
 from onepass.testing import Subject
 
 LENGTH = 30  # of sequences
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +36,59 @@ class Row:
     asked: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def own(name: str, **asked: Any) -> Row:
-    """A row of a network of one's own."""
+# What models lack, and so the laws that do not apply to them.
+SMALL_TABLE = ("only_allowed_tokens_are_drawn", "probabilities_sum_to_one")
+NO_DRAFT, NO_STOP = "a_draft_changes_nothing", "a_stop_ends_rows"
+NOT_ALONE = ("what_is_exported_is_the_model", "compression_loses_nothing")
+OF_SYMBOLS = (NO_DRAFT, NO_STOP, *SMALL_TABLE, "compression_loses_nothing")  # real numbers
+VECTORS = (NO_DRAFT, NO_STOP, "probabilities_sum_to_one", *NOT_ALONE)
+CONDITIONED = (
+    *("a_shorter_draw_is_a_beginning", "padding_changes_no_score", "compression_loses_nothing"),
+)
+IMAGES = (
+    *(NO_DRAFT, NO_STOP, "a_shorter_draw_is_a_beginning", "a_prefix_is_continued"),
+    *("padding_changes_no_score", "probabilities_sum_to_one"),
+)
+IMAGES_OF_ONES_OWN = (*IMAGES, "chunks_are_the_whole", "only_allowed_tokens_are_drawn")
+COPIED = ("what_is_saved_is_the_model", *NOT_ALONE)
+TRAINED = (*COPIED, *SMALL_TABLE, NO_STOP, NO_DRAFT, "scores_are_those_of_draws")
+NO_DENSITY = (
+    *("scores_are_those_of_draws", "scores_are_causal", "scores_of_a_row_depend_on_no_other_row"),
+    *("padding_changes_no_score", "probabilities_sum_to_one", "compression_loses_nothing"),
+)
+IN_ONE_PASS = (
+    *(*NO_DENSITY, NO_DRAFT, NO_STOP, "a_prefix_is_continued", "only_allowed_tokens_are_drawn"),
+)
+BUNDLES = ("methods_agree", NO_DRAFT, "probabilities_sum_to_one", *COPIED)
+LACKS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("mixture", "scan", "scale"), SMALL_TABLE),
+    **dict.fromkeys(("mu-law", "speaker"), CONDITIONED),
+    **dict.fromkeys(("memory", "conditions"), (*CONDITIONED, "what_is_exported_is_the_model")),
+    **dict.fromkeys(("integers", "integers of channels"), (*CONDITIONED, SMALL_TABLE[0])),
+    "recurrent": OF_SYMBOLS,
+    **dict.fromkeys(("stereo", "attention of channels", "reals"), (*VECTORS, SMALL_TABLE[0])),
+    "codes": VECTORS,
+}
 
-    return Row(functools.partial(own_networks.model, name), (), {"length": LENGTH} | asked)
+
+def own(name: str, lacks: tuple[str, ...] = (), **asked: Any) -> Row:
+    """A row of a network of one's own, with what is asked of it."""
+    options, lacks = asked.get("options", {}), {*LACKS.get(name, ()), *lacks}
+    if "prefix" in options:
+        lacks |= {"a_shorter_draw_is_a_beginning", "a_prefix_is_continued"}
+        lacks |= {NO_STOP, "only_allowed_tokens_are_drawn"}
+    if "stop" in options:
+        lacks |= {"scores_are_those_of_draws"}
+    if "allowed" in options:
+        lacks |= {"only_allowed_tokens_are_drawn"}
+    if "temperature" in options:
+        lacks |= {"temperature_zero_leaves_no_chance"}
+        lacks |= {"a_seed_decides"} if 0.0 in np.ravel(options["temperature"]) else set()
+    make = functools.partial(own_networks.model, name)
+    return Row(make, tuple(sorted(lacks)), {"length": LENGTH} | asked)
 
 
 RANDOM = np.random.default_rng(6)
-NUM = own_networks.NUM
 FRAMES = 0.6 + 0.2 * RANDOM.random((12, 7), np.float32)  # as flat as speech
 LOOSE = ("recurrent", "scale", "stereo", "attention of channels", "reals")  # real numbers
 STEP = 1.0 / 32768.0  # of 16 bits
@@ -58,72 +101,69 @@ for name in LOOSE:
 for name, condition in own_networks.CONDITIONS.items():
     MODELS[name] = own(name, condition=condition)
 for name, channels in {"images": 1, "images of channels": 2, "images on a scale": 1}.items():
-    MODELS[name] = own(name, length=(4, 3, channels))
+    MODELS[name] = own(name, IMAGES_OF_ONES_OWN, length=(4, 3, channels))
 for name, options in own_networks.PROMPTS.items():
     MODELS[f"rotary, {name}"] = own("rotary", options=options)
 MODELS |= {
     "stereo, lengths": own("stereo", atol=2e-5, options={"prefix": own_networks.SHORT}),
     "forbidden, top-k": own("forbidden", options={"top_k": 6, "temperature": [0.0, 0.5, 1.5]}),
     "codes, rows": own("codes", options={"top_k": 2, "temperature": [1.0, 0.0, 0.5]}),
-    "flow": Row(lambda: own_models.model("student"), (), {"length": LENGTH, "atol": 1e-5}),
+    "flow": Row(
+        functools.partial(own_models.model, "student"),
+        (*IN_ONE_PASS, "methods_agree"),
+        {"length": LENGTH, "atol": 1e-5},
+    ),
 }
 
-# Exported ones, and asked over HTTP.
-MODELS |= {
-    f"bundle of {name}": Row(
-        lambda name=name: own_models.bundle(name), (), {"length": own_models.length(name)} | asked
+REAL = (NO_STOP, "only_allowed_tokens_are_drawn")
+DRAWN_AT_ONCE = (*IMAGES, "chunks_are_the_whole")
+OF_BUNDLES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "tokens": (("padding_changes_no_score",), {}),
+    "own": (("padding_changes_no_score",), {}),
+    "pairs": (("padding_changes_no_score",), {}),
+    "real": (("padding_changes_no_score", *REAL), {"atol": 1e-4}),
+    "tiles": (DRAWN_AT_ONCE, {}),
+    "picture": ((*DRAWN_AT_ONCE, "only_allowed_tokens_are_drawn"), {}),
+    "student": (IN_ONE_PASS, {"atol": 1e-4}),
+}
+for name, (lacks, asked) in OF_BUNDLES.items():
+    MODELS[f"bundle of {name}"] = Row(
+        functools.partial(own_models.bundle, name),
+        tuple({*BUNDLES, *lacks}),
+        {"length": own_models.length(name)} | asked,
     )
-    for name, asked in {
-        "tokens": {},
-        "own": {},
-        "pairs": {},
-        "real": {"atol": 1e-4},
-        "tiles": {},
-        "picture": {},
-        "student": {"atol": 1e-4},
-    }.items()
-}
 
-# This library's.
-MODELS |= {
-    f"sound: {kind}": Row(lambda kind=kind: sound_bundles.model(kind), (), asked)
-    for kind, asked in {
-        "plain": {"length": 160, "condition": FRAMES, "atol": STEP},
-        "residual": {"length": 160, "condition": FRAMES, "atol": STEP},
-        "plain, speakers": {
-            "length": 160,
-            "condition": FRAMES,
-            "atol": STEP,
-            "options": {"speaker": "ben"},
-        },
-        "softmax, frames": {"length": 160, "condition": FRAMES},
-        "mixture, context, speakers": {
-            "length": 96,
-            "options": {"speaker": "cleo"},
-            "atol": 8 * STEP,
-            "block": 16,
-        },
-        "vocoder": {"length": 160, "condition": FRAMES, "atol": 8 * STEP, "block": 4},
-    }.items()
+SPOKEN = {"length": 160, "condition": FRAMES}
+TEACHER = (*TRAINED, "padding_changes_no_score")
+STUDENT = (*TRAINED, *IN_ONE_PASS)
+OF_SOUND: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "plain": (STUDENT, SPOKEN | {"atol": STEP}),
+    "residual": (STUDENT, SPOKEN | {"atol": STEP}),
+    "plain, speakers": (STUDENT, SPOKEN | {"atol": STEP, "options": {"speaker": "ben"}}),
+    "softmax, frames": (TEACHER, SPOKEN),
+    "mixture, context, speakers": (
+        TEACHER,
+        {"length": 96, "options": {"speaker": "cleo"}, "atol": 8 * STEP, "block": 16},
+    ),
+    "vocoder": (TEACHER, SPOKEN | {"atol": 8 * STEP, "block": 4}),
 }
-MODELS |= {
-    f"images: {kind}": Row(lambda kind=kind: image_bundles.model(kind), (), asked)
-    for kind, asked in {
-        "pixelcnn": {"condition": ["cat", "dog", "eel"]},
-        "multiscale": {"condition": [2, 0, 1]},
-        "caption": {"condition": "stripes"},
-        "text": {"condition": ["a slope", "stripes", "a bright half"]},
-    }.items()
+for name, (lacks, asked) in OF_SOUND.items():
+    make = functools.partial(sound_bundles.model, name)
+    MODELS[f"sound: {name}"] = Row(make, tuple({*lacks}), asked)
+
+OF_IMAGES: dict[str, Any] = {
+    "pixelcnn": ["cat", "dog", "eel"],
+    "multiscale": [2, 0, 1],
+    "caption": "stripes",
+    "text": ["a slope", "stripes", "a bright half"],
 }
-
-
-@functools.cache
-def made(name: str) -> Any:
-    """The model of a row, which keeps the samplers that were compiled for it."""
-    return MODELS[name].make()
+for name, condition in OF_IMAGES.items():
+    make = functools.partial(image_bundles.model, name)
+    lacks = tuple({*TRAINED, *IMAGES, "scores_are_causal"})
+    MODELS[f"images: {name}"] = Row(make, lacks, {"condition": condition})
 
 
 @functools.cache
 def subject_of(name: str) -> Subject:
-    """The model of a row with what is asked of it; its draws are made once."""
-    return Subject(made(name), **MODELS[name].asked)
+    """The model of a row with what is asked of it, whose draws are made once."""
+    return Subject(MODELS[name].make(), **MODELS[name].asked)
