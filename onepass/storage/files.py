@@ -47,7 +47,7 @@ def write_program(folder: Path, frozen: Frozen) -> dict[str, str]:
                 f"The model cannot be stored: its weight {weight.name} has the type"
                 f" {weight.dtype.name}."
             )
-        arrays[weight_name(index)] = np.ascontiguousarray(tf.convert_to_tensor(weight).numpy())
+        arrays[weight_name(index)] = np.asarray(tf.convert_to_tensor(weight))
     contents = {
         GRAPH_FILE: frozen.graph.SerializeToString(deterministic=True),
         WEIGHTS_FILE: safetensors.numpy.save(arrays),

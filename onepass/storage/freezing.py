@@ -79,7 +79,9 @@ class Frozen:
     @property
     def graph(self) -> Any:
         """The graph, a GraphDef, with placeholders for arguments and weights."""
-        return cleaned(self._graph.as_graph_def(), lambda name: name.rpartition("_")[0])
+        graph = cleaned(self._graph.as_graph_def(), lambda name: name.rpartition("_")[0])
+        graph.library.function.sort(key=lambda function: function.signature.name)
+        return graph
 
     def add(self, name: str, function: Callable, specs: Sequence[tf.TensorSpec]) -> None:
         """Add a function of tensors, which may return a structure of tensors."""

@@ -109,6 +109,7 @@ class FrozenProgram:
             with self._holder.as_default():
                 made = function_def_to_graph.function_def_to_graph(function)
                 made.name = function.signature.name
+                self._add_functions(made)  # those that it calls are among them
                 control_flow_util_v2.create_new_tf_function(made)
         with tf.Graph().as_default() as graph:  # raises ValueError for what no graph can be
             self._add_functions(graph)

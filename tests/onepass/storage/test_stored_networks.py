@@ -61,13 +61,16 @@ def test_a_model_is_saved_as_ever_where_functions_run_eagerly_or_numerics_are_ch
     np.testing.assert_array_equal(onepass.load(tmp_path).sample(1, 6, 3), expected)
 
 
-def test_a_constant_is_exported_and_a_bundle_has_its_model(tmp_path):
+@pytest.mark.parametrize("is_stored", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_constant_is_exported_and_a_bundle_has_its_model(is_stored, tmp_path):
     model = onepass.Autoregressive(
-        stored_networks.over(lambda h: stored_networks.Sinusoids()(h)),
+        stored_networks.over(lambda h: stored_networks.silu(stored_networks.Sinusoids()(h))),
         likelihoods.Categorical(LEVELS),
     )
-    bundle = onepass.load(onepass.export(model, tmp_path / "mine" / "1", length=16))
     expected = model.sample(1, 6, 3)
+    if is_stored:
+        model = onepass.load(onepass.save(model, tmp_path / "saved"))
+    bundle = onepass.load(onepass.export(model, tmp_path / "mine" / "1", length=16))
     np.testing.assert_array_equal(bundle.sample(1, 6, 3), expected)
     np.testing.assert_array_equal(bundle.autoregressive.sample(1, 6, 3), expected)
 
