@@ -47,6 +47,7 @@ TEST = [
     *PEERS,
     *SIGN,
     *TRACES,
+    "ai-edge-litert>=2.1",  # runs what `export --format tflite` writes
     "hypothesis>=6.120",
     "import-linter>=2.5",
     "jax",

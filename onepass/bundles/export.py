@@ -9,6 +9,7 @@ import functools
 import json
 import shutil
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import tensorflow as tf
 from distill.flow_student import FlowStudent
 from onepass.bundles.bundle import MODEL_FOLDER
 from onepass.bundles.formats import BUNDLE, FORMATS, FormatName
-from onepass.bundles.function import Functions
+from onepass.bundles.function import Function, Functions
 from onepass.bundles.functions import Length, functions
 from onepass.bundles.manifest import MANIFEST, check_folder, private_key, write_manifest
 from onepass.bundles.own_functions import Entries
@@ -27,7 +28,7 @@ from onepass.bundles.signature import SEED, Arrays
 from onepass.families import of_kind
 from onepass.foundation.allowed_operations import PROGRAM
 from onepass.foundation.arguments import whole_number
-from onepass.foundation.atomic_files import replacing_folder
+from onepass.foundation.atomic_files import replacing_folder, write_npz
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_state import check_compiler
 from onepass.model import Autoregressive
@@ -91,8 +92,8 @@ def export(
         `Autoregressive` or a `FlowStudent`; else also a model of this library.
       out: the folder to write, new or empty; a bundle's is MODELS/NAME/VERSION, and the version is
         a whole number.
-      format: "bundle", which `onepass serve` serves and `onepass.load` loads; or "stablehlo", for
-        JAX.
+      format: "bundle", which `onepass serve` serves and `onepass.load` loads; "stablehlo", for JAX;
+        or "tflite", for LiteRT.
       length: the largest number of elements of a sequence in a request; None: 65,536, or two
         minutes of audio. If the network has no step or reads `Frames`, it is required, and every
         request has exactly this number. For images (height, width, channels); None: the shape of
@@ -113,7 +114,8 @@ def export(
       The absolute path of the folder.
 
     Raises:
-      UserError: the model cannot be exported, for the reason in the message; or `out` exists and is
+      UserError: the model cannot be exported, for the reason in the message, or none of its
+        functions in this format (others are left out with a warning); or `out` exists and is
         not empty, or its name is not a version.
       ValueError: the model is of a different kind, or does not fit `length`, `sample_rate_hz` or
         `entries`.
@@ -150,17 +152,43 @@ def export(
 def write_fixed(
     found: Functions, out: Path, name: str, rows: int = 1, length: Length = None
 ) -> Path:
-    """Write the functions of one size in the format `name`, with their manifest; return `out`."""
+    """Write the functions of one size in the format `name`, with their manifest; return `out`.
+
+    A function that the format cannot express is left out, with a warning.
+    """
     length = length if isinstance(length, int | None) else None  # the shape of an image is known
     with replacing_folder(out) as folder, named_reasons("exported"):
         made = found.of_size(whole_number(rows, "rows"), length)
-        entries = FORMATS[name].write(folder, made, found.variables_of(made))
-        for each, function in made.items():
-            entries[each]["state"] = list(function.state)
+        entries, reasons = write_functions(folder, name, made, found.variables_of(made))
         said = {"format": 1, "functions": entries, "model": found.spec}
         (folder / MANIFEST).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
         write_manifest(folder)
+    for reason in reasons:
+        warnings.warn(f"{out} lacks {reason}", stacklevel=3)
     return out
+
+
+def write_functions(
+    folder: Path, name: str, made: Mapping[str, Function], variables: Mapping[str, tf.Variable]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Write functions in a format; return the entries of the manifest, and what was left out.
+
+    Raises:
+      UserError: the format can express none of them.
+    """
+    entries, reasons = {}, []
+    for each, function in made.items():
+        try:
+            entry = FORMATS[name](folder, each, function, variables)
+        except UserError as error:
+            reasons.append(f"`{each}`: {error}")
+            continue
+        entries[each] = {**entry, "state": list(function.state)}
+        if function.state:
+            write_npz(folder / f"{each}_state.npz", function.first_state())
+    if not entries:
+        raise UserError(f"The model cannot be exported: {'; '.join(reasons)}")
+    return entries, reasons
 
 
 def _write_bundle(

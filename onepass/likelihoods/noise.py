@@ -203,8 +203,9 @@ def _cipher_at_once(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
 
 
 def _rotate_left(word: tf.Tensor, count: int) -> tf.Tensor:
-    up = tf.bitwise.left_shift(word, tf.constant(count, tf.uint32))
-    return up | tf.bitwise.right_shift(word, tf.constant(32 - count, tf.uint32))
+    # A product and a sum, the same bits as a shift and an `or`, which LiteRT does not have.
+    up = word * tf.constant(1 << count, tf.uint32)
+    return up + tf.bitwise.right_shift(word, tf.constant(32 - count, tf.uint32))
 
 
 def _as_word(number: int | tf.Tensor, name: str) -> tf.Tensor:

@@ -45,9 +45,8 @@ ONLY_COMPILED = {
     r"^import torch|load_network\(|^@onepass\.aten": "torch is an extra:"
     " tests/onepass/networks/torch_networks/test_torch_pages.py runs what imports it",
     r"^from locust": "it is a file for locust, a load generator that no extra installs",
-    r"^from run import": "it runs without TensorFlow: tests/onepass/replicator/test_portable.py "
-    "and "
-    "tests/pixelcnn/test_image_portable.py do so",
+    r"^from (run|ai_edge_litert\.interpreter) import": "it runs without TensorFlow: "
+    "tests/onepass/bundles/test_formats.py does so",
     r"export_stages\(": "its stages are the reader's: "
     "tests/onepass/planning/test_pipeline_execution.py "
     "has some",

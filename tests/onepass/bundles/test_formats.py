@@ -1,5 +1,7 @@
 """The functions of a model in formats of one size compute elsewhere what the model computes."""
 
+import json
+
 import image_bundles
 import image_runs
 import jax
@@ -10,11 +12,11 @@ import sound_bundles
 import students
 import tensorflow as tf
 from marks import some_slow
-from networks import SMALL
+from networks import SMALL, network_of
 
 import onepass
 from distill.generation import Request, generate
-from onepass.bundles import formats
+from onepass.bundles.export import write_functions
 from onepass.bundles.functions import functions
 from onepass.bundles.manifest import verify
 from onepass.bundles.sequence_functions import sequence_functions
@@ -22,8 +24,9 @@ from onepass.bundles.signature import COMPILED, PLAIN
 from onepass.bundles.sound_functions import StreamingPasses, streaming_model
 from onepass.draw import Draw
 from onepass.foundation.atomic_files import read_npz
+from onepass.foundation.errors import UserError
 from onepass.replicator.portable import run as portable_run
-from onepass.replicator.portable.manifest import read_manifest
+from onepass.replicator.portable.manifest import manifest_of, read_manifest
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.sampling.generation import ImageSampler
 from wavenet.config import WaveNetConfig
@@ -46,7 +49,9 @@ def written(folder, form, found, rows, length, *names):
     """Write some functions of one size; return the manifest's entries."""
     every = found.of_size(rows, length)
     made = {name: every[name] for name in names or every}
-    return formats.FORMATS[form].write(folder, made, found.variables_of(made))
+    entries, reasons = write_functions(folder, form, made, found.variables_of(made))
+    assert not reasons
+    return entries
 
 
 def seeds(seed, rows=1):
@@ -89,20 +94,20 @@ def test_a_call_of_one_size_takes_seeds_in_two_words_and_every_axis_is_known():
 
 
 def test_an_unknown_format_and_method_are_refused_in_one_line(tmp_path):
-    with pytest.raises(ValueError, match="`format` must be one of bundle, stablehlo"):
+    with pytest.raises(ValueError, match="`format` must be one of bundle, stablehlo, tflite"):
         onepass.export(own_models.model("pairs"), tmp_path / "x", format="onnx")
     with pytest.raises(ValueError, match="`method` must be cached or fixed-point, got 'naive'"):
         model = image_bundles.model("pixelcnn")
         onepass.export(model, tmp_path / "x", format="stablehlo", method="naive")
     with pytest.raises(ValueError, match="`rows` must be an integer of at least 1, got 0"):
-        onepass.export(own_models.model("pairs"), tmp_path / "x", format="stablehlo", rows=0)
+        onepass.export(own_models.model("pairs"), tmp_path / "x", format="tflite", rows=0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_options_of_another_format_are_refused_by_the_command(tmp_path, mistake):
     words = ["export", sound_bundles.model_folder("plain"), "--out", tmp_path / "a" / "1"]
     for_bundles = "is for `--format bundle`."
-    assert mistake(*words, "--format", "stablehlo", "--bare") == f"`--bare` {for_bundles}"
+    assert mistake(*words, "--format", "tflite", "--bare") == f"`--bare` {for_bundles}"
     line = mistake(*words, "--format", "stablehlo", "--batches", "2")
     assert line == f"`--batches` {for_bundles}"
     assert mistake(*words, "--rows", "2").startswith("`--rows` is for formats of one size")
@@ -296,3 +301,86 @@ def test_an_image_model_in_jax_draws_the_same_image(kind, method, guidance, tmp_
     expected = next(ImageSampler(model.network).images(request))[-1]
     np.testing.assert_array_equal(made["picture"][0], expected)
     assert len(np.unique(expected)) > 10
+
+
+# TensorFlow Lite
+
+
+def interpreter(path):
+    """Return the program of a file as LiteRT runs it, without TensorFlow's operations."""
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+    return litert.Interpreter(model_path=str(path)).get_signature_runner()
+
+
+@pytest.mark.integration
+def test_a_student_in_litert_speaks_in_chunks_what_it_speaks_here(tmp_path):
+    student = students.student_of("plain")
+    hop, samples = student.config.hop_samples, 10 * student.config.hop_samples
+    frames = frames_of(student.config, 1, 20)
+    found = sequence_functions(streaming_model(student), [FRAMES])
+    entries = written(tmp_path, "tflite", found, 1, samples, "step")
+    assert entries["step"]["select"] == []
+    written(tmp_path, "tflite", found, 1, 2 * samples, "condition")
+    noise = student.noise(7, [0], 0, 2 * samples)
+    whole = student.draw(noise, student.condition(frames, None, 20 * hop)[0]).output.numpy()
+    channels = interpreter(tmp_path / "condition.tflite")(frames=frames)["channels"]
+    step, state, parts = interpreter(tmp_path / "step.tflite"), None, []
+    state = read_npz(tmp_path / "step_state.npz")
+    for first in (0, samples):
+        part = slice(first, first + samples)
+        made = step(
+            noise=noise[:, part].numpy(),
+            channels=channels[:, part],
+            temperature=np.ones(1, np.float32),
+            **state,
+        )
+        state = {name: made[name] for name in state}
+        parts.append(made["sound"])
+    assert np.std(whole) > 0.01
+    np.testing.assert_allclose(np.concatenate(parts, 1), np.clip(whole, -1, 1), atol=1e-5)
+
+
+@pytest.mark.integration
+def test_a_wavenet_in_litert_draws_from_a_seed_what_it_draws_here(tmp_path):
+    network = network_of("softmax, speakers")
+    found = sequence_functions(streaming_model(network), [64])
+    entries = written(tmp_path, "tflite", found, 1, 16, "step", "noise", "condition")
+    assert [entry["select"] for entry in entries.values()] == [[], [], []]
+    step, noise, condition = (interpreter(tmp_path / f"{name}.tflite") for name in entries)
+    channels = condition(speaker=np.int32([2]))["channels"]
+    state, sampler = read_npz(tmp_path / "step_state.npz"), XlaSampler(network)
+    before, here = sampler.initial_state(1), network.condition(None, tf.constant([2]), 16)
+    for first in (0, 16):
+        start = np.int32([first])
+        drawn = noise(seed=seeds(2**40 + 1), row=np.int32([5]), start=start)["noise"]
+        known = network.likelihood.noise(2**40 + 1, [5], first, 16)
+        np.testing.assert_array_equal(drawn, known)
+        given = {"noise": drawn, "channels": channels, "start": start}
+        made = step(**given, temperature=np.float32([0.9]), **state)
+        levels, _, before = sampler.generate_chunk(before, here, known, 0.9)
+        np.testing.assert_allclose(made["sound"], network.codec.decode(levels), atol=1e-6)
+        state = {name: made[name] for name in state}
+
+
+@pytest.mark.integration
+def test_a_function_that_litert_cannot_express_is_left_out_with_a_reason(tmp_path):
+    live, out = own_models.model("sound"), tmp_path / "lite"
+    with pytest.warns(UserWarning, match="lacks `(noise|draw)`: LiteRT has no Atanh"):
+        onepass.export(live, out, format="tflite", length=4)
+    assert read_manifest(out)["functions"].keys() == {"step", "call", "log_prob"}
+    verify(out)
+    found = sequence_functions(streaming_model(students.student_of("speakers")), [FRAMES])
+    noise = {"noise": found.of_size(1, 20)["noise"]}
+    with pytest.raises(UserError, match="cannot be exported: `noise`: LiteRT has no Atanh"):
+        write_functions(tmp_path, "tflite", noise, found.variables)
+
+
+@pytest.mark.integration
+def test_a_function_that_needs_operations_of_tensorflow_says_which(tmp_path):
+    found = sequence_functions(streaming_model(students.student_of("plain")), [FRAMES])
+    out = tmp_path / "lite"
+    out.mkdir()
+    entries = written(out, "tflite", found, 1, 20, "noise")
+    assert "Log" in entries["noise"]["select"]  # normal noise, in float64
+    assert json.loads(json.dumps(entries)) == entries
+    assert manifest_of(out)["functions"] == {}
