@@ -11,11 +11,16 @@ from onepass.foundation.model_spec import SAVED_FILE
 FolderKind = Literal["saved", "bundle", "trained"]
 PROGRAMS = ("saved_model.pb", "lowered.pb")  # in bundles
 RUN = "config.json"
+PARTS = {".stablehlo": "JAX", ".tflite": "LiteRT"}  # of `export --format`, by their suffixes
 NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # bundles, model folders, runs
 
 
 def folder_kind(path: Path) -> FolderKind:
-    """Return "saved" (by `onepass.save`), "bundle" (NAME[/VERSION]) or "trained", by file names."""
+    """Return "saved" (by `onepass.save`), "bundle" (NAME[/VERSION]) or "trained", by file names.
+
+    Raises:
+      UserError: the folder has files of two kinds, or functions of one size for another runtime.
+    """
     program = _first(path, PROGRAMS) or _of_version(path)
     if _first(path, (SAVED_FILE,)):
         _refuse(path, SAVED_FILE, program or _first(path, NOT_SAVED))
@@ -23,6 +28,11 @@ def folder_kind(path: Path) -> FolderKind:
     if program:
         _refuse(path, program, _first(path, (RUN,)))
         return "bundle"
+    for suffix, runtime in PARTS.items():
+        if _first(path, ("manifest.json",)) and any(path.glob(f"*{suffix}")):
+            raise UserError(
+                f"{path} holds functions for {runtime}, which runs them; it is no model."
+            )
     return "trained"
 
 

@@ -57,6 +57,21 @@ def test_a_folder_of_two_kinds_is_refused_by_every_way_in(names, one, other, tmp
     assert mistake("compress", folder, "x.npy", "--out", tmp_path / "x.onepass") == line
 
 
+@pytest.mark.parametrize(
+    ("names", "runtime"),
+    [("manifest.json draw.stablehlo run.py", "JAX"), ("manifest.json step.tflite", "LiteRT")],
+)
+def test_a_folder_of_functions_for_another_runtime_says_what_runs_them(
+    names, runtime, tmp_path, mistake
+):
+    folder = made(tmp_path / "carried", names)
+    line = f"{folder} holds functions for {runtime}, which runs them; it is no model."
+    with pytest.raises(UserError) as refused:
+        onepass.load(folder)
+    assert str(refused.value) == line
+    assert mistake("sample", folder, "--out", tmp_path / "out") == line
+
+
 def test_a_mark_that_is_a_link_to_nothing_counts(tmp_path):
     made(tmp_path, "saved_model.pb")
     (tmp_path / "autoregressive.json").symlink_to(tmp_path / "gone")
