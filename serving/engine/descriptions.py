@@ -1,15 +1,25 @@
-"""Descriptions of a model's signatures in the words of TensorFlow Serving and the v2 protocol."""
+"""Descriptions of a model: its facts, and its signatures as TensorFlow Serving and v2 have them."""
 
 import importlib.metadata
 from typing import Any
 
-from onepass.bundles.signature import PLAIN, TENSORFLOW_NAMES, V2_NAMES, TensorInfo
+from onepass.bundles.condition_inputs import FRAMES
+from onepass.bundles.image_sampling import CONDITIONS
+from onepass.bundles.signature import IMAGE, PLAIN, SOUND, TENSORFLOW_NAMES, V2_NAMES, TensorInfo
+from serving.engine.drawing import condition_input, scales
+from serving.engine.drawing import signature as drawing_signature
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
+from serving.engine.speech import is_conditional, max_seconds, speakers, supports_text
 
 METHOD = "tensorflow/serving/predict"
 PLATFORM = "tensorflow_savedmodel"
 SERVER_VERSION = importlib.metadata.version("onepass")
+FACTS = (
+    *("preset", "data_licence", "quality", "size", "channels", "sample_rate_hz", "hop_samples"),
+    *("temperature", "order", "elements", "condition_channels", "conditions", "codec"),
+    *("distribution", "max_length", "unit_samples"),
+)
 
 
 def describe_signatures(served: ServedModel) -> dict[str, Any]:
@@ -51,4 +61,28 @@ def metadata_of(registry: ModelRegistry, served: ServedModel) -> dict[str, Any]:
         "platform": PLATFORM,
         "inputs": tensors(signature.inputs),
         "outputs": tensors(signature.outputs),
+    }
+
+
+def facts_of(served: ServedModel) -> dict[str, Any]:
+    """Return what model.json says about a model, and what may be asked of it."""
+    facts = {"created": served.created, "kind": served.kind, "version": served.version}
+    facts |= {name: served.spec[name] for name in FACTS if served.spec.get(name) is not None}
+    if "data_licence" in facts:
+        facts["licence"] = facts.pop("data_licence")
+    if served.kind == IMAGE:
+        return facts | {
+            "condition": CONDITIONS.get(condition_input(served) or ""),
+            "classes": served.spec.get("classes") or [],
+            "captions": served.spec.get("captions") or [],
+            "guidance": "guidance" in drawing_signature(served).inputs,
+            "sizes": [side for side, _ in scales(served)],
+        }
+    facts["condition"] = FRAMES if is_conditional(served) else None
+    if served.kind != SOUND:
+        return facts
+    return facts | {
+        "text": is_conditional(served) and supports_text(served),
+        "speakers": speakers(served),
+        "max_seconds": max_seconds(served),
     }

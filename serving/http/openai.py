@@ -71,12 +71,11 @@ class OpenaiSpeech(Endpoints):
         served = self._model_named(request, parsed.model, "sound")
         speed, limit = parsed.speed or 1.0, self._settings.timeout_seconds
         check_length(parsed.input, MAX_TEXT_CHARACTERS, speed)
-        is_whole = is_ssml(parsed.input)  # which cannot be split
-        texts = [parsed.input] if is_whole else text_parts(parsed.input, characters_at(speed))
-        speaker = _speaker(served, parsed.voice)
-        fields = SynthesisFields.model_construct(
-            seed=parsed.seed, temperature=parsed.temperature, speaker=speaker
-        )
+        texts = [parsed.input]
+        if not is_ssml(parsed.input):  # which cannot be split
+            texts = text_parts(parsed.input, characters_at(speed))
+        options: Any = {"seed": parsed.seed, "temperature": parsed.temperature}
+        fields = SynthesisFields(speaker=_speaker(served, parsed.voice), **options)
         work = speak_parts(served, fields, texts, speed, limit)
         num_samples, sound = await cancel_on_disconnect(request.receive, work)
         name, rate_hz = parsed.response_format or "mp3", served.spec["sample_rate_hz"]

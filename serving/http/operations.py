@@ -26,8 +26,8 @@ PATH = {
     "name": Annotated[str, Field(min_length=1, pattern="^[^/:]+$")],
     "version": Annotated[int, Field(ge=0, le=10**18 - 1)],
 }
+Method = TypeVar("Method", bound=Callable)
 Bytes = Annotated[Any, WithJsonSchema({"type": "string", "format": "binary"})]
-Handler = TypeVar("Handler", bound=Callable)
 
 
 class NameConvertor(StringConvertor):
@@ -60,7 +60,7 @@ class Operation(Route):
 
 def operation(
     verb: str, path: str, *types: Any, versions: bool = False, **parameters: Any
-) -> Callable[[Handler], Handler]:
+) -> Callable[[Method], Method]:
     """Return a decorator that marks a method as the handler of an `Operation`.
 
     `types` are its `answer` and its `body`. With `versions`, it also handles the path with a

@@ -117,13 +117,11 @@ class StreamedResponse:
             chunk = await anext(self._chunks, None)
             await send(start)
             while chunk is not None:
-                body = {"type": "http.response.body", "body": chunk, "more_body": True}
-                try:
-                    await asyncio.wait_for(send(body), self._stall_seconds)
-                except TimeoutError as error:
-                    message = "The client does not read the response."
-                    raise DeadlineExceeded(message) from error
+                async with asyncio.timeout(self._stall_seconds):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 chunk = await anext(self._chunks, None)
+        except TimeoutError as error:
+            raise DeadlineExceeded("The client does not read the response.") from error
         finally:
             await self._chunks.aclose()
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -130,7 +130,6 @@ class HttpServer(uvicorn.Server):
         self._app, self._in_progress, self._cut_off = app, ClientSlots(MAX_REQUESTS), 0
         self.idle = IdleConnections(MAX_IDLE, IDLE_SECONDS)
         self._serving: asyncio.Task | None = None
-        seconds: Any = {"keep_alive": IDLE_SECONDS, "graceful_shutdown": drain_seconds}
         super().__init__(
             uvicorn.Config(
                 self._count_request,
@@ -142,7 +141,8 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 h11_max_incomplete_event_size=HEAD_BYTES,
-                **{f"timeout_{name}": value for name, value in seconds.items()},
+                timeout_keep_alive=IDLE_SECONDS,  # type: ignore[arg-type] # also a float
+                timeout_graceful_shutdown=drain_seconds,  # type: ignore[arg-type] # also a float
             )
         )
 

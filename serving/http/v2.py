@@ -37,7 +37,6 @@ LENGTH = re.compile(r"[0-9]{1,10}")
 HEADER = "inference-header-content-length"
 OCTETS = "application/octet-stream"
 EXTENSIONS = {"extensions": ["binary_tensor_data", "model_repository(index)"]}
-MICROSECONDS = 1_000_000
 
 
 class InferParameters(Fields):
@@ -169,8 +168,7 @@ class V2(Endpoints):
         options = parsed.parameters or InferParameters()
         name = options.signature_name or PLAIN
         binary = _wanted_outputs(parsed, served.signatures[name], options.binary_data_output)
-        limit = options.timeout / MICROSECONDS or math.inf
-        seconds = min(self._settings.timeout_seconds, limit)
+        seconds = min(self._settings.timeout_seconds, options.timeout / 1e6 or math.inf)
         work = served.predict(inputs, name, timeout_seconds=seconds)
         outputs = await cancel_on_disconnect(request.receive, work)
         head = {"model_name": served.name, "model_version": str(served.version)}

@@ -1,5 +1,6 @@
 """Errors over HTTP: worded as each protocol words them, and never with anything of the insides."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 from http_running import ask, settings_of
 
+from onepass.bundles.errors import Cancelled, DeadlineExceeded, NotReady
 from onepass.bundles.manifest import VERSION_RULE
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
+from serving.http.responses import StreamedResponse
 from serving.observability import Metrics
 
 PREDICT = "/v1/models/shapes:predict"
@@ -207,3 +210,68 @@ def test_outputs_that_are_not_finite_are_still_json(models, monkeypatch):
     monkeypatch.setattr("fake_bundle.FakeImages.call", strange)
     response = ask(models, "POST", PREDICT, json={"instances": [{}]})
     assert json.loads(response.text) == {"predictions": [[None]]}
+
+
+async def test_a_reader_who_stops_reading_a_stream_ends_it_in_its_time():
+    closed = []
+
+    async def chunks():
+        try:
+            while True:
+                yield b"chunk"
+        finally:
+            closed.append(True)
+
+    async def never(*_):
+        await asyncio.Event().wait()
+
+    async def send(message):
+        if message.get("body"):
+            await never()
+
+    response = StreamedResponse(chunks(), "audio/wav", 0.01)
+    with pytest.raises(DeadlineExceeded, match="does not read"):
+        await response({}, never, send)
+    assert closed == [True]
+
+
+async def test_a_reader_who_leaves_a_stream_ends_it():
+    sent, closed = [], []
+
+    async def chunks():
+        try:
+            while True:
+                yield b"chunk"
+                await asyncio.sleep(0)
+        finally:
+            closed.append(True)
+
+    async def receive():
+        while not sent:
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    with pytest.raises(Cancelled):
+        await StreamedResponse(chunks(), "audio/wav", 10.0)({}, receive, send)
+    assert closed == [True] and sent[0]["status"] == 200
+
+
+async def test_a_stream_that_breaks_before_its_first_chunk_has_sent_nothing():
+    sent = []
+
+    async def chunks():
+        raise NotReady("It loads.")
+        yield
+
+    async def never(*_):
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    with pytest.raises(NotReady):
+        await StreamedResponse(chunks(), "audio/wav", 10.0)({}, never, send)
+    assert sent == []

@@ -294,7 +294,7 @@ def test_recordings_and_texts_are_sent(visit, running, monkeypatch):
         words.append(text)
         return np.zeros([800, 3], np.float32)
 
-    monkeypatch.setattr("serving.http.model_listing.supports_text", lambda served: True)
+    monkeypatch.setattr("serving.engine.descriptions.supports_text", lambda served: True)
     monkeypatch.setattr("serving.engine.speech.text_frames", frames_of)
     visitor = visit().open()
     visitor.page.get_by_role("radio", name="Text").check()
