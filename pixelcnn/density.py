@@ -24,7 +24,7 @@ Specs = dict[str, tf.TensorSpec]
 
 
 class ImageDensity(tf.Module):
-    """The density of images given their conditions; `config` is `ImageDataset.resolved`."""
+    """The density of images given their conditions; `config` is `ImageDataset.resolved_config`."""
 
     def __init__(
         self, config: AnyTrainConfig, initial: Initial | None = None, name: str = "density"

@@ -26,7 +26,7 @@ from pixelcnn.measures import (
     classifier_of,
     codec_bits_by_scale,
     codec_bits_per_dim,
-    opened_classifier,
+    load_classifier,
     sample_quality,
 )
 from pixelcnn.networks.config import GROUPS
@@ -84,7 +84,7 @@ def evaluate(model: Trained, dataset: ImageDataset, seed: int = 0) -> dict:
         "seconds_per_picture": _seconds(model, dataset, seed) if model.network.whole else None,
         "measures": measures,
         **codecs,
-        "dev": {"pictures": len(total), "of": dataset.found},
+        "dev": {"pictures": len(total), "of": dataset.num_found},
     }
 
 
@@ -163,7 +163,7 @@ def classifier_for(model: Trained, name: str, sources: Sequence[str]) -> Classif
     """Return a classifier for a model's classes, or None if there are no training images."""
     file = shipped.classifier(name)
     if file is not None:
-        return opened_classifier(file)
+        return load_classifier(file)
     for source in sources:
         with contextlib.suppress(DataError):
             if not is_dev_file(source):

@@ -153,12 +153,12 @@ def classifier_of(train: ImageSet, classes: int) -> Classifier:
     known = digest(train)
     cached = cache_folder() / f"{known}.npz"
     for path in (*shipped.classifiers(), cached):
-        if path.exists() and (opened := opened_classifier(path, known)) is not None:
+        if path.exists() and (opened := load_classifier(path, known)) is not None:
             return opened
     return train_classifier(train, classes, cached)
 
 
-def opened_classifier(path: Path, known: str | None = None) -> Classifier | None:
+def load_classifier(path: Path, known: str | None = None) -> Classifier | None:
     """Load a classifier; return None if `known` is not None and not its training images' digest."""
     with np.load(path, allow_pickle=False) as stored:
         if known not in (None, str(stored["digest"])):

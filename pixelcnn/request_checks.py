@@ -16,7 +16,7 @@ from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.sampling.samplers import temperatures_of
 
 
-def checked_draw(density: ImageDensity, draw: Draw) -> Draw:
+def check_request(density: ImageDensity, draw: Draw) -> Draw:
     """Return a request with its defaults and Python integers; the condition is not checked.
 
     Args:
@@ -39,13 +39,13 @@ def checked_draw(density: ImageDensity, draw: Draw) -> Draw:
         batch=whole_number(draw.batch, "batch"),
         seed=checked_seed(draw.seed),
         temperature=heat if isinstance(heat, int | float) else tuple(heat),
-        prefix=_checked_prefix(density, draw.prefix, side),
+        prefix=_check_prefix(density, draw.prefix, side),
     )
     _check(density, found)
     return found
 
 
-def _checked_prefix(density: ImageDensity, prefix: Any, size: int) -> np.ndarray | None:
+def _check_prefix(density: ImageDensity, prefix: Any, size: int) -> np.ndarray | None:
     if prefix is None:
         return None
     check_unmasked(prefix, "prefix")

@@ -96,7 +96,7 @@ class ImageRecipe(Recipe):
     def prepare(self, run: TrainingRun) -> ImageDataset:
         """Claim the run, and return the images with the resolved configuration."""
         dataset = ImageDataset.read(self.data, self.config)
-        config = dataset.resolved
+        config = dataset.resolved_config
         dataset = dataclasses.replace(dataset, config=config)
         stored = self.describe_run(config.kind, config, **facts_of(dataset))
         run.claim(stored, CHANGEABLE, defaults(config))
@@ -119,7 +119,7 @@ class ImageRecipe(Recipe):
 
 def portable_batches(dataset: ImageDataset) -> PortableBatches:
     """Return the training batches for a machine without TensorFlow."""
-    arrays, settings = dataset.drawn
+    arrays, settings = dataset.training_arrays
     write = functools.partial(write_npz, arrays=arrays)
     return PortableBatches(batch_sampling, {**settings, "file": IMAGES}, write)
 

@@ -35,7 +35,7 @@ def model_folder(kind: str) -> Path:
 
 def _save(kind: str, path: Path) -> None:
     dataset = ImageDataset.read(data_of(kind), config_for(kind))
-    config = dataset.resolved
+    config = dataset.resolved_config
     facts = facts_of(dataclasses.replace(dataset, config=config))
     stored = ImageRecipe("tiny", config, data_of(kind)).describe_run(config.kind, config, **facts)
     density = perturbed(ImageDensity(config, QuickInitial(0)))

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.measures import Classifier, opened_classifier, train_classifier
+from pixelcnn.measures import Classifier, load_classifier, train_classifier
 
 FILE = "classifier.npz"  # the file's name in a run directory
 SEED = 1  # classifiers that measure samples have seed 0
@@ -28,7 +28,7 @@ def classifier_for(dataset: ImageDataset, size: int, path: Path) -> Classifier:
     if train is None or train.labels is None:
         raise UserError("--targets.features needs images with classes.")
     every = train.images.shape[1] // size
-    if path.exists() and (known := opened_classifier(path)) is not None:
+    if path.exists() and (known := load_classifier(path)) is not None:
         return known
     small = dataclasses.replace(train, images=train.images[:, ::every, ::every])
     return train_classifier(small, len(dataset.classes), path, SEED)

@@ -117,7 +117,7 @@ class ImageDataset:
         return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
 
     @property
-    def found(self) -> int | None:
+    def num_found(self) -> int | None:
         """Number of images in the source, including other splits; None for a video."""
         return self.source.found
 
@@ -127,7 +127,7 @@ class ImageDataset:
         return self.source.statistics
 
     @property
-    def resolved(self) -> Any:
+    def resolved_config(self) -> Any:
         """The configuration with the sizes that depend on the data, such as `classes`, set."""
         conditioning = self.config.conditioning
         if isinstance(self.source, Video):
@@ -148,7 +148,7 @@ class ImageDataset:
         return dataclasses.replace(self.config, conditioning=conditioning)
 
     @functools.cached_property
-    def drawn(self) -> tuple[Arrays, dict[str, Any]]:
+    def training_arrays(self) -> tuple[Arrays, dict[str, Any]]:
         """The arguments for `batch_sampling.batches_of`; the configuration must be resolved."""
         data, conditioning = self.config.data, self.config.conditioning
         settings = {"batch_size": data.batch_size, "seed": self.config.seed}
@@ -175,7 +175,7 @@ class ImageDataset:
         """Return endless training batches starting at a step."""
         shard = {"shard_index": shard_index, "num_shards": num_shards}
         rows = shard_rows(self.config.data.batch_size, shard_index, num_shards)
-        make = functools.partial(batches_of(*self.drawn), **shard)
+        make = functools.partial(batches_of(*self.training_arrays), **shard)
         return as_dataset(make, start_step, rows=rows.stop - rows.start)
 
     @property

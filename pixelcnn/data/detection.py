@@ -26,7 +26,7 @@ class Stored(NamedTuple):
     bits: int
 
 
-def stored_as(source: str | Path) -> Stored | None:
+def detect_format(source: str | Path) -> Stored | None:
     """Return the format of a source's images, by up to `LOOKED_AT` of them, or None if unknown."""
     path = Path(source)
     if str(source).startswith("tfds:") or not path.exists():
@@ -77,7 +77,7 @@ def detect_options(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str
     said = _parse_options(arguments)
     if "data" not in said or config.conditioning.kind == "video":
         return []
-    found = _of_run(said.get("workdir")) or stored_as(said["data"]) or Stored(3, EIGHT)
+    found = _of_run(said.get("workdir")) or detect_format(said["data"]) or Stored(3, EIGHT)
     channels = config.data.channels if config.data.channels == 1 else found.channels
     channels = int(said.get("data.channels", said.get("output.channels", channels)))
     linear = said.get("output.likelihood", config.output.likelihood) != SOFTMAX

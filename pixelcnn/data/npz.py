@@ -218,7 +218,7 @@ def _at_depth(
     return made.levels, tuple(f"{remark}: {show_path(path.name)}" for remark in made.remarks)
 
 
-def stored_depth(path: Path) -> int:
+def read_depth(path: Path) -> int:
     """Return the bits per level of an npz file's images, derived from the highest level."""
     images = read_arrays(path, ("images",)).get("images")
     return 8 if images is None or images.dtype != np.uint16 else depth_of(int(images.max()))
@@ -239,7 +239,7 @@ def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
 
 def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
     """Read the images of an npz file for train and one for dev."""
-    bits = max(stored_depth(train), stored_depth(dev))
+    bits = max(read_depth(train), read_depth(dev))
     first, second = (read_npz_file(path, rules, bits) for path in (train, dev))
     for key in ("class_names", "captions", "maps"):
         if (getattr(first, key) is None) != (getattr(second, key) is None):

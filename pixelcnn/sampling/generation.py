@@ -34,7 +34,7 @@ from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.request_checks import check_images, checked_draw
+from pixelcnn.request_checks import check_images, check_request
 from pixelcnn.sampling.enlargement import Enlarger
 from pixelcnn.sampling.samplers import (
     Prefix,
@@ -130,7 +130,7 @@ class ImageSampler:
 
     def check_draw(self, draw: Draw) -> Draw:
         """Return a request with its defaults; raise an error if the density cannot fulfil it."""
-        return checked_draw(self.density, draw)
+        return check_request(self.density, draw)
 
     def sample(self, draw: Draw) -> Any:
         """Return the requested images, [num, side, side, channels], or all their scales."""

@@ -167,7 +167,7 @@ def test_a_dev_file_alone_is_evaluated_whole(tmp_path):
     other = tmp_path / "toys.npz"  # of no split: some are dev's
     other.write_bytes(file.read_bytes())
     part = ImageDataset.for_evaluation(other, config, CLASSES)
-    assert 1 <= len(next(iter(part.dev(1000)))["levels"]) < DEV == part.found
+    assert 1 <= len(next(iter(part.dev(1000)))["levels"]) < DEV == part.num_found
     everything = ImageDataset.for_evaluation(other, config, CLASSES, None, True)
     np.testing.assert_array_equal(next(iter(everything.dev(1000)))["levels"], alone["levels"])
 

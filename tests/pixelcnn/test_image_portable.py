@@ -49,7 +49,7 @@ def changed(kind, **changes):
 def dataset_of(kind, **changes):
     """The toys of a kind, its configuration resolved."""
     dataset = ImageDataset.read(data_of(kind), changed(kind, **changes))
-    return dataclasses.replace(dataset, config=dataset.resolved)
+    return dataclasses.replace(dataset, config=dataset.resolved_config)
 
 
 def exported(kind, folder, **changes):
@@ -67,7 +67,7 @@ def test_run_py_draws_the_batches_of_the_pipeline(kind, tmp_path):
     shown = {"data": {"flip": True, "shift": 2}}
     changes = {"conditioning": {"jitter": 0.5}} if kind == "video" else shown
     dataset = dataset_of(kind, **changes)
-    arrays, settings = dataset.drawn
+    arrays, settings = dataset.training_arrays
     write_npz(tmp_path / "a.npz", arrays)
     drawn = batch_sampling.open_batches(tmp_path, {**settings, "file": "a.npz"})
     for step in (0, 1, 1_000_000):

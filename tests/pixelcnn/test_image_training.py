@@ -338,7 +338,7 @@ def test_runs_of_different_models_are_not_joined(halves, tmp_path):
 
 
 def test_a_step_moves_a_part_alone_as_it_moves_it_in_the_whole():
-    config = ImageDataset.read(images(), config_of("multiscale")).resolved
+    config = ImageDataset.read(images(), config_of("multiscale")).resolved_config
     config = dataclasses.replace(
         config, optimizer=dataclasses.replace(config.optimizer, clip_norm=0.0)
     )

@@ -14,7 +14,7 @@ from pixelcnn import shipped
 from pixelcnn.data.corpus import read_corpus, read_dev
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.evaluation import classifier_for, evaluate_samples
-from pixelcnn.measures import cache_folder, classifier_of, digest, opened_classifier, sample_quality
+from pixelcnn.measures import cache_folder, classifier_of, digest, load_classifier, sample_quality
 
 RULES = ImageRules(8, 1)
 
@@ -51,7 +51,7 @@ def test_a_classifier_is_trained_once_for_each_set_of_images(trained, monkeypatc
     np.testing.assert_array_equal(again.reference, trained.reference)
     file = cache_folder() / f"{digest(train)}.npz"
     train.labels[0] = 2
-    assert digest(train) != file.stem and opened_classifier(file, digest(train)) is None
+    assert digest(train) != file.stem and load_classifier(file, digest(train)) is None
 
 
 def test_samples_and_dev_images_are_measured_alike(trained):
@@ -117,5 +117,5 @@ def test_the_shipped_classifier_knows_the_digits_of_dev(name):
     dev = read_dev(data, ImageRules(side, 3), tuple("0123456789")).splits["dev"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifiers, "WIDTHS", (24, 32, 48, 64))
-        seen = opened_classifier(file)(dev.images)
+        seen = load_classifier(file)(dev.images)
     assert len(dev.labels) > 10 * DEV and np.mean(seen.labels == dev.labels) > 0.985

@@ -158,7 +158,7 @@ def sounds():
 def images(folder, trainer):
     """A density, its loss and a batch of its images."""
     dataset = ImageDataset.read(folder / "images", CONFIGS[trainer])
-    dataset = dataclasses.replace(dataset, config=dataset.resolved)
+    dataset = dataclasses.replace(dataset, config=dataset.resolved_config)
     density = ImageDensity(dataset.config)
     return density, ImageLoss(density), next(iter(dataset.training(0)))
 

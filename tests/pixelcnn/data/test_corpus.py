@@ -12,7 +12,7 @@ from PIL import Image
 
 from pixelcnn.data.corpus import DataError, ImageRules, read_corpus
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.detection import Stored, stored_as
+from pixelcnn.data.detection import Stored, detect_format
 from pixelcnn.data.image_folder import read_folder
 from pixelcnn.presets import PRESETS
 
@@ -274,7 +274,7 @@ def test_what_is_no_file_is_never_opened_and_takes_no_classes_away(tmp_path, mon
     add_what_is_no_file(tmp_path, ending)
     for table in ("train.tsv", "pictures.tsv"):
         os.mkfifo(tmp_path / table)
-    assert within_reason(lambda: stored_as(tmp_path)) == Stored(3, 8)
+    assert within_reason(lambda: detect_format(tmp_path)) == Stored(3, 8)
     corpus = within_reason(lambda: read_corpus(tmp_path, COLOUR))
     assert corpus.classes == ("cat", "dog") and corpus.found == 8
     (note,) = [note for note in corpus.notes if "links to nothing" in note]

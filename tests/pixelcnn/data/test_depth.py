@@ -6,7 +6,7 @@ from image_files import COLOUR, GREY, mistake
 from PIL import Image
 
 from pixelcnn.data.corpus import read_corpus, read_dev
-from pixelcnn.data.detection import Stored, detect_options, stored_as
+from pixelcnn.data.detection import Stored, detect_format, detect_options
 from pixelcnn.data.image_file import (
     ImageError,
     depth_of,
@@ -158,17 +158,17 @@ def test_the_depth_is_the_least_that_has_the_level():
 
 
 def test_what_a_folder_holds_is_found(tmp_path):
-    assert stored_as(write(tmp_path / "deep", ramps(5))) == Stored(1, 12)
+    assert detect_format(write(tmp_path / "deep", ramps(5))) == Stored(1, 12)
     grey = ramps(3, 255, np.uint8)
-    assert stored_as(write(tmp_path / "grey", grey, ("png",))) == Stored(1, 8)
+    assert detect_format(write(tmp_path / "grey", grey, ("png",))) == Stored(1, 8)
     write(tmp_path / "mixed", grey, ("png",))
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "mixed" / "c.png")
-    assert stored_as(tmp_path / "mixed") == Stored(3, 8)
+    assert detect_format(tmp_path / "mixed") == Stored(3, 8)
     np.savez(tmp_path / "a.npz", images=ramps(2, 60_000))
-    assert stored_as(tmp_path / "a.npz") == Stored(1, 16)
+    assert detect_format(tmp_path / "a.npz") == Stored(1, 16)
     np.savez(tmp_path / "b.npz", images=np.zeros((2, 8, 8, 3), np.uint8))
-    assert stored_as(tmp_path / "b.npz") == Stored(3, 8)
-    assert stored_as("tfds:mnist") is None and stored_as(tmp_path / "no") is None
+    assert detect_format(tmp_path / "b.npz") == Stored(3, 8)
+    assert detect_format("tfds:mnist") is None and detect_format(tmp_path / "no") is None
 
 
 GREY_WORDS = ["--data.channels", "1", "--output.channels", "1"]

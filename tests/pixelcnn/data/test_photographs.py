@@ -116,7 +116,7 @@ def test_an_exported_run_draws_the_squares_of_the_pipeline(tmp_path):
     network = dataclasses.replace(config.network, base_size=8, crop=0)
     small = dataclasses.replace(config, data=data, network=network, parts=("16",))
     dataset = ImageDataset.read(tmp_path, small)
-    arrays, settings = dataset.drawn
+    arrays, settings = dataset.training_arrays
     write_npz(tmp_path / "images.npz", arrays)
     drawn = open_batches(tmp_path, {**settings, "file": "images.npz"})
     for step, expected in zip(range(4), dataset.training(0).take(4), strict=True):
