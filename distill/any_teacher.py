@@ -11,7 +11,7 @@ from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL
 from distill.losses.kl_divergence import TeacherConditionals
 from distill.losses.terms import Draw, Listed, Term, name_of, sum_terms
-from onepass.foundation.arguments import checked_seed
+from onepass.foundation.arguments import check_seed
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.distribution import is_normal, with_density
@@ -106,7 +106,7 @@ def distill(
         the data have sequences of several lengths.
     """
     check_eager()
-    seed = checked_seed(seed)
+    seed = check_seed(seed)
     found, student = as_teacher_and_student(teacher, student)
     fit(student, data, steps=steps, loss=_objective(found, loss, seed), seed=seed, **options)
     return student

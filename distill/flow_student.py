@@ -10,9 +10,9 @@ from distill.drafts import NOISE, FlowDraft
 from distill.losses.kl_divergence import log_density
 from onepass.draw import Draw
 from onepass.foundation.arguments import (
-    checked_length,
-    checked_seed,
-    checked_temperature,
+    check_draw_length,
+    check_seed,
+    check_temperature,
     whole_number,
 )
 from onepass.foundation.tensorflow_state import check_compiler
@@ -179,14 +179,14 @@ class FlowStudent(Model):
         self.follow()
         num, length = self._sizes(draw.num, draw.length)
         scale = self._scale(draw)
-        noise = scale * self.noise(checked_seed(draw.seed), tf.range(num), length)
+        noise = scale * self.noise(check_seed(draw.seed), tf.range(num), length)
         return self.compiled(noise, self._cast_condition(draw.condition, num, length)).numpy()
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
         self.follow()
         num, length = self._sizes(draw.num, draw.length)
         part = whole_number(CHUNK if chunk is None else chunk, "chunk")
-        seed, scale = checked_seed(draw.seed), self._scale(draw)
+        seed, scale = check_seed(draw.seed), self._scale(draw)
         given, state = self._cast_condition(draw.condition, num, length), self.initial_state(num)
 
         def parts(state: Any) -> Iterator[np.ndarray]:
@@ -200,7 +200,7 @@ class FlowStudent(Model):
 
     def _scale(self, draw: Draw) -> tf.Tensor:
         temperature = 1.0 if draw.temperature is None else draw.temperature
-        return tf.constant(checked_temperature(temperature), tf.float32)
+        return tf.constant(check_temperature(temperature), tf.float32)
 
     def log_density(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
         """Return the log density of the elements that `sample` draws at temperature 1.
@@ -215,13 +215,13 @@ class FlowStudent(Model):
         """
         self.follow()
         num, length = self._sizes(num, length)
-        noise = self.noise(checked_seed(seed), tf.range(num), length)
+        noise = self.noise(check_seed(seed), tf.range(num), length)
         drawn = self.draw(noise, self._cast_condition(condition, num, length))
         return log_density(drawn, self.noise_kind).numpy()
 
     def _sizes(self, num: Any, length: Any) -> tuple[int, int]:
         check_compiler()
-        (checked,) = checked_length(length, self.order)
+        (checked,) = check_draw_length(length, self.order)
         return whole_number(num, "num"), checked
 
     def _cast_condition(self, condition: Any, num: int, length: int) -> tf.Tensor | None:

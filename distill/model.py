@@ -27,9 +27,9 @@ from onepass.draw import Draw
 from onepass.foundation.arguments import check_unmasked, whole_number
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_folder import assign_weights, stored_model
+from onepass.foundation.model_folder import assign_weights, read_stored_model
 from onepass.foundation.model_spec import kind_of
-from onepass.foundation.stored_config import checked_config, stored_config
+from onepass.foundation.stored_config import check_config, stored_config
 from onepass.trained import Trained
 from wavenet import model as wavenet_model
 from wavenet.features.conventions import MelConvention
@@ -177,7 +177,7 @@ def load(path: Path) -> Trained:
     path = shipped.model_folder(path)
     if kind_of(path) != KIND:
         return wavenet_model.load(path)
-    return _model(*stored_model(path, spec_of), path)
+    return _model(*read_stored_model(path, spec_of), path)
 
 
 def load_student(path: Path) -> Trained:
@@ -219,7 +219,7 @@ def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> Trained:
 
 def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:
     needed = {"preset", "gain_db", "speakers", "data", *OF_THE_TEACHER}
-    return checked_config(
+    return check_config(
         stored,
         path,
         (KIND,),

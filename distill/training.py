@@ -29,7 +29,7 @@ from distill.teacher import WaveNetDensity
 from onepass import shipped
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.model_folder import assign_weights, stored_weights
+from onepass.foundation.model_folder import assign_weights, read_stored_weights
 from onepass.foundation.stored_config import defaults, to_json
 from onepass.replicator.training.recipe import Recipe, Setup
 from onepass.replicator.training.state import TrainState
@@ -300,7 +300,7 @@ def new_student(config: DistillConfig, teacher: Trained) -> ParallelWaveNet:
     student, conditioner = _new_network(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
         folder = shipped.model_folder(Path(config.start_from))
-        assign_weights(student, stored_weights(folder), folder)
+        assign_weights(student, read_stored_weights(folder), folder)
         if student.residual is not None and conditioner is not None:
             student.keep_frames_of(conditioner)
         return student

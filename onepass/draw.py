@@ -238,9 +238,9 @@ class Elements(Option):
 
     def check(self, value: Any, name: str, num: int, length: int, event: Sequence[int]) -> Any:
         """Return an array [n] of different elements."""
-        from onepass.foundation.arguments import checked_elements
+        from onepass.foundation.arguments import check_element_values
 
-        return None if value is None else checked_elements(value, name)
+        return None if value is None else check_element_values(value, name)
 
     def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
         """Return the inputs of the elements and of their number."""
@@ -293,9 +293,9 @@ class Beginning(Option):
 
     def check(self, value: Any, name: str, num: int, length: int, event: Sequence[int]) -> Any:
         """Return a list with an array [n, *event] for each row."""
-        from onepass.foundation.arguments import checked_prefix
+        from onepass.foundation.arguments import check_prefix
 
-        return None if value is None else checked_prefix(value, num, length, event)
+        return None if value is None else check_prefix(value, num, length, event)
 
     def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
         """Return the inputs of the elements and of their number in each row."""
@@ -337,7 +337,7 @@ class Weights(Option):
         """Return a pair of arrays [n], the elements and their numbers."""
         import numpy as np
 
-        from onepass.foundation.arguments import checked_elements, real_number
+        from onepass.foundation.arguments import check_element_values, real_number
         from onepass.foundation.errors import UserError
 
         if value is None:
@@ -346,7 +346,7 @@ class Weights(Option):
             raise UserError(f"`{name}` must be a dict of elements and numbers, got {value!r}.")
         numbers = {key: real_number(number, name) for key, number in value.items()}
         for key in numbers:
-            checked_elements(key, name, most=1)
+            check_element_values(key, name, most=1)
         if not numbers:
             return None
         return np.array(list(numbers)), np.array([*numbers.values()], np.float32)
@@ -548,7 +548,7 @@ class Draw:
         import numpy as np
         import tensorflow as tf
 
-        from onepass.foundation.arguments import checked_temperature
+        from onepass.foundation.arguments import check_temperature
         from onepass.foundation.tensorflow_state import check_compiler
         from onepass.likelihoods.distribution import table_of, tempers
         from onepass.likelihoods.truncated import Choice
@@ -556,7 +556,7 @@ class Draw:
 
         check_compiler()
         for each in np.ravel(self.temperature):
-            checked_temperature(float(each), tempers(distribution))
+            check_temperature(float(each), tempers(distribution))
         heat = tf.constant(self.temperature, tf.float32)
         if heat.shape.rank:  # to broadcast against the elements' axes
             heat = tf.reshape(heat, [num, *[1] * axes])

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.draw import OPTIONS, Draw
-from onepass.foundation.arguments import checked_flag, checked_length, checked_seed, whole_number
+from onepass.foundation.arguments import check_draw_length, check_flag, check_seed, whole_number
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
@@ -310,15 +310,15 @@ class Autoregressive(Model):
         if draw.method not in self.methods:
             known = ", ".join(self.methods)
             raise ValueError(f"`method` must be one of {known}, got {draw.method!r}.")
-        num, sizes = whole_number(draw.num, "num"), checked_length(draw.length, self.order)
-        return_log_prob = checked_flag(draw.return_log_prob, "return_log_prob")
+        num, sizes = whole_number(draw.num, "num"), check_draw_length(draw.length, self.order)
+        return_log_prob = check_flag(draw.return_log_prob, "return_log_prob")
         shape, layout = self.layout.shape(sizes), self.layout
         how = draw.checked(num, sizes[0], self.order, layout.event)
         heat = how.choice(self.distribution, self.codec, num, layout.noise_axes)
         self.check_length(sizes)
         if (draw.method == "speculative") != (draw.draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
-        noise = self.layout.noise(self.distribution, checked_seed(draw.seed), num, shape)
+        noise = self.layout.noise(self.distribution, check_seed(draw.seed), num, shape)
         condition = given_once(self.symbol_network, draw.condition, self.order, (num, *shape))
         prompt, shared = how.prompt(self.codec, num, sizes[0], self.layout)
         symbols = self.samplers.draw(
@@ -340,10 +340,10 @@ class Autoregressive(Model):
         for name in NOT_STREAMED & draw.changed_options().keys():
             raise ValueError(f"`{name}` is for `sample`; `stream` takes one step per element.")
         self.follow()
-        (length,), num = checked_length(draw.length, self.order), whole_number(draw.num, "num")
+        (length,), num = check_draw_length(draw.length, self.order), whole_number(draw.num, "num")
         chunk = whole_number(CHUNK if chunk is None else chunk, "chunk")
         seed, how = (
-            checked_seed(draw.seed),
+            check_seed(draw.seed),
             draw.checked(num, length, self.order, self.layout.event),
         )
         heat = how.choice(self.distribution, self.codec, num, self.layout.noise_axes)

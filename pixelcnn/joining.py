@@ -15,7 +15,7 @@ import numpy as np
 from onepass import shipped
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_folder import stored_model
+from onepass.foundation.model_folder import read_stored_model
 from onepass.foundation.stored_config import to_json
 from onepass.trained import Trained
 from pixelcnn.model import load, model_of, spec_of
@@ -75,7 +75,7 @@ def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, Trained]:
 
 
 def _read(path: Path) -> _Run:
-    stored, weights, _ = stored_model(shipped.model_folder(path), spec_of)
+    stored, weights, _ = read_stored_model(shipped.model_folder(path), spec_of)
     model = load(path)
     if model.network.multiscale is None:
         raise UserError(f"{path} holds a PixelCNN, which has no parts.")

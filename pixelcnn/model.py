@@ -5,8 +5,8 @@ from typing import Any
 
 from onepass import shipped
 from onepass.foundation.atomic_files import Arrays
-from onepass.foundation.model_folder import assign_weights, stored_model
-from onepass.foundation.stored_config import checked_config
+from onepass.foundation.model_folder import assign_weights, read_stored_model
+from onepass.foundation.stored_config import check_config
 from onepass.likelihoods.initial import ZeroInitial
 from onepass.trained import Trained
 from pixelcnn.config import KINDS, AnyTrainConfig
@@ -28,7 +28,7 @@ def load(path: Path | str) -> Trained:
       UserError: If there is no image model, or it cannot be read.
     """
     path = shipped.model_folder(path)
-    return model_of(*stored_model(path, spec_of), path)
+    return model_of(*read_stored_model(path, spec_of), path)
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
@@ -58,4 +58,4 @@ def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> Trained:
 
 def _config(stored: Any, path: Path) -> AnyTrainConfig:
     needed = {"preset", "class_names", "statistics"}
-    return checked_config(stored, path, tuple(KINDS), needed, config_from)
+    return check_config(stored, path, tuple(KINDS), needed, config_from)

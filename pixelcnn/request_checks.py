@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from onepass.draw import Draw
-from onepass.foundation.arguments import check_unmasked, checked_seed, whole_number
+from onepass.foundation.arguments import check_seed, check_unmasked, whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_state import check_compiler, check_eager
 from onepass.samplers import SAMPLERS
@@ -37,7 +37,7 @@ def check_request(density: ImageDensity, draw: Draw) -> Draw:
         num=whole_number(draw.num, "num"),
         length=whole_number(side, "length"),
         batch=whole_number(draw.batch, "batch"),
-        seed=checked_seed(draw.seed),
+        seed=check_seed(draw.seed),
         temperature=heat if isinstance(heat, int | float) else tuple(heat),
         prefix=_check_prefix(density, draw.prefix, side),
     )

@@ -14,8 +14,8 @@ from onepass import shipped
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_folder import assign_weights, stored_model
-from onepass.foundation.stored_config import checked_config
+from onepass.foundation.model_folder import assign_weights, read_stored_model
+from onepass.foundation.stored_config import check_config
 from onepass.samplers import methods_of
 from onepass.samplers.compiled import Compiled
 from onepass.trained import Trained
@@ -143,7 +143,7 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> Trained:
       UserError: If there is no WaveNet at the path that this version can read.
     """
     path = shipped.model_folder(path)
-    stored, weights, spec = stored_model(path, _spec)
+    stored, weights, spec = read_stored_model(path, _spec)
     config = _config(stored, path)
     if compute_dtype is not None:
         network_config = dataclasses.replace(config.network, compute_dtype=compute_dtype)
@@ -154,7 +154,7 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> Trained:
 
 
 def _config(stored: Any, path: Path) -> TrainConfig:
-    return checked_config(stored, path, (KIND,), {"preset", "gain_db", "speakers"}, config_from)
+    return check_config(stored, path, (KIND,), {"preset", "gain_db", "speakers"}, config_from)
 
 
 def _spec(stored: dict, path: Path) -> dict[str, Any]:

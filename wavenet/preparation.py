@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from onepass import shipped
 from onepass.foundation.atomic_files import Arrays
-from onepass.foundation.model_folder import assign_weights, stored_model, variable_names
+from onepass.foundation.model_folder import assign_weights, read_stored_model, variable_names
 from onepass.foundation.stored_config import stored_config
 from wavenet.conditioner import Conditioner, PitchReader, train_pitch_reader
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
@@ -41,7 +41,7 @@ def prepare_network(
     same_frames = False
     if config.start_from is not None:
         folder = shipped.model_folder(Path(config.start_from))
-        stored, weights, _ = stored_model(folder, lambda stored, path: {})
+        stored, weights, _ = read_stored_model(folder, lambda stored, path: {})
         same_frames = _mel_of(stored) == config.data.mel(config.network.hop_samples)
         own = _unlike(_reader_variables(network), weights)
         assign_weights(network, weights | own, folder)

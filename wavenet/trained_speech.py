@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from onepass.draw import Draw
-from onepass.foundation.arguments import checked_seed, whole_number
+from onepass.foundation.arguments import check_seed, whole_number
 from onepass.foundation.stored_config import at_least, require
 from wavenet.features.frame_statistics import FrameStatistics, read_statistics
 from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames
@@ -95,7 +95,7 @@ def batch_of(draw: Draw, hop_samples: int, prime: np.ndarray | None = None) -> R
       prime: int32 levels [samples] that every waveform continues, or None.
     """
     frames, number, length = draw.condition, draw.speaker, draw.length
-    seed, num = checked_seed(draw.seed), whole_number(draw.num, "num")
+    seed, num = check_seed(draw.seed), whole_number(draw.num, "num")
     if length is None:
         if frames is None:
             raise ValueError("`length` must be given when there is no `condition`.")

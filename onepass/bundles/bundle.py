@@ -47,7 +47,7 @@ from onepass.draw import OPTIONS, Draw
 from onepass.families import installed, known_kinds
 from onepass.foundation.errors import UserError
 from onepass.foundation.plain_files import read_plain
-from onepass.foundation.tensorflow_state import check_process, named_for_tensorflow
+from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow
 from onepass.interface import collect_images, stream_images
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Program:
             with graph.as_default():
                 tf.graph_util.import_graph_def(stored.graph_def, name="")
             session = tf.compat.v1.Session(graph=graph, config=options)
-            with named_for_tensorflow(self._folder) as name:
+            with name_for_tensorflow(self._folder) as name:
                 filename = {saver.filename_tensor_name: f"{name}/{VARIABLES}"}
                 session.run(graph.get_operation_by_name(saver.restore_op_name), filename)
             return {

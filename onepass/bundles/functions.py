@@ -24,7 +24,7 @@ from onepass.bundles.own_prompts import prompt_functions, prompt_functions_of_sh
 from onepass.bundles.sequence_functions import default_buckets, sequence_functions
 from onepass.bundles.signature import ARRAY, IMAGE, LOG_PROB, SOUND
 from onepass.bundles.sound_functions import sound_functions
-from onepass.foundation.arguments import checked_length
+from onepass.foundation.arguments import check_draw_length
 from onepass.foundation.errors import UserError
 from onepass.model import Autoregressive
 from onepass.step import NotCausalError, UnsupportedNetworkError
@@ -157,16 +157,16 @@ def _of_images(model: Autoregressive, shape: tuple[int, ...], conditions: Condit
 
 
 def _length(length: Length) -> int | None:
-    return None if length is None else checked_length(length, "time")[0]
+    return None if length is None else check_draw_length(length, "time")[0]
 
 
 def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
     network = model.symbol_network
     declared = getattr(network, "declared", network.inputs)  # default of a one-size network
     if length is not None:
-        return checked_length(length, "raster")
+        return check_draw_length(length, "raster")
     sizes = declared.shape[1:].as_list()
-    return checked_length(None if None in sizes else sizes, "raster")
+    return check_draw_length(None if None in sizes else sizes, "raster")
 
 
 def _lengths(sample_rate_hz: int | None, length: int | None) -> list[int]:

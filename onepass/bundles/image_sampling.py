@@ -11,7 +11,7 @@ from onepass.bundles.errors import InvalidInput, shorten_text
 from onepass.bundles.sampling import Sampling, noise_inputs, seed_number
 from onepass.bundles.signature import COMPILED, IMAGE, Arrays, Signature, TensorInfo, scale_name
 from onepass.draw import Draw
-from onepass.foundation.arguments import checked_seed, whole_number
+from onepass.foundation.arguments import check_seed, whole_number
 from onepass.foundation.errors import UserError
 
 CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}  # name in requests per input
@@ -158,7 +158,7 @@ class ImageSampling(Sampling):
         if draw.length not in (None, self.size, (self.size, self.size, self.channels)):
             raise InvalidInput(f"`length` must be {self.size}, as exported, got {draw.length}.")
         with self._own_errors():
-            num, seed = whole_number(draw.num, "num"), checked_seed(draw.seed)
+            num, seed = whole_number(draw.num, "num"), check_seed(draw.seed)
             first = whole_number(draw.row, "row", 0)
         conditions: list[Any] = [draw.condition] * num
         if isinstance(draw.condition, list | tuple):

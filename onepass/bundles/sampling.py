@@ -32,10 +32,10 @@ from onepass.bundles.signature import (
 )
 from onepass.draw import LISTS, OPTIONS, Draw
 from onepass.foundation.arguments import (
+    check_draw_length,
+    check_flag,
+    check_seed,
     check_unmasked,
-    checked_flag,
-    checked_length,
-    checked_seed,
     whole_number,
 )
 from onepass.foundation.errors import UserError
@@ -78,7 +78,7 @@ class Request:
           condition: function that returns the inputs that are conditions, given the number of rows
             and the size of the first axis of a row; None for a model without conditions.
         """
-        num, shape = whole_number(draw.num, "num"), checked_length(draw.length, order)
+        num, shape = whole_number(draw.num, "num"), check_draw_length(draw.length, order)
         first_row = whole_number(draw.row, "row", 0)
         if first_row + num - 1 > LAST_ROW:
             raise ValueError(f"`row` must be at most {LAST_ROW} for the last row, got {first_row}.")
@@ -148,7 +148,7 @@ class Request:
 def seed_number(seed: Any) -> int:
     """Return a seed as a Python integer; raise ValueError unless it is an integer in [0, 2^64)."""
     try:
-        return operator.index(checked_seed(seed))
+        return operator.index(check_seed(seed))
     except TypeError:  # a key, which only a live model takes
         raise ValueError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.") from None
 
@@ -216,7 +216,7 @@ class Sampling(Model):
     def _own_sample(self, draw: Draw) -> Any:
         length = draw.length
         with self._own_errors():
-            return_log_prob = checked_flag(draw.return_log_prob, "return_log_prob")
+            return_log_prob = check_flag(draw.return_log_prob, "return_log_prob")
             request = self._own_request(draw)
         signature = self._signature_for(request, COMPILED, PROMPTED)
         with_nats = return_log_prob and signature == PROMPTED

@@ -31,7 +31,7 @@ from onepass.bundles.signature import (
 from onepass.foundation.allowed_operations import PROGRAM
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import SPEC_FILE
-from onepass.foundation.tensorflow_state import named_for_tensorflow
+from onepass.foundation.tensorflow_state import name_for_tensorflow
 from onepass.samplers.fixed_point import MOVED
 from onepass.step import UnsupportedNetworkError
 from onepass.storage.program import TOLERANCES, difference, has_halves, variables_of
@@ -157,7 +157,7 @@ def write_program(
     known = [*variables_of(traced.values()), *functions.variables.values()]
     module.weights = list({variable.ref(): variable for variable in known}.values())
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    with named_for_tensorflow(folder) as name:
+    with name_for_tensorflow(folder) as name:
         tf.saved_model.save(module, name, traced, options)
     write_spec(folder, {**spec, "serving": functions.description})
     declared = {name: each.signature for name, each in functions.calls.items()}
@@ -166,7 +166,7 @@ def write_program(
     lowered = _lower(functions)
     if lowered:
         with tempfile.TemporaryDirectory(dir=folder) as place:  # `save` also writes the variables
-            with named_for_tensorflow(Path(place)) as name:
+            with name_for_tensorflow(Path(place)) as name:
                 tf.saved_model.save(module, name, lowered, options)
             os.replace(Path(place) / PROGRAM, folder / LOWERED)
         check_program(folder, declared)
@@ -215,7 +215,7 @@ def _write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
     path = Path(folder) / WARMUP
     path.parent.mkdir()
     with (
-        named_for_tensorflow(path.parent) as folder_name,
+        name_for_tensorflow(path.parent) as folder_name,
         tf.io.TFRecordWriter(f"{folder_name}/{path.name}") as writer,
     ):
         writer.write(record)

@@ -17,13 +17,13 @@ from onepass.bundles.errors import InvalidInput, TooLarge, shorten_text
 from onepass.draw import COUNT, LISTS
 from onepass.foundation.allowed_operations import (
     PROGRAM,
-    called_by,
     calls_of,
+    list_called,
     node_of,
     reachable_keys,
-    scanned_graph,
+    scan_graph,
 )
-from onepass.foundation.arguments import check_unmasked, checked_seed
+from onepass.foundation.arguments import check_seed, check_unmasked
 from onepass.foundation.errors import UserError
 
 PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # for whole rows, and for their next part
@@ -304,7 +304,7 @@ def checked_seeds(seeds: Any) -> np.ndarray:
     if array.dtype.kind == "u" or (array.dtype.kind == "i" and (array >= 0).all()):
         return array.astype(np.uint64)
     try:
-        numbers = [operator.index(checked_seed(seed)) for seed in array.astype(object).flat]
+        numbers = [operator.index(check_seed(seed)) for seed in array.astype(object).flat]
     except (TypeError, ValueError) as error:
         raise InvalidInput(str(error)) from error
     return np.array(numbers, np.uint64).reshape(array.shape)
@@ -432,7 +432,7 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
         signatures = {name: s for name, s in signatures.items() if name != PLAIN}
     else:
         path = Path(folder) / PROGRAM
-    graph = scanned_graph(path)
+    graph = scan_graph(path)
     for name, signature in signatures.items():
         _check_signature(path, graph, name, signature)
     return graph
@@ -450,7 +450,7 @@ def without(graph: Any, signature: str) -> Any:
     nodes = [node for node in graph.graph_def.node if node.name not in own]
     functions = graph.graph_def.library.function
     calls = calls_of({function.signature.name: function for function in functions})
-    kept = reachable_keys(calls, [name for node in nodes for name in called_by(node)])
+    kept = reachable_keys(calls, [name for node in nodes for name in list_called(node)])
     smaller = type(graph)(meta_info_def=graph.meta_info_def, saver_def=graph.saver_def)
     for name in outputs:
         smaller.signature_def[name].CopyFrom(graph.signature_def[name])

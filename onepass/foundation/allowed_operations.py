@@ -37,9 +37,9 @@ def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
     save, restore = saver_nodes(graph)
     nodes = [node for node in graph.graph_def.node if node.name not in (save, restore)]
     roots = [*_object_functions(graph), *_gradients(graph)]
-    roots += [name for node in nodes for name in called_by(node)]
+    roots += [name for node in nodes for name in list_called(node)]
     sides = ([n for n in graph.graph_def.node if n.name == name] for name in (save, restore))
-    of_saver = ([name for node in side for name in called_by(node)] for side in sides)
+    of_saver = ([name for node in side for name in list_called(node)] for side in sides)
     return Reach(
         reachable_keys(calls, roots), *(reachable_keys(calls, names) for names in of_saver)
     )
@@ -69,7 +69,7 @@ def node_of(tensor: str) -> str:
     return tensor.removeprefix("^").partition(":")[0]
 
 
-def called_by(node: Any) -> list[str]:
+def list_called(node: Any) -> list[str]:
     """Return the names that a node may call: its operation, and the functions in its attributes."""
     return [node.op, *_function_names(node.attr.values())]
 
@@ -78,7 +78,7 @@ def calls_of(functions: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the names that each function, a FunctionDef, may call."""
     return {
         name: [
-            *(called for node in function.node_def for called in called_by(node)),
+            *(called for node in function.node_def for called in list_called(node)),
             *_function_names(function.attr.values()),
             *_function_names(attribute.default_value for attribute in function.signature.attr),
             *_function_names(
@@ -264,7 +264,7 @@ RESTORE = "RestoreV2"
 RESTORING = f"AssignVariableOp {RESTORE}"
 
 
-def scanned_graph(path: Path) -> Any:
+def scan_graph(path: Path) -> Any:
     """Return a file's program, a MetaGraphDef; raise UserError if it may do more than compute."""
     graph = _graph(path, _content(path))
     _check_objects(path, graph)

@@ -41,7 +41,7 @@ def whole_number(value: Any, name: str, least: int = 1, most: int | None = MOST)
     return number
 
 
-def checked_seed(seed: Any) -> int:
+def check_seed(seed: Any) -> int:
     """Check a seed, an integer in [0, 2^64), and return it as a Python integer."""
     number = integer(seed)
     if number is None or not 0 <= number < 2**64:
@@ -72,7 +72,7 @@ def _range(low: float, high: float, is_above: bool) -> str:
     return f"a finite number{f' above {low:g}' if is_above else f', {low:g} or more'}"
 
 
-def checked_temperature(temperature: Any, tempers: bool = True) -> float:
+def check_temperature(temperature: Any, tempers: bool = True) -> float:
     """Return a temperature, at least 0, or 1 unless the distribution `tempers`, as a float."""
     number = real_number(temperature, "temperature", 0.0)
     if number != 1.0 and not tempers:
@@ -99,7 +99,7 @@ def number_in(word: str, option: str, others: str = "") -> int | float:
     return number
 
 
-def checked_flag(value: Any, name: str) -> bool:
+def check_flag(value: Any, name: str) -> bool:
     """Check a switch, True or False, and return it as a Python boolean."""
     if not isinstance(value, bool | np.bool_):
         raise UserError(f"`{name}` must be True or False, got {value!r}.")
@@ -116,7 +116,7 @@ def check_unmasked(values: Any, name: str) -> None:
         )
 
 
-def checked_length(length: Any, order: str) -> tuple[int, ...]:
+def check_draw_length(length: Any, order: str) -> tuple[int, ...]:
     """Check a length, an integer in time, three in raster order, and return it as a tuple."""
     axes = 1 if order == "time" else 3
     given = [length]
@@ -133,9 +133,7 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
     return found
 
 
-def checked_prefix(
-    prefix: Any, num: int, length: int, event: Sequence[int] = ()
-) -> list[np.ndarray]:
+def check_prefix(prefix: Any, num: int, length: int, event: Sequence[int] = ()) -> list[np.ndarray]:
     """Check a prefix and return it as a list with an array [n, *event] for each row.
 
     It is [num, n, *event], [n, *event] for all rows, or `num` arrays [n, *event] of lengths n up to
@@ -173,7 +171,7 @@ def _prefix_rows(prefix: Any, num: int, event: Sequence[int]) -> list[np.ndarray
     return rows * num if rows[0].ndim == axes else list(rows[0])
 
 
-def checked_elements(value: Any, name: str, most: int | None = None) -> np.ndarray:
+def check_element_values(value: Any, name: str, most: int | None = None) -> np.ndarray:
     """Check one number, or up to `most`; return the different ones as an array [n], in order."""
     check_unmasked(value, name)
     try:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from onepass.foundation.atomic_files import replacing, write_text
 from onepass.foundation.errors import UserError
-from onepass.foundation.tensorflow_state import named_for_tensorflow
+from onepass.foundation.tensorflow_state import name_for_tensorflow
 
 LONGEST_STEP_SECONDS = 600.0  # a longer gap between reports means that the run was stopped
 
@@ -31,7 +31,7 @@ class MetricsLog:
         _drop_after(self.path, first_step)
         with contextlib.ExitStack() as stack, _naming(self._events):
             self._events.mkdir(parents=True, exist_ok=True)
-            name = stack.enter_context(named_for_tensorflow(self._events))
+            name = stack.enter_context(name_for_tensorflow(self._events))
             self._writer = tf.summary.create_file_writer(name)
             self._name = stack.pop_all()  # must stay valid while the writer is used
 

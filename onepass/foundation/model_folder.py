@@ -102,7 +102,7 @@ def _read_weights(path: Path, spec: dict[str, Any]) -> Arrays:
     return {k: array for k, array in read_npz(file).items() if k.startswith(prefix)} | own
 
 
-def stored_model(
+def read_stored_model(
     path: Path, spec_of: Callable[[dict, Path], dict[str, Any]]
 ) -> tuple[dict, Arrays, dict[str, Any]]:
     """Return the configuration, weights and model.json of a model folder or a run directory.
@@ -121,7 +121,7 @@ def stored_model(
     return stored, averages(arrays), spec
 
 
-def stored_weights(path: Path) -> Arrays:
+def read_stored_weights(path: Path) -> Arrays:
     """Return the weights of a model folder by name, or the averages of a run's best checkpoint."""
     if (path / SPEC_FILE).exists():
         return read_folder(path)[1]

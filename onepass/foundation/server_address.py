@@ -15,7 +15,7 @@ def is_url(word: object) -> bool:
     return str(word).lower().startswith(SCHEMES)
 
 
-def checked_address(address: str) -> tuple[str, str]:
+def check_address(address: str) -> tuple[str, str]:
     """Return the scheme and HOST:PORT of an address; raise UserError if it is invalid.
 
     An address of HTTP may also have the path of a proxy, HOST:PORT/PATH.

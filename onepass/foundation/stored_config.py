@@ -97,7 +97,7 @@ def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:
         raise UserError(f"The stored configuration does not fit this version: {error}") from error
 
 
-def checked_config(
+def check_config(
     stored: Any,
     path: Path,
     kinds: Sequence[str],

@@ -13,7 +13,7 @@ from onepass.foundation.errors import UserError
 
 
 @contextlib.contextmanager
-def named_for_tensorflow(folder: Path) -> Iterator[str]:
+def name_for_tensorflow(folder: Path) -> Iterator[str]:
     """Yield a name by which TensorFlow finds an existing folder, valid inside the block.
 
     Python encodes a path in the locale's encoding, or keeps bytes that are not valid text. If the

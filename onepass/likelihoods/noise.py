@@ -12,7 +12,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.arguments import checked_seed, integer
+from onepass.foundation.arguments import check_seed, integer
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 KEY_PARITY = 0x1BD11BDA
@@ -46,7 +46,7 @@ def as_key(seed: int | tf.Tensor) -> tf.Tensor:
       ValueError: the seed is out of range, or does not have one of these types and shapes.
     """
     if not hasattr(seed, "dtype") or integer(seed) is not None:
-        number = checked_seed(seed)
+        number = check_seed(seed)
         return tf.constant([number >> 32, number & 0xFFFFFFFF], tf.uint32)
     seed = tf.convert_to_tensor(seed)
     if seed.dtype not in (tf.int32, tf.uint32) or seed.shape[-1:] != [2]:

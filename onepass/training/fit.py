@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from onepass.foundation.arguments import checked_flag, checked_seed, whole_number
+from onepass.foundation.arguments import check_flag, check_seed, whole_number
 from onepass.foundation.options import takes
 from onepass.foundation.stored_config import defaults
 from onepass.foundation.tensorflow_state import check_compiler, check_eager
@@ -108,8 +108,8 @@ class FitOptions:
             whole_number(getattr(self, name), name)
         if self.patience is not None:
             whole_number(self.patience, "patience")
-        checked_seed(self.seed)
-        checked_flag(self.jit_compile, "jit_compile")
+        check_seed(self.seed)
+        check_flag(self.jit_compile, "jit_compile")
 
     def loop(self, steps: int) -> LoopConfig:
         """Return the settings of the training loop for a number of steps."""

@@ -14,7 +14,7 @@ from onepass.bundles.sampling import seed_number
 from onepass.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
-from onepass.foundation.server_address import checked_address, is_loopback
+from onepass.foundation.server_address import check_address, is_loopback
 from serving.client.retrying import ClientError, Deadline, Retrying
 from serving.client.streams import ImageScale, Speech, Stream, check_numbers
 
@@ -58,7 +58,7 @@ class Client:
         retries: int = RETRIES,
         authorities: Path | None = None,
     ):
-        scheme, server = checked_address(address)
+        scheme, server = check_address(address)
         if token is not None and not (token.isascii() and token.isprintable() and token):
             raise UserError("`token` must be printable ASCII characters.")
         self._seconds, retrying = timeout_seconds, Retrying(retries)

@@ -15,7 +15,7 @@ import serving
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.sampling import seed_number
 from onepass.bundles.signature import checked_seeds
-from onepass.foundation.arguments import checked_seed
+from onepass.foundation.arguments import check_seed
 from onepass.foundation.errors import UserError
 
 SEEDS = (0, 7, 2**53 + 1, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1)
@@ -177,7 +177,7 @@ def test_clients_send_every_seed_and_refuse_what_is_none(servers, kind, door):
 
 @pytest.mark.parametrize("seed", [*SEEDS, *SAME])
 def test_the_rule_of_a_served_seed_is_that_of_a_live_one(seed):
-    assert seed_number(checked_seed(seed)) == int(seed)
+    assert seed_number(check_seed(seed)) == int(seed)
     assert checked_seeds([seed]).tolist() == [int(seed)]
     assert checked_seeds([seed, 1, 2**64 - 1]).tolist() == [int(seed), 1, 2**64 - 1]
 

@@ -165,7 +165,7 @@ def test_a_reader_of_f0_learns_where_steps_are_given(monkeypatch, bins, pitch_st
     }
     taught = []
     stored = to_json(TINY)
-    monkeypatch.setattr(preparation, "stored_model", lambda path, _: (stored, weights, {}))
+    monkeypatch.setattr(preparation, "read_stored_model", lambda path, _: (stored, weights, {}))
     monkeypatch.setattr(preparation, "train_reader", lambda _, reader, *__: taught.append(reader))
     monkeypatch.setattr(preparation, "reader_error", lambda *_: (10.0, 0.1))
     config = dataclasses.replace(TINY, start_from="trained", pitch_steps=pitch_steps)

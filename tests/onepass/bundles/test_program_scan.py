@@ -21,7 +21,7 @@ import serving
 from onepass import likelihoods
 from onepass.bundles import bundle
 from onepass.bundles.manifest import write_manifest
-from onepass.foundation.allowed_operations import scanned_graph
+from onepass.foundation.allowed_operations import scan_graph
 from onepass.foundation.errors import UserError
 from onepass.storage import files
 from serving.engine.versions import bundle_loader
@@ -168,7 +168,7 @@ def test_assets_are_refused(tmp_path):
 
     tf.saved_model.save(Module(), str(tmp_path / "program"))
     path = tmp_path / "program" / "saved_model.pb"
-    assert "holds a disallowed object: asset" in refusal(scanned_graph, path)
+    assert "holds a disallowed object: asset" in refusal(scan_graph, path)
 
 
 @pytest.mark.integration

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import onepass
 from onepass.bundles.errors import ServingError
-from onepass.foundation.arguments import checked_flag, integer
+from onepass.foundation.arguments import check_flag, integer
 
 TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12) % 16
 WAVES = np.zeros([8, 12], np.float32)
@@ -146,7 +146,7 @@ def test_options_of_a_draw_are_single_values():
     for value in (np.array([True, False]), 1, "yes", None):
         with pytest.raises(ValueError, match="`return_log_prob` must be True or False, got"):
             model.sample(2, 4, 0, return_log_prob=value)
-    assert checked_flag(np.bool_(True), "name") is True
+    assert check_flag(np.bool_(True), "name") is True
 
 
 WHOLE = {  # of models that are shipped, and of what is written

@@ -11,7 +11,7 @@ import tensorflow as tf
 from processes import ROOT, SETTINGS
 
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.tensorflow_state import named_for_tensorflow
+from onepass.foundation.tensorflow_state import name_for_tensorflow
 
 NOT_TEXT = os.fsdecode(b"caf\xe9")  # is no UTF-8
 
@@ -19,7 +19,7 @@ NOT_TEXT = os.fsdecode(b"caf\xe9")  # is no UTF-8
 def test_a_name_that_is_utf_8_is_passed_on(tmp_path):
     folder = tmp_path / "café"
     folder.mkdir()
-    with named_for_tensorflow(folder) as name:
+    with name_for_tensorflow(folder) as name:
         assert name == str(folder)
 
 
@@ -40,10 +40,10 @@ def test_a_program_lies_in_a_folder_whose_name_is_no_text(tmp_path):
     folder.mkdir()
     module = tf.Module()
     module.variable = tf.Variable(np.arange(3.0))
-    with named_for_tensorflow(folder) as name:
+    with name_for_tensorflow(folder) as name:
         tf.saved_model.save(module, name)
     assert (folder / "saved_model.pb").exists()
-    with named_for_tensorflow(folder) as name:
+    with name_for_tensorflow(folder) as name:
         loaded = tf.saved_model.load(name)
     np.testing.assert_array_equal(loaded.variable, np.arange(3.0))
     assert [path.name for path in tmp_path.iterdir()] == [NOT_TEXT]
