@@ -259,8 +259,14 @@ class StudentRecipe(Recipe):
         return Setup(
             state,
             Objective(
-                *(student, density, config.loss, config.seed, state.step),
-                *(classifier, corpus.mel, opponent),
+                student,
+                density,
+                config.loss,
+                config.seed,
+                state.step,
+                classifier=classifier,
+                mel=corpus.mel,
+                discriminators=opponent,
             ),
             drawn,
             lambda: EvaluationCallback(

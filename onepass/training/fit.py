@@ -220,7 +220,10 @@ class _Fit:
             given = self.source.alone if alone else self.source.shard
             with self.source.raising_own_errors():
                 outcome = run.train(
-                    *(state, self.loss_fn, self.loop, given),
+                    state,
+                    self.loss_fn,
+                    self.loop,
+                    given,
                     lambda: score and Score(score, state, drawing(workdir, score)),
                     listener=listener,
                     description=_describe_weights(weights),

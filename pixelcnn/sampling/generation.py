@@ -157,7 +157,7 @@ class ImageSampler:
     def _sample(self, draw: Draw, which: range) -> Iterator[list[np.ndarray]]:
         rows = [draw.row + number for number in which]
         batch = {name: _of(value, which) for name, value in draw.condition.items()}
-        noise = (as_key(draw.seed), tf.constant(rows))
+        key, numbers = as_key(draw.seed), tf.constant(rows)
         model = self.density.multiscale
         if model is not None and model.any_shape and draw.prefix is not None:
             for row in rows:
@@ -170,12 +170,12 @@ class ImageSampler:
         if model is None:
             given = _prefix_of(draw, len(rows), self.density.config.data.channels)
             temperature = temperatures_of(heat, 1)[0]
-            drawn = count_passes(program(batch, *noise, given, temperature, guidance))
+            drawn = count_passes(program(batch, key, numbers, given, temperature, guidance))
             scales = [drawn.levels]
         else:
             temperatures = temperatures_of(heat, len(model.sizes))
             start = None if draw.prefix is None else _repeat_image(draw.prefix, len(rows))
-            scales, drawn = program(batch, *noise, start, temperatures, guidance)
+            scales, drawn = program(batch, key, numbers, start, temperatures, guidance)
         counts = method == "fixed-point"
         kind = dtype_of(self.density.config.data.bits)
         for i in range(len(rows)):

@@ -191,9 +191,14 @@ class Trainer:
             reason = self._train_and_save(batches, hooks, progress, stop, start)
         if self.config.patience:
             self._take_best_average()
-        best = self.checkpoints.best_score(), self.checkpoints.best_step()
-        seconds, scores = time.monotonic() - start, tuple(self.checkpoints.scores())
-        return Outcome(self.step, reason, seconds, *best, scores)
+        return Outcome(
+            self.step,
+            reason,
+            time.monotonic() - start,
+            best_score=self.checkpoints.best_score(),
+            best_step=self.checkpoints.best_step(),
+            scores=tuple(self.checkpoints.scores()),
+        )
 
     def _take_best_average(self) -> None:
         slots = self.state.average_slots()
