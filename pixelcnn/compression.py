@@ -442,9 +442,7 @@ class Images(Kind):
                 f"{images.dtype} {list(images.shape)}."
             )
         whole_number(batch, "batch", most=MOST_BATCH)
-        values = list(condition) if isinstance(condition, list | tuple) else [condition]
-        if len(values) not in (1, len(images)):
-            raise UserError(f"There must be 1 or {len(images)} conditions, got {len(values)}.")
+        values = self._front.list_conditions(condition, len(images))
         stored = [_store_condition(self._front, value) for value in values]
         stored = stored[:1] if all(each == stored[0] for each in stored) else stored
         described = {"batch": batch} | ({} if stored == [None] else {"condition": stored})

@@ -118,12 +118,16 @@ class ImageFront:
         check_label(number, self.config.conditioning.classes)
         return number
 
-    def _conditions(self, condition: Any, num: int) -> dict[str, np.ndarray]:
+    def list_conditions(self, condition: Any, num: int) -> list[Any]:
+        """Return the condition of `num` images, or one for each, as a list of 1 or `num`."""
         axes = 2 if self.config.conditioning.kind == "map" else 0  # of one image's condition
         is_array = isinstance(condition, np.ndarray) and condition.ndim > axes
         values = list(condition) if is_array or isinstance(condition, list | tuple) else [condition]
-        values = values * num if len(values) == 1 else values
-        if len(values) != num:
+        if len(values) not in (1, num):
             raise UserError(f"`condition` must be one or {num}, got {len(values)}.")
-        each = [self.condition(value) for value in values]
+        return values
+
+    def _conditions(self, condition: Any, num: int) -> dict[str, np.ndarray]:
+        values = self.list_conditions(condition, num)
+        each = [self.condition(value) for value in (values * num if len(values) == 1 else values)]
         return {name: np.concatenate([one[name] for one in each]) for name in each[0]}

@@ -126,6 +126,7 @@ def test_the_condition_is_in_the_file():
     model = known("PixelCNN")
     data = model.compress(images_for(model, 3), ["cat", 2, "eel"], verify=False)
     assert container.read(data).description["condition"] == [0, 2, 2]
+    assert model.compress(images_for(model, 3), np.array([0, 2, 2]), verify=False) == data
     one = container.read(model.compress(images_for(model, 3), "dog", verify=False))
     assert one.description["condition"] == [1]
 
@@ -135,7 +136,7 @@ def test_what_cannot_be_compressed_is_refused():
     images = images_for(model, 2)
     assert "must be uint8 [num, 8, 8, 1]" in refused(model.compress, images[:, :4], 0)
     assert "got float64" in refused(model.compress, images / 255.0, 0)
-    assert "1 or 2 conditions, got 3" in refused(model.compress, images, [0, 1, 2])
+    assert "`condition` must be one or 2, got 3" in refused(model.compress, images, [0, 1, 2])
     assert "no class" in refused(model.compress, images, "bird")
     assert "`tolerance` must be 0 to 0.001, got 1" in refused(
         model.compress, images, 0, tolerance=1.0
