@@ -20,8 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from distill.model_store import save
+from onepass.array_compression import compress, decompress
 from onepass.bundles.errors import InvalidInput
+from onepass.bundles.export import export
 from onepass.model import Autoregressive
+from onepass.models import load
 from onepass.step import UnsupportedNetworkError
 
 _OPTIONS_OF_ROWS = ("temperature", "prefix")
@@ -375,22 +379,18 @@ def probabilities_sum_to_one(subject: Subject) -> None:
 @_law
 def what_is_saved_is_the_model(subject: Subject) -> None:
     """The model of a saved folder draws and scores the same."""
-    import onepass
-
     with tempfile.TemporaryDirectory() as root:
-        onepass.save(subject.model, Path(root) / "saved")
-        _compare(subject, onepass.load(Path(root) / "saved"))
+        save(subject.model, Path(root) / "saved")
+        _compare(subject, load(Path(root) / "saved"))
 
 
 @_law
 def what_is_exported_is_the_model(subject: Subject) -> None:
     """A bundle draws and scores the same."""
-    import onepass
-
     options: dict[str, Any] = {} if subject.length is None else {"length": subject.length}
     with tempfile.TemporaryDirectory() as root:
-        bundle = onepass.export(subject.model, Path(root) / "model" / "1", **options)
-        _compare(subject, onepass.load(bundle))
+        bundle = export(subject.model, Path(root) / "model" / "1", **options)
+        _compare(subject, load(bundle))
 
 
 def _compare(subject: Subject, other: Any) -> None:
@@ -407,12 +407,10 @@ def _compare(subject: Subject, other: Any) -> None:
 @_law
 def compression_loses_nothing(subject: Subject) -> None:
     """What is compressed comes back bit for bit."""
-    import onepass
-
     if subject.condition is not None:
         raise Inapplicable("The condition would have to be in the file.")
-    data = onepass.compress(subject.model, subject.draws)
-    np.testing.assert_array_equal(onepass.decompress(subject.model, data), subject.draws)
+    data = compress(subject.model, subject.draws)
+    np.testing.assert_array_equal(decompress(subject.model, data), subject.draws)
 
 
 @contextlib.contextmanager

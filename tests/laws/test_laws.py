@@ -7,6 +7,7 @@ import pytest
 from laws.table import MODELS, subject_of
 
 import onepass
+from onepass import testing
 from onepass.interface import Model
 from onepass.testing import LAWS, BrokenLawError, Subject, check_law, check_laws
 
@@ -151,9 +152,9 @@ def test_probabilities_that_do_not_sum_to_one_are_seen():
 
 def test_another_model_in_place_of_the_saved_or_exported_one_is_seen(monkeypatch):
     other = dataclasses.replace(subject_of("start"), seed=6)
-    monkeypatch.setattr(onepass, "save", lambda model, path: path)
-    monkeypatch.setattr(onepass, "export", lambda model, path, **options: path)
-    monkeypatch.setattr(onepass, "load", lambda path: Faulty(""))
+    monkeypatch.setattr(testing, "save", lambda model, path: path)
+    monkeypatch.setattr(testing, "export", lambda model, path, **options: path)
+    monkeypatch.setattr(testing, "load", lambda path: Faulty(""))
     for law in ("what_is_saved_is_the_model", "what_is_exported_is_the_model"):
         with pytest.raises(BrokenLawError, match=law):
             check_law(law, other)
