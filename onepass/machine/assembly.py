@@ -18,12 +18,17 @@ from onepass.machine.formulas import CODES
 from onepass.machine.kernels import LANES, aligned_zeros, pack_matrix, pad_channels
 from onepass.machine.values import Buffer, Constant, Value, is_wide
 
-WIDTH = 21  # number of integers in an instruction
+WIDTH = 24  # number of integers in an instruction
+WAITS, TELLS = 19, 20  # columns: the other thread's progress to wait for, and that after it
+EARLY = 21  # column of a product of past rows: 1 if it is computed for the next time step
+FULL, LIMITED = WIDTH - 2, WIDTH - 1  # columns: the full value of a count, and its column
 OPERANDS = 7  # of these, after the operation: one that is written, then six that are read
 DIVIDED = 16  # column of a product: 0, 1 if a team divides it, or `BARRIER` if it waits before
 BARRIER = 2
 SCALE = 17  # column of a product: the bits of the float by which its addend is scaled; 0: none
 PANEL = 4  # vectors of outputs in a panel of a packed matrix, the least that a member computes
+# Instructions until the memory of a small buffer is used again, for which threads would wait.
+_APART, _SMALL = 256, 1 << 12
 _WORTH_DIVIDING = 1 << 13  # weights of a product; reading fewer takes no longer than a barrier
 
 
@@ -171,6 +176,8 @@ class Program:
     workspace: np.ndarray  # the initial workspace of one row, before the first step, float32
     offsets: dict[Buffer, int]  # index of each buffer's first word in the workspace
     position: int  # index of the word in the workspace that holds the position; -1: none
+    instructions: list[Instruction]  # those of `rows`
+    extents: dict[Buffer, tuple[int, int]]  # the words between which each buffer may be written
 
     def _divided_weights(self) -> np.ndarray:
         products = np.isin(self.rows[:, 0], PRODUCTS) & (self.rows[:, DIVIDED] > 0)
@@ -189,7 +196,8 @@ class Program:
 
     def process_all_rows(self) -> None:
         """Make all instructions process all rows of the state, filled or not."""
-        self.rows[:, -1] = 0
+        self.rows = self.rows.copy()
+        self.rows[:, LIMITED] = 0
 
 
 def assemble_program(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
@@ -211,14 +219,20 @@ def assemble_program(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer
             row[SCALE] = np.float32(each.scale).view(np.int32)
         if each.limited is not None:
             column = 1 + OPERANDS + each.limited
-            row[-2:] = row[column], column
-    _announce(rows)
+            row[FULL], row[LIMITED] = row[column], column
+    announce_products(rows)
     _divide(rows)
     position = -1 if counter is None else offsets[counter]
-    return Program(rows, constants, np.zeros(size, np.float32), offsets, position)
+    extents = {
+        buffer: (at, at + _pad_words(buffer.words + (0 if buffer.kept else LANES - 1)))
+        for buffer, at in offsets.items()
+    }
+    workspace = np.zeros(size, np.float32)
+    return Program(rows, constants, workspace, offsets, position, instructions, extents)
 
 
-def _announce(rows: np.ndarray) -> None:
+def announce_products(rows: np.ndarray) -> None:
+    """Let every product know the weights of the next one, to prefetch them."""
     first = 1 + OPERANDS
     products = rows[rows[:, 0] == Op.PRODUCT]
     following = np.roll(products, -1, 0)
@@ -242,7 +256,7 @@ def _divide(rows: np.ndarray) -> None:
     for row in rows:
         inputs, vectors, each = (int(number) for number in row[1 + OPERANDS : 4 + OPERANDS])
         is_past = row[0] in (Op.PAST, Op.AHEAD)
-        is_product = is_past or (row[0] == Op.PRODUCT and not row[-1])
+        is_product = is_past or (row[0] == Op.PRODUCT and not row[LIMITED])
         if not is_product or vectors < 2 * PANEL or inputs * vectors * LANES < _WORTH_DIVIDING:
             written, read = [], []
             continue
@@ -330,7 +344,8 @@ def _place_buffers(
     free: list[tuple[int, int]] = []  # (start, size) of free memory
     ends: list[tuple[int, Buffer]] = []
     for buffer in sorted((b for b in first if not b.kept), key=lambda b: first[b]):
-        for ended, old in [pair for pair in ends if pair[0] < first[buffer]]:
+        now = first[buffer]
+        for ended, old in [x for x in ends if x[0] + _APART * (x[1].words <= _SMALL) < now]:
             ends.remove((ended, old))
             free = _merge_free([*free, (offsets[old], _pad_words(old.words + LANES - 1))])
         words = _pad_words(buffer.words + LANES - 1)  # vector stores may write past the last row

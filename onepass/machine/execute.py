@@ -7,7 +7,8 @@ product reads its weights once for several rows. Sums of a row do not depend on 
 
 Several threads, the members of a team, run the same program. Each runs an instruction for its own
 rows; a product with many weights is divided instead: each member computes some of the outputs of
-all rows, so that the weights are read once, by all cores.
+all rows, so that the weights are read once, by all cores. Or two members run different instructions
+of a step, for all rows (`sides.py`).
 """
 
 import dataclasses
@@ -19,7 +20,11 @@ from onepass.machine.assembly import (
     BARRIER,
     BLOCK,
     DIVIDED,
+    FULL,
+    LIMITED,
     PANEL,
+    TELLS,
+    WAITS,
     WIDTH,
     Assembly,
     Fusion,
@@ -29,6 +34,7 @@ from onepass.machine.assembly import (
     drop_unused,
 )
 from onepass.machine.kernels import (
+    APART,
     barrier,
     compiled,
     double_at,
@@ -40,6 +46,7 @@ from onepass.machine.kernels import (
     set_double,
     set_field,
     set_float,
+    wait_for,
 )
 from onepass.machine.lowering import Lowering
 from onepass.machine.operations import (
@@ -72,6 +79,7 @@ _CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST, _AHEAD = map(int, list(Op)[12
 
 # Places in the first member's counters: the largest number of yields, and 1 if the team ends.
 PATIENCE, ENDS = 1, 2
+PROGRESS, _STEP = 64, 1 << 24  # byte of a member's progress, and that progress in a step
 
 
 @compiled
@@ -233,7 +241,10 @@ def run(
         phase = np.int64((time - begin) % BLOCK)
         if position >= 0:
             filled = _count_filled(position, base, step, rows)
+        progress, tells = np.int64(time - begin) * _STEP, zero
         for index in range(count):
+            if tells:
+                publish(barriers + member * APART + PROGRESS, progress + tells)
             p = code + 4 * WIDTH * index
             op = field(p, 0)
             divided = members > 1 and op in (_PRODUCT, _PAST, _AHEAD) and field(p, DIVIDED) > 0
@@ -245,10 +256,12 @@ def run(
                 was_divided = divided
             if not divided and not rows:
                 continue
-            # Column 20 contains the index of a count of rows, and column 19 its full value; the
-            # count is limited to the rows filled so far.
-            if field(p, 20):
-                set_field(p, field(p, 20), min(field(p, 19), filled))
+            if field(p, WAITS):
+                there = progress + field(p, WAITS)
+                yields += wait_for(barriers + (1 - member) * APART + PROGRESS, there)
+            tells = field(p, TELLS)
+            if field(p, LIMITED):  # to the rows filled so far
+                set_field(p, field(p, LIMITED), min(field(p, FULL), filled))
             here = start if divided else base
             o, a = _place(field(p, 1), fixed, here), _place(field(p, 2), fixed, here)
             b, c = _place(field(p, 3), fixed, here), _place(field(p, 4), fixed, here)
@@ -305,6 +318,8 @@ def run(
             for _ in range(rows):
                 _one(p, o, a, b, c)
                 o, a, b, c = o + step, a + a_step, b + b_step, c + c_step
+        if tells:
+            publish(barriers + member * APART + PROGRESS, progress + tells)
     return end
 
 

@@ -15,10 +15,19 @@ import tensorflow as tf
 
 from onepass.foundation.cores import Apart, cores
 from onepass.machine import rules  # noqa: F401  (their rules are registered)
-from onepass.machine.assembly import BLOCK, OPERANDS, PRODUCTS, Op, Program, assemble_program
+from onepass.machine.assembly import (
+    BLOCK,
+    LIMITED,
+    OPERANDS,
+    PRODUCTS,
+    Op,
+    Program,
+    assemble_program,
+)
 from onepass.machine.execute import PATIENCE, run, settle
 from onepass.machine.kernels import APART, LANES
 from onepass.machine.lowering import Lowering, Resource
+from onepass.machine.sides import divide_step
 from onepass.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
 from onepass.networks.conditions import is_at_rate, shape_at
 
@@ -70,6 +79,7 @@ class Pace:
 _WORTH_A_THREAD = 100_000  # instructions; starting a thread takes less than a tenth of their time
 _WEIGHTS_OF_AN_INSTRUCTION = 1000  # that are read in the time of a small instruction
 _WORTH_A_MEMBER = 1 << 13  # multiplications; for fewer, a member waits longer than it works
+_LARGE = 1 << 16  # multiplications of a product, on average, that two threads rather divide
 _LOST = 3000  # yields of a member after which a team ends; they take a millisecond or more
 _LONGER = 50  # times the length of a trial, that of a piece when the faster way is known
 _TRIED = 4  # number of steps in the test of limits
@@ -110,6 +120,7 @@ class StepMachine:
         ).get_concrete_function(*specs)
         self._specs, self._num_states = specs, len(state)
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)  # by the number of rows
+        self._divided: Any = None  # the rows of a program, and its sides
         self.program = self._lower_step()
         if not self._limits_change_nothing(state):
             self.program.process_all_rows()
@@ -146,7 +157,7 @@ class StepMachine:
 
     def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
         """Return whether a few steps give the same results if they also compute unfilled rows."""
-        if not self.program.rows[:, -1].any():
+        if not self.program.rows[:, LIMITED].any():
             return True
         generator, found = np.random.default_rng(0), []
         arguments = [
@@ -187,7 +198,7 @@ class StepMachine:
             for handle, dtype, before in self._read:
                 now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
                 if _address(now) != _address(before) and not np.array_equal(now, before):
-                    limited = self.program.rows[:, -1].any()
+                    limited = self.program.rows[:, LIMITED].any()
                     self.program = self._lower_step()
                     if not limited:
                         self.program.process_all_rows()
@@ -248,12 +259,19 @@ class StepMachine:
         work = rows * len(program.rows) + program.divisible_weights // _WEIGHTS_OF_AN_INSTRUCTION
         is_long = work * (stop - start) >= _WORTH_A_THREAD
         team, pace = _team_of(program, rows) if is_long else 1, self._paces[rows]
+        sides = None
+        if is_long and cores() > 1 and rows * program.mean_divided < _LARGE:
+            sides = self._sides_of(program)
+            team = 2 if sides is not None else team
         together = team > 1 and pace.choose()
         if team > 1:
             trial = max(BLOCK, -(-_WORTH_A_THREAD // work))
             stop = min(stop, start + trial * (1 if pace.is_trial else _LONGER))
         members = _members(rows, team if together else is_long * cores(), together)
         copies = [program.rows.copy() for _ in members]
+        if together and sides is not None:
+            members = [member._replace(first=0, rows=rows) for member in members]
+            copies = [side.copy() for side in sides]
 
         def work_on(index: int) -> int:
             return run(copies[index], program.position, *arrays, start, stop, *members[index])
@@ -263,6 +281,11 @@ class StepMachine:
         if team > 1 and (ended - start >= BLOCK or ended < stop):
             pace.record(together, time.perf_counter() - began, ended - start)
         return ended
+
+    def _sides_of(self, program: Program) -> tuple[np.ndarray, np.ndarray] | None:
+        if self._divided is None or self._divided[0] is not program.rows:
+            self._divided = program.rows, divide_step(program)
+        return self._divided[1]
 
 
 def _address(array: np.ndarray) -> int:

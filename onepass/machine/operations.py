@@ -110,8 +110,10 @@ def past(
 
     A ring's rows are known before they are read, so one pass over the weights serves several steps.
     Only the `count` vectors of outputs from vector `first` are computed. Return the first time step
-    whose product has not been computed yet, which `made` was before.
+    whose product has not been computed yet, which `made` was before. With column 21, they are only
+    computed, for the time step after `now`.
     """
+    now += field(p, 21)
     inputs, block, size, lag = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
     pitch, skip = field(p, 9) * VECTOR_BYTES, first * VECTOR_BYTES
     o, bias, sums, w = o + skip, bias + skip, sums + skip, w + skip * inputs
@@ -130,6 +132,8 @@ def past(
         if before < block:
             rest = block - before
             multiply(sums + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, count)
+    if field(p, 21):
+        return made
     row = sums + (now - made + block) * pitch
     if bias == o:
         add(o, row, count)
@@ -148,11 +152,11 @@ def past_of_rows(
     """Compute the sums of `past` for several rows if all are at the same step and need them."""
     inputs, block, size, lag = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
     pitch, count = field(p, 9) * VECTOR_BYTES, field(p, 9)
-    now, made = np.int64(double_at(at)), np.int64(double_at(end))
+    now, made = np.int64(double_at(at)) + field(p, 21), np.int64(double_at(end))
     if made - block <= now < made:
         return
     for row in range(1, rows):
-        if now != np.int64(double_at(at + row * step)):
+        if now != np.int64(double_at(at + row * step)) + field(p, 21):
             return
         if made != np.int64(double_at(end + row * step)):
             return

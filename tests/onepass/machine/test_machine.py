@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import onepass
 from onepass.likelihoods import Tabulated
-from onepass.machine import assembly, execute, formulas, machine
+from onepass.machine import assembly, execute, formulas, machine, sides
 from onepass.machine.assembly import Op, assemble_program
 from onepass.machine.execute import settle
 from onepass.machine.lowering import Lowering
@@ -148,6 +148,7 @@ def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
     model = make()
     alone = [np.asarray(model.sample(num, 53, seed=2)) for num in (1, 4)]
     monkeypatch.setattr(machine, "_LOST", patience)
+    monkeypatch.setattr(machine, "_LARGE", 0)
     monkeypatch.setattr(machine, "_WORTH_A_MEMBER", 1)
     monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
     monkeypatch.setattr(machine, "cores", lambda: threads)
@@ -157,6 +158,63 @@ def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
         np.testing.assert_array_equal(model.sample(num, 53, seed=2), expected)
     assert max(teams) == threads and {True, False} == set(ways)
     assert (len(ways) > 12) == (patience < 0)  # pieces of 16 steps, or of one
+
+
+def skipping():
+    """A network whose layers add to a sum, which is read at the end."""
+    inputs = keras.Input([None, 1])
+    h, total = keras.layers.Dense(40)(inputs), 0.0
+    for dilation in (1, 2, 7, 20):
+        options = dict(dilation_rate=dilation, padding="causal")
+        z = keras.layers.Conv1D(40, 2, activation="tanh", **options)(h)
+        h = (h + keras.layers.Dense(40)(z)) * 0.7
+        total = total + keras.layers.Dense(64)(z)
+    return onepass.Autoregressive(
+        keras.Model(inputs, keras.layers.Dense(12)(total)), DISTRIBUTIONS["mixture"]
+    )
+
+
+@pytest.mark.parametrize("patience", [10**9, -1])
+def test_threads_with_different_instructions_draw_what_one_draws_to_the_last_bit(
+    patience, monkeypatch
+):
+    ways, made = [], []
+
+    def alternate(pace):
+        ways.append(len(ways) % 3 != 1)
+        return ways[-1]
+
+    def divide(program):
+        made.append(divide_step(program))
+        return made[-1]
+
+    divide_step = machine.divide_step
+    keras.utils.set_random_seed(1)
+    model = skipping()
+    alone = [np.asarray(model.sample(num, 75, seed=2)) for num in (1, 4)]
+    monkeypatch.setattr(sides, "_MEETING", 20.0)
+    monkeypatch.setattr(machine, "divide_step", divide)
+    monkeypatch.setattr(machine, "_LOST", patience)
+    monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    monkeypatch.setattr(Pace, "choose", alternate)
+    for num, expected in zip((1, 4), alone, strict=True):
+        np.testing.assert_array_equal(model.sample(num, 75, seed=2), expected)
+    assert {True, False} == set(ways)
+    (parts,) = made
+    assert parts is not None
+    early = [int(part[:, assembly.EARLY].sum()) for part in parts]
+    assert sum(early) == 4 and early[1] > 0  # past rows of the next step, of every convolution
+    for part, other in (parts, parts[::-1]):
+        waits = part[:, assembly.WAITS]
+        assert set(waits[waits > 0]) == set(other[other[:, assembly.TELLS] > 0, assembly.TELLS])
+
+
+def test_a_step_without_anything_beside_its_longest_chain_is_one_thread():
+    model = model_of("gaussian")
+    native_of(model)(noise_of(model, 5, 1, (4,)), None, 1.0)
+    (found,) = native_of(model)._machines.values()
+    assert sides.divide_step(found.program) is None
 
 
 def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):
