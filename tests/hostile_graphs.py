@@ -172,6 +172,14 @@ def huge_constant(folder, place):
         shape.dim.add(size=2**38)
 
 
+def handle(folder, place):
+    """A constant is a handle of a resource of the process."""
+    with graph_of(folder) as graph:
+        add_constant(graph.node, "evil", np.float32(1.0))
+        dtype = tf.resource.as_datatype_enum
+        graph.node[-1].attr["dtype"].type = graph.node[-1].attr["value"].tensor.dtype = dtype
+
+
 def huge_weight(folder, place):
     """A weight declares a terabyte."""
     with graph_of(folder) as graph:
@@ -346,6 +354,7 @@ EDITS = {
     "one name": (of_one_name, "holds two functions of one name"),
     "operation's name": (of_the_name_of_an_operation, "with the name of an operation: MatMul."),
     "huge constant": (huge_constant, "too large"),
+    "handle": (handle, "holds a constant of a disallowed type: resource."),
     "huge weight": (huge_weight, "must have 6,597,069,766,704 bytes of weights, got"),
     "weight of any shape": (weight_of_any_shape, NONE),
     "gradient": (gradient_of_the_process, NONE),
@@ -376,7 +385,8 @@ EDITS = {
     "pipe": (piped, "must be a plain file."),
     "path": (described(program="../mine/program"), "its program is '../mine/program'."),
     "absolute path": (described(program="/etc"), "its program is '/etc'."),
-    "weights": (described(weights=["trained"] * 10**6), NONE),
+    "weights": (described(weights=[["trained", "a"]] * 10**6), NONE),
+    "weights' names": (described(weights=[["trained", 5]] * 2), NONE),
     "no functions": (described(functions={}), NONE),
     "functions": (described(functions=[1]), NONE),
     "unknown node": (function_described(outputs=["nowhere:0"]), NONE),

@@ -432,7 +432,9 @@ def _check_module(path: Path, attributes: Any) -> None:
 def _check_constant(path: Path, tensor: Any) -> None:
     import tensorflow as tf
 
-    sizes = [dim.size for dim in tensor.tensor_shape.dim]
-    bytes_ = math.prod(sizes) * tf.as_dtype(tensor.dtype).size
+    sizes, dtype = [dim.size for dim in tensor.tensor_shape.dim], tf.as_dtype(tensor.dtype)
+    if dtype in (tf.resource, tf.variant):  # a handle, or an object that is made as it is read
+        raise UserError(f"{path} holds a constant of a disallowed type: {dtype.name}.")
+    bytes_ = math.prod(sizes) * dtype.size
     if min(sizes, default=0) < 0 or bytes_ > LARGEST_CONSTANT_BYTES:
         raise UserError(f"{path} holds a constant of the shape {sizes}, which is too large.")

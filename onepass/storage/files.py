@@ -69,13 +69,16 @@ def read_program(folder: Path, spec: dict[str, Any]) -> FrozenProgram:
     check_frozen(path, graph)
     functions = {name: _function(described) for name, described in spec["functions"].items()}
     specs = {node.name: spec_of(node) for node in graph.node if node.op == "Placeholder"}
-    kinds = spec["weights"]
-    expected = [specs[weight_name(index)] for index in range(len(kinds))]
-    weights = [
-        tf.constant(each) if kind == "constant" else tf.Variable(each, trainable=kind == "trained")
-        for each, kind in zip(_read_weights(folder, spec, expected), kinds, strict=True)
-    ]
-    return FrozenProgram(graph, functions, weights)
+    expected = [specs[weight_name(index)] for index in range(len(spec["weights"]))]
+    arrays = _read_weights(folder, spec, expected)
+    pairs = zip(arrays, spec["weights"], strict=True)
+    return FrozenProgram(graph, functions, [_weight(each, *kind) for each, kind in pairs])
+
+
+def _weight(array: np.ndarray, kind: str, name: str) -> tf.Variable | tf.Tensor:
+    if kind == "constant":
+        return tf.constant(array)
+    return tf.Variable(array, trainable=kind == "trained", name=name)
 
 
 def _check_digest(path: Path, content: bytes, spec: dict[str, Any]) -> None:

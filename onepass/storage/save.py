@@ -119,7 +119,7 @@ def write(
             shutil.rmtree(make_folder(folder) / name, ignore_errors=True)
             sweep(folder)
             frozen, more = make()
-            spec = spec | more | {"program": name, "weights": _kinds(frozen, model)}
+            spec = spec | more | {"program": name, "weights": _weights(frozen, model)}
             spec["functions"] = {n: dataclasses.asdict(x) for n, x in frozen.functions.items()}
             spec["sha256"] = write_program(make_folder(place), frozen)
             spec = json.loads(json.dumps(spec))
@@ -133,13 +133,15 @@ def write(
     return folder
 
 
-def _kinds(frozen: Frozen, model: Any) -> list[str]:
-    """Return for each weight "constant", "frozen", which is not trained, or "trained"."""
+def _weights(frozen: Frozen, model: Any) -> list[tuple[str, str]]:
+    """Return the kind of each weight, "trained", "frozen" or "constant", and a variable's name."""
     variables = [each for each in frozen.weights if isinstance(each, tf.Variable)]
-    not_trained = {id(variables[index]) for index in frozen_among(variables, model)}
-    kinds = ["frozen" if id(each) in not_trained else "trained" for each in frozen.weights]
-    pairs = zip(frozen.weights, kinds, strict=True)
-    return [kind if isinstance(each, tf.Variable) else "constant" for each, kind in pairs]
+    not_trained = set(frozen_among(variables, model))
+    kinds = ["frozen" if n in not_trained else "trained" for n in range(len(variables))]
+    names = [each.name.partition(":")[0] for each in variables]
+    found = iter(zip(kinds, names, strict=True))
+    is_variable = (isinstance(each, tf.Variable) for each in frozen.weights)
+    return [next(found) if each else ("constant", "") for each in is_variable]
 
 
 def _read_back(place: Path, spec: dict[str, Any]) -> FrozenProgram:

@@ -266,7 +266,7 @@ def other_signature(graph):
         (two_functions_of_one_name, "two functions of one name: "),
         (object_that_saves_itself, "disallowed object: saveable."),
         (object_of_another_library, "disallowed object: _tf_keras_model."),
-        (constant_that_would_fill_the_memory, "1048576], too large for a bundle."),
+        (constant_that_would_fill_the_memory, "1048576], which is too large."),
         (missing_signature, "has no signature `complete`, which model.json declares."),
         (other_signature, "model.json differ in the signature `complete`."),
     ],

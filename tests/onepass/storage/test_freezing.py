@@ -20,7 +20,8 @@ def thawed(frozen, folder):
         "sha256": write_program(folder, frozen),
         "functions": {name: dataclasses.asdict(x) for name, x in frozen.functions.items()},
         "weights": [
-            "trained" if isinstance(each, tf.Variable) else "constant" for each in frozen.weights
+            ("trained" if isinstance(each, tf.Variable) else "constant", "")
+            for each in frozen.weights
         ],
     }
     return read_program(folder, spec)
