@@ -136,7 +136,7 @@ class Rows:
         self._streaming, self._network = streaming, model.symbol_network
         self._samplers = Samplers(model)
         distribution = model.distribution
-        self._noise, self._distribution = distribution.noise, restrict_tokens(distribution)
+        self._distribution = restrict_tokens(distribution)
         self.longest_loop = streaming.pieces[1]
         is_of_tokens = table_of(distribution) is not None
         counts: dict[str, Filled] = {COUNTS: (tf.int32, (distribution.levels or 0,), 0)}
@@ -170,9 +170,7 @@ class Rows:
         for size in self._sizes:
 
             def body(position: tf.Tensor, state: State, size: int = size) -> tuple:
-                cut = _window(part, position, size)
-                start = part.source.start + position
-                return position + size, self._read(cut.prompt.symbols, cut.channels, start, state)
+                return position + size, self._read(_window(part, position, size), state)
 
             position, state = tf.while_loop(
                 lambda position, _, size=size: position + size <= readable,
@@ -182,10 +180,10 @@ class Rows:
             )
         return part.prompt.symbols[:, :position], state
 
-    def _after(self, symbols: tf.Tensor, channels: Any, start: tf.Tensor, state: State) -> State:
-        condition = self._streaming.conditions.split_frames(channels)
-        before = self._unpack_state(start, state)
-        return self._pack_state(self._samplers.read(symbols, condition, before))
+    def _after(self, part: Part, state: State) -> State:
+        condition = self._streaming.conditions.split_frames(part.channels)
+        before = self._unpack_state(part.source.start, state)
+        return self._pack_state(self._samplers.read(part.prompt.symbols, condition, before))
 
     def _unpack_state(self, start: tf.Tensor, state: State) -> Any:
         before = self._streaming.unpack_state(start, state)
@@ -201,44 +199,20 @@ class Rows:
     ) -> tuple[tf.Tensor, tf.Tensor, State]:
         position, size = tf.shape(begun)[1], self.longest_loop
         cut = _window(part, position, size)
-        source = part.source.after(position)
-        new, state = self._draw(
-            source.key,
-            source.row,
-            source.start,
-            part.heat,
-            cut.prompt,
-            cut.count,
-            cut.channels,
-            state,
-        )
+        new, state = self._draw(cut, state)
         is_end = cut.prompt.ends(new) & (tf.range(size) < cut.count)
         return tf.concat([begun, new], 1), tf.reduce_any(is_end), state
 
-    def _draw_symbols(
-        self,
-        key: tf.Tensor,
-        row: tf.Tensor,
-        start: tf.Tensor,
-        heat: Any,
-        prompt: Prompt,
-        count: tf.Tensor,
-        channels: tf.Tensor | None,
-        state: State,
-    ) -> tuple[tf.Tensor, State]:
-        size = self.longest_loop
-        before = self._unpack_state(start, state)
-        row = tf.ensure_shape(row, [1])
-        noise = self._noise(key[0], row, start[0], size)
-        bounded: Any = Bounded(prompt, count)
+    def _draw_symbols(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
+        size, bounded = self.longest_loop, Bounded(part.prompt, part.count)
         new, after = cached_chunk(
             self._network,
             self._distribution,
-            noise,
-            self._streaming.conditions.split_frames(channels),
-            heat,
-            before,
-            bounded,
+            self._streaming.noise(part.source, size),
+            self._streaming.conditions.split_frames(part.channels),
+            part.heat,
+            self._unpack_state(part.source.start, state),
+            bounded,  # type: ignore[arg-type]  # a prompt that ends earlier
         )
         return tf.ensure_shape(new, [1, size]), self._pack_state(after)
 
@@ -253,7 +227,8 @@ def _window(part: Part, position: tf.Tensor, size: int) -> Part:
     if channels is not None:
         channels = channels[:, position : position + size]
         channels = tf.ensure_shape(channels, [1, size, channels.shape[-1]])
-    return part._replace(prompt=prompt, count=part.count - position, channels=channels)
+    source, count = part.source.after(position), part.count - position
+    return part._replace(source=source, prompt=prompt, count=count, channels=channels)
 
 
 SHORTEST_BUCKET = 16  # length that the shortest lists are padded to

@@ -18,7 +18,7 @@ Generation from it is causal, so nothing after a row's end changes the row.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -64,8 +64,7 @@ class Conditioning:
     phase: Any = None
 
 
-@dataclasses.dataclass(frozen=True)
-class NoiseSource:
+class NoiseSource(NamedTuple):
     """The numbers that determine the noise of a segment, which depends on nothing else.
 
     Attributes:
@@ -82,7 +81,7 @@ class NoiseSource:
 
     def after(self, samples: Size) -> "NoiseSource":
         """Return the noise that starts `samples` samples later."""
-        return dataclasses.replace(self, start=self.start + samples)
+        return self._replace(start=self.start + samples)
 
 
 class StreamingModel:
@@ -384,21 +383,19 @@ def _pieces(
 
 
 def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
-    # The fields of `NoiseSource` one by one: a `tf.function` does not flatten a dataclass.
-    def step(fields: tuple, channels: Maybe, state: State) -> Advanced:
-        source = NoiseSource(*fields)
+    def step(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
         noise = streaming.noise(source, size) if source.drawn is None else source.drawn
         return streaming.advance(source, noise, channels, state)
 
-    run = tf.function(step, jit_compile=True, autograph=False) if compiled else step
+    run: Step = tf.function(step, jit_compile=True, autograph=False) if compiled else step
+    if not streaming.rows_alone:
+        return run
 
-    def make_piece(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
-        fields = tuple(getattr(source, field.name) for field in dataclasses.fields(source))
-        given = (fields, channels, state)
-        if not streaming.rows_alone:
-            return run(*given)
+    def make_piece(*given: Any) -> Advanced:
+        source, _, state = given
         if source.start.shape[0] is not None:
-            return each_alone(lambda one: run(*one), given, source.start.shape[0])
+            made: Advanced = each_alone(lambda one: run(*one), given, source.start.shape[0])
+            return made
 
         def row(n: tf.Tensor) -> Any:
             return rows_at(run(*rows_at(given, slice(n, n + 1))), 0)
@@ -504,10 +501,10 @@ def _of_size(
     step = _step(streaming, samples, compiled=False)
 
     def draw_noise(given: Tensors) -> Tensors:
-        fields = keys_of(given["seed"]), given["row"], given["start"], None
-        make = lambda one: streaming.noise(NoiseSource(*one), samples)  # noqa: E731
+        source = NoiseSource(keys_of(given["seed"]), given["row"], given["start"], None)
+        make = lambda one: streaming.noise(one, samples)  # noqa: E731
         alone = streaming.rows_alone
-        return {"noise": each_alone(make, fields, rows) if alone else make(fields)}
+        return {"noise": each_alone(make, source, rows) if alone else make(source)}
 
     def find_condition(given: Tensors) -> Tensors:
         given = streaming.join_frames({**given, COUNT: tf.fill([rows], samples)})
