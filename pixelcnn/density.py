@@ -9,6 +9,7 @@ import tensorflow as tf
 from onepass.foundation.code_lengths import CodeLengths, measure_code_lengths
 from onepass.foundation.compute_dtype import compute_dtype
 from onepass.likelihoods.initial import Initial
+from onepass.networks.conditions import Specs
 from onepass.replicator import Replicator
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.captions import encode_caption
@@ -19,8 +20,6 @@ from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import PixelOutputs
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.samplers import multiscale_words
-
-Specs = dict[str, tf.TensorSpec]
 
 
 class ImageDensity(tf.Module):
