@@ -44,7 +44,7 @@ Model = TypeVar("Model")
 class Fields(BaseModel):
     """Fields of a request, of which unknown ones are ignored; no value is made another type."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, defer_build=True)
 
 
 SEED_RULE = "an integer in [0, 2^64)"

@@ -1,5 +1,6 @@
 """Routes and their OpenAPI document, made from methods that are decorated by `get` or `post`."""
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -126,13 +127,14 @@ class OpenApi(Endpoints):
     """The endpoint for the OpenAPI document of routes, its own among them."""
 
     def __init__(self, settings: Settings, routes: Sequence[BaseRoute]):
-        operations = (each for each in (*routes, *self.routes()) if isinstance(each, Operation))
-        self._document = document(operations, bool(read_tokens(settings)))
+        operations = [each for each in (*routes, *self.routes()) if isinstance(each, Operation)]
+        make = functools.partial(document, operations, bool(read_tokens(settings)))
+        self._document = functools.cache(make)  # for the first client who asks
 
     @get("/openapi.json")
     async def openapi(self, request: Request) -> Response:
         """Return the OpenAPI document."""
-        return json_response(self._document)
+        return json_response(await asyncio.to_thread(self._document))
 
 
 def document(operations: Iterable[Operation], needs_token: bool) -> dict[str, Any]:
