@@ -120,7 +120,7 @@ FEATURES = 64
 WIDTHS = (24, 32, 48, 64)  # channels of each stage; a stage halves the image
 STEPS, BATCH_SIZE = 1500, 64
 # Averaged weights would not fit the moments of batch normalisation.
-OPTIMIZER = OptimizerConfig(3e-3, 0, "cosine", clip_norm=0.0, average_decay=0.0)
+OPTIMIZER = OptimizerConfig(3e-3, 0, "cosine", epsilon=1e-7, clip_norm=0.0, average_decay=0.0)
 # A small training set would be memorised, so the number of epochs is limited.
 MOST_EPOCHS, LEAST_STEPS = 200, 100
 MOST_REFERENCES = 1000  # maximum number of training images whose features are stored
