@@ -308,10 +308,11 @@ def _parts(lowering: Lowering, given: Any_Value, sizes: list, axis: int) -> list
         sizes = [given.shape[axis] // len(sizes)] * len(sizes)
     made, start = [], 0
     for size in sizes:
-        chosen = np.arange(start, start + size)
-        made.append(
-            lowering.arrange_entries(given, functools.partial(np.take, indices=chosen, axis=axis))
-        )
+        take = functools.partial(np.take, indices=np.arange(start, start + size), axis=axis)
+        if size:
+            made.append(lowering.arrange_entries(given, take))
+        else:  # used only for its shape
+            made.append(Constant(take(np.zeros(given.shape, given.dtype))))
         start += size
     return made
 

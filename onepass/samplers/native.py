@@ -1,11 +1,12 @@
 """A sampler whose step runs on the step machine, without compilation for new networks or lengths.
 
 The step and the draw are traced for one row and lowered to instructions (`onepass.machine`),
-which any number of rows run. On CPUs it is an alternative to `cached`, which XLA compiles.
+which any number of rows run. On CPUs it is an alternative to `cached`, which XLA compiles. A step
+draws one symbol, or a block of them (`NativeBlocks`).
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -214,6 +215,74 @@ class NativeOutputs(Native):
             state = tf.nest.pack_sequence_as(first, list(given[count:]))
             parameters, after = network.stepper(condition)(0, 0, {**state, "input": inputs})
             return [parameters], tf.nest.flatten({"input": inputs, "network": after})
+
+        return step
+
+
+class BlockNetwork(Protocol):
+    """A network whose step draws a block of symbols, each given those before it in the block."""
+
+    block: int
+
+    def first_state(self) -> Any:
+        """Return the state of one row before the first block."""
+
+    def draw_block(
+        self, condition: tf.Tensor | None, state: Any, draw: Callable[[int, tf.Tensor], tf.Tensor]
+    ) -> Any:
+        """Draw a block of one row; return the state after it.
+
+        `condition` is [1, channels]; `draw` maps a symbol's index in the block, and its parameters
+        [1, parameters], to the symbol [1].
+        """
+
+
+class NativeBlocks(Native):
+    """A sampler on the step machine for a network that draws a block of symbols per step.
+
+    The condition must be constant within a block.
+    """
+
+    def __init__(self, network: BlockNetwork, distribution: Distribution) -> None:
+        super().__init__(network, distribution)  # type: ignore[arg-type]
+        self._blocks = network
+
+    def begin(self, batch: int, length: int = 0, condition: Any = None) -> "First":
+        """See `Native.begin`."""
+        del length, condition  # the state does not depend on them
+        for machine in self._machines.values():
+            machine.refresh()
+        first = self._blocks.first_state()
+        return First(batch, first, tf.nest.flatten(first))
+
+    def advance(
+        self, noise: tf.Tensor, condition: Any, temperature: Any, state: Any
+    ) -> tuple[tf.Tensor, NativeState]:
+        """See `Native.advance`; the symbols are whole blocks."""
+        block, shape = self._blocks.block, noise.shape
+        if shape[1] % block:
+            raise ValueError(f"`noise` must hold whole blocks of {block}, got {shape[1]} symbols.")
+        noise = tf.reshape(noise, [shape[0], -1, block, *shape[2:]])
+        condition = None if condition is None else condition[:, ::block]
+        symbols, state = super().advance(noise, condition, temperature, state)
+        return tf.reshape(symbols, shape[:2]), state
+
+    def _step(self, first: Any, like: Any) -> Callable:
+        network, distribution, count = self._blocks, self._distribution, len(timed_of(like))
+
+        def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+            condition = given[0][:, 0] if count else None
+            temperature, *flat = given[count:]
+            drawn: list[tf.Tensor] = []
+
+            def draw(index: int, parameters: tf.Tensor) -> tf.Tensor:
+                drawn.append(distribution.sample(parameters, noise[:, 0, index], temperature))
+                return drawn[-1]
+
+            state = tf.nest.pack_sequence_as(first, flat)
+            after = network.draw_block(condition, state, draw)
+            symbols = tf.reshape(tf.stack(drawn, -1), [1, 1, network.block])
+            return [symbols], tf.nest.flatten(after)
 
         return step
 

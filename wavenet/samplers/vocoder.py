@@ -6,13 +6,15 @@ samples divided by the level. Each has room for the history and one bunch. Rows 
 the past, oldest first.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from onepass.samplers.cached import ChunkSampler
 from onepass.samplers.registry import register
+from onepass.step import incremental
 from wavenet.conditioner import Condition
 from wavenet.samplers.xla import LayerStep, Rings
 from wavenet.vocoder import AHEAD, VocoderWaveNet
@@ -103,6 +105,77 @@ class BunchStep(LayerStep):
         rows = first[:, None] + tf.range(taps)
         columns = tf.broadcast_to(tf.range(tf.shape(rows)[0])[:, None], tf.shape(rows))
         return tf.gather_nd(residual, tf.stack([rows, columns], -1))
+
+
+class BunchDraws:
+    """A vocoder's step for one row, over the step derived from its layers, in float32.
+
+    The state consists of the latest samples, residuals and samples divided by the level, float
+    [history] each, and of the layers' state. Attributes: `block`, the samples of a bunch.
+    """
+
+    def __init__(self, network: VocoderWaveNet) -> None:
+        config = network.config
+        self.block = config.bunch_samples
+        self.history = max(config.history_samples, config.prediction_order, 1)
+        self._network = copy.copy(network)  # which has the same variables
+        self._network.dtype = self._network.front_dtype = tf.float32
+        hidden = tf.TensorSpec([None, None, config.residual_channels])
+        local = tf.TensorSpec([None, None, network.gate_channels])
+        self._layers = incremental(network.stack, inputs=hidden, condition=local)
+
+    def first_state(self) -> tuple[list[tf.Tensor], Any]:
+        """Return the state before the first sample: silence, and zeroed queues."""
+        return [tf.zeros([self.history]) for _ in range(3)], self._layers.initial_state(1)
+
+    def draw_block(
+        self,
+        condition: tf.Tensor,
+        state: tuple[list[tf.Tensor], Any],
+        draw: Callable[[int, tf.Tensor], tf.Tensor],
+    ) -> tuple[list[tf.Tensor], Any]:
+        """Draw a bunch of one row; return the state after it.
+
+        `condition` is [1, channels]; `draw` maps a sample's index and its parameters
+        [1, parameters] to its level [1].
+        """
+        network, config = self._network, self._network.config
+        made = network.split(condition[:, tf.newaxis])
+        gain, shrink = tf.exp(-made.log_gain[0]), tf.exp(-made.log_level[0])
+        buffers, layers = state
+        _, residual, scaled = buffers
+        hidden = network.front(
+            residual[tf.newaxis, -config.front_width :],
+            scaled[tf.newaxis, -config.front_width :],
+            self._pitch_taps(residual, made, 0),
+        )
+        skips, layers = self._layers.step(hidden[:, tf.newaxis], layers, made.local)
+        given = tf.reshape(network.from_layers(skips[:, 0]), [self.block, -1])
+        for index in range(self.block):
+            wave, residual, scaled = buffers
+            recent = network.from_recent(
+                residual[tf.newaxis, -config.head_width :],
+                scaled[tf.newaxis, -config.head_width :],
+                self._pitch_taps(residual, made, index),
+            )
+            predicted = tf.zeros([1])
+            if order := config.prediction_order:
+                past = wave[-order:][::-1] * made.coefficients[0, 0]
+                predicted = tf.reduce_sum(past, keepdims=True)
+            raw = network.outputs(given[index : index + 1] + recent)
+            level = draw(index, network.in_wave_units(raw, predicted, made.log_gain[:, 0]))
+            value = network.inputs(level)
+            entries = value, (value - predicted) * gain, value * shrink
+            buffers = [tf.concat(pair, 0) for pair in zip(buffers, entries, strict=True)]
+        return [each[self.block :] for each in buffers], layers
+
+    def _pitch_taps(self, residual: tf.Tensor, made: Condition, index: int) -> tf.Tensor | None:
+        taps = self._network.config.pitch_taps
+        if not taps:
+            return None
+        period = self._network.whole_period(made.period[0, 0])
+        first = self.history + index - period + AHEAD + 1 - taps
+        return tf.slice(residual, [first], [taps])[tf.newaxis]
 
 
 def last(values: tf.Tensor, end: int | tf.Tensor, width: int) -> tf.Tensor:

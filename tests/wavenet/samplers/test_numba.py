@@ -12,11 +12,13 @@ from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 from onepass.likelihoods import LogisticMixture
 from onepass.machine.kernels import entry
 from onepass.machine.machine import Pace
+from onepass.samplers.native import NativeBlocks
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation
 from wavenet.samplers.numba.bunches import ROOM
 from wavenet.samplers.numba.sampler import sampler_for
+from wavenet.samplers.vocoder import BunchDraws
 
 # Channel counts below, between and above whole vectors; taps of blocks 1, 2, 4 and 8.
 NETWORKS = {
@@ -320,6 +322,42 @@ def test_levels_are_those_of_the_definition_in_float64_until_a_draw_lies_on_a_bo
             first = differ[0]
             assert _to_border(exact, parameters[row, first], noise[row, first], 0.8) < 1e-2
     assert np.mean(levels[:, :20] == expected[:, :20]) > 0.9
+
+
+def test_the_step_machine_draws_a_vocoder_bunch_by_bunch(vocoder):
+    samples, likelihood = 48, vocoder.likelihood
+    sampler = NativeBlocks(BunchDraws(vocoder), likelihood)
+    noise, condition = noise_of(vocoder, 3, samples), condition_of(vocoder, 3, samples)
+
+    def draw(rows, cuts=()):
+        state, parts = sampler.begin(len(range(3)[rows])), []
+        for start, stop in itertools.pairwise([0, *cuts, samples]):
+            given = noise[rows, start:stop], condition[rows, start:stop]
+            part, state = sampler.advance(*given, 1.0, state)
+            parts.append(part)
+        return np.concatenate(parts, 1)
+
+    levels = draw(slice(3))
+    np.testing.assert_array_equal(draw(slice(3), cuts=(4, 24)), levels)
+    np.testing.assert_array_equal(draw(slice(1, 2)), levels[1:2])
+    expected = likelihood.sample(conditionals(vocoder, levels), noise, 1.0).numpy()
+    # Rounding may move a value across the border between two levels.
+    assert np.abs(expected - levels).max() <= 1 and (expected == levels).mean() > 0.95
+    for variable in vocoder.stack.trainable_variables[:1]:
+        before = variable.numpy()
+        variable.assign(before * 0.5)
+        assert (draw(slice(3)) != levels).any()
+        variable.assign(before)
+    np.testing.assert_array_equal(draw(slice(3)), levels)
+
+
+@pytest.mark.parametrize("kind", [BUNCHES])
+def test_half_a_bunch_is_refused_by_the_step_machine(kind):
+    network = network_of(kind)
+    sampler = NativeBlocks(BunchDraws(network), network.likelihood)
+    noise = noise_of(network, 1, 6)
+    with pytest.raises(ValueError, match="`noise` must hold whole blocks of 4, got 6 symbols"):
+        sampler.advance(noise, condition_of(network, 1, 6), 1.0, sampler.begin(1))
 
 
 def test_half_a_bunch_is_refused():

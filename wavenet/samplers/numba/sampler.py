@@ -226,7 +226,7 @@ class Loops(NamedTuple):
         return sampler_for(self.network)
 
 
-OF_SAMPLES = "30 layers of 64 channels, over the derived step by XLA; over the step machine 1.22"
+OF_SAMPLES = "30 layers of 64 channels, over the derived step by XLA; over the step machine 1.03"
 OF_BUNCHES = "wavenet-vocoder-16k, over its steps by XLA, of which none is derived"
 
 
