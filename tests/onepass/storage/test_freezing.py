@@ -119,11 +119,11 @@ def test_a_frozen_function_has_the_values_and_the_gradients_of_the_live_one(make
     program = thawed(frozen, tmp_path)
     x = tf.random.stateless_normal([3, 4, 2], [1, 2])
     weights = [each for each in frozen.weights if isinstance(each, tf.Variable)]
-    expected, slopes = gradients(live, x, weights)
+    expected, wanted = gradients(live, x, weights)
     for made in (program, thawed(frozen_of(program["call"], [None, None, 2]), tmp_path)):
         found, same = gradients(made["call"], x, made.variables)
         np.testing.assert_array_equal(found, expected)
-        for one, other in zip(same, slopes, strict=True):
+        for one, other in zip(same, wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
