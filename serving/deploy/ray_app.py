@@ -94,7 +94,7 @@ def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:
             raise UserError(f"There is no setting `{name}`; there are {', '.join(known)}.")
     try:
         # As JSON, in which lists are tuples' values too, and text is a path's.
-        document = json.dumps({"host": ALL_INTERFACES, **given})
+        document = json.dumps({"host": ALL_INTERFACES, **given}, default=str)
         settings = adapter(Settings).validate_json(document, strict=True)
     except ValidationError as error:
         raise UserError(broken_rule(error, given)) from error

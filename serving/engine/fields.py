@@ -42,7 +42,11 @@ Model = TypeVar("Model")
 
 
 class Fields(BaseModel):
-    """Fields of a request, of which unknown ones are ignored; no value is made another type."""
+    """Fields of a request, of which unknown ones are ignored; no value is made another type.
+
+    Lists and objects of a field fail at their first wrong value (`fail_fast`): an error about each
+    of many would take a kilobyte of memory.
+    """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, defer_build=True)
 

@@ -1,6 +1,7 @@
 """Tensors as JSON has them: nested or flat lists, base64, rows and columns."""
 
 import base64
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -29,19 +30,25 @@ def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
     return _array(name, value, len(info.shape), info.dtype)
 
 
-def _array(name: str, value: object, rank: int, dtype: np.dtype) -> np.ndarray:
+def _array(name: str, value: Any, rank: int, dtype: np.dtype) -> np.ndarray:
     kinds, words = ELEMENTS[dtype.kind]
-    array = np.array(value, object)
-    if isinstance(value, list) and not array.size:
-        raise InvalidInput(f"`{name}` must not be empty.")
     is_seed = name == SEED and dtype.kind in "iu"  # whose range the signature's check knows
-    if array.ndim != rank or not (is_seed or {*map(type, array.ravel().tolist())} <= kinds):
-        raise InvalidInput(f"`{name}` must hold {words} in lists {rank} deep that are not ragged.")
+    elements = [value]
+    for _ in range(rank):
+        if any(type(each) is not list for each in elements):
+            raise InvalidInput(f"`{name}` must hold {words} in lists {rank} deep.")
+        elements = list(itertools.chain.from_iterable(elements))
+    if not elements:
+        raise InvalidInput(f"`{name}` must not be empty.")
+    if not (is_seed or {*map(type, elements)} <= kinds):
+        raise InvalidInput(f"`{name}` must hold {words} in lists {rank} deep.")
     try:
         with np.errstate(over="ignore"):
-            return array if is_seed else array.astype(dtype)
+            return np.array(value, object if is_seed else dtype)
     except OverflowError as error:
         raise InvalidInput(f"`{name}` must fit {dtype}, got a number outside it.") from error
+    except ValueError as error:
+        raise InvalidInput(f"`{name}` must not be ragged.") from error
 
 
 def flat_tensor(name: str, value: object, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

@@ -36,7 +36,7 @@ class DrawRequest(Fields):
     map: Map = None
     seed: Seed | None = None
     num: Annotated[int, Field(ge=1)] | None = None
-    temperature: float | Annotated[list[float], Field(min_length=1)] | None = None
+    temperature: float | Annotated[list[float], Field(min_length=1, fail_fast=True)] | None = None
     guidance: Annotated[float, Field(ge=0)] | None = None
 
 

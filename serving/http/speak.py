@@ -22,6 +22,7 @@ from serving.http.responses import JSON, StreamedResponse, cancel_on_disconnect,
 SOURCES = ("frames", "recording", "example", "text", "phonemes")
 Word = Annotated[str, Field(min_length=1, max_length=100)]
 Pronunciation = Annotated[str, Field(min_length=1, max_length=200)]
+Pronunciations = Annotated[dict[Word, Pronunciation], Field(max_length=1000, fail_fast=True)]
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 RECORDING_TYPES = ("audio/wav", "audio/x-wav", "audio/wave", "audio/flac", "audio/x-flac")
 ROWS = {"type": "array", "items": {"type": "number"}, "minItems": 1}
@@ -47,7 +48,7 @@ class SpeakRequest(SpeakQuery):
     example: Name | None = None
     text: Text | None = None
     phonemes: Text | None = None
-    pronunciations: Annotated[dict[Word, Pronunciation], Field(max_length=1000)] | None = None
+    pronunciations: Pronunciations | None = None
     force: bool | None = None
 
 

@@ -5,7 +5,6 @@ The binary tensors follow in the order of the JSON, little-endian, without gaps.
 """
 
 import math
-import re
 from typing import Annotated, Any
 
 import numpy as np
@@ -30,10 +29,9 @@ from serving.engine.fields import Fields, Name
 from serving.engine.json_tensors import flat_tensor
 from serving.engine.served_model import ServedModel
 from serving.http.operations import Bytes, Endpoints, get, post
-from serving.http.request_bodies import json_model, read_body
+from serving.http.request_bodies import DECIMAL, json_model, read_body
 from serving.http.responses import JSON, cancel_on_disconnect, json_response
 
-LENGTH = re.compile(r"[0-9]{1,10}")
 HEADER = "inference-header-content-length"
 OCTETS = "application/octet-stream"
 EXTENSIONS = {"extensions": ["binary_tensor_data", "model_repository(index)"]}
@@ -63,7 +61,7 @@ class InputTensor(Fields):
     """An input tensor: its elements are in `data`, or follow the JSON as binary data."""
 
     name: str
-    shape: list[Annotated[int, Field(ge=1, le=2**31 - 1)]]
+    shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31 - 1)]], Field(fail_fast=True)]
     datatype: str
     data: list | None = None
     parameters: TensorParameters | None = None
@@ -79,8 +77,8 @@ class OutputTensor(Fields):
 class InferRequest(Fields):
     """The JSON of an inference request."""
 
-    inputs: Annotated[list[InputTensor], Field(min_length=1)]
-    outputs: Annotated[list[OutputTensor], Field(min_length=1)] | None = None
+    inputs: Annotated[list[InputTensor], Field(min_length=1, fail_fast=True)]
+    outputs: Annotated[list[OutputTensor], Field(min_length=1, fail_fast=True)] | None = None
     id: Name | None = None
     parameters: InferParameters | None = None
 
@@ -99,7 +97,7 @@ INFER_RESULT = create_model(
 def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
     """Return a request's JSON, all of it without a `header_length`, and the bytes after it."""
     length = str(len(body)) if header_length is None else header_length
-    if not LENGTH.fullmatch(length) or int(length) > len(body):
+    if not DECIMAL.fullmatch(length) or int(length) > len(body):
         raise InvalidInput(
             f"`Inference-Header-Content-Length` must be from 0 to {len(body)}, the body's length."
         )

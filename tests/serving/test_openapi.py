@@ -1,11 +1,18 @@
 """The OpenAPI document is what is served: its paths, methods, parameters and fields."""
 
+import tracemalloc
+
 import pytest
 from http_running import Running, ask, settings_of, store
 from starlette.routing import Mount
 
+from onepass.bundles.errors import InvalidInput
+from serving.engine.fields import as_model
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
+from serving.http.draw import DrawRequest
+from serving.http.speak import SpeakRequest
+from serving.http.v2 import InferRequest
 from serving.observability import Metrics
 
 ROW = {"name": "seed", "shape": [1], "datatype": "INT64", "data": [1]}
@@ -140,3 +147,24 @@ def test_the_query_of_a_recording_is_in_the_document_with_its_rules(document):
 )
 def test_a_field_that_breaks_a_rule_is_named_with_the_rule_and_its_value(models, path, body, line):
     assert ask(models, "POST", path, json=body).json() == {"error": line}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        (DrawRequest, {"temperature": ["x"] * 100_000}),
+        (InferRequest, {"inputs": [{"name": "x", "datatype": "x", "shape": ["x"] * 100_000}]}),
+        (InferRequest, {"inputs": [7] * 100_000}),
+        (InferRequest, {"inputs": [ROW], "outputs": [{}] * 100_000}),
+        (SpeakRequest, {"pronunciations": {str(n): 7 for n in range(100_000)}}),
+    ],
+)
+def test_many_wrong_values_cost_no_more_than_the_first(model, fields):
+    as_model({}, DrawRequest)  # which builds what checks
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput, match=" must "):
+            as_model(fields, model)
+        assert tracemalloc.get_traced_memory()[1] < 2**21
+    finally:
+        tracemalloc.stop()
