@@ -189,6 +189,19 @@ def text_frames(
         raise InvalidInput(str(error)) from error
 
 
+def time_words(
+    served: ServedModel, words: str | None, **more: Any
+) -> list[tuple[str, float, float]]:
+    """Return the words of a text with the seconds at which each begins and ends.
+
+    The arguments are those of `text_frames`, which has checked them.
+    """
+    from onepass import speech
+
+    times = speech.text_times(served.bundle, words, **more)
+    return [(word.word, round(word.start, 3), round(word.end, 3)) for word in times]
+
+
 async def speak_parts(
     served: ServedModel, fields: SynthesisFields, parts: list[str], speed: float, limit: float
 ) -> tuple[int | None, Chunks]:

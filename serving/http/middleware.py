@@ -36,7 +36,7 @@ ADDRESS = "0123456789."  # no name has only these characters
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 BOTH_WAYS = ("inference-header-content-length", "x-request-id")
 READ_HEADERS = (*BOTH_WAYS, "authorization", "content-type", "traceparent")
-SENT_HEADERS = (*BOTH_WAYS, "retry-after", "x-note", "x-num-samples")
+SENT_HEADERS = (*BOTH_WAYS, "retry-after", "x-note", "x-num-samples", "x-words")
 NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 DEFAULT_HEADERS = {
     b"content-security-policy": NOTHING.encode(),

@@ -1,5 +1,7 @@
 """The routes that stream speech for recordings, frames or texts, and list recordings."""
 
+import functools
+import json
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,9 +14,16 @@ from onepass.speech.phonemes import MAX_CHARACTERS
 from onepass.speech.ssml import note_on_markup
 from serving.engine.audio_formats import encode_sound
 from serving.engine.fields import Name, as_model
+from serving.engine.preparation import run_in_turn
 from serving.engine.recordings import examples
 from serving.engine.served_model import ServedModel
-from serving.engine.speech import SynthesisFields, frames_of, is_conditional, synthesis
+from serving.engine.speech import (
+    SynthesisFields,
+    frames_of,
+    is_conditional,
+    synthesis,
+    time_words,
+)
 from serving.http.operations import Bytes, Endpoints, get, post
 from serving.http.request_bodies import json_model, read_body
 from serving.http.responses import JSON, StreamedResponse, cancel_on_disconnect, json_response
@@ -40,7 +49,9 @@ class SpeakRequest(SpeakQuery):
     """A request to speak frames, a recording (base64), an example, a text or phonemes (IPA).
 
     `pronunciations` has the IPA of words of the text.
-    If `force` is true, frames that are unlike the training data are accepted.
+    If `force` is true, frames that are unlike the training data are accepted. If `times` is true,
+    the header X-Words has the words of a text or of phonemes, each with the seconds at which it
+    begins and ends: [["Hello", 0.07, 0.44], ...].
     """
 
     frames: Annotated[Any, WithJsonSchema(FRAMES)] = None
@@ -50,6 +61,7 @@ class SpeakRequest(SpeakQuery):
     phonemes: Text | None = None
     pronunciations: Pronunciations | None = None
     force: bool | None = None
+    times: bool | None = None
 
 
 EXAMPLE: Any = create_model("ExampleEntry", name=str, text=str, seconds=float)
@@ -78,12 +90,14 @@ class SpeakRoute(Endpoints):
             fields = await read_body(request, json_model, SpeakRequest)
             work = _frames(served, fields, seconds)
         frames = await cancel_on_disconnect(request.receive, work)
+        words = await _words(served, fields, seconds) if fields.times else ""
         num_samples, chunks = synthesis(served, fields, frames)
         name, rate_hz = fields.format or "wav", served.spec["sample_rate_hz"]
         media_type, data = encode_sound(name, chunks, rate_hz, num_samples, seconds)
         headers = {"x-num-samples": str(num_samples)}
         if fields.text is not None and (note := note_on_markup(fields.text)):
             headers["x-note"] = note.encode("ascii", "backslashreplace").decode().replace("\n", " ")
+        headers |= {"x-words": words} if words else {}
         return StreamedResponse(data, media_type, seconds, headers)
 
     @get("/v1/models/{name}/examples", EXAMPLES)
@@ -94,6 +108,13 @@ class SpeakRoute(Endpoints):
         return json_response({"examples": list(examples().values()) if usable else []})
 
 
+async def _words(served: ServedModel, fields: SpeakRequest, limit: float) -> str:
+    """Return the times of the words of a text or of phonemes, as JSON in ASCII."""
+    more = {"phonemes": fields.phonemes, "pronunciations": fields.pronunciations}
+    work = functools.partial(time_words, served, fields.text, **more)
+    return json.dumps(await run_in_turn(limit, work), separators=(",", ":"))
+
+
 async def _frames(served: ServedModel, fields: SpeakRequest, limit: float) -> np.ndarray | None:
     """Return the frames of the request's only source; None for an unconditional model."""
     given = [name for name in SOURCES if getattr(fields, name) is not None]
@@ -101,6 +122,8 @@ async def _frames(served: ServedModel, fields: SpeakRequest, limit: float) -> np
         return None
     if len(given) != 1:
         raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
+    if fields.times and given[0] not in ("text", "phonemes"):
+        raise InvalidInput("`times` must not be given without `text` or `phonemes`.")
     more: dict[str, Any] = {"force": True} if fields.force else {}
     if fields.pronunciations is not None:
         if given != ["text"]:

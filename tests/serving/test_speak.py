@@ -380,6 +380,7 @@ def test_phonemes_and_pronunciations_are_spoken_over_http_and_by_clients(models,
     with Running(models) as running:
         monkeypatch.setenv("PATH", "")
         answer = running.client.post(path, json={"phonemes": phonemes, "format": "l16"})
+        timed = running.client.post(path, json={"phonemes": phonemes, "times": True})
         with Client(running.url) as client:
             spoken = np.concatenate(list(client.speak("reader", phonemes=phonemes)))
         without = running.client.post(path, json={"text": "No."})
@@ -392,15 +393,22 @@ def test_phonemes_and_pronunciations_are_spoken_over_http_and_by_clients(models,
                 {"text": "No.", "phonemes": phonemes},
                 {"text": "No.", "pronunciations": {"no": 3}},
                 {"phonemes": "n" * 1001},
+                {"example": "LJ050-0100", "times": True},
             )
         ]
     np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), audio.to_int16(whole[0]))
     np.testing.assert_allclose(spoken, whole[0], atol=1e-4)
     assert without.status_code == 503 and "espeak-ng" in without.json()["error"]
-    assert [each.status_code for each in refused] == [400] * 6
+    (word,) = speech.text_times(model, phonemes=phonemes)
+    assert json.loads(timed.headers["x-words"]) == [
+        [phonemes, pytest.approx(word.start, abs=1e-3), pytest.approx(word.end, abs=1e-3)]
+    ]
+    assert "x-words" not in answer.headers
+    assert [each.status_code for each in refused] == [400] * 7
     lines = [each.json()["error"] for each in refused]
     assert lines[:2] == [NO_PHONEME] * 2
     assert "must not be given without `text`" in lines[2] and "one of frames" in lines[3]
+    assert lines[6] == "`times` must not be given without `text` or `phonemes`."
 
 
 @pytest.mark.integration
