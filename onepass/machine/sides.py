@@ -33,7 +33,7 @@ from onepass.machine.formulas import CODES
 from onepass.machine.kernels import LANES
 from onepass.machine.values import Buffer
 
-_MEETING = 150.0  # cost of waiting for a result of the other thread; 1 is a vector of weights read
+_EXCHANGE = 150.0  # cost of waiting for a result of the other thread; 1 is a vector of weights read
 _WORTHWHILE = 0.8  # of the time of one thread, which two must not exceed
 _SIMPLE = CODES["Relu6"]  # functions up to this one take a few operations
 
@@ -100,12 +100,12 @@ def divide_step(program: Program) -> tuple[np.ndarray, np.ndarray] | None:
         starts = [
             max(
                 ends[side],
-                *(other.end + _MEETING * (other.side != side) for other in node.before),
+                *(other.end + _EXCHANGE * (other.side != side) for other in node.before),
                 0.0,
             )
             for side in (0, 1)
         ]
-        if node.cost < _MEETING and not node.is_early:
+        if node.cost < _EXCHANGE and not node.is_early:
             node.side = max(node.before, key=lambda other: other.end).side if node.before else 0
         else:
             node.side = int(busy[1] < busy[0] if node.is_early else starts[1] < starts[0])

@@ -250,10 +250,10 @@ class NativeBlocks(Native):
     def begin(self, batch: int, length: int = 0, condition: Any = None) -> "First":
         """See `Native.begin`."""
         del length, condition  # the state does not depend on them
-        for machine in self._machines.values():
-            machine.refresh()
-        first = self._blocks.first_state()
-        return First(batch, first, tf.nest.flatten(first))
+        changed = [machine.refresh() for machine in self._machines.values()]
+        if any(changed) or not self._firsts:
+            self._firsts = {0: self._blocks.first_state()}
+        return First(batch, self._firsts[0], tf.nest.flatten(self._firsts[0]))
 
     def advance(
         self, noise: tf.Tensor, condition: Any, temperature: Any, state: Any

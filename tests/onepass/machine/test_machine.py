@@ -192,7 +192,7 @@ def test_threads_with_different_instructions_draw_what_one_draws_to_the_last_bit
     keras.utils.set_random_seed(1)
     model = skipping()
     alone = [np.asarray(model.sample(num, 75, seed=2)) for num in (1, 4)]
-    monkeypatch.setattr(sides, "_MEETING", 20.0)
+    monkeypatch.setattr(sides, "_EXCHANGE", 20.0)
     monkeypatch.setattr(machine, "divide_step", divide)
     monkeypatch.setattr(machine, "_LOST", patience)
     monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
