@@ -143,31 +143,40 @@ class BunchDraws:
         made = network.split(condition[:, tf.newaxis])
         gain, shrink = tf.exp(-made.log_gain[0]), tf.exp(-made.log_level[0])
         buffers, layers = state
-        _, residual, scaled = buffers
+        new: list[list[tf.Tensor]] = [[], [], []]  # entries of this bunch, for each buffer
+
+        def recent(kind: int, width: int) -> tf.Tensor:
+            before = max(0, width - len(new[kind]))
+            return tf.concat([buffers[kind][self.history - before :], *new[kind][-width:]], 0)
+
         hidden = network.front(
-            residual[tf.newaxis, -config.front_width :],
-            scaled[tf.newaxis, -config.front_width :],
-            self._pitch_taps(residual, made, 0),
+            recent(1, config.front_width)[tf.newaxis],
+            recent(2, config.front_width)[tf.newaxis],
+            self._pitch_taps(buffers[1], made, 0),
         )
         skips, layers = self._layers.step(hidden[:, tf.newaxis], layers, made.local)
         given = tf.reshape(network.from_layers(skips[:, 0]), [self.block, -1])
         for index in range(self.block):
-            wave, residual, scaled = buffers
-            recent = network.from_recent(
-                residual[tf.newaxis, -config.head_width :],
-                scaled[tf.newaxis, -config.head_width :],
-                self._pitch_taps(residual, made, index),
+            # The taps of most vocoders end before the bunch.
+            is_short = config.pitch_taps < self.block
+            residuals = tf.concat([buffers[1], *new[1]], 0) if is_short else buffers[1]
+            gates = network.from_recent(
+                recent(1, config.head_width)[tf.newaxis],
+                recent(2, config.head_width)[tf.newaxis],
+                self._pitch_taps(residuals, made, index),
             )
             predicted = tf.zeros([1])
             if order := config.prediction_order:
-                past = wave[-order:][::-1] * made.coefficients[0, 0]
+                past = recent(0, order)[::-1] * made.coefficients[0, 0]
                 predicted = tf.reduce_sum(past, keepdims=True)
-            raw = network.outputs(given[index : index + 1] + recent)
+            raw = network.outputs(given[index : index + 1] + gates)
             level = draw(index, network.in_wave_units(raw, predicted, made.log_gain[:, 0]))
             value = network.inputs(level)
             entries = value, (value - predicted) * gain, value * shrink
-            buffers = [tf.concat(pair, 0) for pair in zip(buffers, entries, strict=True)]
-        return [each[self.block :] for each in buffers], layers
+            for kind, entry in enumerate(entries):
+                new[kind].append(entry)
+        after = [tf.concat([x[self.block :], *y], 0) for x, y in zip(buffers, new, strict=True)]
+        return after, layers
 
     def _pitch_taps(self, residual: tf.Tensor, made: Condition, index: int) -> tf.Tensor | None:
         taps = self._network.config.pitch_taps
