@@ -88,7 +88,7 @@ setup(
         "numba>=0.62",
         "numpy>=2.0",
         "pillow>=11.0",
-        "safetensors>=0.5",
+        "safetensors>=0.8",
         "scipy>=1.15",
         "soundfile>=0.13",  # the first with a FLAC compression level
         "soxr>=0.5",
