@@ -1,4 +1,4 @@
-"""Stored students of any teacher, as programs that run without the code of their networks."""
+"""Stored students of any teacher, as data that runs without the code of their networks."""
 
 from pathlib import Path
 from typing import Any
