@@ -366,7 +366,7 @@ def _create(
 
 
 def _attributes(op: tf.Operation) -> dict[str, Any]:
-    return {name: value for name, value in op.node_def.attr.items() if name[0] != "_"}
+    return {name: value for name, value in sorted(op.node_def.attr.items()) if name[0] != "_"}
 
 
 def _types(dtypes: Sequence[tf.DType]) -> Any:

@@ -181,11 +181,10 @@ def test_rare_operations_are_stored_too(tmp_path):
 
 
 def test_the_same_model_gives_the_same_files(tmp_path):
-    folders = [tmp_path / "one", tmp_path / "two"]
+    folders = [tmp_path / str(number) for number in range(6)]
     live = Loop()
     for folder in folders:
         folder.mkdir()
         write_program(folder, frozen_of(live, [None, None, 2]))
     for name in ("graph.pb", "weights.safetensors"):
-        one, two = ((folder / name).read_bytes() for folder in folders)
-        assert one == two
+        assert len({(folder / name).read_bytes() for folder in folders}) == 1
