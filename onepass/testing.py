@@ -24,7 +24,6 @@ from distill.model_store import save
 from onepass.array_compression import compress, decompress
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.export import export
-from onepass.model import Autoregressive
 from onepass.models import load
 from onepass.step import UnsupportedNetworkError
 
@@ -90,8 +89,8 @@ class Subject:
     @functools.cached_property
     def in_time(self) -> bool:
         """Whether rows are sequences [num, time, ...], and not images [num, height, width, ...]."""
-        if isinstance(self.model, Autoregressive):
-            return self.model.order == "time"
+        if hasattr(self.model, "order"):
+            return bool(self.model.order == "time")
         return self.is_sound or self.draws.ndim < 4
 
     def draw(self, rows: Sequence[int] | None = None, **changed: Any) -> Any:
@@ -152,7 +151,7 @@ class Subject:
     def same(self, found: Any, expected: Any) -> None:
         """Raise AssertionError unless elements are equal, up to rounding."""
         found, expected = np.asarray(found), np.asarray(expected)
-        assert found.dtype == expected.dtype, f"{found.dtype} is not {expected.dtype}"
+        _require(found.dtype == expected.dtype, f"{found.dtype} is not {expected.dtype}")
         np.testing.assert_allclose(found, expected, rtol=0, atol=self.atol)
 
     def same_scores(self, found: Any, expected: Any) -> None:
@@ -168,6 +167,11 @@ def _take(value: Any, rows: Sequence[int]) -> Any:
     if isinstance(value, Mapping):
         return {name: _take(each, rows) for name, each in value.items()}
     return [value[row] for row in rows] if isinstance(value, list) else value[list(rows)]
+
+
+def _require(holds: Any, otherwise: str) -> None:
+    if not holds:
+        raise AssertionError(otherwise)
 
 
 Law = Callable[[Subject], None]
@@ -187,9 +191,10 @@ def a_seed_decides(subject: Subject) -> None:
     np.testing.assert_array_equal(first, again)
     if np.any(np.equal(subject.options.get("temperature", 1.0), 0.0)):
         raise Inapplicable("A temperature of 0 leaves no chance.")
-    assert (first != subject.draw(seed=subject.seed + 1)).any(), "another seed draws the same rows"
+    other = subject.draw(seed=subject.seed + 1)
+    _require((first != other).any(), "another seed draws the same rows")
     same = subject.draw([0] * subject.num)
-    assert (same[0] != same[-1]).any(), "two rows are alike"
+    _require((same[0] != same[-1]).any(), "two rows are alike")
 
 
 @_law
@@ -299,7 +304,7 @@ def only_allowed_tokens_are_drawn(subject: Subject) -> None:
         raise Inapplicable("A prefix may hold others.")
     allowed = levels[[0, -1]]
     drawn = subject.draw(allowed=allowed)
-    assert np.isin(drawn, allowed).all(), f"{np.setdiff1d(drawn, allowed)} are not allowed"
+    _require(np.isin(drawn, allowed).all(), f"{np.setdiff1d(drawn, allowed)} are not allowed")
 
 
 @_law
@@ -311,7 +316,7 @@ def scores_are_those_of_draws(subject: Subject) -> None:
     if "stop" in subject.options:
         raise Inapplicable("After the end of a row they are 0.")
     expected = subject.score(elements)
-    assert scores.shape == expected.shape
+    _require(scores.shape == expected.shape, f"{scores.shape} is not {expected.shape}")
     subject.same_scores(scores, expected)
 
 
@@ -330,14 +335,15 @@ def scores_are_causal(subject: Subject) -> None:
         found.reshape(subject.num, -1)[:, :count], scores.reshape(subject.num, -1)[:, :count]
     )
     changed = (mixed != subject.draws.reshape(mixed.shape)).any()
-    assert not changed or (found != scores).any(), "log-probabilities do not depend on elements"
+    depends = not changed or (found != scores).any()
+    _require(depends, "log-probabilities do not depend on elements")
 
 
 @_law
 def scores_of_a_row_depend_on_no_other_row(subject: Subject) -> None:
     """A row has the same log-probability alone and in a batch."""
     scores = subject.score(subject.draws)
-    assert not np.isnan(scores).any() and (scores < np.inf).all()
+    _require(bool((scores < np.inf).all()), "a log-probability is NaN or infinite")
     last = subject.num - 1
     subject.same_scores(subject.score(subject.draws[last:], [last]), scores[last:])
 
@@ -362,7 +368,7 @@ def probabilities_sum_to_one(subject: Subject) -> None:
     """The probabilities of all values of an element, given those before it, sum to one."""
     model = subject.model
     levels = getattr(getattr(model, "distribution", None), "levels", None)
-    if not isinstance(model, Autoregressive) or levels is None or levels > _FEW_LEVELS:
+    if levels is None or levels > _FEW_LEVELS:
         raise Inapplicable("The elements are no tokens, or too many.")
     if subject.draws.ndim != 2:
         raise Inapplicable("Elements are vectors.")

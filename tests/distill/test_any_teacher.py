@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+import hostile_graphs
 import made_once
 import numpy as np
 import pytest
@@ -138,10 +139,8 @@ def changed(folder):
 
 
 def hostile(folder):
-    program = tf.Module()
-    program.read = tf.function(tf.io.read_file, input_signature=[tf.TensorSpec([], tf.string)])
-    tf.saved_model.save(program, str(folder / "autoregressive" / "program"))
-    return "holds a disallowed operation: ReadFile"
+    hostile_graphs.edit(folder / "autoregressive", folder, "reading")
+    return "disallowed operation: ReadFile"
 
 
 @pytest.mark.parametrize("change", [changed, hostile])
