@@ -83,7 +83,7 @@ class Subject:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the model makes sounds, of which each is scored by itself."""
+        """Whether the model makes sounds."""
         return getattr(self.model, "makes", "") == "sound"
 
     @functools.cached_property
@@ -131,9 +131,6 @@ class Subject:
         rows = range(self.num) if rows is None else rows
         if "speaker" in self.options:
             options["speaker"] = self.options["speaker"]
-        if self.is_sound:
-            scores = (self.model.log_prob(row, self.condition, **options) for row in elements)
-            return np.stack(list(scores))
         return np.asarray(self.model.log_prob(elements, self.condition_of(rows), **options))
 
     def need(self, option: str) -> None:

@@ -128,7 +128,7 @@ def test_one_speaker_of_several_is_evaluated_alone(of_two, capsys):
 
 
 @pytest.mark.parametrize(
-    "waveform", [np.zeros(300, np.int16), np.zeros((1, 300)), np.full(300, np.inf), [0, 1]]
+    "waveform", [np.zeros(300, np.int16), np.zeros((1, 1, 300)), np.full(300, np.inf), [0, 1]]
 )
 def test_log_prob_of_what_is_no_waveform_is_refused(exported, waveform):
     model = models.load(exported / "model")
