@@ -96,7 +96,8 @@ class Faulty(Model):
         rows = self._sample(draw)
         if self.fault == "chunks" and chunk == 7:
             rows[:, 7] = 4 - rows[:, 7]
-        return (rows[:, i : i + chunk] for i in range(0, rows.shape[1], chunk))
+        parts = [rows[:, i : i + chunk] for i in range(0, rows.shape[1], chunk)]
+        return iter([parts[0][0], *parts[1:]] if self.fault == "parts" else parts)
 
     def log_prob(self, elements, condition=None, *, lengths=None, speaker=None):
         scores = -0.1 - 0.1 * np.cumsum(elements, 1)
@@ -117,6 +118,7 @@ FAULTS = {
     "method": "methods_agree",
     "draft": "a_draft_changes_nothing",
     "chunks": "chunks_are_the_whole",
+    "parts": "chunks_are_the_whole",
     "batch": "a_row_depends_on_no_other_row",
     "length": "a_shorter_draw_is_a_beginning",
     "prefix": "a_prefix_is_continued",
