@@ -20,10 +20,9 @@ from benchmarks.report import Benchmark, Measure, Row
 from benchmarks.while_loop import PlainLoop
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
-from wavenet.config import WaveNetConfig
+from wavenet.config import PRESETS, WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import WaveNet
-from wavenet.presets import PRESETS
 from wavenet.samplers.generation import sampler_of
 from wavenet.samplers.numba.sampler import sampler_for
 from wavenet.samplers.symbols import SoundSymbols

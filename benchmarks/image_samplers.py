@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from onepass.draw import Draw
 from onepass.likelihoods.noise import as_key
+from pixelcnn.config import PRESETS
 from pixelcnn.density import ImageDensity
-from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.generation import LARGEST_COMPILED, ImageSampler, sampler_of
 from pixelcnn.sampling.samplers import image_words
 

@@ -20,7 +20,7 @@ from benchmarks.report import Benchmark, Row
 from distill.config import RECENT, StudentConfig
 from distill.cpu import kernels
 from distill.cpu.engine import FlowEngine
-from distill.generation import NARROW, Backend, Request, generate, stream
+from distill.model import NARROW, Backend, Request, generate, stream
 from distill.student import ParallelWaveNet
 from wavenet.features import MelConvention
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from onepass.likelihoods import Distribution, Gaussian, LogisticMixture, levels
+from onepass.likelihoods import Distribution, Gaussian, LogisticMixture, codec
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.codec import Codec
@@ -90,7 +90,7 @@ class FlowDraft:
         given = {"model": block.condition, "own": block.draft_condition}.get(self._reads)
         flowed, after = self._flows.advance(noise, state, given)
         location, log_scale = (tf.cast(x, tf.float32) for x in flowed[1:])
-        proposed = levels.sample_level(location, log_scale, noise, self._codec.levels or 0)
+        proposed = codec.sample_level(location, log_scale, noise, self._codec.levels or 0)
         guess = tf.where(place < known[:, tf.newaxis], symbols, proposed)
         return guess, Flowed(noise, location, log_scale, guess), after
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from distill.presets import PRESETS, DistillConfig
+from distill.config import PRESETS, DistillConfig
 from onepass.replicator.training.command import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet.family import EvaluateArguments, listening_page, training_data
@@ -66,9 +66,9 @@ def _evaluate_student(given: EvaluateArguments, model: "Trained", data: Path) ->
 
 
 def _sampler() -> Any:
-    from distill import generation
+    from distill import model
 
-    return generation
+    return model
 
 
 def _parts() -> Parts:

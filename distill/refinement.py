@@ -16,8 +16,7 @@ import scipy.fft
 import scipy.sparse
 
 from wavenet.features.conventions import MelConvention
-from wavenet.features.frames_in_pieces import MappedFrames
-from wavenet.features.mel import hann_window, mel_filters, overlap_added
+from wavenet.features.mel import MappedFrames, hann_window, mel_filters, overlap_added
 
 UPDATES = 2  # updates of the magnitudes towards the mel in a pass
 TINY = np.float32(1e-9)  # lower bound of magnitudes and of bands

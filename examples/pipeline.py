@@ -39,7 +39,7 @@ class Settings:
 
 def batch_of(settings: Settings, kind: str) -> dict[str, np.ndarray]:
     """Return the student's noise and the draws for its divergence, of all microbatches."""
-    from distill.losses.kl_divergence import standard_draws
+    from distill.losses.divergence import standard_draws
 
     rows = settings.rows * settings.microbatches
     drawn = standard_draws(kind, 1, rows, settings.samples, 5).numpy()
@@ -51,9 +51,9 @@ def export(settings: Settings, folder: Path):
     import tensorflow as tf
 
     from distill.config import StudentConfig
-    from distill.pipeline import divergence_loss, flow_stages
     from distill.student import ParallelWaveNet
     from distill.teacher import WaveNetDensity
+    from distill.training import divergence_loss, flow_stages
     from onepass.planning.pipeline.export import export_stages
     from onepass.replicator.portable.export import named_weights, specs_of
     from wavenet.config import WaveNetConfig

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.compression import files
+from onepass.compression import container
 from onepass.compression.arrays import Arrays
 from onepass.foundation.errors import UserError
 from onepass.model import Autoregressive
@@ -15,7 +15,7 @@ def compress(
     elements: Any,
     condition: Any = None,
     *,
-    tolerance: float = files.TOLERANCE,
+    tolerance: float = container.TOLERANCE,
     verify: bool | None = None,
 ) -> bytes:
     """Compress elements losslessly with a model's exact conditional distributions.
@@ -44,7 +44,7 @@ def compress(
         distribution over whole pixels; the package constriction is missing; or `verify` failed.
     """
     kind = kind_of(model)
-    return files.compress(kind, elements, condition, tolerance=tolerance, verify=verify)
+    return container.compress(kind, elements, condition, tolerance=tolerance, verify=verify)
 
 
 def decompress(
@@ -68,14 +68,14 @@ def decompress(
         than the file's tolerance.
       ValueError: `condition` is missing or does not fit the model.
     """
-    return files.decompress(kind_of(model), data, condition, max_elements=max_elements)
+    return container.decompress(kind_of(model), data, condition, max_elements=max_elements)
 
 
-def kind_of(model: Any, name: str = "`model`") -> files.Kind:
+def kind_of(model: Any, name: str = "`model`") -> container.Kind:
     """Return the kind of elements that a model, which errors call `name`, compresses."""
     if getattr(model, "kind", None) == Autoregressive.kind:
         return Arrays(model)
-    kind: files.Kind | None = getattr(model, "compressed", None)
+    kind: container.Kind | None = getattr(model, "compressed", None)
     if kind is None:
         raise UserError(
             f"{name} must have exact conditionals to compress, got"

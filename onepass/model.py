@@ -37,8 +37,8 @@ from onepass.networks.symbols import decode_chunks, symbols_of
 from onepass.networks.trainable import Weights, weights_read
 from onepass.samplers import Draft, methods_of
 from onepass.samplers.compiled import Compiled
-from onepass.samplers.drafts import stepped_draft
 from onepass.samplers.sampling import Samplers
+from onepass.samplers.speculative import stepped_draft
 
 CHUNK = 2000  # elements of a row in a part of a stream
 NOT_STREAMED = {"method", "draft", "return_log_prob"}

@@ -71,10 +71,10 @@ def _network_parts() -> Parts:
 
 
 def _flow_parts() -> Parts:
-    from distill import flow_storage
+    from distill import flow_student
     from onepass.models import load
 
-    return Parts(load=load, evaluate=_refuse, report=_report, store=flow_storage)
+    return Parts(load=load, evaluate=_refuse, report=_report, store=flow_student)
 
 
 AUTOREGRESSIVE = ModelFamily(

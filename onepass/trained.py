@@ -181,7 +181,7 @@ class Trained(Model):
           UserError: the model has no exact conditional distributions or reads frames, the elements
             do not fit the model, or the verification fails.
         """
-        from onepass.compression.files import compress
+        from onepass.compression.container import compress
 
         self.check_options(speaker=speaker)
         options: Any = {"tolerance": tolerance, "verify": verify, "batch": batch}
@@ -199,7 +199,7 @@ class Trained(Model):
           UserError: the file is damaged, truncated, from a different model, or holds more than
             `max_elements`.
         """
-        from onepass.compression.files import decompress
+        from onepass.compression.container import decompress
 
         return decompress(self._files(), data, max_elements=max_elements)
 

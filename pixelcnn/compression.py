@@ -17,10 +17,8 @@ import tensorflow as tf
 
 from onepass.compression import container
 from onepass.compression.arrays import digest_of_network
-from onepass.compression.conditionals import Coding, Known, Moved
-from onepass.compression.container import Container
-from onepass.compression.files import Kind
-from onepass.compression.model_odds import table_of
+from onepass.compression.conditionals import Coding, Known, Moved, table_of
+from onepass.compression.container import Container, Kind
 from onepass.compression.odds import Categorical, Mixture, tolerances
 from onepass.compression.stream import Decoder, Layout, depth_of
 from onepass.foundation.arguments import whole_number
@@ -29,8 +27,7 @@ from onepass.likelihoods.pixels import PAIRS
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS, SOFTMAX
-from pixelcnn.networks.groups import merge, paste
-from pixelcnn.networks.layers import Mode
+from pixelcnn.networks.layers import Mode, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
 from pixelcnn.networks.pixelcnn import (

@@ -13,8 +13,7 @@ from onepass.replicator.training.command import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from onepass.shipped import FOLDERS
 from pixelcnn import shipped
-from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.presets import PRESETS
+from pixelcnn.config import PRESETS, MultiscaleTrainConfig, PixelCNNTrainConfig
 
 if TYPE_CHECKING:
     from onepass.trained import Trained

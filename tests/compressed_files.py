@@ -73,11 +73,10 @@ def pixels(model: Any, options: dict[str, Any]) -> np.ndarray:
 def sound(**fields: Any) -> Callable[[], Any]:
     def make():
         from onepass.trained import Trained
-        from wavenet.config import WaveNetConfig
+        from wavenet.config import DataConfig, WaveNetConfig
         from wavenet.front import SoundFront
         from wavenet.model import SoundSampler
         from wavenet.network import WaveNet
-        from wavenet.presets import DataConfig
 
         small = dict(layers=4, stacks=2, residual_channels=6, gate_channels=6, skip_channels=8)
         network = WaveNet(WaveNetConfig(**(small | fields)), 0)

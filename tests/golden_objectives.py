@@ -8,15 +8,13 @@ from image_networks import QuickInitial, factor_config, image_of, perturbed
 from students import clips, objective_of
 
 from distill.any_teacher import ModelTeacher, _objective, flow_student
-from distill.config import DiscriminatorConfig
+from distill.config import DiscriminatorConfig, LossConfig
 from distill.images.config import FlowTargets, GuidedTargets
-from distill.images.features import Features
-from distill.images.flow import FlowLoss
-from distill.images.guidance import GuidedLoss
+from distill.images.flow import Features, FlowLoss
+from distill.images.training import GuidedLoss
 from distill.losses.discriminators import Discriminators
 from distill.losses.divergence import KL
 from distill.losses.terms import Compared
-from distill.presets import LossConfig
 from onepass.likelihoods import Gaussian, LogisticMixture
 from onepass.model import Autoregressive
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig

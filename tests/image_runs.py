@@ -19,7 +19,6 @@ from onepass.trained import Trained
 # `card` and `joining` take `pixelcnn.model.load` for themselves before tests replace it.
 from pixelcnn import card as card
 from pixelcnn import density, training
-from pixelcnn import joining as joining
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate

@@ -35,7 +35,7 @@ FAULTS = {
         ("tests/onepass/likelihoods/test_noise.py",),
     ),
     "the highest level has the mass of its bin alone": Fault(
-        "onepass/likelihoods/logistic.py",
+        "onepass/likelihoods/mixture.py",
         "tf.where(centre >= self._half_bins, above, inside)",
         "tf.where(centre > self._half_bins, above, inside)",
         ("tests/onepass/likelihoods/test_likelihoods.py",),

@@ -5,10 +5,9 @@ import tensorflow as tf
 from marks import some_slow
 
 from onepass.likelihoods import noise
-from wavenet.config import WaveNetConfig
+from wavenet.config import TrainConfig, WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.network_factory import make_network
-from wavenet.presets import TrainConfig
 
 SMALL = dict(layers=4, stacks=2, residual_channels=12, gate_channels=10, skip_channels=14)
 KINDS = {

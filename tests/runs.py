@@ -15,8 +15,7 @@ import tensorflow as tf
 from onepass.foundation.checkpoints import Checkpoints
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import shipped
-from wavenet.config import WaveNetConfig
-from wavenet.presets import DataConfig, TrainConfig
+from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
 
 NEVER = 10**9
 TINY = TrainConfig(

@@ -11,13 +11,12 @@ import vocoders
 import onepass
 import serving
 from distill import model as sounds
-from distill.presets import DistillConfig
+from distill.config import DistillConfig
 from distill.training import KIND as STUDENT
 from onepass.foundation.model_folder import save
 from onepass.foundation.stored_config import to_json
 from wavenet import model as teachers
-from wavenet.config import WaveNetConfig
-from wavenet.presets import DataConfig, TrainConfig
+from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
 from wavenet.training import KIND as TEACHER
 
 BATCH = 3  # of every call: each piece of sound is compiled once

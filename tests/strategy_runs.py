@@ -17,8 +17,7 @@ from runs import NEVER, TINY
 
 from distill import training as distillation
 from distill import training as student_evaluation
-from distill.config import StudentConfig
-from distill.presets import ClipConfig, DistillConfig, LossConfig
+from distill.config import ClipConfig, DistillConfig, LossConfig, StudentConfig
 from distill.teacher import load_teacher
 from onepass.foundation.errors import UserError
 from onepass.replicator import Replicator, strategies

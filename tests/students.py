@@ -4,11 +4,10 @@ import numpy as np
 import tensorflow as tf
 from networks import moved
 
-from distill.config import StudentConfig
+from distill.config import LossConfig, StudentConfig
 from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
-from distill.losses.unit_classifier import UnitClassifier, UnitConfig
-from distill.presets import LossConfig
+from distill.losses.perceptual import UnitClassifier, UnitConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from wavenet.config import WaveNetConfig

@@ -14,9 +14,9 @@ from onepass.foundation.card import (
 from onepass.foundation.intervals import EXPLAINED
 from onepass.foundation.stored_config import changed_flags
 from onepass.trained import Trained
+from wavenet.config import PRESETS, TrainConfig, config_from
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import load
-from wavenet.presets import PRESETS, TrainConfig, config_from
 from wavenet.training import scan_folder
 
 COPIES = 20  # maximum number of dev recordings that are resynthesised for the card

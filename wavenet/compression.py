@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from onepass.compression import container
 from onepass.compression.arrays import SymbolConditionals, digest_of_network
-from onepass.compression.container import Container
-from onepass.compression.files import Kind
-from onepass.compression.model_odds import check_table
+from onepass.compression.conditionals import check_table
+from onepass.compression.container import Container, Kind
 from onepass.compression.odds import narrowest_of
 from onepass.foundation.errors import UserError
 from onepass.model import Autoregressive

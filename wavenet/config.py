@@ -1,16 +1,17 @@
-"""The configuration of a WaveNet; every field is also a command-line option."""
+"""Configurations of WaveNets, and presets."""
 
 import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal
 
-from onepass.foundation.stored_config import at_least, require
+from onepass.foundation.stored_config import at_least, require, stored_config
 from onepass.likelihoods import registry
 from onepass.likelihoods.registry import LikelihoodName
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
+from wavenet.features.conventions import MelConvention, PitchConvention
 
-if TYPE_CHECKING:  # a configuration is read without TensorFlow
+if TYPE_CHECKING:
     from onepass.likelihoods import Codec, Distribution
-
 
 ComputeDtype = Literal["float32", "bfloat16", "float64"]
 
@@ -251,3 +252,345 @@ class WaveNetConfig:
     def make_codec(self) -> "Codec":
         """Return the codec between waveforms and the distribution's levels."""
         return registry.make_codec(self.likelihood, self.levels)
+
+
+KIND = "wavenet"  # in config.json and model.json
+Feature = Literal["mel", "f0"]
+Padding = Literal["zeros", "reflect"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Settings of the training data: features, normalisation, clips and augmentation."""
+
+    sample_rate_hz: int = 24_000
+    """Sample rate in Hz; recordings with a different rate are resampled."""
+    features: tuple[Feature, ...] = ()
+    """Features of the conditioning frames: mel, f0, both (in this order) or none."""
+    by_speaker: bool = False
+    """Condition on the speaker, who is named in a table or by the folder of the recording."""
+    mel_bands: int = 80
+    """Number of mel bands."""
+    mel_low_hz: float = 0.0
+    """Lower edge of the lowest mel band in Hz."""
+    mel_high_hz: float | None = None
+    """Upper edge of the highest mel band in Hz; None: half the sample rate."""
+    mel_window_samples: int = 1024
+    """Window length of the mel spectrogram in samples."""
+    mel_padding: Padding = "zeros"
+    """Padding beyond the ends of a recording: zeros or reflect."""
+    level_db: float | None = None
+    """RMS in dB of full scale to which the median recording is amplified; all recordings get the
+    same gain, except that a lower one is used where the peak would clip. None: no gain."""
+    clip_samples: int = 7680
+    """Length of a training clip in samples, a multiple of the hop."""
+    left_samples: int = 0
+    """Number of samples before each clip that the network reads but that are not in the loss; a
+    multiple of the hop."""
+    batch_size: int = 4
+    """Number of clips per batch."""
+    augment_gain_db: float = 0.0
+    """Amplify each clip by a random gain between minus and plus this many dB."""
+    augment_polarity: bool = False
+    """Negate each clip with probability 1/2."""
+    augment_speeds: tuple[float, ...] = ()
+    """Speeds at which every training recording is added once more, such as 0.97 1.03. Pitch and
+    tempo change together; each speed needs as much memory as the recordings."""
+    min_seconds: float = 0.3
+    """Minimum length of a recording in seconds; shorter ones are left out."""
+    dev_share: float = 0.05
+    """Share of the files that are assigned to dev if the folder has no train/dev split."""
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError that names the first invalid field."""
+        at_least(self, 1, "sample_rate_hz", "clip_samples", "batch_size", "mel_bands")
+        speeds = self.augment_speeds
+        is_near = all(0.5 <= speed <= 2.0 for speed in speeds)
+        require(is_near, "augment_speeds", "between 0.5 and 2", speeds)
+        at_least(self, 0, "min_seconds")
+        require(0 <= self.dev_share < 1, "dev_share", "in [0, 1)", self.dev_share)
+        known = self.features in ((), ("mel",), ("f0",), ("mel", "f0"))
+        rule = "mel, f0, mel f0 (in this order) or nothing"
+        require(known, "features", rule, " ".join(self.features))
+
+    def mel(self, hop_samples: int) -> MelConvention | None:
+        """Return the convention of the mel frames, or None without mel frames."""
+        if "mel" not in self.features:
+            return None
+        window = self.mel_window_samples
+        return MelConvention(
+            self.sample_rate_hz,
+            hop_samples,
+            window,
+            window,
+            self.mel_bands,
+            self.mel_low_hz,
+            self.mel_high_hz,
+            padding=self.mel_padding,
+        )
+
+    def pitch(self, hop_samples: int) -> PitchConvention | None:
+        """Return the convention of the F0 frames, or None without F0 frames."""
+        if "f0" not in self.features:
+            return None
+        return PitchConvention(self.sample_rate_hz, hop_samples)
+
+    @property
+    def feature_channels(self) -> int:
+        """Number of channels of a conditioning frame."""
+        return ("mel" in self.features) * self.mel_bands + ("f0" in self.features) * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """The complete configuration of a training run."""
+
+    network: WaveNetConfig = dataclasses.field(default_factory=WaveNetConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
+    pitch_steps: int = 2_000
+    """Number of training steps of the network that estimates F0 from mel frames, which is trained
+    first and then fixed; used for `pitch_taps` without F0 frames."""
+    start_from: str | None = None
+    """Run directory, model folder or shipped model (`shipped-teacher`) of the same architecture,
+    whose weights initialise the run. None: random weights."""
+    seed: int = 0
+    """Random seed of the initial weights and the choice of clips."""
+
+    def resolve_settings(self, num_speakers: int) -> "TrainConfig":
+        """Return the configuration with `feature_channels` and `speakers` set to match the data.
+
+        Raises:
+          ValueError: If the network is configured for different inputs, the clip length is not a
+            multiple of the hop, or the settings of the frames are invalid.
+        """
+        features = self.data.feature_channels
+        speakers = num_speakers if self.data.by_speaker else 0
+        for name, value in (("feature_channels", features), ("speakers", speakers)):
+            given, rule = getattr(self.network, name), f"that of the data, {value} (or 0)"
+            require(given in (0, value), f"network.{name}", rule, given)
+        network = dataclasses.replace(self.network, feature_channels=features, speakers=speakers)
+        hop = network.hop_samples
+        for name in ("clip_samples", "left_samples"):
+            samples = getattr(self.data, name)
+            require(samples % hop == 0, name, f"a multiple of the hop, {hop}", samples)
+        self.data.mel(network.hop_samples)
+        self.data.pitch(network.hop_samples)
+        return dataclasses.replace(self, network=network)
+
+
+_SMALL = WaveNetConfig(
+    layers=16, stacks=2, filter_width=2, residual_channels=32, gate_channels=32, skip_channels=32,
+    front_width=16, linear_prediction=True, input_gain=4.0, components=3, condition_channels=16,
+    upsample_factors=(16, 16),
+)  # fmt: skip
+
+_CPU = WaveNetConfig(
+    layers=20, stacks=2, filter_width=2, residual_channels=64, gate_channels=64, skip_channels=64,
+    front_width=32, linear_prediction=True, input_gain=4.0, components=5, condition_channels=32,
+    upsample_factors=(15, 20),
+)  # fmt: skip
+
+_VOCODER = WaveNetConfig(
+    layers=8, stacks=1, filter_width=2, residual_channels=128, gate_channels=128, skip_channels=128,
+    front_width=16, components=5, conditioner_units=256, condition_channels=64,
+    upsample_factors=(200,), bunch_samples=4, prediction_order=24, pitch_taps=10, pitch_bins=180,
+    head_channels=64, compute_dtype="bfloat16",
+)  # fmt: skip
+
+_VOCODER_OPTIMIZER = OptimizerConfig(
+    learning_rate=2e-3,
+    warmup_steps=200,
+    decay="cooldown",
+    cooldown_steps=3_000,
+    clip_norm=1.0,
+    average_decay=0.999,
+)
+
+PRESETS: dict[str, Preset[TrainConfig]] = {
+    "wavenet-smoke": Preset(
+        "Trains in seconds on one core, to check that everything runs; it generates noise, at "
+        "about 11 bits per sample.",
+        TrainConfig(
+            dataclasses.replace(
+                _SMALL,
+                layers=6,
+                residual_channels=16,
+                gate_channels=16,
+                skip_channels=16,
+                upsample_factors=(16, 16),
+            ),
+            DataConfig(
+                16_000, ("mel",), level_db=-23.0, clip_samples=2048, batch_size=2, mel_bands=40
+            ),
+            OptimizerConfig(learning_rate=3e-3, warmup_steps=20),
+            LoopConfig(num_steps=60, evaluate_every_steps=30, report_every_steps=10),
+        ),
+    ),
+    "wavenet-quick-16k": Preset(
+        "For the quickstart: 700 steps in two minutes on two cores, 9.3 bits per sample on the "
+        "shipped dev recordings; roughly follows the shape of speech.",
+        TrainConfig(
+            _SMALL,
+            DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=4096, batch_size=4),
+            OptimizerConfig(learning_rate=4e-3, warmup_steps=50, decay="cosine"),
+            LoopConfig(num_steps=700, evaluate_every_steps=700),
+        ),
+    ),
+    "wavenet-vocoder-16k": Preset(
+        "The shipped teacher: linear prediction and pitch from mel frames, four samples per step; "
+        "7.83 bits per sample and PESQ 2.8 on Kathleen's dev recordings after 14,500 of its 15,000 "
+        "steps, which take about four hours on two idle cores with bfloat16.",
+        TrainConfig(
+            _VOCODER,
+            DataConfig(
+                16_000,
+                ("mel",),
+                level_db=-23.0,
+                clip_samples=6_800,
+                left_samples=1_200,
+                batch_size=16,
+                augment_gain_db=3.0,
+            ),
+            _VOCODER_OPTIMIZER,
+            LoopConfig(num_steps=15_000),
+            pitch_steps=6_000,
+        ),
+    ),
+    "wavenet-vocoder-24k": Preset(
+        "`wavenet-vocoder-16k` at 24 kHz for several voices, each a folder in train/ and dev/. "
+        "After 3,000 steps (1 h 20 min): PESQ 2.4, F0 within 50 cents in 84% of voiced frames.",
+        TrainConfig(
+            dataclasses.replace(_VOCODER, upsample_factors=(300,), prediction_order=32),
+            DataConfig(
+                24_000,
+                ("mel",),
+                by_speaker=True,
+                level_db=-23.0,
+                clip_samples=10_200,
+                left_samples=1_800,
+                batch_size=16,
+                augment_gain_db=3.0,
+            ),
+            _VOCODER_OPTIMIZER,
+            LoopConfig(num_steps=15_000),
+            pitch_steps=6_000,
+        ),
+    ),
+    "wavenet-universal-22k": Preset(
+        "A vocoder for all voices: 22.05 kHz from HiFi-GAN's mel (80 bands to 8 kHz, hop 256), for "
+        "recordings made by examples/universal_voice_data.py; starts from `shipped-teacher`.",
+        TrainConfig(
+            dataclasses.replace(
+                _VOCODER, upsample_factors=(256,), subframes=4, prediction_order=32
+            ),
+            DataConfig(
+                22_050,
+                ("mel",),
+                mel_high_hz=8_000.0,
+                mel_padding="reflect",
+                clip_samples=34 * 256,
+                left_samples=6 * 256,
+                batch_size=4,
+                augment_gain_db=6.0,
+                augment_polarity=True,
+            ),
+            dataclasses.replace(_VOCODER_OPTIMIZER, learning_rate=1e-3, warmup_steps=300),
+            LoopConfig(num_steps=60_000, evaluate_every_steps=2_500),
+            start_from="shipped-teacher",
+        ),
+    ),
+    "wavenet-cpu-16k": Preset(
+        "The first 16 kHz vocoder, one sample per step: 18 layers, 64 channels, 7,500 steps in an "
+        "hour on two busy cores; 8.22 bits per sample on Kathleen's dev recordings (gain 4.64 dB).",
+        TrainConfig(
+            dataclasses.replace(_CPU, layers=18, upsample_factors=(10, 20)),
+            DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=8000, batch_size=2),
+            OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
+            LoopConfig(num_steps=7_500),
+        ),
+    ),
+    "wavenet-cpu-24k": Preset(
+        "A 24 kHz vocoder of 20 layers, 64 channels: 40,000 steps, about four hours on two cores; "
+        "not yet run to the end, so its result is unknown.",
+        TrainConfig(
+            _CPU,
+            DataConfig(24_000, ("mel",), level_db=-23.0, clip_samples=9000, batch_size=2),
+            OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
+            LoopConfig(num_steps=40_000),
+        ),
+    ),
+    "wavenet-density-24k": Preset(
+        "An exact, unconditional density of 24 kHz speech at its stored level: 7.97 bits per "
+        "sample on Kathleen after 1,000 steps (17 minutes on two busy cores); FLAC needs 8.29.",
+        TrainConfig(
+            dataclasses.replace(_CPU, input_gain=16.0, upsample_factors=()),
+            DataConfig(24_000, clip_samples=8192, batch_size=2),
+            OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
+            LoopConfig(num_steps=2_000, evaluate_every_steps=500),
+        ),
+    ),
+    "wavenet-lossless-16k": Preset(
+        "An exact density of 16 kHz speech of any voice, for `onepass compress`: 7.66 bits per "
+        "sample on ten LibriSpeech speakers that it was not trained on (FLAC 8.47, WavPack 8.17), "
+        "after 53 minutes on one core with ten minutes of recordings.",
+        TrainConfig(
+            WaveNetConfig(
+                components=3,
+                layers=10,
+                stacks=1,
+                filter_width=2,
+                residual_channels=48,
+                gate_channels=48,
+                skip_channels=64,
+                front_width=32,
+                prediction_order=32,
+                prediction_windows=(384, 128, 768),
+            ),
+            DataConfig(
+                16_000,
+                clip_samples=8192,
+                left_samples=1536,
+                batch_size=2,
+                augment_gain_db=6.0,
+                augment_polarity=True,
+                augment_speeds=(1.06, 1.12),
+            ),
+            OptimizerConfig(
+                learning_rate=3e-3,
+                warmup_steps=100,
+                decay="cooldown",
+                cooldown_steps=3_000,
+                average_decay=0.998,
+            ),
+            LoopConfig(num_steps=8_000, evaluate_every_steps=8_000, save_every_minutes=2.0),
+        ),
+    ),
+    "wavenet-paper-24k": Preset(
+        "The teacher of Parallel WaveNet (1711.10433): 3 x (1..512), width 3, 10 logistics, "
+        "batches of 32 clips of 7,680 samples, Adam 2e-4, a million steps: weeks on a GPU, never "
+        "run here; the paper's mean opinion score is 4.41.",
+        TrainConfig(
+            WaveNetConfig(
+                layers=30,
+                stacks=3,
+                filter_width=3,
+                residual_channels=256,
+                gate_channels=256,
+                skip_channels=256,
+                components=10,
+                condition_channels=80,
+                upsample_factors=(16, 15),
+            ),
+            DataConfig(24_000, ("mel",), level_db=-23.0, clip_samples=7680, batch_size=32),
+            OptimizerConfig(learning_rate=2e-4, warmup_steps=1, average_decay=0.9999),
+            LoopConfig(num_steps=1_000_000, evaluate_every_steps=5000),
+        ),
+    ),
+}
+
+
+def config_from(stored: dict) -> TrainConfig:
+    """Return the configuration stored in a config.json."""
+    return stored_config(TrainConfig, stored)

@@ -15,8 +15,8 @@ from onepass.foundation.errors import UserError
 from onepass.replicator.training.command import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet import shipped
+from wavenet.config import PRESETS, TrainConfig, config_from
 from wavenet.dev_parts import DevPart
-from wavenet.presets import PRESETS, TrainConfig, config_from
 
 if TYPE_CHECKING:
     from onepass.trained import Trained

@@ -9,6 +9,7 @@ import numpy as np
 from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_state import check_eager
+from wavenet.config import DataConfig
 from wavenet.data import audio
 from wavenet.data.audio import without_offset
 from wavenet.data.recorded_level import (
@@ -21,12 +22,15 @@ from wavenet.data.recorded_level import (
     recorded_frames,
 )
 from wavenet.data.recording_in_pieces import RecordingInPieces
-from wavenet.features.conventions import MelConvention
-from wavenet.features.frame_statistics import FrameStatistics
-from wavenet.features.frames_in_pieces import FramesInPieces
-from wavenet.features.mel import above_silence, mel_pieces, mel_spectrogram, num_frames
+from wavenet.features.conventions import FrameStatistics, MelConvention
+from wavenet.features.mel import (
+    FramesInPieces,
+    above_silence,
+    mel_pieces,
+    mel_spectrogram,
+    num_frames,
+)
 from wavenet.features.pitch import fundamental_frequency, log_f0_features
-from wavenet.presets import DataConfig
 
 
 @dataclasses.dataclass(frozen=True)

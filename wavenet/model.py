@@ -19,11 +19,10 @@ from onepass.foundation.stored_config import check_config
 from onepass.samplers import methods_of
 from onepass.samplers.compiled import Compiled
 from onepass.trained import Trained
-from wavenet.config import ComputeDtype
+from wavenet.config import KIND, ComputeDtype, TrainConfig, config_from
 from wavenet.density import Density
 from wavenet.front import SoundFront
 from wavenet.network_factory import make_network
-from wavenet.presets import KIND, TrainConfig, config_from
 from wavenet.samplers.generation import CHUNK_SAMPLES, stream
 from wavenet.samplers.speculative import SpeculativeSampler
 from wavenet.samplers.symbols import autoregressive

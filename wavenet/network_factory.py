@@ -2,8 +2,8 @@
 
 from onepass.foundation.errors import UserError
 from wavenet.adaptive_network import AdaptiveWaveNet
+from wavenet.config import TrainConfig
 from wavenet.network import WaveNet
-from wavenet.presets import TrainConfig
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 

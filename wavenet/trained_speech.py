@@ -8,10 +8,10 @@ import numpy as np
 from onepass.draw import Draw
 from onepass.foundation.arguments import check_seed, whole_number
 from onepass.foundation.stored_config import at_least, require
-from wavenet.features.frame_statistics import FrameStatistics, read_statistics
-from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames
+from wavenet.config import DataConfig
+from wavenet.features.conventions import FrameStatistics, read_statistics
+from wavenet.features.mel import FramesInPieces, RepeatedFrames
 from wavenet.front import SoundFront
-from wavenet.presets import DataConfig
 
 FULL_SCALE = 1.15  # upper bound of a frame's values, reached by a full-scale sine in a narrow band
 

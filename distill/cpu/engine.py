@@ -1,25 +1,472 @@
-"""A student's flows on a CPU: every layer is a blocked matrix product, compiled by Numba.
+"""The student's engine on processors: weights, tiles of time, and the loop over flows.
+
+A tile is an interval of time that a thread computes through all layers before it starts its next
+tile. Threads take the tiles in turn, each two layers behind the thread of the preceding tile: every
+layer's inputs are then used by one thread at a time, and a thread waits for only one other.
+
+Each layer's inputs are in a window of rows, the past before the present, so a tap is read at a
+fixed offset; when a window is full, the past that is still needed moves to its beginning. If the
+number of a tile's rows is not a multiple of `ROWS`, rows are also written beyond its end, which the
+next tile overwrites.
 
 The arithmetic is float32, whatever the flows' `compute_dtype`. A sample's bits do not depend on the
 batch, the sizes of the chunks or the number of threads.
 """
 
 import dataclasses
+import math
+import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from distill.config import RECENT
-from distill.cpu import kernels, noise, recursion
-from distill.cpu.kernels import ROWS
-from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
-from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
-from distill.flows import Flow
+from distill.config import RECENT, StudentConfig
+from distill.cpu import kernels as flow_kernels
+from distill.cpu import noise, recursion
+from distill.cpu.kernels import ROWS, gate_rows, pack_gates, pack_outputs, product_rows
+from distill.flows import Flow, FlowLayer
 from distill.residual import Prediction
 from onepass.foundation.cores import cores
 from onepass.likelihoods.affine import FlowOutput
-from onepass.machine.kernels import LANES, aligned_zeros
+from onepass.machine import kernels
+from onepass.machine.kernels import (
+    FLOAT_BYTES,
+    LANES,
+    VECTOR_BYTES,
+    aligned_zeros,
+    compiled,
+    copy,
+    entry,
+    exponential,
+    pad_channels,
+    publish,
+    wait_for,
+)
 from wavenet.samplers.numba import as_compiled, check_shape
+from wavenet.samplers.numba.weights import wide
+
+TILE_ROWS = 80 * ROWS
+"""Largest number of bunches per tile: its activations and a layer's weights fit the cache."""
+
+# Numba's cache checks only one file. As the name of this field is part of every compiled function's
+# signature, the cache depends on the kernels' sources as well.
+_MODULES = (kernels, flow_kernels)
+_SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in _MODULES)
+_KERNELS = f"kernels_{zlib.crc32(_SOURCES):08x}"
+
+SIZES = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("front_width", "width", "condition_inputs", "residual_inputs", "residual_vectors"),
+            *("gate_inputs", "gate_vectors", "bunch", "held_inputs", "row_samples", _KERNELS),
+        )
+    ]
+    + [("min_log_scale", np.float64)]
+)
+"""Record type of the sizes that all layers share."""
+
+_FLOW_PARTS = (
+    *("front", "front_bias", "bunch", "bunch_bias"),
+    *("head1", "head1_bias", "head2", "head2_bias"),
+)
+_LAYER_PARTS = ("gate", "gate_bias", "held", "residual", "residual_bias")
+
+FLOW = np.dtype([(name, np.int64) for name in _FLOW_PARTS])
+"""Record type of a flow: the offset of each of its arrays in the memory, in bytes."""
+
+LAYER = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("flow", "first", "last", "dilation"),
+            *("past", "window", "capacity"),  # the layer's window of inputs, in rows
+            *_LAYER_PARTS,
+        )
+    ]
+)
+"""Record type of a layer: its position, its window, and the offset of each array in bytes."""
+
+
+class PackedFlows(NamedTuple):
+    """The weights and sizes that all sounds share."""
+
+    memory: np.ndarray
+    """float32, all weights concatenated."""
+    sizes: Any
+    """A record of type SIZES; its type is Any, since `np.void` declares no fields."""
+    flows: np.ndarray
+    """Array of type FLOW, [flows]."""
+    layers: np.ndarray
+    """Array of type LAYER, [layers of all flows]."""
+
+
+def pack(flows: list[Flow], narrow: bool = False) -> PackedFlows:
+    """Return a copy of the flows' weights, of large products as bfloat16 pairs if `narrow`."""
+    config = flows[0].config
+    parts: list[np.ndarray] = []
+    flow_table = np.zeros(len(flows), FLOW)
+    layer_table = np.zeros(sum(len(flow.layers) for flow in flows), LAYER)
+    place = window = 0
+    for number, flow in enumerate(flows):
+        _enter(flow_table[number], _flow_parts(flow, narrow), parts)
+        for i, layer in enumerate(flow.layers):
+            entry = layer_table[place]
+            _enter(entry, _layer_parts(layer, narrow), parts)
+            past = layer.past_samples
+            entry["flow"], entry["dilation"] = number, layer.dilation
+            entry["first"], entry["last"] = i == 0, i == len(flow.layers) - 1
+            # At least twice the past, so that moving the past copies each row at most once.
+            entry["past"], entry["capacity"] = past, past + max(past, TILE_ROWS)
+            entry["window"] = window
+            window += entry["capacity"]
+            place += 1
+    memory = aligned_zeros([sum(part.size for part in parts)])
+    np.concatenate(parts, out=memory)
+    return PackedFlows(memory, _sizes(config), flow_table, layer_table)
+
+
+def _enter(entry: np.void, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
+    for name, array in named.items():
+        entry[name] = sum(part.nbytes for part in parts)
+        parts.append(np.pad(array.ravel(), (0, -array.size % 16)))
+
+
+def _sizes(config: StudentConfig) -> np.void:
+    sizes = np.zeros(1, SIZES)[0]
+    sizes["front_width"], sizes["width"] = config.front_width, config.filter_width
+    sizes["condition_inputs"] = config.gate_inputs - config.held_inputs
+    sizes["held_inputs"] = config.held_inputs
+    sizes["row_samples"] = config.row_samples if config.held_inputs else 1
+    sizes["residual_inputs"] = config.residual_channels
+    sizes["residual_vectors"] = pad_channels(config.residual_channels) // LANES
+    sizes["gate_inputs"] = config.gate_channels
+    sizes["gate_vectors"] = pad_channels(config.gate_channels) // LANES
+    sizes["bunch"] = config.bunch_samples
+    sizes["min_log_scale"] = config.min_log_scale
+    return sizes
+
+
+def _layer_parts(layer: FlowLayer, narrow: bool) -> dict[str, np.ndarray]:
+    kernels = [np.asarray(tap) for tap in np.asarray(layer.gate_kernel)]
+    held = np.zeros([0, kernels[0].shape[1]], np.float32)
+    if layer.condition_kernel is not None:
+        held, each = np.split(np.asarray(layer.condition_kernel), [layer.held_inputs])
+        kernels.append(each)
+    half_power = math.sqrt(0.5)
+    return {
+        "gate": pack_gates(_concatenate_kernels(kernels, narrow), narrow),
+        "gate_bias": pack_gates(np.asarray(layer.gate_bias)[None]),
+        "held": pack_gates(held),
+        "residual": pack_outputs(
+            _concatenate_kernels([np.asarray(layer.residual_kernel) * half_power], narrow), narrow
+        ),
+        "residual_bias": wide(np.asarray(layer.residual_bias) * half_power),
+    }
+
+
+def _flow_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
+    return {
+        "front": pack_outputs(np.asarray(flow.front_kernel)),
+        "front_bias": wide(flow.front_bias),
+        **_bunch_parts(flow, narrow),
+        "head1": pack_outputs(
+            _concatenate_kernels([np.asarray(flow.head1_kernel)], narrow), narrow
+        ),
+        "head1_bias": wide(flow.head1_bias),
+        "head2": pack_outputs(np.asarray(flow.head2_kernel)),
+        "head2_bias": wide(flow.head2_bias),
+    }
+
+
+def _concatenate_kernels(parts: list[np.ndarray], narrow: bool) -> np.ndarray:
+    return np.concatenate([flow_kernels.even(each) if narrow else each for each in parts])
+
+
+def _bunch_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
+    if flow.config.bunch_samples == 1:
+        return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
+    bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)
+    layered = np.asarray(flow.bunch_kernel).reshape(-1, *bias.shape)
+    padding = np.zeros([pad_channels(len(layered)) - len(layered), bias.shape[1]], np.float32)
+    each = [[recent, np.concatenate([layered[:, j], padding])] for j in range(len(bias))]
+    kernels = [_concatenate_kernels(parts, narrow) for parts in each]
+    return {
+        "bunch": np.concatenate([pack_gates(kernel, narrow).ravel() for kernel in kernels]),
+        "bunch_bias": np.concatenate([pack_gates(each[None]).ravel() for each in bias]),
+    }
+
+
+_FLOOR = -np.inf  # lower bound of a product that is not rectified
+OFFSET_BYTES = 8
+_LINE = 16  # int64 values in two cache lines, which processors fetch together
+
+
+class Chunk(NamedTuple):
+    """The input and output arrays of a chunk of time."""
+
+    noises: np.ndarray
+    """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: the past and the input of
+    every flow, then the output of the last flow. The pasts and the first input, the noise, are
+    given; the rest is filled in."""
+    condition: np.ndarray
+    """float32 [sounds, bunches, channels]."""
+    held: np.ndarray
+    """float32 [sounds, rows + ROWS, channels]: the condition that is constant within a row."""
+    location: np.ndarray
+    """float32 [sounds, time], whole bunches: given as zeros, becomes the location of all flows."""
+    log_scale: np.ndarray
+    """float32 [sounds, time], whole bunches: given as zeros, becomes the log scale of all flows."""
+    windows: np.ndarray
+    """float32 [sounds, rows of all windows, padded channels]: the layers' inputs."""
+    used: np.ndarray
+    """int64 [sounds, layers]: number of filled rows in each window."""
+
+
+class TileSchedule(NamedTuple):
+    """The assignment of tiles to threads."""
+
+    tile_rows: int
+    """Number of bunches per tile."""
+    tiles: int
+    """Number of tiles per sound."""
+    threads: int
+    progress: np.ndarray
+    """int64 [threads, _LINE]: number of layers that each thread has passed, over all tiles."""
+
+
+class Tile(NamedTuple):
+    """An interval of time of one sound."""
+
+    sound: int
+    start: int
+    """Index of the first bunch."""
+    rows: int
+    """Number of bunches."""
+
+
+class Scratch(NamedTuple):
+    """A thread's temporary arrays, float32 unless stated otherwise."""
+
+    condition: np.ndarray
+    held: np.ndarray
+    """[rows, 2 * gate channels]: the sum of a layer's gate bias and each row's condition term."""
+    units: np.ndarray
+    hidden: np.ndarray
+    layered: np.ndarray
+    """The output of a flow's last layer, from which the gates of a bunch's samples are computed."""
+    outputs: np.ndarray
+    """[rows, LANES]: location and log scale, in the first two columns."""
+    scales: np.ndarray
+    zeros: np.ndarray
+    offsets: np.ndarray
+    """int64 [2, rows]: zeros, and the offset of each bunch's row in `held`, in bytes."""
+    pairs: np.ndarray | None
+    """Memory for the inputs of `ROWS` rows as bfloat16 pairs; None: products are in float32."""
+
+
+def new_progress(threads: int) -> np.ndarray:
+    """Return the progress counters of threads that have not started."""
+    return np.zeros([threads, _LINE], np.int64)
+
+
+@compiled
+def _address(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+@compiled
+def _bunch_words(channels: int, pairs: np.ndarray | None) -> int:
+    return RECENT + channels if pairs is None else (RECENT + 1) // 2 + channels // 2
+
+
+@compiled
+def _reserve_rows(packed: PackedFlows, chunk: Chunk, tile: Tile, place: int) -> int:
+    layer = packed.layers[place]
+    vectors = packed.sizes.residual_vectors
+    row_bytes = vectors * VECTOR_BYTES
+    window = _address(chunk.windows[tile.sound]) + layer.window * row_bytes
+    top = chunk.used[tile.sound, place]
+    if top + -(-tile.rows // ROWS) * ROWS > layer.capacity:
+        copy(window, window + (top - layer.past) * row_bytes, layer.past * vectors)
+        top = layer.past
+    chunk.used[tile.sound, place] = top + tile.rows
+    return window + top * row_bytes
+
+
+@compiled
+def _front(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> None:
+    sizes, flow = packed.sizes, packed.flows[packed.layers[place].flow]
+    row_bytes = sizes.residual_vectors * VECTOR_BYTES
+    target = _reserve_rows(packed, chunk, tile, place)
+    bunch_bytes = FLOAT_BYTES * sizes.bunch
+    noise = _address(chunk.noises[tile.sound, packed.layers[place].flow]) + bunch_bytes * tile.start
+    weights = _address(packed.memory)
+    for row in range(0, tile.rows, ROWS):
+        product_rows(
+            target + row * row_bytes, weights + flow.front, weights + flow.front_bias,
+            _address(scratch.zeros), 0,
+            noise + bunch_bytes * row, bunch_bytes, sizes.front_width,
+            _FLOOR, sizes.residual_vectors, None,
+        )  # fmt: skip
+
+
+@compiled
+def _row_of(sizes: Any, bunch: int) -> int:
+    return bunch * sizes.bunch // sizes.row_samples
+
+
+@compiled
+def _locate_rows(sizes: Any, scratch: Scratch, tile: Tile) -> None:
+    first, gate_bytes = _row_of(sizes, tile.start), 2 * sizes.gate_vectors * VECTOR_BYTES
+    for row in range(-(-tile.rows // ROWS) * ROWS):
+        last = min(row, tile.rows - 1)
+        scratch.offsets[1, row] = (_row_of(sizes, tile.start + last) - first) * gate_bytes
+
+
+@compiled
+def _hold(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> int:
+    sizes, layer, weights = packed.sizes, packed.layers[place], _address(packed.memory)
+    if not sizes.held_inputs:
+        return weights + layer.gate_bias
+    target, gate_bytes = _address(scratch.held), 2 * sizes.gate_vectors * VECTOR_BYTES
+    first, row_bytes = _row_of(sizes, tile.start), sizes.held_inputs * FLOAT_BYTES
+    source = _address(chunk.held[tile.sound]) + first * row_bytes
+    for row in range(0, _row_of(sizes, tile.start + tile.rows - 1) + 1 - first, ROWS):
+        product_rows(
+            target + row * gate_bytes, weights + layer.held, weights + layer.gate_bias,
+            _address(scratch.zeros), 0,
+            source + row * row_bytes, row_bytes, sizes.held_inputs,
+            _FLOOR, 2 * sizes.gate_vectors, None,
+        )  # fmt: skip
+    return target
+
+
+@compiled
+def _layer(packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, place: int) -> None:
+    sizes, layer = packed.sizes, packed.layers[place]
+    base = _hold(packed, chunk, scratch, tile, place)
+    offsets = _address(scratch.offsets[1 if sizes.held_inputs else 0])
+    row_bytes = sizes.residual_vectors * VECTOR_BYTES
+    unit_bytes = sizes.gate_vectors * VECTOR_BYTES
+    first = layer.window + chunk.used[tile.sound, place] - tile.rows
+    source = _address(chunk.windows[tile.sound]) + row_bytes * first
+    target, floor = _address(scratch.hidden if sizes.bunch == 1 else scratch.layered), 0.0
+    if not layer.last:
+        target, floor = _reserve_rows(packed, chunk, tile, place + 1), _FLOOR
+    condition, units = _address(scratch.condition), _address(scratch.units)
+    weights, pairs = _address(packed.memory), scratch.pairs
+    for row in range(0, tile.rows, ROWS):
+        gate_rows(
+            units, weights + layer.gate, base, offsets + row * OFFSET_BYTES,
+            source + row * row_bytes, row_bytes, layer.dilation * row_bytes,
+            sizes.width, sizes.residual_inputs,
+            condition + row * FLOAT_BYTES * sizes.condition_inputs, sizes.condition_inputs,
+            sizes.gate_vectors, pairs,
+        )  # fmt: skip
+        product_rows(
+            target + row * row_bytes, weights + layer.residual, weights + layer.residual_bias,
+            source + row * row_bytes, row_bytes,
+            units, unit_bytes, sizes.gate_inputs,
+            floor, sizes.residual_vectors, pairs,
+        )  # fmt: skip
+
+
+@compiled
+def _head(packed: PackedFlows, scratch: Scratch, flow: Any, rows: int) -> None:
+    sizes, weights = packed.sizes, _address(packed.memory)
+    row_bytes = sizes.residual_vectors * VECTOR_BYTES
+    hidden, between = _address(scratch.hidden), _address(scratch.units)
+    zeros, outputs, pairs = _address(scratch.zeros), _address(scratch.outputs), scratch.pairs
+    for row in range(0, rows, ROWS):
+        product_rows(
+            between, weights + flow.head1, weights + flow.head1_bias,
+            zeros, 0,
+            hidden + row * row_bytes, row_bytes, sizes.residual_inputs,
+            0.0, sizes.residual_vectors, pairs,
+        )  # fmt: skip
+        product_rows(
+            outputs + row * VECTOR_BYTES, weights + flow.head2, weights + flow.head2_bias,
+            zeros, 0,
+            between, row_bytes, sizes.residual_inputs,
+            _FLOOR, 1, None,
+        )  # fmt: skip
+
+
+@compiled
+def _gates_of_bunch(
+    packed: PackedFlows, chunk: Chunk, scratch: Scratch, tile: Tile, number: int, member: int
+) -> None:
+    sizes, flow = packed.sizes, packed.flows[number]
+    channels = sizes.residual_vectors * LANES
+    row_bytes, bunch_bytes = channels * FLOAT_BYTES, FLOAT_BYTES * sizes.bunch
+    first = tile.start * sizes.bunch + sizes.front_width - RECENT + member
+    noise = _address(chunk.noises[tile.sound, number]) + FLOAT_BYTES * first
+    weights, pairs = _address(packed.memory), scratch.pairs
+    inputs = _bunch_words(channels, pairs)
+    for row in range(0, tile.rows, ROWS):
+        gate_rows(
+            _address(scratch.hidden) + row * row_bytes,
+            weights + flow.bunch + member * inputs * 2 * row_bytes,
+            weights + flow.bunch_bias + member * 2 * row_bytes,
+            _address(scratch.offsets[0]),
+            noise + bunch_bytes * row, bunch_bytes, 0, 1, RECENT,
+            _address(scratch.layered) + row * row_bytes, channels, sizes.residual_vectors,
+            pairs,
+        )  # fmt: skip
+
+
+@compiled
+def _compose(
+    sizes: Any, chunk: Chunk, scratch: Scratch, tile: Tile, flow: int, member: int
+) -> None:
+    """Update location and log scale of all flows by a flow's output, at one sample per bunch."""
+    lowest, bunch, sound = np.float32(sizes.min_log_scale), sizes.bunch, tile.sound
+    start = tile.start * bunch + member
+    for row in range(tile.rows):
+        log_scale = scratch.outputs[row, 1]
+        scratch.scales[row] = lowest if log_scale < lowest else log_scale
+        chunk.log_scale[sound, start + bunch * row] += scratch.scales[row]
+    exponential(_address(scratch.scales), -(-tile.rows // LANES))
+    for row in range(tile.rows):
+        t, scale, location = start + bunch * row, scratch.scales[row], scratch.outputs[row, 0]
+        chunk.location[sound, t] = chunk.location[sound, t] * scale + location
+        t += sizes.front_width
+        chunk.noises[sound, flow + 1, t] = chunk.noises[sound, flow, t] * scale + location
+
+
+@entry
+def run_tiles(
+    packed: PackedFlows, chunk: Chunk, schedule: TileSchedule, scratch: Scratch, thread: int
+) -> None:
+    """Compute every tile of this thread; the other threads must run at the same time."""
+    sizes, layers = packed.sizes, len(packed.layers)
+    time = chunk.location.shape[1] // sizes.bunch
+    counters, counter_bytes = _address(schedule.progress), 8 * _LINE
+    for number in range(thread, len(chunk.location) * schedule.tiles, schedule.threads):
+        sound, start = number // schedule.tiles, number % schedule.tiles * schedule.tile_rows
+        rows = min(schedule.tile_rows, time - start)
+        tile = Tile(sound, start, rows)
+        for row in range(rows):
+            for channel in range(sizes.condition_inputs):
+                scratch.condition[row, channel] = chunk.condition[sound, start + row, channel]
+        _locate_rows(sizes, scratch, tile)
+        before = counters + (number - 1) % schedule.threads * counter_bytes
+        for place in range(layers):
+            wait_for(before, (number - 1) * layers + min(place + 2, layers))
+            layer = packed.layers[place]
+            if layer.first:
+                _front(packed, chunk, scratch, tile, place)
+            _layer(packed, chunk, scratch, tile, place)
+            if layer.last:
+                for member in range(sizes.bunch):
+                    if sizes.bunch > 1:
+                        _gates_of_bunch(packed, chunk, scratch, tile, layer.flow, member)
+                    _head(packed, scratch, packed.flows[layer.flow], rows)
+                    _compose(sizes, chunk, scratch, tile, layer.flow, member)
+            publish(counters + thread * counter_bytes, number * layers + place + 1)
 
 
 @dataclasses.dataclass
@@ -64,7 +511,7 @@ class FlowEngine:
         if not flows:
             raise ValueError("`flows` must be at least one, got none.")
         self.threads = cores(threads)
-        if narrow and not kernels.IS_AVAILABLE:
+        if narrow and not flow_kernels.IS_AVAILABLE:
             raise ValueError("`narrow` needs a processor with bfloat16 instructions (AVX512-BF16).")
         self._narrow = narrow
         self._packed = pack(flows, narrow)

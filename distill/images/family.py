@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from distill.images.config import FlowConfig, GuidedConfig, ImageDistillConfig
-from distill.images.presets import PRESETS
+from distill.images.config import PRESETS, FlowConfig, GuidedConfig, ImageDistillConfig
 from onepass import shipped
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.command import TrainingOptions

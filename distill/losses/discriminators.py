@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from distill.config import DiscriminatorConfig
+from distill.config import DiscriminatorConfig, LossConfig
+from distill.losses.spectra import magnitudes
 from distill.losses.terms import Draw, Weighted
-from distill.presets import LossConfig
-from distill.spectra import magnitudes
 from onepass.likelihoods.initial import Initial
 
 SLOPE = 0.2  # slope of the leaky rectifiers below zero

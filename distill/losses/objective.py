@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from distill.config import LossConfig
 from distill.losses.discriminators import Discriminators, Opposition
 from distill.losses.divergence import KL, Contrastive
-from distill.losses.perceptual import Perceived, PerceptualLoss, gram
-from distill.losses.power import magnitude_loss, multi_loss, squared_loss
+from distill.losses.perceptual import Perceived, PerceptualLoss, UnitClassifier, gram
+from distill.losses.spectra import magnitude_loss, multi_loss, squared_loss
 from distill.losses.terms import Compared, Draw, Listed, Term, sum_terms
-from distill.losses.unit_classifier import UnitClassifier
-from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from onepass.foundation.errors import UserError

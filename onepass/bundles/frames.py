@@ -7,11 +7,10 @@ import numpy as np
 
 from onepass.bundles.errors import InvalidInput
 from onepass.foundation.stored_config import dataclass_from
+from wavenet.config import DataConfig
 from wavenet.data.recorded_level import level_of
-from wavenet.features.conventions import MelConvention
-from wavenet.features.frame_statistics import read_statistics, unlike
+from wavenet.features.conventions import MelConvention, read_statistics, unlike
 from wavenet.front import SoundFront
-from wavenet.presets import DataConfig
 
 
 def front_of(spec: Mapping[str, Any]) -> SoundFront:

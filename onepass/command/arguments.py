@@ -1,13 +1,19 @@
-"""Parse command-line arguments into dataclasses, reporting every mistake in one line."""
+"""Arguments that the commands share, and the options of compression and of the quickstart."""
 
 import contextlib
+import dataclasses
 import difflib
 import io
+import math
 import re
 from collections.abc import Callable, Collection
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from onepass.foundation.errors import UserError
+from onepass.foundation.stored_config import at_least, require
 
 REWORDED = (
     (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),
@@ -129,3 +135,76 @@ def _sections(boxed: str) -> list[list[str]]:
 
 def _options(section: list[str]) -> list[str]:
     return [line.strip() for line in section if re.match(r" {4}\S", line)]
+
+
+@dataclasses.dataclass(frozen=True)
+class CompressArguments:
+    """Compress images or recordings losslessly, with a model's exact conditional distributions.
+
+    Pixels and samples are stored, not the files that contained them.
+    """
+
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
+    """Run directory, model folder, shipped model, or folder written by `onepass.save`."""
+    files: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FILES")]
+    """Images of the model's size with 8 bits per channel; or 16-bit mono recordings at its sample
+    rate; or one npy file, for a folder written by `onepass.save`."""
+    out: Path
+    """File to write, such as images.onepass."""
+    overwrite: bool = False
+    """Replace an existing file of that name."""
+    condition: tuple[str, ...] = ()
+    """Class or caption, one for all images or one per image; or the speaker of the recordings. It
+    is stored in the file."""
+    batch: int = 256
+    """Number of images that are decoded together."""
+    tolerance: float = 1e-5
+    """Relative difference allowed between the network's outputs in encoding and in decoding."""
+    verify: Literal["cheap", "always", "never"] = "cheap"
+    """Whether to decode the file before writing it, and to fail if the result differs from the
+    input: cheap (only for images and up to 20,000 samples), always, or never."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DecompressArguments:
+    """Write the images (PNG), recordings (WAV or FLAC) or array (npy) of a compressed file."""
+
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
+    """The model that the file was compressed with."""
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
+    """The compressed file."""
+    out: Path
+    """Folder for the decompressed files; created if missing."""
+    overwrite: bool = False
+    """Replace existing files of the same names."""
+    max_elements: int | None = None
+    """Refuse a file that holds more elements (channels of pixels, samples) than this; default: only
+    one that declares more than 1,024 for each of its bytes, or whose bytes end long before."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QuickstartArguments:
+    """Run a demonstration: networks of Keras and PyTorch, speech, measures, images and training.
+
+    It derives the steps of two networks that it has never seen; speaks a held-out sentence sample
+    by sample and in one pass, and measures the results; draws images pixel by pixel and scale by
+    scale; trains a small WaveNet; and writes a report.
+    """
+
+    out: Path = Path("onepass-quickstart")
+    """Folder for the sounds, the images, the run and report.md; created if missing."""
+    overwrite: bool = False
+    """Replace existing files of the same names."""
+    seconds: float = 3.0
+    """Length of the teacher's sound, in seconds; the student speaks the whole recording."""
+    spoken: int = 4
+    """Number of recordings that are resynthesised and measured."""
+    train: bool = True
+    """Train a small WaveNet too, for at most three minutes."""
+    seed: int = 0
+    """Seed of the noise."""
+
+    def __post_init__(self) -> None:
+        """Raise a UserError that names the field if a number is out of range."""
+        at_least(self, 1, "spoken")
+        require(0 < self.seconds < math.inf, "seconds", "positive and finite", self.seconds)

@@ -127,7 +127,7 @@ def _write_sound(path: Path, sound: np.ndarray, model: Any) -> None:
     audio.write(path, sound, model.front.sample_rate_hz)
 
 
-# Keyed by `onepass.compression.files.Kind.name`.
+# Keyed by `onepass.compression.container.Kind.name`.
 FILES = {
     "images": ElementFiles(_image, np.stack, lambda path, x, _: write_png(path, x), (".png",)),
     "sound": ElementFiles(_recording, list, _write_sound, (".wav", ".flac"), (None, 1)),

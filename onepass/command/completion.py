@@ -9,8 +9,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from onepass.command.compress_arguments import CompressArguments, DecompressArguments
-from onepass.command.quickstart_arguments import QuickstartArguments
+from onepass.command.arguments import CompressArguments, DecompressArguments, QuickstartArguments
 from onepass.command.sample.command import KINDS
 from onepass.families import every_family, of_presets
 from onepass.models import list_models

@@ -6,9 +6,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from onepass.array_compression import kind_of
+from onepass.command.arguments import CompressArguments, DecompressArguments
 from onepass.command.array_files import FILES, ElementFiles
-from onepass.command.compress_arguments import CompressArguments, DecompressArguments
-from onepass.compression import files
+from onepass.compression import container
 from onepass.compression.container import Container, read_file
 from onepass.foundation.atomic_files import replacing
 from onepass.foundation.errors import UserError
@@ -41,7 +41,7 @@ def compress(given: CompressArguments) -> int:
     options: dict[str, Any] = {"tolerance": given.tolerance, "verify": VERIFY[given.verify]}
     options |= {"names": names, "batch": given.batch, "progress": True}
     try:
-        data = files.compress(kind, own.together(parts), condition, **options)
+        data = container.compress(kind, own.together(parts), condition, **options)
     except UserError:
         raise
     except ValueError as error:
@@ -60,12 +60,12 @@ def decompress(given: DecompressArguments) -> int:
     """Run `onepass decompress` and return the exit status."""
     data, model = read_file(given.file), load(given.model)
     kind, start = kind_of(model, str(given.model)), time.perf_counter()
-    own, found = FILES[kind.name], files.read(kind, data)
+    own, found = FILES[kind.name], container.read_file_of(kind, data)
     many = own.most[0] is None
     only = given.out / safe_name(f"{given.file.stem}.npy")
     paths = _paths(given.out, found, own) if many else [only]
     check_new(paths, given.overwrite)
-    elements = files.decompress(
+    elements = container.decompress(
         kind, data, max_elements=given.max_elements, progress="decompressing"
     )
     make_folder(given.out)

@@ -9,7 +9,7 @@ import numpy as np
 
 from distill import model as students
 from distill.teacher import load_teacher
-from onepass.command.quickstart_arguments import QuickstartArguments
+from onepass.command.arguments import QuickstartArguments
 from onepass.command.unseen_networks import measure_keras, measure_torch, report_steps
 from onepass.foundation.atomic_files import write_text
 from onepass.foundation.folders import check_new, make_folder
@@ -19,6 +19,7 @@ from onepass.trained import Trained
 from pixelcnn.model import load as load_images
 from pixelcnn.sampling.grids import enlarge_pixels, grid, strip, write_gif, write_png
 from wavenet import shipped
+from wavenet.config import PRESETS
 from wavenet.copy_synthesis import System, compare, model_system
 from wavenet.data import audio
 from wavenet.dev_recordings import dev_recordings
@@ -26,7 +27,6 @@ from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.features import MelConvention
 from wavenet.model import load
 from wavenet.plots import spectrogram_png
-from wavenet.presets import PRESETS
 from wavenet.training import SpeechRecipe
 
 SETS = {

@@ -128,7 +128,7 @@ def _import_tensorflow_quietly() -> None:
 
 
 def _quickstart(rest: list[str]) -> int:
-    from onepass.command.quickstart_arguments import QuickstartArguments
+    from onepass.command.arguments import QuickstartArguments
 
     given = parse_for_tensorflow(QuickstartArguments, rest, "onepass quickstart")
     from onepass.command.quickstart import run
@@ -195,7 +195,7 @@ def _sample(rest: list[str]) -> int:
 
 
 def _compress(rest: list[str]) -> int:
-    from onepass.command.compress_arguments import CompressArguments
+    from onepass.command.arguments import CompressArguments
 
     given = parse_for_tensorflow(CompressArguments, rest, "onepass compress")
     from onepass.command.compression_command import compress
@@ -204,7 +204,7 @@ def _compress(rest: list[str]) -> int:
 
 
 def _decompress(rest: list[str]) -> int:
-    from onepass.command.compress_arguments import DecompressArguments
+    from onepass.command.arguments import DecompressArguments
 
     given = parse_for_tensorflow(DecompressArguments, rest, "onepass decompress")
     from onepass.command.compression_command import decompress

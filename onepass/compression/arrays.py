@@ -12,10 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.compression import container
-from onepass.compression.conditionals import Coding, Known
-from onepass.compression.container import Container, digest_of
-from onepass.compression.files import Kind
-from onepass.compression.model_odds import ModelOdds, check_table, ways_of
+from onepass.compression.conditionals import Coding, Known, ModelOdds, check_table, ways_of
+from onepass.compression.container import Container, Kind, digest_of
 from onepass.compression.odds import narrowest_of, tolerances
 from onepass.compression.stream import Decoder, Layout, alone, depth_of
 from onepass.foundation.errors import UserError

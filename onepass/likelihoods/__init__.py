@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from onepass.likelihoods.distribution import Tabulated as Tabulated
     from onepass.likelihoods.distribution import bits_per_sample as bits_per_sample
     from onepass.likelihoods.gaussian import Gaussian as Gaussian
-    from onepass.likelihoods.gaussian_mixture import GaussianMixture as GaussianMixture
-    from onepass.likelihoods.logistic import LogisticMixture as LogisticMixture
+    from onepass.likelihoods.mixture import GaussianMixture as GaussianMixture
+    from onepass.likelihoods.mixture import LogisticMixture as LogisticMixture
     from onepass.likelihoods.pixels import PixelMixture as PixelMixture
     from onepass.likelihoods.tfp import FromTFP as FromTFP
 
@@ -33,10 +33,10 @@ _EXPORTS = {
     "Distribution": "distribution",
     "FromTFP": "tfp",
     "Gaussian": "gaussian",
-    "GaussianMixture": "gaussian_mixture",
+    "GaussianMixture": "mixture",
     "Integers": "codec",
     "Linear": "codec",
-    "LogisticMixture": "logistic",
+    "LogisticMixture": "mixture",
     "MuLaw": "codec",
     "PixelMixture": "pixels",
     "Reals": "codec",

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from onepass.likelihoods import levels as level_grid
+from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods.distribution import Tabulated
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from onepass.likelihoods import levels as level_grid
+from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.limits import MAX_TOKENS, check_levels
 

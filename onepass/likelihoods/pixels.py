@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from onepass.likelihoods import levels as level_grid
+from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.categorical import COLDEST, sample_categorical
-from onepass.likelihoods.logistic import LogisticMixture
-from onepass.likelihoods.mixture import Mixture
+from onepass.likelihoods.mixture import LogisticMixture, Mixture
 
 PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that shifts its mean)
 

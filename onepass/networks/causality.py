@@ -29,12 +29,15 @@ from onepass.step.replay import CALLS, operations_for
 from onepass.step.tracing import Traces, layer_names, rate_of
 from onepass.step.verification import (
     AHEAD,
+    ERRORS,
     MANY_WEIGHTS,
     ROWS,
+    SINGLE,
     Argument,
     Fault,
     Probe,
     RandomInputs,
+    WideCalls,
     differs,
     exceeding,
     parameter_count,
@@ -44,7 +47,6 @@ from onepass.step.verification import (
     weights_of,
     with_random_weights,
 )
-from onepass.step.wide_floats import ERRORS, SINGLE, WideCalls
 
 
 def describe_fault(

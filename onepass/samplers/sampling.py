@@ -13,8 +13,8 @@ from onepass.networks.symbols import Prompt
 from onepass.samplers import SAMPLERS, cached_chunk, find_specialised, speculative
 from onepass.samplers.cached import chunk_length, in_chunks, pad_chunk, with_memory
 from onepass.samplers.compiled import Call, Compiled, row_bucket, time_bucket
-from onepass.samplers.drafts import check_speculative
 from onepass.samplers.fixed_point import Settled
+from onepass.samplers.speculative import check_speculative
 
 # The largest number of prompt symbols read in one pass. Passes have power-of-two lengths, so that a
 # few compiled passes serve prompts of any length.

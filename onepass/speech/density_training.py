@@ -11,7 +11,6 @@ from onepass.foundation.stored_config import to_json
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
 from onepass.replicator.training.training_run import train_network
-from onepass.speech.acoustic import TensorFlowBackend
 from onepass.speech.evaluation import BEFORE, BEHIND
 from onepass.speech.examples import Example
 from onepass.speech.frame_density import (
@@ -22,7 +21,7 @@ from onepass.speech.frame_density import (
     statistics,
 )
 from onepass.speech.network import VoiceConfig, positions
-from onepass.speech.training import Scale, read_trained_weights, with_silence
+from onepass.speech.training import Scale, TensorFlowBackend, read_trained_weights, with_silence
 from onepass.speech.voice import Voice
 
 KIND = "speech-density"

@@ -1,4 +1,14 @@
-"""Recordings with their phonemes and each phoneme's number of frames."""
+"""Examples for training a voice: texts aligned with the frames of their recordings.
+
+Every phoneme is a left-to-right chain of states, and every state has a diagonal Gaussian over
+cepstra. Starting from an initial path, each round fits the states to their frames and then computes
+the best path through each recording, until the likelihood converges (Rabiner 1989, section V,
+"segmental k-means"):
+
+    score[t, j] = log N(x_t; mean_j, variance_j)
+                  + max(score[t - 1, j], score[t - 1, j - 1],
+                        score[t - 1, j - 2] if skippable[j - 1])
+"""
 
 import dataclasses
 import os
@@ -6,14 +16,198 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import scipy.fft
 
 from onepass.foundation.cores import in_threads
 from onepass.foundation.errors import UserError
-from onepass.speech.alignment import STATES, align, cepstra, chain, durations, initial_path
-from onepass.speech.alignment import typical_lengths as typical
 from onepass.speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes
 from wavenet.data import SPLITS, Corpus, Prepared, prepare, scan
 from wavenet.features import MelConvention, PitchConvention, above_silence, log_f0_features
+
+CEPSTRA = 13
+STATES = 3  # per phoneme; the middle one may be skipped, so a phoneme lasts at least two frames
+VARIANCE_FLOOR = 0.01  # share of the variance of all frames
+VOWELS = "aeiouAEIOUV03@"
+NEVER = -1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """The states of a recording, left to right.
+
+    Attributes:
+      state: int [states], the number of each state's Gaussian.
+      unit: int [states], index in the recording of the phoneme that each state belongs to.
+      skippable: bool [states], whether a path may skip the state; never two in a row.
+    """
+
+    state: np.ndarray
+    unit: np.ndarray
+    skippable: np.ndarray
+
+
+def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES) -> Chain:
+    """Return the chain of states for phonemes whose Gaussians start at `number * states`.
+
+    An optional phoneme may be missing and has a single state, which is skippable. In any other
+    phoneme, every second state between the first and the last is skippable.
+    """
+    state, unit, skippable = [], [], []
+    for place, (number, missing) in enumerate(zip(numbers, optional, strict=True)):
+        for step in range(1 if missing else states):
+            state.append(number * states + step)
+            unit.append(place)
+            skippable.append(missing or (0 < step < states - 1 and step % 2 == 1))
+    return Chain(np.array(state), np.array(unit), np.array(skippable))
+
+
+def cepstra(mel: np.ndarray) -> np.ndarray:
+    """Return the cepstra of log-mel frames with first and second deltas, [frames, 3 * CEPSTRA]."""
+    base = scipy.fft.dct(mel, norm="ortho", axis=1)[:, :CEPSTRA]
+    first = _slope(base)
+    return np.concatenate([base, first, _slope(first)], axis=1).astype(np.float32)
+
+
+def _slope(frames: np.ndarray) -> np.ndarray:
+    padded = np.pad(frames, ((2, 2), (0, 0)), mode="edge")
+    return (2.0 * (padded[4:] - padded[:-4]) + padded[3:-1] - padded[1:-3]) / 10.0
+
+
+def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
+    """Return the states of the best path from the first state to the last, int [frames].
+
+    Args:
+      scores: float [frames, states], the log-likelihood of each frame in each state.
+      skippable: bool [states], states that the path may skip, including the first and the last.
+    """
+    frames, states = scores.shape
+    if frames < states - int(skippable.sum()):
+        raise ValueError(
+            f"`scores` must have at least {states - int(skippable.sum())} frames, got {frames}."
+        )
+    # A path may jump over a state only if the state is skippable.
+    jump = np.full(states, NEVER)
+    jump[2:][skippable[1:-1]] = 0.0
+    total = np.full(states, NEVER)
+    total[0] = scores[0, 0]
+    if skippable[0] and states > 1:
+        total[1] = scores[0, 1]
+    came = np.zeros((frames, states), np.int8)
+    for frame in range(1, frames):
+        options = np.full((3, states), NEVER)
+        options[0] = total
+        options[1, 1:] = total[:-1]
+        options[2, 2:] = total[:-2]
+        options[2] += jump
+        came[frame] = np.argmax(options, axis=0)
+        # Unreachable states stay at NEVER instead of decreasing with every frame.
+        total = np.maximum(np.take_along_axis(options, came[frame][None], 0)[0], NEVER)
+        total = total + scores[frame]
+    return _trace_path(came, total, skippable)
+
+
+def _trace_path(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.ndarray:
+    last = len(total) - 1
+    if last and skippable[last] and total[last - 1] > total[last]:
+        last -= 1
+    path = np.empty(len(came), np.int64)
+    for frame in range(len(came) - 1, -1, -1):
+        path[frame] = last
+        last -= int(came[frame, last])
+    return path
+
+
+def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
+    """Return the path in which states get frames in proportion to `weights`, int [frames]."""
+    ends = np.cumsum(weights) / np.sum(weights) * frames
+    return np.searchsorted(ends, np.arange(frames) + 0.5).clip(0, len(chain.state) - 1)
+
+
+def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
+    """Return relative lengths of states, float [states], as the weights of `initial_path`.
+
+    A vowel counts 2, a consonant 1 and an optional pause 0, divided equally among its states.
+    """
+    length = np.array([2.0 if any(c in VOWELS for c in s) else 1.0 for s in symbols])
+    optional = np.bincount(chain.unit, chain.skippable) == np.bincount(chain.unit)
+    length[optional] = 0.0
+    return (length / np.bincount(chain.unit))[chain.unit]
+
+
+def _fit_gaussians(
+    features: Sequence[np.ndarray], phoneme_of_frame: Sequence[np.ndarray], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    x, owner = np.concatenate(features), np.concatenate(phoneme_of_frame)
+    number = np.bincount(owner, minlength=count)[:, None]
+    mean, square = np.zeros((2, count, x.shape[1]))
+    np.add.at(mean, owner, x)
+    np.add.at(square, owner, x.astype(np.float64) ** 2)
+    overall = x.mean(axis=0), x.var(axis=0)
+    # Two extra frames with the statistics of the whole data regularise Gaussians with few frames.
+    mean = (mean + 2.0 * overall[0]) / (number + 2.0)
+    square = (square + 2.0 * (overall[1] + overall[0] ** 2)) / (number + 2.0)
+    return mean, np.maximum(square - mean**2, VARIANCE_FLOOR * overall[1])
+
+
+def _scores(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Return log N(x; mean, variance) without the constant, float [frames, states]."""
+    precise = 1.0 / variance
+    distance = (x**2) @ precise.T - 2.0 * x @ (mean * precise).T + np.sum(mean**2 * precise, axis=1)
+    return -0.5 * (distance + np.sum(np.log(variance), axis=1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Aligned:
+    """Result of `align`.
+
+    Attributes:
+      paths: for each recording, the index in its chain of every frame's state, int [frames].
+      gain: increase of the mean log-likelihood per frame from each round to the next, in nats.
+    """
+
+    paths: list[np.ndarray]
+    gain: tuple[float, ...]
+
+
+def align(
+    features: Sequence[np.ndarray],
+    chains: Sequence[Chain],
+    guesses: Sequence[np.ndarray],
+    count: int,
+    rounds: int = 15,
+) -> Aligned:
+    """Return the best path through every recording, by Viterbi training from initial paths.
+
+    Training stops when the mean log-likelihood per frame rises by less than 0.001 nats.
+
+    Args:
+      features: cepstra of each recording, float [frames, channels].
+      chains: the chain of each recording.
+      guesses: the initial path of each recording, int [frames].
+    """
+    paths, before = list(guesses), None
+    gains: list[float] = []
+    for _ in range(rounds):
+        phoneme_of_frame = [c.state[path] for c, path in zip(chains, paths, strict=True)]
+        mean, variance = _fit_gaussians(features, phoneme_of_frame, count)
+        paths, total, frames = [], 0.0, 0
+        for x, c in zip(features, chains, strict=True):
+            scores = _scores(x, mean, variance)[:, c.state]
+            paths.append(best_path(scores, c.skippable))
+            total += float(scores[np.arange(len(x)), paths[-1]].sum())
+            frames += len(x)
+        if before is not None:
+            gains.append(total / frames - before)
+        before = total / frames
+        if gains and gains[-1] < 1e-3:
+            break
+    return Aligned(paths, tuple(gains))
+
+
+def durations(path: np.ndarray, chain: Chain) -> np.ndarray:
+    """Return the number of frames of each phoneme of a recording, int [phonemes]."""
+    return np.bincount(chain.unit[path], minlength=int(chain.unit[-1]) + 1)
+
 
 PAUSE_FRAMES = 3  # a shorter silence between words is not a pause
 
@@ -83,7 +277,8 @@ def _align_examples(
     fits = [len(x) >= np.sum(~c.skippable) for x, c in zip(features, chains, strict=True)]
     kept = [n for n, fit in enumerate(fits) if fit]
     guesses = [
-        initial_path(len(features[n]), chains[n], typical(names[n], chains[n])) for n in kept
+        initial_path(len(features[n]), chains[n], typical_lengths(names[n], chains[n]))
+        for n in kept
     ]
     chains, features = [chains[n] for n in kept], [features[n] for n in kept]
     found = align(features, chains, guesses, len(number) * STATES)

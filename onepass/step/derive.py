@@ -10,8 +10,8 @@ from onepass.networks.any_length import any_length
 from onepass.networks.conditions import FIXED_ENTRIES, is_at_rate
 from onepass.networks.network import brings_step, condition_specs, input_spec
 from onepass.networks.trainable import attribute_of
+from onepass.step.analysis import POSITION, State, batch_of, horizon_of
 from onepass.step.hoisting import Hoisted, hoist_frames
-from onepass.step.horizon import POSITION, State, batch_of, horizon_of
 from onepass.step.program import LENGTHS, StepProgram
 from onepass.step.replay import captures_by_name, run_graph
 from onepass.step.streams import NotCausalError, UnsupportedNetworkError

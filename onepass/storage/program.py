@@ -26,7 +26,7 @@ from onepass.networks.elements import Layout
 from onepass.networks.network import brings_step
 from onepass.step.replay import operations_for
 from onepass.step.tracing import random_arguments, spec_of_length
-from onepass.step.wide_floats import HALVES
+from onepass.step.verification import HALVES
 from onepass.storage.freezing import Frozen
 from onepass.storage.frozen import FrozenProgram
 

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.stored_config import require
+from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.initial import Initial
-from onepass.likelihoods.levels import value_of
 from pixelcnn.data.captions import CLOSING, CODES, NUM_CODES, PADDING, UNKNOWN
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.layers import Convolution

@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput, compose
+from onepass.likelihoods.codec import nearest, value_of
 from onepass.likelihoods.initial import Initial
-from onepass.likelihoods.levels import nearest, value_of
 from onepass.likelihoods.pixels import PAIRS
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig

@@ -15,8 +15,7 @@ from onepass.likelihoods.categorical import COLDEST, sample_categorical
 from onepass.likelihoods.initial import Initial
 from onepass.likelihoods.registry import LIKELIHOODS
 from pixelcnn.networks.config import OutputConfig
-from pixelcnn.networks.groups import cut
-from pixelcnn.networks.layers import matmul
+from pixelcnn.networks.layers import cut, matmul
 
 NULL_FLOOR = 1e-5  # lower bound of a level's probability under the null condition in guidance
 SMALLEST = 1e-30  # lower bound of probabilities before taking logarithms

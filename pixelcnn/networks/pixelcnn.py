@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.initial import Initial
-from onepass.likelihoods.levels import value_of
 from onepass.replicator.training.rematerialisation import call_rematerialised
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig

@@ -18,7 +18,7 @@ from onepass.likelihoods import noise
 from onepass.samplers.compiled import Compiled
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.networks.config import GROUPS, FactorConfig
-from pixelcnn.networks.groups import OFFSETS
+from pixelcnn.networks.layers import OFFSETS
 from pixelcnn.networks.multiscale import Factor, Multiscale
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.sampling.samplers import sample_hidden

@@ -30,11 +30,11 @@ from pixelcnn.autoregression import (
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.image_file import dtype_of
 from pixelcnn.density import ImageDensity
+from pixelcnn.front import check_images, check_request
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.request_checks import check_images, check_request
 from pixelcnn.sampling.enlargement import Enlarger
 from pixelcnn.sampling.samplers import (
     Prefix,

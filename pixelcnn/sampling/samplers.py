@@ -17,7 +17,7 @@ from onepass.likelihoods import noise
 from onepass.networks.symbols import raster_positions
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import GROUPS, sizes_between
-from pixelcnn.networks.groups import cut, merge, paste
+from pixelcnn.networks.layers import cut, merge, paste
 from pixelcnn.networks.multiscale import Factor, Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN, Scan, run_scan

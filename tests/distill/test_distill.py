@@ -15,9 +15,8 @@ from runs import NEVER, TINY, assert_same, eagerly, looped, newest, recordings, 
 import onepass
 from distill import model as models
 from distill import training
-from distill.config import StudentConfig
+from distill.config import PRESETS, ClipConfig, DistillConfig, LossConfig, StudentConfig
 from distill.losses.objective import Objective
-from distill.presets import PRESETS, ClipConfig, DistillConfig, LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
 from distill.training import HealthMetrics, collapse_warnings

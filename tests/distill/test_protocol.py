@@ -12,7 +12,7 @@ from students import student_of
 
 from distill import model as models
 from distill.any_teacher import flow_student
-from distill.presets import DistillConfig
+from distill.config import DistillConfig
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import Gaussian, LogisticMixture, noise
 from onepass.model import Autoregressive
@@ -21,8 +21,8 @@ from pixelcnn.density import ImageDensity
 from pixelcnn.front import ImageFront
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.sampling.generation import ImageSampler
+from wavenet.config import DataConfig
 from wavenet.front import SoundFront
-from wavenet.presets import DataConfig
 
 TIME = 50
 

@@ -10,8 +10,7 @@ from runs import NEVER, TINY, assert_same, eagerly, looped, newest, recordings, 
 
 from distill import evaluation, training
 from distill import model as models
-from distill.config import StudentConfig
-from distill.presets import ClipConfig, DistillConfig, LossConfig
+from distill.config import ClipConfig, DistillConfig, LossConfig, StudentConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
 from onepass.foundation.errors import UserError

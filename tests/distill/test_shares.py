@@ -8,11 +8,10 @@ from marks import some_slow
 from shares import assert_cuts_change_nothing
 from students import clips, objective_of
 
+from distill.config import LossConfig
 from distill.images.config import FlowTargets, GuidedTargets
-from distill.images.features import Features
-from distill.images.flow import FlowLoss
-from distill.images.guidance import GuidedLoss
-from distill.presets import LossConfig
+from distill.images.flow import Features, FlowLoss
+from distill.images.training import GuidedLoss
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.measures import FEATURES, Classifier, make_network

@@ -13,10 +13,10 @@ from students import MEL, student_of
 from vocoders import SMALL, vocoder_with
 
 from distill.config import StudentConfig
-from distill.sound_drafts import SoundDraft, sound_draft
+from distill.model import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from onepass.foundation.errors import UserError
-from onepass.likelihoods import LogisticMixture, levels, noise
+from onepass.likelihoods import LogisticMixture, codec, noise
 from onepass.samplers.speculative import (
     Address,
     SymbolDistributions,
@@ -93,7 +93,7 @@ def test_the_joint_law_is_the_teachers(teacher, joint, kind):
     assert fits(np.concatenate(list(blocks), 1), joint) > 0.01
     assert 0.2 < count.acceptance < 0.8
     alone = student.draw(student.noise(5, rows, 0, TIME)).output
-    assert fits(levels.nearest(alone, LEVELS).numpy(), joint) < 1e-9
+    assert fits(codec.nearest(alone, LEVELS).numpy(), joint) < 1e-9
 
 
 # Of the first 24 samples by rejection.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distill.spectra import log_mel, magnitudes
+from distill.losses.spectra import log_mel, magnitudes
 from onepass.replicator.portable.stablehlo import lower
 from wavenet.features import MelConvention, mel_spectrogram
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from students import FRAMES, HOP, student_of
 
-from distill.generation import Request, condition_between, generate, stream
+from distill.model import Request, condition_between, generate, stream
 from distill.student import ParallelWaveNet
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet

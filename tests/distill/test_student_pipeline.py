@@ -12,8 +12,8 @@ import pytest
 import students
 import tensorflow as tf
 
-from distill.losses.kl_divergence import standard_draws
-from distill.pipeline import flow_stages, planned_stages
+from distill.losses.divergence import standard_draws
+from distill.training import flow_stages, planned_stages
 from onepass.planning.pipeline.execution import Pipeline
 from onepass.planning.pipeline.export import export_stages
 from onepass.planning.pipeline.schedule import KEPT, function_name, schedule

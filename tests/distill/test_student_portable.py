@@ -10,8 +10,8 @@ from runs import NEVER, TINY, looped, newest, recordings
 
 import onepass
 from distill import training
-from distill.losses.unit_classifier import train_units
-from distill.presets import PRESETS
+from distill.config import PRESETS
+from distill.losses.perceptual import train_units
 from distill.teacher import load_teacher
 from distill.training import UNITS
 from onepass.replicator.portable import run as portable_run

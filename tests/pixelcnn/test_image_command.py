@@ -22,11 +22,10 @@ from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import to_json
 from pixelcnn import model as models
 from pixelcnn import training
-from pixelcnn.config import MultiscaleTrainConfig
+from pixelcnn.config import PRESETS, MultiscaleTrainConfig
 from pixelcnn.evaluation import evaluate
 from pixelcnn.front import ImageFront
 from pixelcnn.networks.config import part_names, sizes_between
-from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.grids import grid, label_image
 from pixelcnn.training import config_from
 

@@ -20,7 +20,7 @@ from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training.loop import DONE, FINISHED_BEFORE
 from onepass.replicator.training.recipe import train
 from onepass.replicator.training.state import TrainState
-from pixelcnn import joining, training
+from pixelcnn import card, training
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.density import ImageDensity
@@ -243,11 +243,11 @@ def configuration(path):
 @pytest.mark.parametrize("base", some_slow(["base", "wide_base"], ("base",)))
 def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_draws(halves, base):
     others = (halves / base, halves / "base")  # the base that comes first is taken
-    stored, model = joining.join_runs(halves / "factors", others)
+    stored, model = card.join_runs(halves / "factors", others)
     assert stored["parts"] == ["4", "8.2", "8.3", "8.4"] and model.network.whole
     for setting, of in {"base": base, "factor": "factors"}.items():
         assert stored["network"][setting] == configuration(halves / of)["network"][setting]
-    again, _ = joining.join_runs(halves / base, [halves / "factors"])
+    again, _ = card.join_runs(halves / base, [halves / "factors"])
     assert again["network"] == stored["network"]
     batch = next(iter(image_runs.dev_of("multiscale").dev(1000)))
     parts = {}
@@ -269,7 +269,7 @@ def test_a_run_from_before_a_setting_is_joined_as_with_its_default(halves, tmp_p
     del stored["network"]["base_flows"]
     (old / "config.json").write_text(json.dumps(stored))
     for runs in ((old, halves / "factors"), (halves / "factors", old)):
-        together, model = joining.join_runs(runs[0], runs[1:])
+        together, model = card.join_runs(runs[0], runs[1:])
         assert together["network"]["base_flows"] == [] and model.network.whole
 
 
@@ -287,7 +287,7 @@ def runs_of_captions(folder, **conditioning):
 @pytest.mark.parametrize("map_channels", [2, 0])
 def test_parts_that_read_words_keep_their_encoders_side_by_side(tmp_path, map_channels):
     base, factors = runs_of_captions(tmp_path, text_map_channels=map_channels)
-    stored, model = joining.join_runs(base, [factors])
+    stored, model = card.join_runs(base, [factors])
     assert stored["conditioning"]["text_channels"] == 8 and model.network.whole
     batch = next(iter(image_runs.dev_of("text").dev(1000)))
     together = model.network.nats(batch)
@@ -302,7 +302,7 @@ def test_parts_that_read_words_keep_their_encoders_side_by_side(tmp_path, map_ch
 def test_parts_that_read_characters_are_not_joined(tmp_path):
     base, factors = runs_of_captions(tmp_path, text_unit="character")
     with pytest.raises(UserError, match="base trained its own encoder"):
-        joining.join_runs(base, [factors])
+        card.join_runs(base, [factors])
 
 
 def test_a_part_alone_draws_nothing_and_says_what_is_missing(halves):
@@ -318,13 +318,13 @@ def test_runs_of_different_models_are_not_joined(halves, tmp_path):
 
     def refusal(other):
         with pytest.raises(UserError) as caught:
-            joining.join_runs(base, (other,))
+            card.join_runs(base, (other,))
         return str(caught.value)
 
     pixelcnn, text = image_runs.run("pixelcnn"), image_runs.run("text")
     assert refusal(pixelcnn) == f"{pixelcnn} holds a PixelCNN, which has no parts."
     with pytest.raises(UserError, match="holds a PixelCNN, which has no parts"):
-        joining.join_runs(pixelcnn, (base,))
+        card.join_runs(pixelcnn, (base,))
     assert refusal(text) == f"{text} and {base} differ in network, conditioning."
     other = tmp_path / "other"
     shutil.copytree(halves / "factors", other)

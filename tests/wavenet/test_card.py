@@ -11,7 +11,7 @@ import runs
 import onepass
 from onepass.replicator.training.recipe import train
 from wavenet import model as models
-from wavenet.presets import DataConfig
+from wavenet.config import DataConfig
 from wavenet.training import SpeechRecipe
 
 

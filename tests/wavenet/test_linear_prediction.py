@@ -12,6 +12,7 @@ from distill.config import StudentConfig
 from distill.cpu.recursion import levinson as compiled_levinson
 from distill.model import load
 from onepass.shipped import folder
+from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 from wavenet.linear_prediction import (
     FLOOR,
@@ -25,7 +26,6 @@ from wavenet.linear_prediction import (
     predictions,
     use_solver,
 )
-from wavenet.presets import DataConfig, TrainConfig, WaveNetConfig
 from wavenet.training import SpeechRecipe
 
 MEL = MelConvention(16_000, 200)

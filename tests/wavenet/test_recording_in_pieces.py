@@ -11,8 +11,13 @@ from serving.engine.recordings import decode_recording
 from wavenet.data import audio
 from wavenet.data.recording_in_pieces import RecordingInPieces
 from wavenet.features import MelConvention
-from wavenet.features.frames_in_pieces import KEPT_FRAMES, FramesInPieces
-from wavenet.features.mel import FRAMES_AT_ONCE, mel_pieces, mel_spectrogram
+from wavenet.features.mel import (
+    FRAMES_AT_ONCE,
+    KEPT_FRAMES,
+    FramesInPieces,
+    mel_pieces,
+    mel_spectrogram,
+)
 
 STUDENT = "plain"
 RATE_HZ = sound_bundles.RATE_HZ

@@ -10,15 +10,15 @@ import pytest
 from hostile_files import refused
 from networks import WINDOWS, network_of
 
-from onepass.compression import files
+from onepass.compression import container
 from onepass.compression.arrays import SymbolConditionals
 from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import read
 from onepass.trained import Trained
+from wavenet.config import DataConfig
 from wavenet.density import Density
 from wavenet.front import SoundFront
 from wavenet.model import SoundSampler
-from wavenet.presets import DataConfig
 from wavenet.samplers.generation import generate
 from wavenet.trained_speech import Request
 
@@ -59,7 +59,7 @@ def test_recordings_come_back_exactly_although_outputs_are_off(kind):
         return outputs * (1.0 + 1e-5 * draws.choice([-1.0, 0.0, 1.0], outputs.shape))
 
     for found, expected in zip(
-        files.decompress(model.compressed, data, moved=moved), recordings, strict=True
+        container.decompress(model.compressed, data, moved=moved), recordings, strict=True
     ):
         np.testing.assert_array_equal(found, expected)
         assert found.dtype == expected.dtype

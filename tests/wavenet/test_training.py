@@ -28,10 +28,10 @@ from onepass.foundation.model_folder import averages, variable_names
 from onepass.foundation.stored_config import to_json
 from onepass.replicator.training import recipe as recipes
 from onepass.replicator.training.loop import DONE
-from wavenet import preparation, training
+from wavenet import training
+from wavenet.config import DataConfig
 from wavenet.dev_recordings import dev_recordings
 from wavenet.network_factory import make_network
-from wavenet.presets import DataConfig
 
 COMMAND = ROOT / "onepass" / "__main__.py"
 SECONDS = 90.0
@@ -138,7 +138,7 @@ def test_a_run_starts_from_the_weights_of_a_trained_model(train, tmp_path):
     train(looped(TINY, num_steps=2), "first")
     again = dataclasses.replace(TINY, start_from=str(tmp_path / "first"), seed=1, pitch_steps=0)
     network = make_network(again.resolve_settings(1))
-    preparation.prepare_network(network, again, corpus=None)
+    training.prepare_network(network, again, corpus=None)
     learnt = averages(newest(tmp_path / "first"))
     names = variable_names(network)
     assert_same(learnt, dict(zip(names, network.trainable_variables, strict=True)))
@@ -165,11 +165,11 @@ def test_a_reader_of_f0_learns_where_steps_are_given(monkeypatch, bins, pitch_st
     }
     taught = []
     stored = to_json(TINY)
-    monkeypatch.setattr(preparation, "read_stored_model", lambda path, _: (stored, weights, {}))
-    monkeypatch.setattr(preparation, "train_reader", lambda _, reader, *__: taught.append(reader))
-    monkeypatch.setattr(preparation, "reader_error", lambda *_: (10.0, 0.1))
+    monkeypatch.setattr(training, "read_stored_model", lambda path, _: (stored, weights, {}))
+    monkeypatch.setattr(training, "train_reader", lambda _, reader, *__: taught.append(reader))
+    monkeypatch.setattr(training, "reader_error", lambda *_: (10.0, 0.1))
     config = dataclasses.replace(TINY, start_from="trained", pitch_steps=pitch_steps)
-    preparation.prepare_network(network, config, None)
+    training.prepare_network(network, config, None)
     assert taught == [network.conditioner.reader] * bool(pitch_steps)
     own, theirs = (net.conditioner.reader.kernels[0] for net in (network, trained))
     assert np.array_equal(own, theirs) == (bins == 0)  # of the same size it goes on from theirs

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from wavenet.data.audio import amplify, peak_db, rms_db
-from wavenet.features.frames_in_pieces import FramesInPieces
+from wavenet.features.mel import FramesInPieces
 
 HEADROOM_DB = 0.3  # margin below full scale, since resampling can raise peaks
 NEAR_DB = 6.0  # typical difference between a training recording's level and the median

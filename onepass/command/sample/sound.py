@@ -20,9 +20,8 @@ from wavenet.data import audio
 from wavenet.data.audio import SoundProperties
 from wavenet.data.recorded_level import at_recorded_level, recorded_frames
 from wavenet.data.recording_in_pieces import RecordingInPieces, check_length
-from wavenet.features.frame_statistics import unlike
-from wavenet.features.frames_in_pieces import FramesInPieces
-from wavenet.features.mel import above_silence
+from wavenet.features.conventions import unlike
+from wavenet.features.mel import FramesInPieces, above_silence
 from wavenet.plots import spectrogram_png
 
 LEAST_SECONDS = 0.1  # shorter sounds have no meaningful generation speed

@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distill import generation
+from distill import model
 from distill.config import StudentConfig
 from distill.cpu import engine as engine_module
 from distill.cpu import kernels, noise, recursion
-from distill.cpu.engine import FlowEngine, compile_kernels
-from distill.cpu.tiles import run_tiles
-from distill.cpu.weights import TILE_ROWS, pack
+from distill.cpu.engine import TILE_ROWS, FlowEngine, compile_kernels, pack, run_tiles
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
 from onepass.foundation.errors import UserError
@@ -204,7 +202,7 @@ def test_a_narrow_sample_reads_only_the_noise_before_it_in_its_own_row(student):
 def test_bfloat16_on_a_processor_without_it_is_refused(student, monkeypatch):
     monkeypatch.setattr(kernels, "IS_AVAILABLE", False)
     with pytest.raises(UserError, match="numba-bfloat16 needs a processor with AVX512-BF16"):
-        generation.check_backend("numba-bfloat16")
+        model.check_backend("numba-bfloat16")
     with pytest.raises(ValueError, match="`narrow` needs a processor"):
         FlowEngine(student.flows, narrow=True)
 
@@ -343,18 +341,18 @@ def test_weights_are_packed_once_and_anew_when_they_changed(monkeypatch):
     monkeypatch.setattr(engine_module, "pack", lambda *given: packed.append(1) or pack(*given))
     student = ParallelWaveNet(STUDENTS["no condition"])
     request = Request(num_samples=200, seed=3, rows=(0, 1))
-    first = generation.generate(student, request, "numba")
-    np.testing.assert_array_equal(generation.generate(student, request, "numba"), first)
+    first = model.generate(student, request, "numba")
+    np.testing.assert_array_equal(model.generate(student, request, "numba"), first)
     assert len(packed) == 1
     student.flows[0].head2_bias.assign(student.flows[0].head2_bias + 0.25)
-    assert np.abs(generation.generate(student, request, "numba") - first).max() > 0.01
+    assert np.abs(model.generate(student, request, "numba") - first).max() > 0.01
     assert len(packed) == 2
 
 
 def test_an_engine_ends_with_its_student():
     student = ParallelWaveNet(STUDENTS["no condition"])
-    generation.generate(student, Request(num_samples=20, seed=3, rows=(0,)), "numba")
-    engine = weakref.ref(generation._ENGINES[student][False].engine)
+    model.generate(student, Request(num_samples=20, seed=3, rows=(0,)), "numba")
+    engine = weakref.ref(model._ENGINES[student][False].engine)
     del student
     gc.collect()
     assert engine() is None

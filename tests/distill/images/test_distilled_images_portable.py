@@ -10,9 +10,8 @@ from image_networks import QuickInitial
 from image_runs import images
 
 from distill.images import training
-from distill.images.config import FlowTargets
-from distill.images.features import FILE
-from distill.images.presets import PRESETS
+from distill.images.config import PRESETS, FlowTargets
+from distill.images.flow import FILE
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_portable, training_step
 from onepass.replicator.training.state import TrainState

@@ -11,23 +11,22 @@ import tensorflow as tf
 from image_networks import QuickInitial, image_of, output_of, perturbed, pixelcnn_of
 from image_runs import CLASSES, images, opened, quickly, silent, trained
 
-from distill.images import features, training
+from distill.images import flow, training
 from distill.images.config import FlowConfig, FlowTargets
-from distill.images.features import Features
-from distill.images.flow import TEACHER, FlowLoss, conditionals, spectral_distance
+from distill.images.flow import TEACHER, Features, FlowLoss, conditionals, spectral_distance
 from onepass.foundation.card import ExportArguments, write_folder
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
 from onepass.likelihoods import PixelMixture
 from onepass.likelihoods import noise as counter_noise
-from onepass.likelihoods.levels import value_of
+from onepass.likelihoods.codec import value_of
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.recipe import train
 from pixelcnn import card, measures
+from pixelcnn.card import join_runs
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
-from pixelcnn.joining import join_runs
 from pixelcnn.measures import FEATURES, Classifier, make_network
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import (
@@ -247,7 +246,7 @@ def test_the_classifier_of_a_run_is_trained_once_on_images_of_the_bases_size(tmp
     config = FlowConfig(targets=FlowTargets(features=0.1), flows=(1,), units=4)
     dataset = training.dataset_for(config, image_runs.model("multiscale"), images())
     found = training.features_for(config, dataset, tmp_path / "c.npz")
-    monkeypatch.setattr(features, "train_classifier", None)
+    monkeypatch.setattr(flow, "train_classifier", None)
     drawn = tf.fill([2, 4, 4, 1], 0.5)
     np.testing.assert_array_equal(
         training.features_for(config, dataset, tmp_path / "c.npz")(drawn), found(drawn)

@@ -14,9 +14,9 @@ from image_runs import CLASSES, images, opened, quickly, silent
 from scipy import special
 
 import onepass
-from distill.images import presets, training
+from distill.images import config, training
 from distill.images.config import GuidedConfig, GuidedTargets
-from distill.images.guidance import GuidedLoss
+from distill.images.training import GuidedLoss
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
 from onepass.likelihoods import PixelMixture
@@ -209,7 +209,7 @@ def test_a_run_goes_on_under_the_same_targets_alone(distilled):
 
 
 def test_only_classes_that_the_teacher_knows_are_distilled(tmp_path):
-    shown = {"teacher": image_runs.run("text"), "preset": presets.PRESETS["guided-smoke"].config}
+    shown = {"teacher": image_runs.run("text"), "preset": config.PRESETS["guided-smoke"].config}
     what = (images(), image_runs.model("text"), shown["teacher"])
     with pytest.raises(UserError, match=r"^Only a model of classes can be guided"):
         train(

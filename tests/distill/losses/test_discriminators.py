@@ -8,9 +8,8 @@ import tensorflow as tf
 from runs import NEVER, TINY, assert_same, looped, newest, recordings, unevaluated
 
 from distill import training
-from distill.config import DiscriminatorConfig, StudentConfig
+from distill.config import ClipConfig, DiscriminatorConfig, DistillConfig, LossConfig, StudentConfig
 from distill.losses.discriminators import Discriminators
-from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import load_teacher
 from onepass.foundation.metrics import read_metrics
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig

@@ -10,8 +10,8 @@ from networks import condition_of, network_of
 
 from distill.config import StudentConfig
 from distill.frozen import freeze
-from distill.losses import kl_divergence
-from distill.losses.kl_divergence import TeacherConditionals
+from distill.losses import divergence
+from distill.losses.divergence import TeacherConditionals
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from onepass.likelihoods import noise as counter_noise
@@ -30,8 +30,8 @@ def noise_of(kind: str, seed: int, batch: int, length: int):
 def divergence_of(student, teacher, kind: str, seed: int = 0, draws: int = 400, batch: int = 8):
     drawn = student.draw(noise_of(kind, seed, batch, 24))
     given = teacher.conditionals(drawn.output)
-    standard = kl_divergence.standard_draws(kind, seed + 1, batch, 24, draws)
-    return kl_divergence.divergence(given, drawn, standard, kind)
+    standard = divergence.standard_draws(kind, seed + 1, batch, 24, draws)
+    return divergence.divergence(given, drawn, standard, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,22 +58,22 @@ def test_divergence_and_its_gradient_are_there_when_they_differ(kind):
 def test_divergence_between_normals_is_the_closed_form():
     drawn = Filter(decay=0.3, scale=0.5).draw(noise_of("normal", 0, 8, 24))
     given = Autoregression("normal").conditionals(drawn.output)
-    draws = kl_divergence.standard_draws("normal", 3, 8, 24, 300)
-    estimated = kl_divergence.divergence(given, drawn, draws, "normal").kl
-    exact = kl_divergence.gaussian_divergence(drawn, given.location, given.log_scale)
+    draws = divergence.standard_draws("normal", 3, 8, 24, 300)
+    estimated = divergence.divergence(given, drawn, draws, "normal").kl
+    exact = divergence.gaussian_divergence(drawn, given.location, given.log_scale)
     np.testing.assert_allclose(estimated, tf.reduce_mean(exact), rtol=0.03)
 
 
 def test_regularisation_is_the_squared_ratio_of_scales():
     drawn = Filter(decay=0.3, scale=0.5).draw(noise_of("normal", 0, 2, 24))
     given = Autoregression("normal").conditionals(drawn.output)
-    apart = kl_divergence.scales_apart(drawn, given.log_scale)
+    apart = divergence.scales_apart(drawn, given.log_scale)
     np.testing.assert_allclose(apart, (math.log(SCALE) - math.log(0.5)) ** 2, rtol=1e-4)
 
 
 def test_gaussian_divergence_of_equals_is_zero():
     drawn = Filter().draw(noise_of("normal", 0, 2, 24))
-    exact = kl_divergence.gaussian_divergence(drawn, drawn.location, drawn.log_scale)
+    exact = divergence.gaussian_divergence(drawn, drawn.location, drawn.log_scale)
     np.testing.assert_allclose(exact, 0.0, atol=1e-7)
 
 
@@ -83,14 +83,14 @@ def test_entropy_is_the_mean_log_density_of_the_student_under_itself(kind):
     z = noise_of(kind, 5, 32, 400)
     drawn = student.draw(z)
     own = Located(drawn.location, drawn.log_scale, kind).log_density(drawn.output)
-    by_formula = kl_divergence.mean_of(kl_divergence.entropy(drawn, kind))
+    by_formula = divergence.mean_of(divergence.entropy(drawn, kind))
     spread = float(tf.math.reduce_std(own)) / math.sqrt(own.shape.num_elements())
     assert abs(float(by_formula) + float(tf.reduce_mean(own))) < 5 * spread
 
 
 def test_entropy_sums_to_log_scales_and_two_nats_a_sample():
     drawn = Filter().draw(noise_of("logistic", 0, 1, 24))
-    total = tf.reduce_sum(kl_divergence.entropy(drawn, "logistic"))
+    total = tf.reduce_sum(divergence.entropy(drawn, "logistic"))
     np.testing.assert_allclose(total, tf.reduce_sum(drawn.log_scale) + 2 * 24, rtol=1e-6)
 
 
@@ -102,8 +102,8 @@ def test_cross_entropy_is_unbiased_against_numerical_integration():
 
     @tf.function(autograph=False)
     def estimate(seed):
-        draws = kl_divergence.standard_draws("logistic", seed, 1, 8, count=3)
-        return kl_divergence.cross_entropy(given, drawn, draws)[0]
+        draws = divergence.standard_draws("logistic", seed, 1, 8, count=3)
+        return divergence.cross_entropy(given, drawn, draws)[0]
 
     estimates = np.stack([estimate(tf.constant([0, seed])) for seed in range(300)])
     error = estimates.std(0) / math.sqrt(len(estimates))
@@ -118,10 +118,10 @@ def test_stratified_draws_waver_less_than_independent_ones():
     for together in (True, False):
         values = []
         for seed in range(40):
-            draws = kl_divergence.standard_draws("logistic", seed, 1, 24, 8)
+            draws = divergence.standard_draws("logistic", seed, 1, 24, 8)
             if not together:
                 draws = tf.stack([noise_of("logistic", 100 * seed + i, 1, 24) for i in range(8)])
-            values.append(float(tf.reduce_mean(kl_divergence.cross_entropy(given, drawn, draws))))
+            values.append(float(tf.reduce_mean(divergence.cross_entropy(given, drawn, draws))))
         spread.append(np.std(values))
     assert spread[0] < 0.5 * spread[1]
 
@@ -129,13 +129,13 @@ def test_stratified_draws_waver_less_than_independent_ones():
 def test_mask_leaves_padding_out():
     drawn = Filter().draw(noise_of("logistic", 0, 2, 24))
     given = Autoregression().conditionals(drawn.output)
-    draws = kl_divergence.standard_draws("logistic", 1, 2, 24, 4)
+    draws = divergence.standard_draws("logistic", 1, 2, 24, 4)
     mask = tf.concat([tf.ones([2, 10]), tf.zeros([2, 14])], 1)
     short = FlowOutput(*(part[:, :10] for part in drawn))
     front = Located(given.location[:, :10], given.log_scale[:, :10], given.kind)
     np.testing.assert_allclose(
-        kl_divergence.divergence(given, drawn, draws, "logistic", mask).kl,
-        kl_divergence.divergence(front, short, draws[..., :10], "logistic").kl,
+        divergence.divergence(given, drawn, draws, "logistic", mask).kl,
+        divergence.divergence(front, short, draws[..., :10], "logistic").kl,
         rtol=1e-5,
     )
 
@@ -157,9 +157,9 @@ def test_contrast_is_the_divergence_from_another_condition():
     teacher = network_of("gaussian, frames")
     one, two = condition_of(teacher, 1, 32, seed=2), condition_of(teacher, 1, 32, seed=9)
     drawn = Filter(samples=32).draw(noise_of("logistic", 0, 1, 32))
-    draws = kl_divergence.standard_draws("logistic", 1, 1, 32, 8)
+    draws = divergence.standard_draws("logistic", 1, 1, 32, 8)
     apart = [
-        kl_divergence.divergence(
+        divergence.divergence(
             WaveNetDensity(teacher).conditionals(drawn.output, c), drawn, draws, "logistic"
         ).kl
         for c in (one, two)
@@ -171,11 +171,11 @@ def test_divergence_is_of_images_as_well_as_of_sounds():
     shape, log_scale = (4, 3, 5, 2), math.log(0.5)
     z = tf.reshape(noise_of("logistic", 0, 4, 30), shape)
     drawn = FlowOutput(0.5 * z, tf.zeros(shape), tf.fill(shape, log_scale))
-    draws = tf.reshape(kl_divergence.standard_draws("logistic", 1, 4, 30, 200), (200, *shape))
+    draws = tf.reshape(divergence.standard_draws("logistic", 1, 4, 30, 200), (200, *shape))
     same = Located(tf.zeros(shape), tf.fill(shape, log_scale), "logistic")
     wider = Located(tf.zeros(shape), tf.zeros(shape), "logistic")
-    assert abs(float(kl_divergence.divergence(same, drawn, draws, "logistic").kl)) < 5e-3
-    assert float(kl_divergence.divergence(wider, drawn, draws, "logistic").kl) > 0.1
+    assert abs(float(divergence.divergence(same, drawn, draws, "logistic").kl)) < 5e-3
+    assert float(divergence.divergence(wider, drawn, draws, "logistic").kl) > 0.1
 
 
 def test_softmax_has_no_density_to_distil():
@@ -201,8 +201,8 @@ def trained(objective, kind: str, steps: int = 250) -> ParallelWaveNet:
         seed = counter_noise.fold_in(7, state.step)
         drawn = student.draw(student.noise(seed, tf.range(16), 0, 48))
         given = Autoregression(kind).conditionals(drawn.output)
-        draws = kl_divergence.standard_draws(kind, counter_noise.fold_in(seed, 1), 16, 48, 4)
-        return objective(kl_divergence.divergence(given, drawn, draws, kind)), {}
+        draws = divergence.standard_draws(kind, counter_noise.fold_in(seed, 1), 16, 48, 4)
+        return objective(divergence.divergence(given, drawn, draws, kind)), {}
 
     @tf.function(autograph=False)
     def update():

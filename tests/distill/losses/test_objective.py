@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from students import clips, objective_of
 
-from distill.losses import kl_divergence, objective
-from distill.presets import LossConfig
+from distill.config import LossConfig
+from distill.losses import divergence, objective
 from onepass.foundation.errors import UserError
 from onepass.foundation.stored_config import stored_config, to_json
 
@@ -36,9 +36,9 @@ def test_the_closed_form_is_what_draws_estimate():
     batch = clips(loss_of.student)
     closed = loss_of(batch)[1]["kl"]
     draw = loss_of.draw(batch)
-    draws = kl_divergence.standard_draws("normal", 9, 8, batch["waveform"].shape[1], 20)
+    draws = divergence.standard_draws("normal", 9, 8, batch["waveform"].shape[1], 20)
     given = draw.teacher, draw.output, draws, "normal", batch["mask"]
-    estimated = kl_divergence.divergence(*given).kl
+    estimated = divergence.divergence(*given).kl
     np.testing.assert_allclose(estimated, closed, rtol=0.02)
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distill.losses.perceptual import PerceptualLoss, gram
-from distill.losses.unit_classifier import UnitClassifier, UnitConfig
+from distill.losses.perceptual import PerceptualLoss, UnitClassifier, UnitConfig, gram
 from onepass.replicator.portable.stablehlo import lower
 from wavenet.features import MelConvention
 

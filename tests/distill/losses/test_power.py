@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distill.losses.power import magnitude_loss, multi_loss, squared_loss
+from distill.losses.spectra import magnitude_loss, multi_loss, squared_loss
 from wavenet import shipped
 from wavenet.data import audio
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distill.losses import unit_classifier
-from distill.losses.unit_classifier import UnitClassifier, UnitConfig
+from distill.losses import perceptual
+from distill.losses.perceptual import UnitClassifier, UnitConfig
 from onepass.foundation.atomic_files import read_npz, write_npz
 from onepass.foundation.errors import UserError
 from wavenet.data import Corpus, Prepared, frames_of, recordings_of
@@ -56,7 +56,7 @@ def lines():
 
 @pytest.fixture(scope="module")
 def classifier(corpus, lines):
-    return unit_classifier.train_units(
+    return perceptual.train_units(
         corpus, num_units=8, channels=16, steps=250, batch_size=8, clip_frames=48, log=lines.append
     )
 
@@ -71,7 +71,7 @@ def recognised(classifier, mel):
 
 def test_a_cepstrum_follows_the_envelope_and_its_slope_the_change():
     rising = np.arange(6, dtype=np.float32)[:, None] + np.zeros([6, 16], np.float32)
-    found = unit_classifier.cepstra(rising)
+    found = perceptual.cepstra(rising)
     assert found.shape == (6, 26)
     # The DCT of a flat spectrum is its level times sqrt(bands), and nothing else.
     np.testing.assert_allclose(found[:, 0], 4.0 * np.arange(6), rtol=1e-6)
@@ -81,7 +81,7 @@ def test_a_cepstrum_follows_the_envelope_and_its_slope_the_change():
 
 def test_units_are_the_sounds_of_the_language(classifier):
     recording, sounds = spoken(200)
-    mel = unit_classifier.frames_of(
+    mel = perceptual.frames_of(
         Corpus(RATE_HZ, {}, ("ann",), 1, 0.0, MEL, None, ()), recording, ["mel"]
     )
     found = classifier.units(mel)
@@ -92,9 +92,7 @@ def test_units_are_the_sounds_of_the_language(classifier):
 
 def test_the_seed_decides_units_and_weights(corpus):
     def made(seed):
-        return unit_classifier.train_units(
-            corpus, num_units=5, channels=4, steps=1, seed=seed, log=len
-        )
+        return perceptual.train_units(corpus, num_units=5, channels=4, steps=1, seed=seed, log=len)
 
     first, again, other = made(3), made(3), made(4)
     np.testing.assert_array_equal(first.centres, again.centres)
@@ -104,7 +102,7 @@ def test_the_seed_decides_units_and_weights(corpus):
 
 
 def test_units_of_recordings_never_heard_are_recognised(classifier, corpus):
-    right, largest = unit_classifier.accuracy(classifier, corpus, "dev")
+    right, largest = perceptual.accuracy(classifier, corpus, "dev")
     assert largest < 0.35  # and chance is an eighth
     assert right > 0.65
 
@@ -112,13 +110,13 @@ def test_units_of_recordings_never_heard_are_recognised(classifier, corpus):
 def test_accuracy_counts_what_is_right(classifier, corpus):
     mel = dev_mel(corpus)
     found = classifier.units(mel)
-    right, largest = unit_classifier.accuracy(classifier, corpus, "dev")
+    right, largest = perceptual.accuracy(classifier, corpus, "dev")
     assert right == np.mean(recognised(classifier, mel) == found)
     assert largest == np.bincount(found).max() / len(found)
 
 
 def test_training_reports_what_it_reached_on_dev(classifier, corpus, lines):
-    right, _ = unit_classifier.accuracy(classifier, corpus, "dev")
+    right, _ = perceptual.accuracy(classifier, corpus, "dev")
     assert "8 clusters of 2,400 frames" in lines[0]
     assert f"{100 * right:.1f} % of dev frames recognised" in lines[1]
 
@@ -136,22 +134,19 @@ def test_a_silenced_frame_is_recognised_by_its_neighbours(classifier, corpus):
 
 def test_masking_silences_spans_and_moves_the_rest_a_little():
     mel = np.full([50, 40, 20], 0.5, np.float32)
-    found = unit_classifier.augment_mel(mel, np.random.default_rng(0))
-    np.testing.assert_array_equal(found, unit_classifier.augment_mel(mel, np.random.default_rng(0)))
+    found = perceptual.augment_mel(mel, np.random.default_rng(0))
+    np.testing.assert_array_equal(found, perceptual.augment_mel(mel, np.random.default_rng(0)))
     silent = found == 0.0
-    assert np.abs(found - mel)[~silent].max() < unit_classifier.GAIN + 6 * unit_classifier.JITTER
+    assert np.abs(found - mel)[~silent].max() < perceptual.GAIN + 6 * perceptual.JITTER
     assert silent.all(axis=2).sum(axis=1).max() in (11, 12)  # two spans of six frames at most
     assert silent.all(axis=1).sum(axis=1).max() == 4  # a fifth of the bands at most
     level = found.sum(axis=(1, 2)) / np.maximum((~silent).sum(axis=(1, 2)), 1)
-    assert (
-        level.min() < 0.5 - unit_classifier.GAIN / 2
-        and level.max() > 0.5 + unit_classifier.GAIN / 2
-    )
+    assert level.min() < 0.5 - perceptual.GAIN / 2 and level.max() > 0.5 + perceptual.GAIN / 2
 
 
 def test_masking_leaves_clips_of_one_frame_or_band_alone():
     mel = np.full([4, 1, 1], 0.5, np.float32)
-    assert unit_classifier.augment_mel(mel, np.random.default_rng(0)).min() > 0.0
+    assert perceptual.augment_mel(mel, np.random.default_rng(0)).min() > 0.0
 
 
 def test_hidden_features_are_those_that_the_logits_come_from(classifier, corpus):
@@ -174,8 +169,8 @@ def test_features_have_a_gradient_to_the_frames_and_none_to_the_weights(classifi
 
 
 def test_a_classifier_comes_back_from_its_file(classifier, corpus, tmp_path):
-    unit_classifier.save_units(classifier, tmp_path / "units.npz")
-    loaded = unit_classifier.load_units(tmp_path / "units.npz")
+    perceptual.save_units(classifier, tmp_path / "units.npz")
+    loaded = perceptual.load_units(tmp_path / "units.npz")
     mel = dev_mel(corpus)
     assert loaded.config == classifier.config
     np.testing.assert_array_equal(loaded.logits(mel[None]), classifier.logits(mel[None]))
@@ -185,23 +180,23 @@ def test_a_classifier_comes_back_from_its_file(classifier, corpus, tmp_path):
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
 def test_a_damaged_file_is_named(classifier, tmp_path, where):
     path = tmp_path / "units.npz"
-    unit_classifier.save_units(classifier, path)
+    perceptual.save_units(classifier, path)
     data = bytearray(path.read_bytes())
     data[int(where * len(data))] ^= 0xFF
     path.write_bytes(data)
     with pytest.raises(UserError, match=re.escape(str(path))) as caught:
-        unit_classifier.load_units(path)
+        perceptual.load_units(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_or_cut_file_is_named(classifier, tmp_path):
     path = tmp_path / "units.npz"
     with pytest.raises(UserError, match=r"There is no checkpoint .*units\.npz"):
-        unit_classifier.load_units(path)
-    unit_classifier.save_units(classifier, path)
+        perceptual.load_units(path)
+    perceptual.save_units(classifier, path)
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(UserError, match=r"units\.npz is damaged"):
-        unit_classifier.load_units(path)
+        perceptual.load_units(path)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"kind": "speech units, format 9"}'])
@@ -209,29 +204,29 @@ def test_a_foreign_file_is_explained(tmp_path, text):
     path = tmp_path / "other.npz"
     write_npz(path, {"description": np.array(text), "step": np.array(3)})
     with pytest.raises(UserError, match=r"other\.npz holds no speech units of this version"):
-        unit_classifier.load_units(path)
+        perceptual.load_units(path)
     write_npz(path, {"step": np.array(3)})
     with pytest.raises(UserError, match=r"other\.npz holds no speech units of this version"):
-        unit_classifier.load_units(path)
+        perceptual.load_units(path)
 
 
 def test_a_file_with_a_wrong_or_missing_array_is_explained(classifier, tmp_path):
     path = tmp_path / "units.npz"
-    unit_classifier.save_units(classifier, path)
+    perceptual.save_units(classifier, path)
     arrays = read_npz(path)
     write_npz(path, {**arrays, "kernel/1": arrays["kernel/1"][:, :-1]})
     with pytest.raises(UserError, match=r"`kernel/1` must be float32 of shape \(3, 16, 16\)"):
-        unit_classifier.load_units(path)
+        perceptual.load_units(path)
     write_npz(path, {name: array for name, array in arrays.items() if name != "centres"})
     with pytest.raises(UserError, match=r"`centres` must be float32 of shape \(8, 26\)"):
-        unit_classifier.load_units(path)
+        perceptual.load_units(path)
 
 
 def test_wrong_arguments_are_explained(corpus):
     with pytest.raises(ValueError, match=r"`num_units` must be at most the 2400 frames, got 2401"):
-        unit_classifier.train_units(corpus, num_units=2401, steps=1, log=len)
+        perceptual.train_units(corpus, num_units=2401, steps=1, log=len)
     with pytest.raises(ValueError, match="`corpus` must have mel frames, got none"):
-        unit_classifier.train_units(dataclasses.replace(corpus, mel=None), steps=1, log=len)
+        perceptual.train_units(dataclasses.replace(corpus, mel=None), steps=1, log=len)
     with pytest.raises(ValueError, match="`num_units` must be at least 2, got 1"):
         UnitConfig(MEL, num_units=1)
     with pytest.raises(ValueError, match="`channels` must be at least 1, got 0"):

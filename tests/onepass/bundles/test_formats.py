@@ -15,7 +15,7 @@ from marks import some_slow
 from networks import SMALL, network_of
 
 import onepass
-from distill.generation import Request, generate
+from distill.model import Request, generate
 from onepass.bundles.export import write_functions
 from onepass.bundles.functions import functions
 from onepass.bundles.manifest import verify

@@ -12,7 +12,7 @@ from fine_models import LEVELS, Steps, mixed, outputs
 import onepass
 from onepass import likelihoods
 from onepass.array_compression import kind_of
-from onepass.compression import files, stream
+from onepass.compression import container, stream
 from onepass.compression.arrays import SymbolConditionals, digests_of_model, rank_names
 from onepass.compression.conditionals import Coding, decode, encode
 from onepass.compression.container import read
@@ -30,7 +30,7 @@ def test_a_file_with_wrong_fields_is_refused():
     kind.digests = functools.cache(kind.digests)  # each is a trace
     hostile_files.check(
         found,
-        functools.partial(files.decompress, kind),
+        functools.partial(container.decompress, kind),
         lambda decoded: np.array_equal(decoded, elements),
         count=20,
     )
@@ -73,12 +73,12 @@ def test_progress_counts_every_element_of_encoding_verifying_and_decoding(monkey
             counts[self.title] = counts.get(self.title, 0) + count
             assert self.total == 60
 
-    monkeypatch.setattr(files, "Progress", Counting)
+    monkeypatch.setattr(container, "Progress", Counting)
     made = onepass.Autoregressive(outputs, likelihoods.Gaussian(16))
     elements = made.sample(num=2, length=30, seed=1)
     kind = kind_of(made)
-    data = files.compress(kind, elements, verify=True, progress=True)
-    files.decompress(kind, data, progress="decompressing")
+    data = container.compress(kind, elements, verify=True, progress=True)
+    container.decompress(kind, data, progress="decompressing")
     assert counts == {"compressing": 60, "verifying": 60, "decompressing": 60}
     counts.clear()
     onepass.decompress(made, onepass.compress(made, elements))

@@ -17,13 +17,12 @@ import soundfile
 import tyro
 from runs import NEVER, TINY, eagerly, looped, newest, options, recordings, unevaluated
 
-import distill.presets
+import distill.config
 import onepass
 import onepass.command.verbs
-from distill.config import StudentConfig
+from distill.config import ClipConfig, DistillConfig, LossConfig, StudentConfig
 from distill.family import DistillArguments
-from distill.presets import ClipConfig, DistillConfig, LossConfig
-from onepass.command.quickstart_arguments import QuickstartArguments
+from onepass.command.arguments import QuickstartArguments
 from onepass.command.sample import options as samples
 from onepass.command.sample.sound import SoundHere
 from onepass.foundation.errors import UserError
@@ -31,13 +30,12 @@ from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from pixelcnn import card
 from pixelcnn import config as image_config
 from pixelcnn import family as image_family
+from pixelcnn.config import PRESETS as IMAGE_PRESETS
 from pixelcnn.networks.config import FactorConfig
-from pixelcnn.presets import PRESETS as IMAGE_PRESETS
 from wavenet import family, training
-from wavenet.config import WaveNetConfig
+from wavenet.config import PRESETS, DataConfig, TrainConfig, WaveNetConfig, config_from
 from wavenet.data import audio
 from wavenet.network import WaveNet
-from wavenet.presets import PRESETS, DataConfig, TrainConfig, config_from
 
 SAMPLE = "--num 2 --seconds 0.25 --seed 7"
 
@@ -225,7 +223,7 @@ def test_every_option_is_explained(kind):
 def test_help_lists_the_presets(capsys, verb):
     onepass.main([verb, "--help"])
     out, _ = capsys.readouterr()
-    presets = [*PRESETS, *IMAGE_PRESETS] if verb == "train" else distill.presets.PRESETS
+    presets = [*PRESETS, *IMAGE_PRESETS] if verb == "train" else distill.config.PRESETS
     assert all(f"\n  {name} " in out for name in presets)
     assert max(len(line) for line in out.splitlines()) <= 100
 

@@ -15,8 +15,7 @@ from PIL import Image
 from onepass.command import compression_command
 from onepass.command.array_files import FILES, rows_of
 from onepass.command.verbs import main
-from onepass.compression.container import Container, read
-from onepass.compression.files import Kind
+from onepass.compression.container import Container, Kind, read
 from onepass.foundation.errors import UserError
 from wavenet.data import audio, decoding
 

@@ -18,7 +18,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import changed_flags, defaults, differences
 from onepass.replicator.training.config import OptimizerConfig
-from wavenet.presets import PRESETS, TrainConfig
+from wavenet.config import PRESETS, TrainConfig
 
 CONFIG = {"kind": "toy", "network": {"layers": 6, "factors": (4, 4)}, "loop": {"num_steps": 10}}
 PRESET = PRESETS["wavenet-vocoder-16k"].config

@@ -20,7 +20,7 @@ from runs import eagerly, looped, options, recordings, unevaluated
 import onepass
 from onepass.foundation.errors import UserError
 from onepass.foundation.stored_config import dataclass_from, to_json
-from onepass.likelihoods import levels as level_grid
+from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods import registry
 from onepass.likelihoods.mixture import Mixture
@@ -30,11 +30,11 @@ from pixelcnn.density import ImageDensity
 from pixelcnn.front import ImageFront
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.sampling.generation import ImageSampler
+from wavenet.config import DataConfig as SoundConfig
 from wavenet.config import WaveNetConfig
 from wavenet.front import SoundFront
 from wavenet.model import SoundSampler
 from wavenet.network import WaveNet
-from wavenet.presets import DataConfig as SoundConfig
 from wavenet.samplers.generation import generate
 from wavenet.trained_speech import Request
 from wavenet.training import ClipLoss

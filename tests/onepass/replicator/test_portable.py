@@ -31,9 +31,8 @@ from onepass.replicator.training.loop import Trainer
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.step import compile_step
 from wavenet import training
-from wavenet.config import WaveNetConfig
+from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
 from wavenet.network import WaveNet
-from wavenet.presets import DataConfig, TrainConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).resolve().parents[3]

@@ -20,28 +20,19 @@ from onepass import speech
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.state import TrainState
-from onepass.speech import (
-    alignment,
-    evaluate,
-    evaluation,
-    examples,
-    network,
-    train,
-    training,
-    voice,
-)
+from onepass.speech import evaluate, evaluation, examples, network, train, training, voice
 from onepass.speech import phonemes as reading
-from onepass.speech.acoustic import (
+from onepass.speech.density_training import DensityConfig
+from onepass.speech.network import NumpyBackend, VoiceConfig
+from onepass.speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, phonemes
+from onepass.speech.train import card
+from onepass.speech.training import (
     AcousticLoss,
     AcousticLossConfig,
     AcousticModel,
     TensorFlowBackend,
     arrays,
 )
-from onepass.speech.card import card
-from onepass.speech.density_training import DensityConfig
-from onepass.speech.network import NumpyBackend, VoiceConfig
-from onepass.speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, phonemes
 from wavenet import shipped as wavenet_shipped
 from wavenet.data import audio
 from wavenet.data.recorded_level import is_recorded
@@ -205,18 +196,18 @@ def recordings(seed=0, count=12):
 
 def test_boundaries_of_known_units_are_recovered():
     sounds, units, lengths = recordings()
-    chains = [alignment.chain(u, [False] * len(u)) for u in units]
+    chains = [examples.chain(u, [False] * len(u)) for u in units]
     guesses = [
-        alignment.initial_path(len(x), c, np.ones(len(c.state)))
+        examples.initial_path(len(x), c, np.ones(len(c.state)))
         for x, c in zip(sounds, chains, strict=True)
     ]
-    found = alignment.align(sounds, chains, guesses, 4 * alignment.STATES)
+    found = examples.align(sounds, chains, guesses, 4 * examples.STATES)
     wrong = [
-        np.abs(np.cumsum(alignment.durations(p, c)) - np.cumsum(n)).max()
+        np.abs(np.cumsum(examples.durations(p, c)) - np.cumsum(n)).max()
         for p, c, n in zip(found.paths, chains, lengths, strict=True)
     ]
     guessed = [
-        np.abs(np.cumsum(alignment.durations(p, c)) - np.cumsum(n)).max()
+        np.abs(np.cumsum(examples.durations(p, c)) - np.cumsum(n)).max()
         for p, c, n in zip(guesses, chains, lengths, strict=True)
     ]
     assert max(wrong) <= 1 and max(guessed) > 4
@@ -245,24 +236,24 @@ def test_the_best_path_is_the_best_of_all(seed):
     random = np.random.default_rng(seed)
     scores = random.normal(size=(6, 5))
     skippable = np.array([seed % 2 == 0, False, True, False, seed % 3 == 0])
-    path = alignment.best_path(scores, skippable)
+    path = examples.best_path(scores, skippable)
     best = max(every_path(6, skippable), key=lambda p: scores[np.arange(6), p].sum())
     assert path.tolist() == best
 
 
 def test_a_pause_that_was_not_made_gets_no_frame():
     means = np.array([[5.0, 0.0], [0.0, 5.0], [-5.0, -5.0]])
-    chain = alignment.chain([0, 2, 1], [False, True, False])
+    chain = examples.chain([0, 2, 1], [False, True, False])
     for true in ([6, 0, 6], [6, 5, 6]):
         x = np.repeat(means[[0, 2, 1]], true, axis=0)
-        scores = -np.sum((x[:, None] - means[chain.state // alignment.STATES]) ** 2, axis=2)
-        path = alignment.best_path(scores, chain.skippable)
-        assert alignment.durations(path, chain).tolist() == true
+        scores = -np.sum((x[:, None] - means[chain.state // examples.STATES]) ** 2, axis=2)
+        path = examples.best_path(scores, chain.skippable)
+        assert examples.durations(path, chain).tolist() == true
 
 
 def test_too_few_frames_are_refused():
     with pytest.raises(ValueError, match="at least 3 frames, got 2"):
-        alignment.best_path(np.zeros((2, 3)), np.zeros(3, bool))
+        examples.best_path(np.zeros((2, 3)), np.zeros(3, bool))
 
 
 def test_short_pauses_belong_to_the_phoneme_before():

@@ -9,7 +9,7 @@ from onepass.likelihoods import Categorical, Gaussian, MuLaw
 from onepass.model import Autoregressive
 from onepass.networks.causality import check_causal
 from onepass.step import NotCausalError
-from onepass.step.wide_floats import DOUBLE, SINGLE, WideCalls
+from onepass.step.verification import DOUBLE, SINGLE, WideCalls
 
 layers = keras.layers
 LEVELS = 256

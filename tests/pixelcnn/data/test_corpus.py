@@ -10,11 +10,11 @@ import pytest
 from image_files import COLOUR, GREY, fill, mistake, noise
 from PIL import Image
 
+from pixelcnn.config import PRESETS
 from pixelcnn.data.corpus import DataError, ImageRules, read_corpus
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.detection import Stored, detect_format
 from pixelcnn.data.image_folder import read_folder
-from pixelcnn.presets import PRESETS
 
 
 def names_of(corpus):

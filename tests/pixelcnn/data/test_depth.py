@@ -5,6 +5,7 @@ import pytest
 from image_files import COLOUR, GREY, mistake
 from PIL import Image
 
+from pixelcnn.config import PRESETS
 from pixelcnn.data.corpus import read_corpus, read_dev
 from pixelcnn.data.detection import Stored, detect_format, detect_options
 from pixelcnn.data.image_file import (
@@ -16,7 +17,6 @@ from pixelcnn.data.image_file import (
     rescale_levels,
 )
 from pixelcnn.data.image_rules import ImageRules
-from pixelcnn.presets import PRESETS
 
 TWELVE = ImageRules(8, 1, bits=12)
 HIGHEST = 3913  # of 12 bits

@@ -6,11 +6,11 @@ import numpy as np
 from image_files import fill, mistake, noise
 
 from onepass.foundation.atomic_files import write_npz
+from pixelcnn.config import PRESETS
 from pixelcnn.data.batch_sampling import batches_of, open_batches
 from pixelcnn.data.corpus import ImageRules, read_corpus
 from pixelcnn.data.dataset import ImageDataset, whole_photographs
 from pixelcnn.data.image_file import fit_longer_side
-from pixelcnn.presets import PRESETS
 
 RULES = ImageRules(16, 3, crop=8)
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from image_networks import QuickInitial, condition_of, image_of, output_of, perturbed
 
-from onepass.likelihoods.levels import value_of
+from onepass.likelihoods.codec import value_of
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.image_flow import ImageFlow

@@ -31,10 +31,17 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
-from pixelcnn.networks.crops import first_tiles, tile_weights
-from pixelcnn.networks.groups import cut, merge, merge_groups, paste, split, subsample_blocks
-from pixelcnn.networks.layers import EXACT, Mode
-from pixelcnn.networks.multiscale import REACH, Factor, condition_at
+from pixelcnn.networks.layers import (
+    EXACT,
+    Mode,
+    cut,
+    merge,
+    merge_groups,
+    paste,
+    split,
+    subsample_blocks,
+)
+from pixelcnn.networks.multiscale import REACH, Factor, condition_at, first_tiles, tile_weights
 from pixelcnn.networks.pixelcnn import PLACE, with_coordinates
 
 KINDS = ["A", "B"]

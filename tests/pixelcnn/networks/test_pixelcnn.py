@@ -17,12 +17,12 @@ from scipy import special
 
 from onepass.likelihoods import noise
 from pixelcnn.autoregression import context_rows
+from pixelcnn.config import PRESETS
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.config import PixelCNNConfig
 from pixelcnn.networks.layers import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, make_output
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
-from pixelcnn.presets import PRESETS
 
 LIKELIHOODS = ["logistic", "softmax"]
 COLOURS = every_image(1, 1, 3, 4).reshape(-1, 3)

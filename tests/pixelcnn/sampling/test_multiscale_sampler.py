@@ -10,7 +10,7 @@ from image_networks import condition_of, image_of, multiscale_of, output_of, rec
 from marks import some_slow
 
 from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.groups import split, subsample_blocks
+from pixelcnn.networks.layers import split, subsample_blocks
 from pixelcnn.networks.multiscale import Factor, condition_at
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
 from pixelcnn.sampling.generation import sampler_of
