@@ -39,8 +39,8 @@ from wavenet import model as wavenet_model
 from wavenet.config import DataConfig
 from wavenet.features.conventions import MelConvention
 from wavenet.features.mel import FramesInPieces, MappedFrames, mel_of
+from wavenet.front import Request, batch_of, front_of, spec_of_speech
 from wavenet.sound_network import check_condition
-from wavenet.trained_speech import Request, batch_of, front_of, spec_of_speech
 
 Backend = Literal["auto", "numba", "numba-bfloat16", "tensorflow"]
 # A function from the next noise float32 [batch, time] and its condition to sound [batch, time].

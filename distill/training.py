@@ -12,7 +12,6 @@ from PIL import Image
 
 from distill.config import KIND, DistillConfig, StudentConfig
 from distill.evaluation import measure_closeness
-from distill.flows import Flow
 from distill.frozen import digest, frozen_copy
 from distill.losses.discriminators import Discriminators
 from distill.losses.divergence import divergence
@@ -25,7 +24,7 @@ from distill.losses.perceptual import (
     train_units,
 )
 from distill.model import generate
-from distill.student import ParallelWaveNet
+from distill.student import Flow, ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from onepass import shipped
 from onepass.foundation.errors import UserError
@@ -47,9 +46,9 @@ from wavenet.data.pipeline import ClipContext
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
 from wavenet.features import MelConvention, PitchConvention, fundamental_frequency
+from wavenet.front import request_of
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.plots import spectrogram_png
-from wavenet.trained_speech import request_of
 from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
 
 Tensors = dict[str, tf.Tensor]

@@ -90,8 +90,8 @@ def sound(**fields: Any) -> Callable[[], Any]:
 
 
 def samples(model: Any, options: dict[str, Any]) -> np.ndarray:
+    from wavenet.front import Request
     from wavenet.samplers.generation import generate
-    from wavenet.trained_speech import Request
 
     speaker = (
         np.array([model.front.speaker_number(options["speaker"])]) if "speaker" in options else None

@@ -21,13 +21,12 @@ from onepass.samplers.compiled import Compiled
 from onepass.trained import Trained
 from wavenet.config import KIND, ComputeDtype, TrainConfig, config_from
 from wavenet.density import Density
-from wavenet.front import SoundFront
+from wavenet.front import PassCount, SoundFront, batch_of, front_of, spec_of_speech
 from wavenet.network_factory import make_network
 from wavenet.samplers.generation import CHUNK_SAMPLES, stream
 from wavenet.samplers.speculative import SpeculativeSampler
 from wavenet.samplers.symbols import autoregressive
 from wavenet.sound_network import Network
-from wavenet.trained_speech import PassCount, batch_of, front_of, spec_of_speech
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive

@@ -32,12 +32,12 @@ from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
 from wavenet.features import PitchConvention
 from wavenet.features.conventions import FrameStatistics, MelConvention
+from wavenet.front import request_of
 from wavenet.network import WaveNet
 from wavenet.network_factory import make_network
 from wavenet.plots import spectrogram_png
 from wavenet.samplers.generation import generate
 from wavenet.sound_network import Network
-from wavenet.trained_speech import request_of
 
 READER = "conditioner/reader/"  # name prefix of the pitch reader's variables
 

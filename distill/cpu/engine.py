@@ -26,8 +26,8 @@ from distill.config import RECENT, StudentConfig
 from distill.cpu import kernels as flow_kernels
 from distill.cpu import noise, recursion
 from distill.cpu.kernels import ROWS, gate_rows, pack_gates, pack_outputs, product_rows
-from distill.flows import Flow, FlowLayer
 from distill.residual import Prediction
+from distill.student import Flow, FlowLayer
 from onepass.foundation.cores import cores
 from onepass.likelihoods.affine import FlowOutput
 from onepass.machine import kernels

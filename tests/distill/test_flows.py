@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.flows import Flow
-from distill.student import ParallelWaveNet
+from distill.student import Flow, ParallelWaveNet
 from onepass.likelihoods.affine import compose
 from onepass.likelihoods.initial import Initial
 

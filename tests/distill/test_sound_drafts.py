@@ -24,10 +24,10 @@ from onepass.samplers.speculative import (
     draw_residuals,
 )
 from wavenet.config import WaveNetConfig
+from wavenet.front import PassCount, Request
 from wavenet.network import WaveNet
 from wavenet.samplers.generation import generate
 from wavenet.samplers.speculative import SpeculativeSampler
-from wavenet.trained_speech import PassCount, Request
 
 LEVELS, TIME, ROWS = 4, 3, 4000
 

@@ -9,7 +9,7 @@ import soundfile
 
 from serving.engine.recordings import decode_recording
 from wavenet.data import audio
-from wavenet.data.recording_in_pieces import RecordingInPieces
+from wavenet.data.recorded_level import RecordingInPieces
 from wavenet.features import MelConvention
 from wavenet.features.mel import (
     FRAMES_AT_ONCE,

@@ -17,10 +17,9 @@ from onepass.compression.container import read
 from onepass.trained import Trained
 from wavenet.config import DataConfig
 from wavenet.density import Density
-from wavenet.front import SoundFront
+from wavenet.front import Request, SoundFront
 from wavenet.model import SoundSampler
 from wavenet.samplers.generation import generate
-from wavenet.trained_speech import Request
 
 SPEAKERS = {"softmax, speakers": "two"}
 

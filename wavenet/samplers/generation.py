@@ -14,10 +14,10 @@ from onepass.foundation.errors import UserError
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import methods_of
 from onepass.samplers.cached import chunk_length, in_chunks
+from wavenet.front import PassCount, Request
 from wavenet.samplers.numba.sampler import check_known, is_known
 from wavenet.samplers.symbols import autoregressive
 from wavenet.sound_network import Network
-from wavenet.trained_speech import PassCount, Request
 
 CHUNK_SAMPLES = 1024
 

@@ -11,10 +11,10 @@ from onepass.foundation.errors import UserError
 from onepass.likelihoods import noise
 from onepass.samplers.cached import pad_chunk
 from onepass.samplers.speculative import RULES, Acceptance, Address, Block, Settled, settle_block
+from wavenet.front import PassCount, Request
 from wavenet.samplers.generation import condition_of
 from wavenet.samplers.symbols import BlockPass
 from wavenet.sound_network import Network
-from wavenet.trained_speech import PassCount, Request
 
 BLOCK_SAMPLES = 64
 

@@ -18,8 +18,12 @@ from onepass.speech.ssml import Ssml, is_ssml, note_on_markup
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.data.audio import SoundProperties
-from wavenet.data.recorded_level import at_recorded_level, recorded_frames
-from wavenet.data.recording_in_pieces import RecordingInPieces, check_length
+from wavenet.data.recorded_level import (
+    RecordingInPieces,
+    at_recorded_level,
+    check_length,
+    recorded_frames,
+)
 from wavenet.features.conventions import unlike
 from wavenet.features.mel import FramesInPieces, above_silence
 from wavenet.plots import spectrogram_png

@@ -22,7 +22,7 @@ from distill.student import Condition, ParallelWaveNet
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import noise as counter_noise
 from wavenet.features import MelConvention
-from wavenet.trained_speech import Request
+from wavenet.front import Request
 
 # Channel counts below, between and above whole vectors; pasts shorter and longer than a tile.
 STUDENTS = {

@@ -32,11 +32,10 @@ from pixelcnn.networks.config import OutputConfig
 from pixelcnn.sampling.generation import ImageSampler
 from wavenet.config import DataConfig as SoundConfig
 from wavenet.config import WaveNetConfig
-from wavenet.front import SoundFront
+from wavenet.front import Request, SoundFront
 from wavenet.model import SoundSampler
 from wavenet.network import WaveNet
 from wavenet.samplers.generation import generate
-from wavenet.trained_speech import Request
 from wavenet.training import ClipLoss
 
 

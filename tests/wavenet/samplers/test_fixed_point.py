@@ -10,11 +10,11 @@ from networks import WINDOWS, network_of
 from vocoders import frames_of, vocoder_of
 
 from onepass.samplers.cached import FixedPointSampler
+from wavenet.front import PassCount, Request
 from wavenet.samplers.generation import stream
 from wavenet.samplers.symbols import BlockPass
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
-from wavenet.trained_speech import PassCount, Request
 
 SAMPLES = 60
 KIND = "softmax, speakers"
