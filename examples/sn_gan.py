@@ -24,7 +24,8 @@ from onepass.foundation.progress import Progress
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.training.config import OptimizerConfig
 from onepass.replicator.training.state import adam, resume_variables
-from pixelcnn.data.corpus import ImageRules, read_corpus
+from pixelcnn.data.corpus import read_corpus
+from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.sampling.grids import write_png
 from pixelcnn.shipped import dev_images
 

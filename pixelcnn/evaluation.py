@@ -19,7 +19,8 @@ from onepass.trained import Trained
 from pixelcnn import shipped
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.image_file import EIGHT, DataError, dtype_of, rescale_levels
+from pixelcnn.data.image_file import EIGHT, dtype_of, rescale_levels
+from pixelcnn.data.npz import DataError
 from pixelcnn.density import CompiledNats
 from pixelcnn.measures import (
     Classifier,

@@ -233,3 +233,13 @@ def hash_name(name: str) -> float:
     """Return a hash in [0, 1), uniform over names and the same on every machine."""
     data = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(data, "big") / 2.0**64
+
+
+def split_by_hash(names: Sequence[str], dev_share: float) -> list[str]:
+    """Return "train" or, for names with a hash below `dev_share`, "dev"; both, if possible."""
+    hashes = [hash_name(name) for name in names]
+    num_dev = sum(each < dev_share for each in hashes)
+    if dev_share > 0.0 and len(names) > 1:
+        num_dev = min(max(num_dev, 1), len(names) - 1)
+    dev = set(sorted(range(len(names)), key=hashes.__getitem__)[:num_dev])
+    return ["dev" if i in dev else "train" for i in range(len(names))]

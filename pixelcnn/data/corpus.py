@@ -3,21 +3,19 @@
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from onepass.foundation.folders import count_noun, hash_name, show_path, some
+from onepass.foundation.folders import count_noun, hash_name, show_path, some, split_by_hash
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.image_file import EIGHT, DataError, ImageRules
-from pixelcnn.data.image_folder import read_folder
-from pixelcnn.data.npz import pair, read_npz_file, read_npz_pair
-from pixelcnn.data.raw_corpus import SPLITS, RawCorpus
-from pixelcnn.data.tfds import PREFIX, read_tfds
-
-__all__ = ["Corpus", "DataError", "ImageRules", "ImageSet", "read_corpus"]
+from pixelcnn.data.image_file import EIGHT, centred_square, subsample_pixels
+from pixelcnn.data.image_rules import ImageRules
+from pixelcnn.data.npz import SPLITS, DataError
+from pixelcnn.data.sources import Entry, Listing, gather
 
 REDUCED = {"area": "area-averaged", "subsample": "sub-sampled"}
 
@@ -63,128 +61,34 @@ class Corpus:
     statistics: ClassVar[None] = None  # only a `Video` has statistics
 
 
-def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
-    if str(source).startswith(PREFIX) and not rules.crop:
-        return read_tfds(str(source).removeprefix(PREFIX), rules)
-    path = Path(source)
-    if not path.exists():
-        raise DataError(f"{show_path(path)}: no such file or folder.")
-    if rules.crop and not path.is_dir():
-        raise DataError(f"{show_path(path)}: `data.crop` needs a folder of image files.")
-    if not path.is_dir():
-        return read_npz_file(path, rules)
-    files = None if rules.crop else pair(path)
-    return read_npz_pair(*files, rules) if files else read_folder(path, rules)
-
-
-def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
-    hashes = np.array([hash_name(name) for name in raw.names])
-    order = np.argsort(hashes, kind="stable")
-    num_dev = int(np.sum(hashes < dev_share))
-    if dev_share > 0.0 and len(order) > 1:
-        num_dev = min(max(num_dev, 1), len(order) - 1)
-    splits = np.full(len(order), "train", object)
-    splits[order[:num_dev]] = "dev"
-    classes = np.array(raw.class_names or [""] * len(order))
-    for name in set(classes[splits == "dev"]) - set(classes[splits == "train"]):
-        splits[max(np.flatnonzero(classes == name), key=lambda i: hashes[i])] = "train"
-    return list(splits)
-
-
-def _why_none(raw: RawCorpus, split: str) -> str:
-    if raw.splits or split != "dev" or raw.class_names is None or len(raw.names) < 2:
-        return ""
-    if len(set(raw.class_names)) < len(raw.names):
-        return ""
-    return (
-        f" {len(raw.names)} classes have a single image each, which stays in train: add images to "
-        "them, or make the folders train/ and dev/."
-    )
-
-
-def _check_splits(source: str, splits: Sequence[str], raw: RawCorpus) -> None:
-    for split in SPLITS:
-        if split not in splits:
-            found = f" ({'; '.join(raw.notes)})" if raw.notes else ""
-            raise DataError(
-                f"{source}: no image for {split}, of {len(splits)} in all{found}; "
-                f"train and dev need at least one each.{_why_none(raw, split)}"
-            )
-
-
-def _classes(source: str, raw: RawCorpus, splits: Sequence[str]) -> tuple[str, ...]:
-    if raw.class_names is None:
-        return ()
-    of: dict[str, set[str]] = {split: set() for split in SPLITS}
-    for name, split in zip(raw.class_names, splits, strict=True):
-        of[split].add(name)
-    for name in sorted(of["dev"] - of["train"]):
-        raise DataError(f"{source}: class {show_path(name)} has images for dev but none for train.")
-    return raw.classes or tuple(sorted(of["train"]))
-
-
-def _choose_images(raw: RawCorpus, chosen: np.ndarray, classes: tuple[str, ...]) -> ImageSet:
-    index = {name: label for label, name in enumerate(classes)}
-    named, captions, maps = raw.class_names, raw.captions, raw.maps
-    return ImageSet(
-        images=raw.images[chosen],
-        labels=None if named is None else np.array([index[named[i]] for i in chosen], np.int32),
-        captions=None if captions is None else tuple(captions[i] for i in chosen),
-        maps=None if maps is None else maps[chosen].astype(np.int32),
-        names=tuple(raw.names[i] for i in chosen),
-    )
-
-
-def _summary(raw: RawCorpus, splits: dict[str, ImageSet], rules: ImageRules) -> str:
-    counts = {split: len(members.names) for split, members in splits.items()}
-    low, high = ("x".join(map(str, size)) for size in raw.stored_sizes)
-    wanted = f"{rules.size}x{rules.size}"
-    if rules.crop:
-        said = f"{count_noun(counts['train'], 'photograph')} for train, {counts['dev']} for dev"
-        return f"{said}, longer side {rules.size}, from {low} to {high}"
-    how = "as stored"
-    if (low, high) != (wanted, wanted):
-        how = f"{REDUCED[rules.reduce]} from {low}{'' if low == high else f' to {high}'}"
-    deep = f"{rules.bits} bits, " if rules.bits > EIGHT else ""
-    square = all(width == height for width, height in raw.stored_sizes)
-    return (
-        f"{count_noun(counts['train'], 'image')} for train, {counts['dev']} for dev, {wanted}, "
-        f"{count_noun(rules.channels, 'channel')}, {deep}{how}"
-        f"{'' if square else ', cropped to the centred square'}"
-    )
-
-
-def _shared_note(splits: dict[str, ImageSet]) -> list[str]:
-    def digests(members: ImageSet) -> list[bytes]:
-        return [hashlib.blake2b(p.tobytes(), digest_size=16).digest() for p in members.images]
-
-    known, dev = set(digests(splits["train"])), splits["dev"]
-    same = [show_path(n) for n, d in zip(dev.names, digests(dev), strict=True) if d in known]
-    return [f"images of dev that are also in train: {some(same)}"] if same else []
-
-
 def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
     """Read the train and dev images of a source.
 
     Args:
       path: one of
         - a folder of images in any format that pillow decodes, searched recursively, with splits,
-          classes and captions according to `image_folder.find_entries`;
+          classes and captions according to `sources.list_folder`;
         - a folder with one `*_train.npz` and one `*_dev.npz`, or one npz or npy file, with the
-          arrays of `npz.read_npz_file`;
+          arrays of `sources.list_npz`;
         - "tfds:NAME", a data set of TensorFlow Datasets.
       rules: size, channels and depth of the images. If the source has no split, the share
         `dev_share` of the images goes to dev, chosen by a hash of each name; at least one image of
         each class stays in train.
     """
-    raw, source = _read_source(path, rules), show_path(path)
-    splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
-    _check_splits(source, splits, raw)
-    classes = _classes(source, raw, splits)
-    places = {split: np.flatnonzero(np.array(splits) == split) for split in SPLITS}
-    sets = {split: _choose_images(raw, chosen, classes) for split, chosen in places.items()}
-    notes = [_summary(raw, sets, rules), *raw.notes, *_shared_note(sets)]
-    return Corpus(sets, classes, tuple(notes), len(splits))
+    source = gather(path, rules)
+    members, count = _split_entries(source, rules.dev_share), len(source.entries)
+    for split in SPLITS:
+        if not members[split]:
+            found = f" ({'; '.join(source.notes)})" if source.notes else ""
+            lack = f"no image for {split}, of {count} in all{found}; train and dev need at least"
+            raise DataError(path, f"{lack} one each.{_why_none(source, split)}")
+    train, dev = ({entry.class_name or "" for entry in members[split]} for split in SPLITS)
+    for name in sorted(dev - train):
+        raise DataError(path, f"class {show_path(name)} has images for dev but none for train.")
+    classes = () if "" in train else source.classes or tuple(sorted(train))
+    sets = {split: _image_set(entries, classes, rules) for split, entries in members.items()}
+    notes = (_summary(source, sets, rules), *source.notes, *_shared_note(sets))
+    return Corpus(sets, classes, notes, count)
 
 
 def is_dev_file(path: Path | str) -> bool:
@@ -204,18 +108,86 @@ def read_dev(
 
     `everything` makes all images dev; unknown classes are an error unless `others_allowed`.
     """
-    raw, source = _read_source(path, rules), show_path(path)
-    splits = ["dev"] * len(raw.names)
+    source = gather(path, rules)
+    entries = source.entries
     if not everything and not is_dev_file(path):
-        splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
-    if "dev" not in splits:
-        raise DataError(f"{source}: no image for dev.{_why_none(raw, 'dev')}")
-    unknown = set(raw.class_names or ()) - set(classes)
-    if not classes or (unknown and others_allowed):
-        raw, classes, unknown = dataclasses.replace(raw, class_names=None), (), set()
-    if unknown:
-        raise DataError(f"{source}: the model knows no class {show_path(min(unknown))}.")
-    chosen = np.flatnonzero(np.array(splits) == "dev")
-    notes = (f"{count_noun(len(chosen), 'image')} for dev", *raw.notes)
-    dev = {"dev": _choose_images(raw, chosen, tuple(classes))}
-    return Corpus(dev, tuple(classes), notes, len(splits))
+        entries = _split_entries(source, rules.dev_share)["dev"]
+    if not entries:
+        raise DataError(path, f"no image for dev.{_why_none(source, 'dev')}")
+    unknown = {entry.class_name or "" for entry in source.entries} - {"", *classes}
+    if classes and unknown and not others_allowed:
+        raise DataError(path, f"the model knows no class {show_path(min(unknown))}.")
+    classes = () if unknown else tuple(classes)
+    notes = (f"{count_noun(len(entries), 'image')} for dev", *source.notes)
+    dev = _image_set(entries, classes, rules)
+    return Corpus({"dev": dev}, classes, notes, len(source.entries))
+
+
+def _split_entries(source: Listing, dev_share: float) -> dict[str, list[Entry]]:
+    """Return the images of each split, by hashes of their names if the source has no split."""
+    entries = source.entries
+    splits = np.array([entry.split for entry in entries], object)
+    if entries[0].split is None:
+        names = [entry.name for entry in entries]
+        splits[:] = split_by_hash(names, dev_share)
+        classes = np.array([entry.class_name or "" for entry in entries])
+        for name in {*classes[splits == "dev"]} - {*classes[splits == "train"]}:
+            places = np.flatnonzero(classes == name)
+            splits[max(places, key=lambda i: hash_name(names[i]))] = "train"
+    return {split: [entries[i] for i in np.flatnonzero(splits == split)] for split in SPLITS}
+
+
+def _why_none(source: Listing, split: str) -> str:
+    count, classes = len(source.entries), {entry.class_name for entry in source.entries}
+    has_split = source.entries[0].split is not None
+    if has_split or split != "dev" or None in classes or not 1 < count <= len(classes):
+        return ""
+    single = f" {count} classes have a single image each, which stays in train: add images to"
+    return f"{single} them, or make the folders train/ and dev/."
+
+
+def _image_set(entries: list[Entry], classes: tuple[str, ...], rules: ImageRules) -> ImageSet:
+    images = np.empty(len(entries), object)
+    for i, entry in enumerate(entries):
+        images[i] = entry.image.levels
+    label, first = {name: i for i, name in enumerate(classes)}, entries[0]
+    labels = captions = maps = None
+    if classes and first.class_name is not None:
+        labels = np.array([label[entry.class_name or ""] for entry in entries], np.int32)
+    if first.caption is not None:
+        captions = tuple(entry.caption or "" for entry in entries)
+    if first.map is not None:
+        squares = [centred_square(np.asarray(entry.map)) for entry in entries]
+        maps = np.stack([subsample_pixels(square, rules.size) for square in squares])
+        maps = maps.astype(np.int32)
+    names = tuple(entry.name for entry in entries)
+    levels = images if rules.crop else np.stack(images.tolist())
+    return ImageSet(levels, labels, captions, maps, names)
+
+
+def _summary(source: Listing, splits: dict[str, ImageSet], rules: ImageRules) -> str:
+    train, dev = (len(splits[split].names) for split in SPLITS)
+    sizes = sorted([entry.image.stored_size for entry in source.entries], key=math.prod)
+    low, high = (f"{width}x{height}" for width, height in (sizes[0], sizes[-1]))
+    if rules.crop:
+        said = f"{count_noun(train, 'photograph')} for train, {dev} for dev"
+        return f"{said}, longer side {rules.size}, from {low} to {high}"
+    wanted, how = f"{rules.size}x{rules.size}", "as stored"
+    if (low, high) != (wanted, wanted):
+        how = f"{REDUCED[rules.reduce]} from {low}{'' if low == high else f' to {high}'}"
+    if any(width != height for width, height in sizes):
+        how += ", cropped to the centred square"
+    deep = f"{rules.bits} bits, " if rules.bits > EIGHT else ""
+    return (
+        f"{count_noun(train, 'image')} for train, {dev} for dev, {wanted}, "
+        f"{count_noun(rules.channels, 'channel')}, {deep}{how}"
+    )
+
+
+def _shared_note(splits: dict[str, ImageSet]) -> list[str]:
+    def digests(members: ImageSet) -> list[bytes]:
+        return [hashlib.blake2b(p.tobytes(), digest_size=16).digest() for p in members.images]
+
+    known, dev = {*digests(splits["train"])}, splits["dev"]
+    same = [show_path(n) for n, d in zip(dev.names, digests(dev), strict=True) if d in known]
+    return [f"images of dev that are also in train: {some(same)}"] if same else []

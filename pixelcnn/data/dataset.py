@@ -22,7 +22,7 @@ from pixelcnn.data.batch_sampling import (
     shard_rows,
 )
 from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
-from pixelcnn.data.image_file import DataError
+from pixelcnn.data.npz import DataError
 from pixelcnn.data.video import Statistics, Video, others, read_episodes
 
 EVALUATION_BATCH = 16
@@ -73,10 +73,9 @@ class ImageDataset:
     def _of(cls, config: Any, corpus: Corpus, data: Path | str) -> "ImageDataset":
         kind = config.conditioning.kind
         if kind in NEEDED and NEEDED[kind] not in corpus.splits["dev"].stored:
-            raise DataError(
-                f"{data} has no {SOURCE[kind]}, which `conditioning.kind` {kind} needs."
-                f"{_other_table(Path(data), kind)}"
-            )
+            reason = next((f" ({each})" for each in corpus.notes if "no classes" in each), "")
+            lack = f"has no {SOURCE[kind]}, which `conditioning.kind` {kind} needs{reason}."
+            raise DataError(data, lack + _other_table(Path(data), kind))
         return cls(config, corpus)
 
     @classmethod

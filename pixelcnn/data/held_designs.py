@@ -16,8 +16,7 @@ import numpy as np
 
 from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.folders import hash_name, make_folder, show_path
-from pixelcnn.data.image_file import DataError
-from pixelcnn.data.npz import check_shape, pair, read_arrays
+from pixelcnn.data.npz import DataError, check_array, pair, read_arrays
 
 SHARE = 0.1
 SKIN_TONES = frozenset(f"1f3f{tone}" for tone in "bcdef")
@@ -47,7 +46,7 @@ def held_pairs(
         if len(all_of_it) > 1 and hash_name(subject) < share and not held[subject]:
             held[subject].add(min(all_of_it, key=lambda design: hash_name(f"{subject} {design}")))
         if held[subject] == all_of_it:
-            raise DataError(f"{show_path(subject)}: no design would be left to train on.")
+            raise DataError(subject, "no design would be left to train on.")
     pairs = zip(subjects, designs, strict=True)
     return np.array([design in held[subject] for subject, design in pairs])
 
@@ -59,19 +58,19 @@ def write_held(source: Path, target: Path, share: float, captions: Sequence[str]
     """
     files = pair(source)
     if files is None:
-        raise DataError(f"{show_path(source)}: needs a *_train.npz and a *_dev.npz.")
+        raise DataError(source, "needs a *_train.npz and a *_dev.npz.")
     train, dev = files
     if target.resolve() == source.resolve():
-        raise DataError(f"{show_path(target)}: is the source; name another folder.")
+        raise DataError(target, "is the source; name another folder.")
     arrays = read_arrays(train)
     for key in NEEDED:
-        if key not in arrays:
-            raise DataError(f"{show_path(train)}: has no array `{key}`.")
+        check_array(train, arrays, key, "text", (None,))
     rows_of = {key: array for key, array in arrays.items() if key != "classes"}
     for key, array in rows_of.items():
-        check_shape(train, key, array, (len(arrays["names"]), *[None] * (array.ndim - 1)))
+        shape = (len(arrays["names"]), *[None] * (array.ndim - 1))
+        check_array(train, arrays, key, str(array.dtype), shape)
     if unknown := sorted(set(captions) - set(arrays["captions"])):
-        raise DataError(f"{show_path(train)}: no image has the caption {show_path(unknown[0])}.")
+        raise DataError(train, f"no image has the caption {show_path(unknown[0])}.")
     subjects = [subject_of(str(name)) for name in arrays["names"]]
     designs = [str(style) for style in arrays["styles"]]
     held = held_pairs(subjects, designs, share, np.isin(arrays["captions"], captions).tolist())

@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import count_noun, show_path
+from onepass.foundation.folders import count_noun
 from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
-from pixelcnn.data.image_file import DataError, ImageRules, fit_square
-from pixelcnn.data.npz import check_shape, pair, read_arrays
-from pixelcnn.data.raw_corpus import SPLITS
+from pixelcnn.data.image_file import fit_levels
+from pixelcnn.data.image_rules import ImageRules
+from pixelcnn.data.npz import SPLITS, DataError, check_array, pair, read_arrays
 
 KEYS = ("frames", "actions", "states")
 LEAST_STD = 1e-6  # channels with a lower standard deviation are only centred
@@ -78,43 +78,28 @@ class Video:
 
 def _check_episodes(path: Path) -> Arrays:
     arrays = read_arrays(path, KEYS)
-    for key in KEYS:
-        if key not in arrays:
-            raise DataError(f"{show_path(path)}: has no array `{key}`.")
-    frames = arrays["frames"]
-    if frames.dtype != np.uint8:
-        raise DataError(f"{show_path(path)}: `frames` must be uint8, got {frames.dtype}.")
-    check_shape(path, "frames", frames, (None, None, None, None, None, 3))
-    if not frames.size:
-        raise DataError(f"{show_path(path)}: `frames` is empty, {list(frames.shape)}.")
+    frames = check_array(path, arrays, "frames", "uint8", (None, None, None, None, None, 3))
     for key in ("actions", "states"):
-        if arrays[key].dtype.kind != "f":
-            raise DataError(f"{show_path(path)}: `{key}` must be floats, got {arrays[key].dtype}.")
-        check_shape(path, key, arrays[key], (len(frames), frames.shape[2], None))
-        if not np.all(np.isfinite(arrays[key])):
-            raise DataError(f"{show_path(path)}: `{key}` has a value that is not finite.")
+        shape = (len(frames), frames.shape[2], None)
+        if not np.all(np.isfinite(check_array(path, arrays, key, "floats", shape))):
+            raise DataError(path, f"`{key}` has a value that is not finite.")
     return arrays
 
 
 def _check_alike(train: Path, dev: Path, of: dict[str, Arrays]) -> None:
     for key, first_axis in {"frames": 3, "actions": 2, "states": 2}.items():
-        shapes = [arrays[key].shape[first_axis:] for arrays in of.values()]
-        if shapes[0] != shapes[1]:
-            raise DataError(
-                f"{show_path(train)} and {show_path(dev)}: `{key}` end in "
-                f"{list(shapes[0])} and {list(shapes[1])}."
-            )
+        ends = [list(arrays[key].shape[first_axis:]) for arrays in of.values()]
+        if ends[0] != ends[1]:
+            raise DataError(f"{train} and {dev}", f"`{key}` end in {ends[0]} and {ends[1]}.")
 
 
 def _check_numbers(folder: Path, arrays: Arrays, statistics: Statistics) -> None:
     means = {"actions": statistics.action_mean, "states": statistics.state_mean}
     for key, mean in means.items():
-        if arrays[key].shape[-1] != len(mean):
-            raise DataError(
-                f"{show_path(folder)}: `{key}` have {arrays[key].shape[-1]} numbers, "
-                "the model knows "
-                f"{len(mean)}."
-            )
+        count = arrays[key].shape[-1]
+        if count != len(mean):
+            problem = f"`{key}` have {count} numbers, the model knows {len(mean)}."
+            raise DataError(folder, problem)
 
 
 def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +113,7 @@ def _reduce_frames(frames: np.ndarray, rules: ImageRules | None) -> np.ndarray:
     if rules is None:
         return frames
     flat = frames.reshape(-1, *frames.shape[-3:])
-    small = np.stack([fit_square(f, rules.size, rules.channels, rules.reduce) for f in flat])
+    small = np.stack([fit_levels(frame, rules) for frame in flat])
     return small.reshape(*frames.shape[:-3], *small.shape[1:])
 
 
@@ -162,15 +147,13 @@ def read_episodes(
     folder = Path(path)
     files = pair(folder) if folder.is_dir() else None
     if files is None:
-        raise DataError(f"{show_path(folder)}: no folder with a *_train.npz and a *_dev.npz.")
+        raise DataError(folder, "no folder with a *_train.npz and a *_dev.npz.")
     of = {split: _check_episodes(file) for split, file in zip(SPLITS, files, strict=True)}
     _check_alike(*files, of)
     height, width = of["train"]["frames"].shape[3:5]
     if rules and min(height, width) < rules.size:
-        raise DataError(
-            f"{show_path(folder)}: its frames are {width}x{height}, "
-            f"smaller than {rules.size}x{rules.size}."
-        )
+        wanted = f"{rules.size}x{rules.size}"
+        raise DataError(folder, f"its frames are {width}x{height}, smaller than {wanted}.")
     if statistics is None:
         statistics = Statistics(*_moments(of["train"]["actions"]), *_moments(of["train"]["states"]))
     _check_numbers(folder, of["train"], statistics)

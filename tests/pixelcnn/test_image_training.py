@@ -22,7 +22,7 @@ from onepass.replicator.training.recipe import train
 from onepass.replicator.training.state import TrainState
 from pixelcnn import card, training
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.image_file import DataError
+from pixelcnn.data.npz import DataError
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.grids import grid
 
@@ -167,7 +167,7 @@ def test_images_without_what_the_condition_needs_are_refused(tmp_path, kind, lac
     with pytest.raises(DataError) as caught:
         trained(config_of(kind), bare, tmp_path / "run")
     line = str(caught.value)
-    assert line.startswith(f"{bare} has {lacking}") and "\n" not in line
+    assert line.startswith(f"{bare}: has {lacking}") and "\n" not in line
     condition = image_runs.CONDITIONS.get(kind, kind)
     assert line.endswith(f"which `conditioning.kind` {condition} needs.")
     assert not (tmp_path / "run").exists()

@@ -17,10 +17,10 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.folders import (
     count_noun,
     endings,
-    hash_name,
     list_files,
     show_path,
     some,
+    split_by_hash,
     unread,
 )
 from wavenet.data import audio
@@ -397,14 +397,6 @@ def _rejection(name: str, measured: FileInfo | AudioError, rules: ScanRules) -> 
     return None
 
 
-def _by_hash(names: Sequence[str], dev_share: float) -> dict[str, str]:
-    ordered = sorted(names, key=hash_name)
-    num_dev = sum(hash_name(name) < dev_share for name in names)
-    if dev_share > 0.0 and len(names) > 1:
-        num_dev = min(max(num_dev, 1), len(names) - 1)
-    return {name: "dev" if rank < num_dev else "train" for rank, name in enumerate(ordered)}
-
-
 def _split_folders(folder: Path) -> bool:
     return all((folder / split).is_dir() for split in SPLITS)
 
@@ -417,7 +409,7 @@ def _splits(
         return {name: top for name, top in tops.items() if top in SPLITS}
     if tables.splits == set(SPLITS):
         return {name: rows[name].split for name in names if name in rows and rows[name].split}
-    return _by_hash(names, rules.dev_share)
+    return dict(zip(names, split_by_hash(names, rules.dev_share), strict=True))
 
 
 def _speaker(name: str, row: Row | None, rules: ScanRules) -> str:

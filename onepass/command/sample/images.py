@@ -17,7 +17,8 @@ from onepass.draw import Draw
 from onepass.foundation.atomic_files import read_npy
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import count_noun
-from pixelcnn.data.image_file import EIGHT, ImageError, ImageRules, read_image, rescale_levels
+from pixelcnn.data.image_file import EIGHT, ImageError, read_image, rescale_levels
+from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.video import read_episodes
 from pixelcnn.sampling.grids import (
     SHEETS,

@@ -138,6 +138,15 @@ def test_a_gamma_of_srgb_changes_nothing_and_srgb_has_the_last_word(tmp_path, ch
     np.testing.assert_array_equal(image.levels, noise(8, 8, 3))
 
 
+@pytest.mark.parametrize("places", [(0, 0), (0.64, 0.33)])
+def test_impossible_primaries_keep_the_levels_and_it_is_said(tmp_path, places):
+    stored = struct.pack(">8I", *(round(1e5 * v) for v in (*image_file.WHITE, *places * 3)))
+    (tmp_path / "a.png").write_bytes(png_with(noise(8, 8, 3), gama(1.0), (b"cHRM", stored)))
+    image = read_image(tmp_path / "a.png", RULES)
+    assert image.remarks == (image_file.KEPT,)
+    np.testing.assert_array_equal(image.levels, noise(8, 8, 3))
+
+
 def test_grey_profiles_and_transparency_are_kept_apart(tmp_path):
     grey, linear = noise(8, 8), profile(None, 1.0, b"GRAY")
     Image.fromarray(grey).save(tmp_path / "a.png", icc_profile=linear)

@@ -14,7 +14,7 @@ from pixelcnn.config import PRESETS
 from pixelcnn.data.corpus import DataError, ImageRules, read_corpus
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.detection import Stored, detect_format
-from pixelcnn.data.image_folder import read_folder
+from pixelcnn.data.sources import gather
 
 
 def names_of(corpus):
@@ -90,12 +90,12 @@ def test_a_split_table_may_leave_out_its_folder(tmp_path):
         ("file\n../a.png\n", "../a.png in pictures.tsv: no such file."),
         ("name\na.png\n", "pictures.tsv: its first line names no column `file`."),
         ("", "pictures.tsv: its first line names no column `file`."),
-        ("file\tcaption\na.png\t \n", "a.png in pictures.tsv: its caption is empty."),
-        ("file\tcaption\na.png\n", "a.png in pictures.tsv: its caption is empty."),
-        ("file\tclass\na.png\t\n", "a.png in pictures.tsv: its class is empty."),
+        ("file\tcaption\na.png\t \n", "SOURCE: a.png: its caption is empty."),
+        ("file\tcaption\na.png\n", "SOURCE: a.png: its caption is empty."),
+        ("file\tclass\na.png\t\n", "SOURCE: a.png: its class is empty."),
         (
             "file\tcaption\na.png\t" + "x" * 10_000,
-            "a.png in pictures.tsv: A caption may have 200 characters, got 10,000.",
+            "SOURCE: a.png: A caption may have 200 characters, got 10,000.",
         ),
         (
             "file\tsplit\na.png\ttest\n",
@@ -194,14 +194,16 @@ def test_loose_images_beside_class_folders_mean_no_classes(tmp_path):
     fill(tmp_path, ["cat/a.png", "ant/b.png", "c.png"])
     corpus = read_corpus(tmp_path, COLOUR)
     assert corpus.classes == () and corpus.splits["train"].labels is None
-    assert "no classes, for some images are in no sub-folder: 1: c.png" in corpus.notes
+    assert "no classes, for some images have none: 1: c.png" in corpus.notes
 
 
 def test_the_result_does_not_depend_on_the_threads(tmp_path):
     fill(tmp_path, [f"{i}.png" for i in range(20)], size=(30, 20))
-    one, many = (read_folder(tmp_path, COLOUR, workers) for workers in (1, 7))
-    np.testing.assert_array_equal(one.images, many.images)
-    assert one.names == many.names and one.notes == many.notes
+    one, many = (gather(tmp_path, COLOUR, workers) for workers in (1, 7))
+    for a, b in zip(one.entries, many.entries, strict=True):
+        np.testing.assert_array_equal(a.image.levels, b.image.levels)
+        assert a.name == b.name
+    assert one.notes == many.notes
 
 
 NOT_KNOWN = "(not an image that pillow knows)"
@@ -245,7 +247,7 @@ def test_an_empty_folder_and_a_file_of_no_arrays_are_refused_in_one_line(tmp_pat
         assert mistake(tmp_path / "source") == "SOURCE: is not an npz file."
     with open(tmp_path / "source", "wb") as file:
         np.save(file, [1])
-    assert mistake(tmp_path / "source") == "SOURCE: is a single array, not an npz file."
+    assert mistake(tmp_path / "source") == "SOURCE: `images` must be uint8 or uint16, got int64."
 
 
 def within_reason(made):
@@ -287,6 +289,14 @@ def test_an_image_that_cannot_be_read_takes_no_classes_away(tmp_path):
     corpus = read_corpus(tmp_path, COLOUR)
     assert corpus.classes == ("cat", "dog")
     assert f"left out, broken: 1: broken.png {NOT_KNOWN}" in corpus.notes
+
+
+def test_a_condition_without_classes_names_the_images_that_have_none(tmp_path):
+    fill(tmp_path, ["cat/a.png", "ant/b.png", "c.png"])
+    config = PRESETS["pixelcnn-smoke"].config
+    conditioning = dataclasses.replace(config.conditioning, kind="class", classes=2)
+    with pytest.raises(DataError, match=r"needs \(no classes, for some .* 1: c\.png\)\.$"):
+        ImageDataset.read(tmp_path, dataclasses.replace(config, conditioning=conditioning))
 
 
 @pytest.mark.parametrize(("kind", "column"), [("text", "caption"), ("class", "class")])

@@ -17,7 +17,7 @@ from pixelcnn.data.image_file import (
     ImageError,
     ImageRules,
     area_averaged,
-    fit_square,
+    fit_levels,
     read_image,
     subsample_pixels,
     suffixes,
@@ -75,7 +75,7 @@ def test_the_square_is_cut_from_the_middle(shape):
     levels = noise(*shape)
     top, left = (shape[0] - 8) // 2, (shape[1] - 8) // 2
     expected = levels[top : top + 8, left : left + 8]
-    np.testing.assert_array_equal(fit_square(levels, 8, 3, "area"), expected)
+    np.testing.assert_array_equal(fit_levels(levels, COLOUR), expected)
 
 
 def test_colour_becomes_grey_as_in_pillow_and_grey_becomes_equal_colours(saved):
@@ -104,7 +104,7 @@ def test_an_image_stands_upright_as_its_exif_says(saved, orientation):
     exif[0x0112] = orientation
     image = saved(Image.fromarray(levels), COLOUR, exif=exif)
     upright = ORIENTATIONS[orientation](levels)
-    np.testing.assert_array_equal(image.levels, fit_square(upright, 8, 3, "area"))
+    np.testing.assert_array_equal(image.levels, fit_levels(upright, COLOUR))
     assert image.stored_size == upright.shape[1::-1]
 
 

@@ -59,7 +59,7 @@ class Trap:
 IMAGES = noise(4, 8, 8)
 
 
-AXES = "`images` must be [n, height, width], with 1 or 3 channels after them if any, got "
+AXES = "`images` must have the shape [any, any, any, 1 or 3], got "
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,12 @@ AXES = "`images` must be [n, height, width], with 1 or 3 channels after them if 
         ({"images": IMAGES / 255}, "`images` must be uint8 or uint16, got float64."),
         ({"images": IMAGES[0]}, AXES + "[8, 8]."),
         ({"images": noise(4, 3, 8, 8)}, AXES + "[4, 3, 8, 8]."),
-        ({"images": IMAGES[:0]}, "`images` holds no image."),
-        ({"images": IMAGES[:, 1:]}, "its images are 8x7, smaller than 8x8."),
+        ({"images": IMAGES[:0]}, "`images` is empty, [0, 8, 8, 1]."),
+        (
+            {"images": IMAGES[:, 1:]},
+            "no usable image (left out, too small: 4: a[0] (8x7, wanted 8x8), "
+            "a[1] (8x7, wanted 8x8), a[2] (8x7, wanted 8x8), a[3] (8x7, wanted 8x8)).",
+        ),
         ({"labels": np.arange(5)}, "`labels` must have the shape [4], got [5]."),
         ({"labels": np.eye(4, dtype=int)}, "`labels` must have the shape [4], got [4, 4]."),
         ({"labels": np.zeros(4)}, "`labels` must be whole numbers, got float64."),
@@ -82,9 +86,9 @@ AXES = "`images` must be [n, height, width], with 1 or 3 channels after them if 
         ({"names": ["a"]}, "`names` must have the shape [4], got [1]."),
         (
             {"captions": ["a", "b", "x" * 300, "d"]},
-            "`captions` at 2: A caption may have 200 characters, got 300.",
+            "a[2]: A caption may have 200 characters, got 300.",
         ),
-        ({"captions": ["a", "b", "c", ""]}, "`captions` is empty at 3."),
+        ({"captions": ["a", "b", "c", ""]}, "a[3]: its caption is empty."),
         ({"maps": noise(4, 8, 7)}, "`maps` must have the shape [4, 8, 8], got [4, 8, 7]."),
         ({"maps": np.full([4, 8, 8], -1)}, "`maps` must be in [0, 100000), got -1 to -1."),
         (
@@ -114,7 +118,10 @@ def test_every_cut_of_an_npz_file_is_refused_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("dev", "message"),
     [
-        ({"images": IMAGES}, "x_train.npz and x_dev.npz: only one of them has `labels`."),
+        (
+            {"images": IMAGES, "captions": list("abcd")},
+            "SOURCE: x_train[0] has no caption, although other images have.",
+        ),
         (
             {"images": IMAGES, "labels": np.arange(4), "classes": np.array(list("abcd"))},
             "x_train.npz and x_dev.npz: their `classes` differ.",
@@ -129,6 +136,25 @@ def test_npz_files_that_disagree_are_refused_in_one_line(tmp_path, dev, message)
     np.savez(tmp_path / "x_train.npz", images=IMAGES, labels=np.arange(4))
     np.savez(tmp_path / "x_dev.npz", **dev)
     assert mistake(tmp_path, GREY) == message
+
+
+def test_images_of_which_only_some_have_labels_have_no_classes_and_are_named(tmp_path):
+    np.savez(tmp_path / "x_train.npz", images=IMAGES, labels=np.arange(4))
+    np.savez(tmp_path / "x_dev.npz", images=IMAGES)
+    corpus = read_corpus(tmp_path, GREY)
+    assert corpus.classes == () and corpus.splits["train"].labels is None
+    named = "x_dev[0], x_dev[1], x_dev[2], x_dev[3]"
+    assert f"no classes, for some images have none: 4: {named}" in corpus.notes
+
+
+def test_an_archive_and_an_array_are_known_by_their_contents(tmp_path):
+    with open(tmp_path / "one.npz", "wb") as file:
+        np.save(file, IMAGES)
+    with open(tmp_path / "several.npy", "wb") as file:
+        np.savez(file, images=IMAGES, labels=np.arange(4) % 2)
+    one, several = (read_corpus(tmp_path / name, GREY) for name in ("one.npz", "several.npy"))
+    assert sum(len(members.names) for members in one.splits.values()) == 4
+    assert several.classes == ("0", "1")
 
 
 def test_half_a_pair_of_npz_files_is_refused(tmp_path):

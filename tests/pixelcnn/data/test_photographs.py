@@ -10,7 +10,7 @@ from pixelcnn.config import PRESETS
 from pixelcnn.data.batch_sampling import batches_of, open_batches
 from pixelcnn.data.corpus import ImageRules, read_corpus
 from pixelcnn.data.dataset import ImageDataset, whole_photographs
-from pixelcnn.data.image_file import fit_longer_side
+from pixelcnn.data.image_file import fit_levels
 
 RULES = ImageRules(16, 3, crop=8)
 
@@ -33,12 +33,12 @@ def places(photographs, square):
 
 def test_a_frame_is_the_whole_image_and_its_mean_is_kept():
     levels = noise(48, 64, 3)
-    small = fit_longer_side(levels, 16, 3)
+    small = fit_levels(levels, RULES)
     assert small.shape == (12, 16, 3)
     blocks = levels.reshape(12, 4, 16, 4, 3).mean((1, 3))
     np.testing.assert_array_equal(small, np.floor(blocks + 0.5))
-    np.testing.assert_array_equal(fit_longer_side(levels, 64, 3), levels)
-    assert fit_longer_side(noise(30, 20, 3), 16, 1).shape == (16, 11, 1)
+    np.testing.assert_array_equal(fit_levels(levels, ImageRules(64, 3, crop=8)), levels)
+    assert fit_levels(noise(30, 20, 3), ImageRules(16, 1, crop=8)).shape == (16, 11, 1)
 
 
 def test_photographs_of_a_folder_keep_their_shape(tmp_path):

@@ -1,0 +1,376 @@
+"""What a source of images holds: a folder of files, npz files, or a data set of TensorFlow's.
+
+Each lists its images with their splits, classes, captions and maps; `gather` reads them.
+"""
+
+import collections
+import csv
+import dataclasses
+import functools
+import importlib
+import os
+import posixpath
+import warnings
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from onepass.foundation.cores import in_threads
+from onepass.foundation.errors import UserError
+from onepass.foundation.folders import endings, list_files, show_path, some, unread
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.data.image_file import (
+    DecodedImage,
+    ImageError,
+    ImageRules,
+    at_depth,
+    depth_of,
+    formats,
+    read_stored,
+    suffixes,
+)
+from pixelcnn.data.npz import SPLITS, DataError, check_array, pair, read_arrays
+
+TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")
+OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
+KEYS = ("images", "labels", "classes", "names", "captions", "maps")
+MOST_CLASSES = 100_000
+PREFIX = "tfds:"
+MOST_WORKERS = 4  # limits memory, since each thread may hold a large photograph
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An image of a source.
+
+    Attributes:
+      image: a file, stored levels [height, width] with 1 or 3 channels if any, or what they were
+        decoded to: a `DecodedImage` or an `ImageError`.
+      split: "train" or "dev"; None if a hash of the name decides.
+      map: a label for each pixel of the stored image, integers [height, width].
+    """
+
+    name: str
+    image: Any
+    split: str | None = None
+    class_name: str | None = None
+    caption: str | None = None
+    map: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """The images of a source; `classes` are in the order of their labels, or empty if unknown."""
+
+    entries: list[Entry]
+    classes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+# A folder of image files, and its tables.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """An image's row in a table; class and caption are None if there is no such column."""
+
+    table: str = ""
+    file: str = ""
+    class_name: str | None = None
+    caption: str | None = None
+    split: str | None = None
+
+    @property
+    def place(self) -> str:
+        return f"{self.file} in {self.table}"
+
+
+def _row(table: Path, values: dict[str, str | None]) -> _Row:
+    cells = {column: (text or "").strip() for column, text in values.items() if column}
+    split = table.stem if table.stem in SPLITS else cells.get("split", "")
+    file = posixpath.normpath(cells["file"])
+    row = _Row(table.name, file, cells.get("class"), cells.get("caption"), split or None)
+    if split not in ("", *SPLITS):
+        raise DataError(row.place, f'split must be train or dev, got "{show_path(split)}".')
+    return row
+
+
+def _read_table(path: Path) -> list[_Row]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+            if "file" not in (reader.fieldnames or ()):
+                raise DataError(path, "its first line names no column `file`.")
+            return [_row(path, values) for values in reader if (values["file"] or "").strip()]
+    except UnicodeDecodeError as error:
+        raise DataError(path, "is not UTF-8 text.") from error
+    except (OSError, csv.Error) as error:
+        raise DataError(path, f"cannot be read ({error}).") from error
+
+
+def _match_tables(folder: Path, names: Collection[str]) -> dict[str, _Row]:
+    """Return the rows of a folder's tables by the name of the image, in their order.
+
+    The first line of a table is the header: `file`, and optionally `class`, `caption` and `split`;
+    other columns are ignored. The names `train.tsv` and `dev.tsv` define the split; they may omit
+    the folder `train/` or `dev/` in their rows.
+    """
+    matched: dict[str, _Row] = {}
+    tables = [folder / name for name in TABLES if (folder / name).is_file()]
+    for row in (row for path in tables for row in _read_table(path)):
+        choices = (f"{row.split}/{row.file}", row.file)
+        name = next((name for name in choices if name in names), None)
+        if name is None:
+            raise DataError(row.place, "no such file.")
+        if name in matched:
+            earlier = matched[name].table
+            raise DataError(row.place, f"is listed twice (before in {earlier}).")
+        matched[name] = row
+    return matched
+
+
+def _has_split_folders(folder: Path) -> bool:
+    train, dev = ((folder / split).is_dir() for split in SPLITS)
+    others = [name for name in OTHER_DEV_NAMES if (folder / name).is_dir()]
+    if train and not dev and others:
+        problem = f"has train/ and {others[0]}/ but no dev/"
+        raise DataError(folder, f"{problem}; call the folder of held-out images dev/.")
+    return train and dev
+
+
+def list_folder(folder: Path) -> Listing:
+    """List the image files in a folder and its sub-folders; hidden files are skipped.
+
+    The split is defined by top-level folders `train/` and `dev/`, or else by tables. If there are
+    tables, only images in tables are read. Classes are defined by tables or by the names of the
+    top-level sub-folders (in `train/` and `dev/`).
+    """
+    names, notes = list_files(folder)
+    split_folders = _has_split_folders(folder)
+    rows = _match_tables(folder, set(names))
+    images = [name for name in names if Path(name).suffix.lower() in suffixes()]
+    if not rows and not images:
+        raise DataError(folder, f"no image file (found {'; '.join([endings(names), *notes])}).")
+    unlisted = [show_path(name) for name in images if rows and name not in rows]
+    notes += unread(names, suffixes())
+    notes += [f"left out, in no table: {some(unlisted)}"] if unlisted else []
+    chosen = sorted(rows or images)
+    outside = [name for name in chosen if split_folders and name.split("/")[0] not in SPLITS]
+    if outside:
+        shown = some([show_path(name) for name in outside])
+        notes.append(f"left out, neither in train/ nor in dev/: {shown}")
+    chosen = [name for name in chosen if name not in set(outside)]
+    in_train = all(name.startswith("train/") for name in chosen)
+    entries = []
+    for name in chosen:
+        row, parts = rows.get(name, _Row()), name.split("/")
+        folders = parts[1 if split_folders or in_train else 0 : -1]
+        class_name = folders[0] if folders and row.class_name is None else row.class_name
+        split = parts[0] if split_folders else row.split
+        entries.append(Entry(name, folder / name, split, class_name, row.caption))
+    return Listing(entries, notes=tuple(notes))
+
+
+# Arrays in an npz file.
+
+
+def list_npz(path: Path, split: str | None = None) -> Listing:
+    """List the images of an npz file, or of an npy file that holds `images` alone.
+
+    An npz file has `images`, uint8 or uint16 [n, height, width], with 1 or 3 channels if any. It
+    may have `labels`, integers [n]; `classes`, text [classes]; `names` and `captions`, text [n];
+    and `maps`, integers [n, height, width].
+    """
+    arrays = read_arrays(path, KEYS)
+    if "images" in arrays and arrays["images"].ndim == 3:
+        arrays["images"] = arrays["images"][..., np.newaxis]
+    shape = (None, None, None, (1, 3))
+    images = check_array(path, arrays, "images", "uint8 or uint16", shape)
+    count = len(images)
+    columns: dict[str, Any] = {"names": [f"{path.stem}[{i}]" for i in range(count)]}
+    for key, kind, wanted in (
+        ("classes", "text", (None,)),
+        ("names", "text", (count,)),
+        ("captions", "text", (count,)),
+        ("labels", "whole numbers", (count,)),
+        ("maps", "whole numbers", images.shape[:3]),
+    ):
+        if key in arrays:
+            columns[key] = check_array(path, arrays, key, kind, wanted)
+    classes = tuple(map(str, columns.get("classes", ())))
+    if len(set(classes)) < len(classes):
+        raise DataError(path, "`classes` has a name twice.")
+    for key, limit in {"labels": len(classes) or MOST_CLASSES, "maps": MOST_CLASSES}.items():
+        low, high = (columns[key].min(), columns[key].max()) if key in columns else (0, 0)
+        if low < 0 or high >= limit:
+            raise DataError(path, f"`{key}` must be in [0, {limit}), got {low} to {high}.")
+    labels = columns.get("labels")
+    if labels is not None and not classes:
+        classes = tuple(map(str, range(int(labels.max()) + 1)))
+    return Listing(
+        [
+            Entry(
+                str(columns["names"][i]),
+                images[i],
+                split,
+                None if labels is None else classes[labels[i]],
+                str(columns["captions"][i]).strip() if "captions" in columns else None,
+                columns["maps"][i] if "maps" in columns else None,
+            )
+            for i in range(count)
+        ],
+        classes,
+    )
+
+
+def _list_pair(train: Path, dev: Path) -> Listing:
+    first, second = list_npz(train, "train"), list_npz(dev, "dev")
+    if any(a != b for a, b in zip(first.classes, second.classes, strict=False)):
+        raise DataError(f"{train} and {dev}", "their `classes` differ.")
+    classes = max(first.classes, second.classes, key=len)
+    return Listing(first.entries + second.entries, classes)
+
+
+# TensorFlow Datasets.
+
+
+def _prepare_builder(source: str) -> tuple[Any, Any]:
+    try:
+        library = importlib.import_module("tensorflow_datasets")
+        builder = library.builder(source.removeprefix(PREFIX))
+        builder.download_and_prepare()
+    except ImportError as error:
+        needed = "needs TensorFlow Datasets: pip install onepass[tfds]"
+        raise DataError(source, needed) from error
+    except Exception as error:  # downloads and data sets may raise any kind of error
+        reason = show_path(str(error).strip().split("\n")[0]) or type(error).__name__
+        raise DataError(source, reason) from error
+    return library, builder
+
+
+def list_tfds(source: str, rules: ImageRules) -> Listing:
+    """List the images of a data set, such as "tfds:mnist", with labels if it has any.
+
+    The dev split is validation, or else test; without either, a hash of the name selects dev
+    images from train. Images are decoded at once, since all of them may not fit in memory.
+    """
+    library, builder = _prepare_builder(source)
+    features, known = builder.info.features, set(builder.info.splits)
+    if "image" not in features:
+        raise DataError(source, "its examples have no `image`.")
+    if "train" not in known:
+        raise DataError(source, "has no split train.")
+    held_out = [split for split in ("validation", "test") if split in known][:1]
+    classes = tuple(getattr(features["label"], "names", ())) if "label" in features else ()
+    entries = []
+    for split in ["train", *held_out]:
+        ours = None if not held_out else "train" if split == "train" else "dev"
+        stored = library.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
+        for i, example in enumerate(stored):
+            label = int(example["label"]) if classes else -1
+            class_name = classes[label] if label >= 0 else None
+            entry = Entry(f"{split}[{i}]", np.asarray(example["image"]), ours, class_name)
+            entries.append(_decode(entry, rules))
+    return Listing(entries, classes)
+
+
+# Reading.
+
+
+def gather(source: Path | str, rules: ImageRules, workers: int | None = None) -> Listing:
+    """Read the images of a source: list those that are usable, each a `DecodedImage` of one depth.
+
+    The notes name the others, and what was changed.
+    """
+    listing = _list_source(source, rules)
+    _check_entries(source, listing.entries)
+    entries = []
+    left_out, remarked = collections.defaultdict(list), collections.defaultdict(list)
+    for entry in _decode_all(listing.entries, rules, workers):
+        name = show_path(entry.name)
+        if isinstance(entry.image, ImageError):
+            left_out[f"left out, {entry.image.kind}"].append(f"{name} ({entry.image.detail})")
+            continue
+        entries.append(entry)
+        for remark in entry.image.remarks:
+            remarked[remark].append(name)
+    found, said = (
+        [f"{what}: {some(names)}" for what, names in sorted(each.items())]
+        for each in (left_out, remarked)
+    )
+    notes = [*listing.notes]
+    nameless = [show_path(entry.name) for entry in entries if entry.class_name is None]
+    if 0 < len(nameless) < len(entries):
+        notes.append(f"no classes, for some images have none: {some(nameless)}")
+        entries = [dataclasses.replace(entry, class_name=None) for entry in entries]
+    if not entries:
+        raise DataError(source, f"no usable image ({'; '.join([*found, *notes])}).")
+    return Listing(entries, listing.classes, (*found, *said, *notes))
+
+
+def _list_source(source: Path | str, rules: ImageRules) -> Listing:
+    if str(source).startswith(PREFIX) and not rules.crop:
+        return list_tfds(str(source), rules)
+    path = Path(source)
+    if not path.exists():
+        raise DataError(path, "no such file or folder.")
+    if rules.crop and not path.is_dir():
+        raise DataError(path, "`data.crop` needs a folder of image files.")
+    if not path.is_dir():
+        return list_npz(path)
+    files = None if rules.crop else pair(path)
+    return _list_pair(*files) if files else list_folder(path)
+
+
+def _check_entries(source: Path | str, entries: list[Entry]) -> None:
+    """Raise DataError for an unusable text, or for what only some of the images have."""
+    for entry in entries:
+        try:
+            for what, text in {"class": entry.class_name, "caption": entry.caption}.items():
+                if text == "":
+                    raise UserError(f"its {what} is empty.")
+            encode_caption(entry.caption or "")
+        except UserError as error:
+            raise DataError(source, f"{show_path(entry.name)}: {error}") from error
+    for field, lack in {
+        "split": "is in no split, although other images are.",
+        "caption": "has no caption, although other images have.",
+        "map": "has no map, although other images have.",
+    }.items():
+        values = [getattr(entry, field) for entry in entries]
+        bare = [e.name for e, v in zip(entries, values, strict=True) if v is None]
+        if 0 < len(bare) < len(entries):
+            raise DataError(source, f"{show_path(bare[0])} {lack}")
+
+
+def _decode_all(entries: list[Entry], rules: ImageRules, workers: int | None) -> list[Entry]:
+    """Decode images in threads, and convert all of them to one depth."""
+    formats()  # loads pillow's plugins before threads start
+    with warnings.catch_warnings():
+        # Pillow's warnings would disturb the progress bar; notes report what matters.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
+        read = functools.partial(_decode, rules=rules)
+        decoded = in_threads(read, entries, "reading", "image", workers)
+    # The highest level in 16-bit images defines their depth.
+    images = [entry.image for entry in decoded if not isinstance(entry.image, ImageError)]
+    depth = depth_of(max((image.highest for image in images if image.deep), default=0))
+    return [_changed(entry, at_depth, depth, rules.bits) for entry in decoded]
+
+
+def _decode(entry: Entry, rules: ImageRules) -> Entry:
+    return entry if isinstance(entry.image, DecodedImage) else _changed(entry, read_stored, rules)
+
+
+def _changed(entry: Entry, function: Callable[..., DecodedImage], *arguments: Any) -> Entry:
+    """Return an entry with the result of a function of its image, or the error in reading it."""
+    if isinstance(entry.image, ImageError):
+        return entry
+    try:
+        return dataclasses.replace(entry, image=function(entry.image, *arguments))
+    except ImageError as error:
+        return dataclasses.replace(entry, image=error)
