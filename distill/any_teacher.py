@@ -15,6 +15,7 @@ from onepass.foundation.tensorflow_state import check_eager
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.distribution import is_normal, with_density
 from onepass.model import Autoregressive
+from onepass.networks.conditions import check_conditions
 from onepass.training.fit import fit
 
 SOUND = 0  # folded into the seed of a step to get the key of the student's noise
@@ -68,7 +69,8 @@ class ModelTeacher:
         inputs = read if reading is None else reading.of_scaled(values)
         if network.inputs.shape.rank == 3:
             inputs = inputs[..., tf.newaxis]
-        parameters = tf.cast(network.parameters_after(inputs, condition), tf.float32)
+        given = check_conditions(network, condition, self.model.order, values.shape)
+        parameters = tf.cast(network.parameters_after(inputs, given), tf.float32)
         return TeacherConditionals(self._distribution, parameters)
 
 

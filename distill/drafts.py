@@ -87,7 +87,9 @@ class FlowDraft:
         inverted = tf.clip_by_value(inverted, -FARTHEST, FARTHEST)
         corrected = (place == known[:, tf.newaxis] - 1) & (symbols != memory.symbols)
         noise = tf.where(corrected, inverted, memory.noise)
-        given = {"model": block.condition, "own": block.draft_condition}.get(self._reads)
+        given = block.draft_condition if self._reads == "own" else None
+        if self._reads == "model":
+            (given,) = block.condition.timed.values()
         flowed, after = self._flows.advance(noise, state, given)
         location, log_scale = (tf.cast(x, tf.float32) for x in flowed[1:])
         proposed = codec.sample_level(location, log_scale, noise, self._codec.levels or 0)

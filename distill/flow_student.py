@@ -23,8 +23,7 @@ from onepass.likelihoods.codec import Codec
 from onepass.model import CHUNK, Autoregressive
 from onepass.networks.any_length import any_length
 from onepass.networks.changes import Watch
-from onepass.networks.condition_values import check_conditions
-from onepass.networks.conditions import as_specs, between
+from onepass.networks.conditions import Condition, as_specs, between, check_conditions, in_order
 from onepass.networks.length_limits import Tables
 from onepass.networks.trainable import Listed, Weights, weights_read
 from onepass.samplers.compiled import compiled_step
@@ -90,7 +89,7 @@ class FlowStudent(Model):
                     f"a network of a student must return [batch, time, 2], got {shape} for [1, 4]."
                 )
         self.compiled = tf.function(self._draw_elements, autograph=False, jit_compile=True)
-        self._stepping = compiled_step(lambda state, noise, *given: self.step(noise, state, *given))
+        self._stepping = compiled_step(self._step_elements)
         self._watch = Watch(self.networks)
 
     def follow(self, by_trace: bool = False) -> None:
@@ -222,7 +221,8 @@ class FlowStudent(Model):
         self.follow()
         num, length = self._sizes(num, length)
         noise = self.noise(check_seed(seed), tf.range(num), length)
-        drawn = self.draw(noise, self._cast_condition(condition, num, length))
+        given = self._cast_condition(condition, num, length)
+        drawn = self.draw(noise, *in_order(given.timed, self.conditions))
         return log_density(drawn, self.noise_kind).numpy()
 
     def _sizes(self, num: Any, length: Any) -> tuple[int, int]:
@@ -230,11 +230,14 @@ class FlowStudent(Model):
         (checked,) = check_draw_length(length, self.order)
         return whole_number(num, "num"), checked
 
-    def _cast_condition(self, condition: Any, num: int, length: int) -> tf.Tensor | None:
+    def _cast_condition(self, condition: Any, num: int, length: int) -> Condition:
         return check_conditions(self, condition, self.order, (num, length))
 
-    def _draw_elements(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
-        return self.elements(self.draw(noise, condition).output)
+    def _draw_elements(self, noise: tf.Tensor, condition: Condition) -> tf.Tensor:
+        return self.elements(self.draw(noise, *in_order(condition.timed, self.conditions)).output)
+
+    def _step_elements(self, state: Any, noise: tf.Tensor, condition: Condition) -> Any:
+        return self.step(noise, state, *in_order(condition.timed, self.conditions))
 
     def elements(self, values: tf.Tensor) -> tf.Tensor:
         """Return the elements nearest to values on the scale that networks read."""

@@ -14,11 +14,13 @@ from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.changes import Watch
-from onepass.networks.condition_values import check_conditions, given_once
 from onepass.networks.conditions import (
+    Condition,
     Specs,
     as_specs,
+    check_conditions,
     first_state,
+    given_once,
     only_rate,
     rows,
     zeros_for,
@@ -208,8 +210,11 @@ class Autoregressive(Model):
         if not example:
             dtype = tf.float32 if self.distribution.levels is None else tf.int32
             zeros = tf.zeros([1, *self.layout.shape([4])], dtype)
-            example = (zeros, *zeros_for(self.symbol_network, 1, [4]))
-        return weights_read(self.symbol_network.parameters, *example)
+            condition = zeros_for(self.symbol_network, 1, [4])
+            return weights_read(self.symbol_network.parameters, zeros, condition)
+        symbols, *given = example
+        condition = self._prepare_condition(given[0] if given else None, symbols.shape)
+        return weights_read(self.symbol_network.parameters, symbols, condition)
 
     def check_length(self, sizes: Sequence[int]) -> None:
         """Raise ValueError if the network, such as its table of positions, takes no such sizes.
@@ -295,7 +300,7 @@ class Autoregressive(Model):
         lengths = None if lengths is None else tf.constant(lengths)
         return self.compiled.function("log_prob", self._log_prob)(symbols, given, lengths)
 
-    def _log_prob(self, symbols: tf.Tensor, condition: Any, lengths: Any = None) -> tf.Tensor:
+    def _log_prob(self, symbols: tf.Tensor, condition: Condition, lengths: Any = None) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
         nats = self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
         return nats if lengths is None else zero_after_end(lengths, nats)
@@ -372,5 +377,5 @@ class Autoregressive(Model):
         """
         return stepped_draft(self, model)
 
-    def _prepare_condition(self, condition: Any, shape: Sequence[int | None]) -> Any:
+    def _prepare_condition(self, condition: Any, shape: Sequence[int | None]) -> Condition:
         return check_conditions(self.symbol_network, condition, self.order, shape)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import Integers, noise
 from onepass.model import Autoregressive
+from onepass.networks.conditions import NOTHING
 from onepass.networks.symbols import raster_positions
 from onepass.samplers import register
 from pixelcnn.density import ImageDensity, condition_specs
@@ -81,7 +82,7 @@ class PixelSymbols:
         self.rows_above = context_rows(network)
         self.forecast = forecast and functools.partial(forecast, network)
 
-    def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
+    def parameters(self, symbols: tf.Tensor, condition: Any = NOTHING) -> tf.Tensor:
         """Return each pixel's parameters given earlier pixels, [batch, height, width, ...]."""
         hidden = self.network.compute_hidden(symbols, self.prepare_condition(condition, symbols))
         return tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
@@ -94,8 +95,7 @@ class PixelSymbols:
 
     def encode_condition(self, condition: Any) -> Condition:
         """Return the encoding of conditions given by name, without coordinates."""
-        named = {} if condition is None else condition.fixed
-        return NONE if self._conditioner is None else self._conditioner(named)
+        return NONE if self._conditioner is None else self._conditioner(condition.fixed)
 
     def rows_of(self, condition: Condition, at: tf.Tensor) -> Condition:
         """Return the condition of the image rows at `at`, (image, row) int32 [images, rows, 2]."""

@@ -229,7 +229,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("tokens-lengths", "conditioned-prefix", "picture-", "real-prefix", "voices-prefix"),
         ),
         "test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all": ("voices",),
-        "test_a_bundle_refuses_conditions_that_do_not_fit_in_one_line": ("voices",),
+        "test_a_bundle_refuses_conditions_in_the_words_of_the_model": ("voices",),
     },
     "wavenet/measures/test_quality.py": {
         "test_the_pitch_of_a_tone_is_lost_little_by_little_in_noise": ("*",),

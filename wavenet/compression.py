@@ -13,6 +13,7 @@ from onepass.compression.container import Container, Kind
 from onepass.compression.odds import narrowest_of
 from onepass.foundation.errors import UserError
 from onepass.model import Autoregressive
+from onepass.networks.conditions import Condition, only_timed
 from onepass.networks.symbols import State
 from wavenet.density import Density
 from wavenet.network import WaveNet
@@ -42,7 +43,7 @@ class RingSymbols(SoundSymbols):
         first = self._sampler.initial_state(batch)
         return {"input": silence, "network": (first.position, first.past, first.queues)}
 
-    def stepper(self, condition: tf.Tensor | None) -> Callable:
+    def stepper(self, condition: Condition) -> Callable:
         """Return a function of (time, remainder, state) that runs one time step of a chunk."""
         step, given = Step(self.network, self._sampler.rings), self.prepare_condition(condition)
         config = self.network.config
@@ -118,7 +119,7 @@ class Recordings(Kind):
         for samples in found.description["lengths"]:
             if speaker is not None:
                 given = self._network.condition(None, tf.constant([speaker]), samples)
-            yield (1, samples), given
+            yield (1, samples), only_timed(given)
 
     def unpack(self, parts: list[np.ndarray]) -> list[np.ndarray]:
         """Return recordings [samples]: int16 for 65,536 levels, uint8 or uint16 for fewer."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution, with_scales
 from onepass.likelihoods.initial import Initial
+from onepass.networks.conditions import Specs, check_specs
 from onepass.samplers.compiled import Compiled
 from wavenet.config import WaveNetConfig
 
@@ -135,15 +136,12 @@ def speaker_row(
 
 
 def check_condition(config: Any, frames: tf.Tensor | None, speaker: tf.Tensor | None) -> None:
-    """Raise a ValueError if frames or speaker are missing, unexpected, or have a wrong shape."""
-    for name, value, field in (
-        ("frames", frames, "feature_channels"),
-        ("speaker", speaker, "speakers"),
-    ):
-        count = getattr(config, field)
-        if (value is None) != (count == 0):
-            needed = "given" if count else "None"
-            raise ValueError(f"`{name}` must be {needed} for a network with {field}={count}.")
-    channels = config.feature_channels
-    if frames is not None and frames.shape[-1] != channels:
-        raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
+    """Raise ValueError for frames or a speaker that do not fit a WaveNet's or a student's specs."""
+    given = {"frames": frames, "speaker": speaker}
+    specs: Specs = {}
+    if config.feature_channels:
+        specs["frames"] = tf.TensorSpec([None, None, config.feature_channels])
+    if config.speakers:
+        specs["speaker"] = tf.TensorSpec([None], tf.int32)
+    counts = {"speaker": config.speakers}
+    check_specs(specs, {n: x for n, x in given.items() if x is not None}, counts)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from onepass.bundles.errors import InvalidInput
+from onepass.networks.condition_values import Rule, check_values
 
 CONDITION, FRAMES = "condition", "frames"
 CONDITIONS = "conditions"  # key in model.json
@@ -47,7 +48,7 @@ def has_named(spec: Mapping[str, Any]) -> bool:
     return bool(set(names_of(spec, {}).values()) - {FRAMES})
 
 
-def conditions_given(
+def condition_arrays(
     given: Any,
     names: Mapping[str, str],
     known: Mapping[str, Any],
@@ -55,70 +56,28 @@ def conditions_given(
     length: int | None = None,
     for_all: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return conditions as inputs with `rows` batch rows.
+    """Return conditions as inputs with `rows` batch rows, checked as for a live model.
 
     Args:
       given: None; an array for the only condition; or arrays by name.
       length: number of time steps of a row; None: any number is accepted.
       for_all: whether one row may be given for all batch rows even in a condition with a time axis.
     """
-    if given is None:
-        return {}  # the check of the signature reports missing inputs
-    if not names:
-        raise ValueError("`condition` must be None: the model reads none.")
-    listed = ", ".join(names)
-    if not isinstance(given, Mapping):
-        if len(names) > 1:
-            raise ValueError(f"`condition` must be a dict with {listed}.")
-        given = {next(iter(names)): given}
-    if given.keys() != names.keys():
-        got = ", ".join(map(str, given)) or "none"
-        raise ValueError(f"`condition` must be a dict with {listed}, got {got}.")
-    found = {}
-    for name, place in names.items():
-        label = CONDITION if len(names) == 1 else f'condition["{name}"]'
-        if place not in known:
-            raise ValueError(f"`{label}` is not an input of the model.")
-        info, timed = known[place], place == FRAMES or is_timed(known[place])
-        array = _numbers(given[name], info, label)
-        array = _with_rows(array, len(info.shape), rows, for_all or not timed)
-        if array.ndim == 0 or len(array) != rows:
-            got = str(len(array)) if array.ndim else "one number"
-            raise ValueError(f"`{label}` must have {rows} rows, got {got}.")
-        if place != FRAMES and timed and length is not None and array.shape[1:2] != (length,):
-            raise ValueError(
-                f"`{label}` must have {length} times, as the elements, got shape"
-                f" {list(array.shape)}."
-            )
-        found[place] = array
-    return found
+    rules = {name: _rule_of(place, known, rows, length) for name, place in names.items()}
+    return {names[name]: array for name, array in check_values(given, rules, for_all).items()}
 
 
-def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
-    try:
-        array = np.asarray(value)
-    except ValueError:  # ragged
-        array = np.asarray(None)
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise ValueError(f"`{label}` must be {info.dtype.name}, an array of numbers.")
-    if info.dtype.kind not in "iu" or array.dtype.kind == "b":
-        with np.errstate(over="ignore"):  # infinity is refused by the signature
-            return array.astype(info.dtype)
-    limits = np.iinfo(info.dtype)
-    if array.dtype.kind not in "iu" and not (array == np.round(array)).all():
-        raise ValueError(f"`{label}` must be whole numbers, {info.dtype.name}.")
-    if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
-        got = f"{array.min()} to {array.max()}"
-        raise ValueError(f"`{label}` must be {info.dtype.name}, got {got}.")
-    return array.astype(info.dtype)
-
-
-def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarray:
-    if array.ndim == axes + 1 and array.shape[-1] == 1:  # one channel, as others have several
-        array = array[..., 0]
-    if once and array.ndim == axes - 1:
-        array = array[np.newaxis]
-    return np.repeat(array, rows, 0) if once and array.shape[:1] == (1,) else array
+def _rule_of(place: str, known: Mapping[str, Any], rows: int, length: int | None) -> Rule:
+    if place not in known:
+        raise ValueError(f"`{place}` is not an input of the model.")
+    info, timed = known[place], is_timed(known[place])
+    sizes = ["any" if size is None else str(size) for size in info.shape[1:]]
+    sizes[:1] = ["time"] if timed else sizes[:1]
+    described = f"{info.dtype.name} [{', '.join(['num', *sizes])}]"
+    shape = (rows, *info.shape[1:])
+    if timed and place != FRAMES:
+        shape = (rows, length, *info.shape[2:])
+    return Rule(described, shape, info.dtype, timed, info.low, info.high)
 
 
 def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) -> None:

@@ -32,7 +32,7 @@ from onepass.foundation.atomic_files import replacing_folder, write_npz
 from onepass.foundation.errors import UserError
 from onepass.foundation.tensorflow_state import check_compiler
 from onepass.model import Autoregressive
-from onepass.networks.condition_values import given_once
+from onepass.networks.conditions import given_once
 from onepass.samplers.fixed_point import MOVED, has_moved, sample_symbols
 from onepass.storage.save import named_reasons, rate_of, save
 
@@ -64,7 +64,7 @@ def drawn_from_noise(
     """Return what a student draws from the noise of a bundle's elements; the rest as above."""
     num, length = elements.shape
     noise = student.noise(int(inputs[SEED][0]), tf.range(num), length)
-    values = student.draw(noise, conditions.of(_tensors(inputs))).output
+    values = student.draw(noise, *conditions.of(_tensors(inputs)).values()).output
     return student.elements(values), None
 
 

@@ -64,12 +64,13 @@ from onepass.foundation.arguments import integer
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.distribution import pixel_channels, tempers
 from onepass.model import Autoregressive
-from onepass.networks.condition_values import given_once
 from onepass.networks.conditions import (
+    NOTHING,
+    Condition,
     Frames,
-    NamedConditions,
     Specs,
     as_specs,
+    given_once,
     is_at_rate,
     plain,
     resize_spec,
@@ -151,7 +152,7 @@ class Conditions:
         self._specs = _fix_sizes(specs, self._timed, self._axes, entries)
         only = next(iter(specs.values())) if len(specs) == 1 else None
         self.is_frames = only is not None and self._axes == 1 and bool(self._timed)
-        self.is_frames &= only is not None and only.shape.rank <= 3
+        self.is_frames &= only is not None and only.shape.rank == 3 and only.dtype.is_floating
         self.names = {name: input_of(name, len(specs)) for name in specs}
         self.names = dict.fromkeys(specs, FRAMES) if self.is_frames else self.names
         self._counts = {} if self.is_frames else _class_counts(model)
@@ -184,15 +185,13 @@ class Conditions:
             found[self.names[name]] = TensorInfo(_input_dtype(spec.dtype), (None, *shape), *limits)
         return found
 
-    def of(self, given: Tensors, length: Any = None) -> Any:
-        """Return the `condition` argument of the model's functions, for `length` steps."""
-        if not self.names:
-            return None
+    def of(self, given: Tensors, length: Any = None) -> Tensors:
+        """Return the conditions by name, for `length` steps."""
         named = {}
         for name, place in self.names.items():
             cut = name in self._timed and length is not None
             named[name] = given[place][:, :length] if cut else given[place]
-        return named[next(iter(named))] if self.is_frames else named
+        return named
 
     def select_fixed(self, given: Tensors) -> Tensors:
         """Return, by condition name, the inputs for conditions that are the same at every step."""
@@ -237,10 +236,10 @@ class Conditions:
         counts = {"num_frames": given[COUNT], "frames_before": none, "frames_after": none}
         return {**given, FRAMES: frames, **counts}
 
-    def split_frames(self, frames: tf.Tensor | None) -> Any:
-        """Return `frames` as the condition that samplers read: split by name if it has several."""
-        if frames is None or self.is_frames:
-            return frames
+    def split_frames(self, frames: tf.Tensor | None) -> Condition:
+        """Return `frames` as the condition that samplers read, without what does not change."""
+        if frames is None:
+            return NOTHING
         timed = {name: spec for name, spec in self._specs.items() if name in self._timed}
         parts = tf.split(frames, self._sizes, -1)
         found = {}
@@ -248,7 +247,7 @@ class Conditions:
             shape = tf.concat([tf.shape(part)[:2], spec.shape[2:]], 0)
             part = tf.ensure_shape(tf.reshape(part, shape), [*part.shape[:2], *spec.shape[2:]])
             found[name] = tf.cast(part, spec.dtype)
-        return NamedConditions(found, {})
+        return Condition(found, {})
 
 
 def _fix_sizes(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
@@ -474,13 +473,13 @@ class StreamingAutoregressive(StreamingSequence):
         network = model.symbol_network
         specs = network_specs(model)
         call = function_of(network.call, specs)
-        first = state_before(network, 1, longest, NamedConditions({}, conditions.zeros()))
+        first = state_before(network, 1, longest, Condition({}, conditions.zeros()))
         super().__init__(model, longest, first, [call], conditions)
         self.tempers = tempers(model.distribution)
 
     def _state_of(self, fixed: Tensors) -> Any:
         network = self._model.symbol_network
-        return state_before(network, 1, self._longest, NamedConditions({}, fixed))
+        return state_before(network, 1, self._longest, Condition({}, fixed))
 
     def noise(self, source: NoiseSource, samples: int) -> tf.Tensor:
         """See `StreamingModel.noise`."""
@@ -621,10 +620,9 @@ def drawer(
         noise = model.distribution.noise(key, row, 0, math.prod(positions))
         noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
         network: Any = model.symbol_network
-        if conditions.at_frame_rate:
-            condition = given_once(network, condition, model.order, (1, *shape))
-            if network.has_step:
-                return sample_cached(network, draws, noise, condition, heat, prompt)
+        condition = given_once(network, condition, model.order, (1, *shape))
+        if conditions.at_frame_rate and network.has_step:
+            return sample_cached(network, draws, noise, condition, heat, prompt)
         return fixed_point(network, draws, noise, condition, heat, prompt).symbols
 
     return draw_row

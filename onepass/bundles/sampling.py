@@ -12,7 +12,7 @@ from onepass.bundles.condition_inputs import (
     COUNT,
     ELEMENTS,
     FRAMES,
-    conditions_given,
+    condition_arrays,
     is_timed,
     names_of,
 )
@@ -67,7 +67,7 @@ class Request:
         cls,
         draw: Draw,
         order: str,
-        condition: Callable[[int, int], Arrays] | None = None,
+        condition: Callable[[int, int], Arrays],
         *,
         hop_samples: int = 1,
         side_frames: int = 0,
@@ -76,14 +76,14 @@ class Request:
 
         Args:
           condition: function that returns the inputs that are conditions, given the number of rows
-            and the size of the first axis of a row; None for a model without conditions.
+            and the size of the first axis of a row.
         """
         num, shape = whole_number(draw.num, "num"), check_draw_length(draw.length, order)
         first_row = whole_number(draw.row, "row", 0)
         if first_row + num - 1 > LAST_ROW:
             raise ValueError(f"`row` must be at most {LAST_ROW} for the last row, got {first_row}.")
         seed, draw = seed_number(draw.seed), draw.checked(num, shape[0], order)
-        conditions = {} if condition is None else condition(num, shape[0])
+        conditions = condition(num, shape[0])
         return cls(num, shape, seed, conditions, draw, first_row, hop_samples, side_frames)
 
     @property
@@ -255,9 +255,9 @@ class Sampling(Model):
         with self._own_errors():
             given = {ELEMENTS: as_elements(known[ELEMENTS], elements)}
             sizes = np.shape(given[ELEMENTS])[:2]
-            if condition is not None and len(sizes) == 2:
+            if len(sizes) == 2:
                 names = names_of(self.spec, known)
-                given |= conditions_given(condition, names, known, *sizes)
+                given |= condition_arrays(condition, names, known, sizes[0], sizes[1])
         parts = []
         for first in range(0, max(1, len(given[ELEMENTS])), BATCHES[-1]):
             inputs = {name: array[first : first + BATCHES[-1]] for name, array in given.items()}
@@ -291,19 +291,15 @@ class Sampling(Model):
     def _is_own(self) -> bool:
         return isinstance(self.spec.get(ELEMENTS), dict)
 
-    def _conditions(
-        self, condition: Any, for_all: bool = False
-    ) -> Callable[[int, int], Arrays] | None:
-        """Return a function from numbers of rows and time steps to conditions' inputs, or None.
+    def _conditions(self, condition: Any, for_all: bool = False) -> Callable[[int, int], Arrays]:
+        """Return a function from numbers of rows and time steps to conditions' inputs.
 
         `Request.check_draw` calls it. If `for_all`, one row may be given for all rows even in a
         condition with a time axis.
         """
-        if condition is None:
-            return None
         known = self._inputs_of(COMPILED)
         names = names_of(self.spec, known)
-        return lambda rows, length: conditions_given(condition, names, known, rows, length, for_all)
+        return lambda rows, length: condition_arrays(condition, names, known, rows, length, for_all)
 
     def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
         sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))

@@ -164,8 +164,7 @@ class SoundSampling(Sampling):
         sides = self.spec["serving"]["streaming"]
 
         def conditions(rows: int, length: int) -> Arrays:
-            make = self._conditions(condition, for_all=True)
-            found: Arrays = {} if make is None else make(rows, length)
+            found = self._conditions(condition, for_all=True)(rows, length)
             if FRAMES in found:
                 found[FRAMES] = check_input(FRAMES, known[FRAMES], found[FRAMES])
             if SPEAKER in known:

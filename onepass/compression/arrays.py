@@ -20,8 +20,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
 from onepass.likelihoods.distribution import pixel_channels
 from onepass.model import Autoregressive
-from onepass.networks.condition_values import given_once
-from onepass.networks.conditions import between, first_state, zeros_for
+from onepass.networks.conditions import between, first_state, given_once, zeros_for
 from onepass.networks.symbols import unusual_settings
 from onepass.samplers.compiled import compiled_step
 
@@ -82,9 +81,9 @@ def rank_names(names: Iterable[str]) -> dict[str, str]:
 def _trace_network(model: Autoregressive) -> Any:
     network = model.symbol_network
     shape = [1, 4] if model.order == "time" else [1, 3, 3, network.inputs.shape[-1]]
-    example: list[Any] = [tf.zeros(shape, tf.int32)]
-    example += zeros_for(network, 1, [4] if model.order == "time" else [3, 3])
-    return tf.function(network.parameters, autograph=False).get_concrete_function(*example)
+    condition = zeros_for(network, 1, [4] if model.order == "time" else [3, 3])
+    function = tf.function(network.parameters, autograph=False)
+    return function.get_concrete_function(tf.zeros(shape, tf.int32), condition)
 
 
 MOST_LEVELS = 1 << 16

@@ -1,181 +1,152 @@
-"""Check the conditions of a call and convert them to what the network reads."""
+"""The check of a condition's values, by what a model says of its conditions.
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+What a caller passes as `condition` (None, an array, or arrays by name) becomes values by name here,
+for networks, bundles and served models alike. Imports no TensorFlow, which a client has not.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from onepass.networks.conditions import (
-    Condition,
-    Frames,
-    Memory,
-    NamedConditions,
-    Specs,
-    describe_spec,
-    is_at_rate,
-    only_rate,
-)
-from onepass.networks.elements import as_array
-from onepass.step.replay import CALLS, entries, inline_calls, operations_for
+from onepass.foundation.arguments import check_unmasked
 
-# Operations that pass on the values of their first input unchanged.
-_SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
+Shape = tuple[int | None, ...]
 
 
-def check_conditions(
-    network: Any, given: Any, order: str, shape: Sequence[int | None]
-) -> Condition:
-    """Check a call's conditions and return them as samplers use them; raise ValueError.
+class Rule(NamedTuple):
+    """What the values of a condition must be in a call.
+
+    Attributes:
+      description: type and axes, for messages, such as "int32 [num]".
+      shape: the shape, with the sizes of the call; None: any size.
+      is_timed: whether it has the elements' axes. Other conditions may have one row for all.
+      low, high: smallest and largest of integers; None: those of the type.
+      note: what else a message says of the shape.
+      needs_entries: whether no axis may be empty.
+    """
+
+    description: str
+    shape: Shape
+    dtype: np.dtype
+    is_timed: bool
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+    needs_entries: bool = False
+
+
+def check_values(given: Any, rules: Mapping[str, Rule], for_all: bool = False) -> dict[str, Any]:
+    """Return a call's conditions by name, arrays or tensors of their type; raise ValueError.
 
     Args:
-      network: a `SymbolNetwork`.
-      given: None, an array for the only condition, or arrays by name. One without the elements'
-        axes may have a single row for all rows.
-      shape: shape of the elements, whose sizes may be None.
-
-    Returns:
-      None, the tensor of the only condition with a time axis, or `NamedConditions`.
+      given: None, an array for the only condition, or arrays by name. Tensors stay tensors; those
+        of a graph, whose values are unknown, are checked for their shape alone.
+      for_all: whether one row may be given for all rows even of a condition with a time axis.
     """
-    sizes = shape[: 2 if order == "time" else 3]
-    specs, axes = network.conditions, len(sizes) - 1
-    values = _by_name(given, specs, axes)
-    found = {}
-    for name, spec in specs.items():
-        label = "condition" if len(specs) == 1 else f'condition["{name}"]'
-        tensor = _tensor(values.get(name), spec, label)
-        tensor = _shape_condition(tensor, spec, sizes, label)
-        found[name] = _as_type(tensor, spec, label, network, name)
-    if not found:
-        return None
-    if axes == 1 and only_rate(specs) is not None:
-        return next(iter(found.values()))
-    timed = {n for n, spec in specs.items() if axes == 1 and is_at_rate(spec)}
-    return NamedConditions(
-        {name: x for name, x in found.items() if name in timed},
-        {name: x for name, x in found.items() if name not in timed},
-    )
+    label = "condition" if len(rules) == 1 else 'condition["{}"]'
+    return {
+        name: _check_value(value, rules[name], label.format(name), for_all)
+        for name, value in _by_name(given, rules).items()
+    }
 
 
-def given_once(network: Any, given: Any, order: str, shape: Sequence[int]) -> Any:
-    """Return what `check_conditions` returns, with all computed of it that needs no elements."""
-    checked, once = check_conditions(network, given, order, shape), getattr(network, "once", None)
-    return checked if once is None else once(checked, shape[1])
-
-
-def _by_name(given: Any, specs: Specs, axes: int) -> Mapping[str, Any]:
-    if isinstance(given, NamedConditions):
-        given = {**given.timed, **given.fixed}
-    if not specs:
+def _by_name(given: Any, rules: Mapping[str, Rule]) -> dict[str, Any]:
+    if not rules:
         if given is not None and not (isinstance(given, Mapping) and not given):
-            raise ValueError("`condition` must be None: the network reads none.")
+            raise ValueError("`condition` must be None: the model reads none.")
         return {}
+    listed = ", ".join(f"{name}: {rule.description}" for name, rule in rules.items())
     if not isinstance(given, Mapping):
-        if len(specs) > 1:
-            raise ValueError(f"`condition` must be a dict with {_list_specs(specs, axes)}.")
-        return {next(iter(specs)): given}
-    others = [name for name in given if name not in specs]
-    if others or len(given) < len(specs):
-        raise ValueError(
-            f"`condition` must be a dict with {_list_specs(specs, axes)}, got"
-            f" {', '.join(map(str, given)) or 'none'}."
-        )
-    return given
+        if len(rules) > 1:
+            raise ValueError(f"`condition` must be a dict with {listed}.")
+        given = {next(iter(rules)): given}
+    if given.keys() != rules.keys():
+        got = ", ".join(map(str, given)) or "none"
+        raise ValueError(f"`condition` must be a dict with {listed}, got {got}.")
+    return {name: given[name] for name in rules}
 
 
-def _list_specs(specs: Specs, axes: int) -> str:
-    return ", ".join(f"{name}: {describe_spec(spec, axes)}" for name, spec in specs.items())
+def _check_value(value: Any, rule: Rule, label: str, for_all: bool) -> Any:
+    if value is not None and not _is_tensor(value):
+        value = _as_array(value, rule, label)
+    if value is not None and not _is_number(value):
+        raise ValueError(f"`{label}` must be {rule.dtype.name}, got {value.dtype.name}.")
+    value = _in_rows(value, rule, for_all)
+    found = None if value is None else tuple(value.shape)
+    if found is None or not _fits(rule.shape, found):
+        raise ValueError(f"`{label}` must be given, {rule.shape}{rule.note}, got {found}.")
+    if rule.needs_entries and 0 in found[1:]:
+        raise ValueError(f"`{label}` must have an entry, got shape {found}.")
+    if rule.dtype.kind in "iu" and (not _is_tensor(value) or hasattr(value, "numpy")):
+        _check_whole_numbers(np.asarray(value), rule, label)
+    if _is_tensor(value):
+        import tensorflow as tf
+
+        return tf.cast(value, rule.dtype)
+    with np.errstate(over="ignore"):  # a later check refuses infinity
+        return value.astype(rule.dtype)
 
 
-def _tensor(given: Any, spec: tf.TensorSpec, label: str) -> tf.Tensor | None:
-    if given is None or tf.is_tensor(given):
-        return given
-    array = as_array(given, label)
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise ValueError(f"`{label}` must be {spec.dtype.name}, got {array.dtype}.")
-    return tf.constant(array)
+def _is_tensor(value: Any) -> bool:
+    return hasattr(getattr(value, "dtype", None), "as_numpy_dtype")
 
 
-def _shape_condition(
-    tensor: tf.Tensor | None, spec: tf.TensorSpec, sizes: Sequence[int | None], label: str
-) -> tf.Tensor:
-    timed = is_at_rate(spec, len(sizes) - 1)
-    known = list(sizes if timed else sizes[:1])
-    if isinstance(spec, Frames):
-        known.append(None if sizes[1] is None else spec.count(sizes[1]))
-    wanted = tf.TensorShape([*known, *spec.shape[len(known) :]]).merge_with(spec.shape)
-    if tensor is not None and timed and tensor.shape.rank == wanted.rank + 1:
-        tensor = tensor[..., 0] if tensor.shape[-1] == 1 else tensor
-    if tensor is not None and not timed:
-        tensor = _for_all_rows(tensor, wanted)
-    if tensor is None or not wanted.is_compatible_with(tensor.shape):
-        given = None if tensor is None else tensor.shape
-        rate = f", frames of {spec.hop} time steps" if isinstance(spec, Frames) else ""
-        raise ValueError(f"`{label}` must be given, {wanted}{rate}, got {given}.")
-    if isinstance(spec, Memory) and 0 in tensor.shape.as_list()[1:]:
-        raise ValueError(f"`{label}` must have an entry, got shape {tensor.shape}.")
-    return tensor
+def _is_number(value: Any) -> bool:
+    dtype = np.dtype(value.dtype.as_numpy_dtype) if _is_tensor(value) else value.dtype
+    return dtype.kind in "biuf" or dtype.name == "bfloat16"
 
 
-def _for_all_rows(tensor: tf.Tensor, wanted: tf.TensorShape) -> tf.Tensor:
-    if tensor.shape.rank == wanted.rank - 1 and wanted[1:].is_compatible_with(tensor.shape):
-        tensor = tensor[tf.newaxis]
-    rows = wanted[0]
-    if rows is None or tensor.shape.rank != wanted.rank or tensor.shape[0] != 1:
-        return tensor
-    return tf.repeat(tensor, rows, axis=0)
+def _as_array(value: Any, rule: Rule, label: str) -> np.ndarray:
+    check_unmasked(value, label)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # ragged
+        array = np.asarray(None)
+    if array.dtype == object:
+        raise ValueError(f"`{label}` must be {rule.dtype.name}, an array of numbers.")
+    return array
 
 
-def _as_type(
-    tensor: tf.Tensor, spec: tf.TensorSpec, label: str, network: Any, name: str
-) -> tf.Tensor:
-    if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
-        raise ValueError(f"`{label}` must be {spec.dtype.name}, got {tensor.dtype.name}.")
-    if not spec.dtype.is_integer or not hasattr(tensor, "numpy"):
-        return tf.cast(tensor, spec.dtype)
-    values = tensor.numpy().astype(np.float64)
-    if not (values == np.round(values)).all():
-        raise ValueError(f"`{label}` must be whole numbers, {spec.dtype.name}.")
-    count = getattr(network, "class_counts", {}).get(name)
-    limits = (0, count - 1) if count else (spec.dtype.min, spec.dtype.max)
-    outside = (values < limits[0]) | (values > limits[1])
-    if outside.any():
-        raise ValueError(
-            f"`{label}` must be {limits[0]} to {limits[1]}, the numbers that the network has"
-            f" entries for, got {values[outside][0]:.0f}."
-        )
-    return tf.cast(tensor, spec.dtype)
+def _in_rows(value: Any, rule: Rule, for_all: bool) -> Any:
+    """Return values with an axis of rows, those of one row repeated for all that may share it."""
+    if value is None:
+        return None
+    axes, rows = len(rule.shape), rule.shape[0]
+    if rule.is_timed and len(value.shape) == axes + 1 and value.shape[-1] == 1:
+        value = value[..., 0]  # of one channel, which others have several of
+    if rule.is_timed and not for_all:
+        return value
+    if len(value.shape) == axes - 1 and _fits(rule.shape[1:], tuple(value.shape)):
+        value = value[np.newaxis]
+    if rows is None or len(value.shape) != axes or value.shape[0] != 1:
+        return value
+    if not _is_tensor(value):
+        return np.broadcast_to(value, [rows, *value.shape[1:]])
+    import tensorflow as tf
+
+    return tf.repeat(value, rows, axis=0)
 
 
-def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[str, int]:
-    """Return how many values integer conditions can have, by name, where an embedding shows it."""
-    if not any(spec.dtype.is_integer for spec in specs.values()):
-        return {}
-    with tf.init_scope():
-        traced = tf.function(call, autograph=False).get_concrete_function(*example)
-        if any(op.type in CALLS for op in operations_for(traced.graph.outputs)):
-            traced = inline_calls(traced, [tf.TensorSpec(x.shape, x.dtype) for x in example])
-    graph = traced.graph
-    names = {tensor.op: name for name, tensor in zip(specs, graph.inputs[1:], strict=False)}
-    found: dict[str, int] = {}
-    for op in operations_for(graph.outputs):
-        known = op.outputs[0].shape[-1] if op.type == "OneHot" else entries(op)
-        count = int(known or 0)
-        place = 0 if op.type == "OneHot" else 1
-        for source in _sources(op.inputs[place].op) if count else ():
-            if source in names:
-                found[names[source]] = min(found.get(names[source], count), count)
-    return found
+def _fits(shape: Shape, found: Shape) -> bool:
+    if len(shape) != len(found):
+        return False
+    return all(a == b or a is None or b is None for a, b in zip(shape, found, strict=True))
 
 
-def _sources(op: tf.Operation) -> list[tf.Operation]:
-    waiting, found = [op], []
-    while waiting:
-        op = waiting.pop()
-        if op.type in _SAME:
-            waiting.append(op.inputs[0].op)
-        elif op.type == "SelectV2":
-            waiting += [op.inputs[1].op, op.inputs[2].op]
-        else:
-            found.append(op)
-    return found
+def _check_whole_numbers(array: np.ndarray, rule: Rule, label: str) -> None:
+    if not array.size:
+        return
+    if array.dtype.kind not in "biu":
+        array = array.astype(np.float64)
+        if not (array == np.round(array)).all():
+            raise ValueError(f"`{label}` must be whole numbers, {rule.dtype.name}.")
+    limits, least, greatest = np.iinfo(rule.dtype), int(array.min()), int(array.max())
+    low, high = (
+        int(limit if own is None else own)
+        for own, limit in ((rule.low, limits.min), (rule.high, limits.max))
+    )
+    if least < low or greatest > high:
+        known = f"{low} to {high}, the numbers that the network has entries for"
+        known = rule.dtype.name if rule.high is None else known
+        raise ValueError(f"`{label}` must be {known}, got {least if least < low else greatest}.")

@@ -1,14 +1,16 @@
-"""Conditions: their specs, their names, and those among the inputs of a Keras model."""
+"""Conditions: their specs, their values, and those among the inputs of a Keras model."""
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.arguments import whole_number
+from onepass.networks.condition_values import Rule, check_values
 from onepass.networks.trainable import attribute_of
 
 # Size given to axes of unknown size, in arguments without a time axis, when a network is analysed.
@@ -127,15 +129,6 @@ def only_rate(specs: Specs) -> tf.TensorSpec | None:
     return found[0] if len(found) == 1 and is_at_rate(found[0]) else None
 
 
-def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
-    """Return zeros for a network's conditions: a list of one tensor or dict by name, or []."""
-    specs = network.conditions
-    made = {name: tf.zeros(shape_at(x, batch, sizes), x.dtype) for name, x in specs.items()}
-    if only_rate(specs) is not None:
-        return list(made.values())
-    return [made] if made else []
-
-
 def describe_spec(spec: tf.TensorSpec, axes: int = 1) -> str:
     """Return a spec in readable form, such as "int32 [num]"."""
     names = ["time"] if axes == 1 else ["height", "width"]
@@ -146,8 +139,8 @@ def describe_spec(spec: tf.TensorSpec, axes: int = 1) -> str:
     return f"{spec.dtype.name} [{', '.join(['num', *sizes])}]"
 
 
-class NamedConditions(NamedTuple):
-    """Conditions by name."""
+class Condition(NamedTuple):
+    """The values of a call's conditions by name; `NOTHING` of a network that reads none."""
 
     timed: dict[str, tf.Tensor]  # conditions with the elements' time axis, [batch, time, ...] each
     fixed: dict[str, tf.Tensor]  # the same at every time step, [batch, ...] each; for images, all
@@ -157,64 +150,117 @@ class NamedConditions(NamedTuple):
         return {*self.timed, *self.fixed}
 
 
-Condition = tf.Tensor | NamedConditions | None
+NOTHING = Condition({}, {})
 
 
-def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any:
+def only_timed(values: tf.Tensor | None) -> Condition:
+    """Return the condition of a network that reads one with a time axis, or None."""
+    return NOTHING if values is None else Condition({ONLY: values}, {})
+
+
+def check_conditions(
+    network: Any, given: Any, order: str, shape: Sequence[int | None]
+) -> Condition:
+    """Return a call's conditions, checked by the specs of a network; raise ValueError.
+
+    Args:
+      network: an object with `conditions`, such as a `SymbolNetwork`.
+      given: None, an array for the only condition, or arrays by name. One without the elements'
+        axes may have a single row for all rows.
+      shape: shape of the elements, whose sizes may be None.
+    """
+    sizes, is_time = shape[: 2 if order == "time" else 3], order == "time"
+    specs = network.conditions
+    counts = getattr(network, "class_counts", {}) if specs else {}
+    values = check_specs(specs, given, counts, sizes)
+    return by_time(values, [n for n, spec in specs.items() if is_time and is_at_rate(spec)])
+
+
+def check_specs(
+    specs: Specs,
+    given: Any,
+    class_counts: Mapping[str, int],
+    sizes: Sequence[int | None] = (None, None),
+) -> dict[str, tf.Tensor]:
+    """Return conditions by name, checked by their specs; raise ValueError.
+
+    Args:
+      class_counts: number of values that an integer condition can have, by name, if it is known.
+      sizes: of the rows and of the elements' axes, if they are known.
+    """
+    rules = {name: _rule_of(spec, sizes, class_counts.get(name)) for name, spec in specs.items()}
+    return {n: tf.convert_to_tensor(x) for n, x in check_values(given, rules).items()}
+
+
+def by_time(values: Mapping[str, tf.Tensor], timed: Container[str]) -> Condition:
+    """Return values by name as a condition, in which those named in `timed` have a time axis."""
+    return Condition(
+        {name: x for name, x in values.items() if name in timed},
+        {name: x for name, x in values.items() if name not in timed},
+    )
+
+
+def _rule_of(spec: tf.TensorSpec, sizes: Sequence[int | None], count: int | None = None) -> Rule:
+    axes = len(sizes) - 1
+    is_timed, is_frames = is_at_rate(spec, axes), isinstance(spec, Frames)
+    known = list(sizes if is_timed else sizes[:1])
+    if isinstance(spec, Frames):
+        known.append(None if sizes[1] is None else spec.count(sizes[1]))
+    return Rule(
+        describe_spec(spec, axes),
+        tuple(tf.TensorShape([*known, *spec.shape[len(known) :]]).merge_with(spec.shape)),
+        np.dtype(spec.dtype.as_numpy_dtype),
+        is_timed,
+        None if count is None else 0,
+        None if count is None else count - 1,
+        f", frames of {spec.hop} time steps" if is_frames else "",
+        isinstance(spec, Memory),
+    )
+
+
+def given_once(network: Any, given: Any, order: str, shape: Sequence[int]) -> Condition:
+    """Return what `check_conditions` returns, with all computed of it that needs no elements."""
+    checked, once = check_conditions(network, given, order, shape), getattr(network, "once", None)
+    return checked if once is None else once(checked, shape[1])
+
+
+def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> Condition:
+    """Return zeros for a network's conditions."""
+    specs = network.conditions
+    zeros = {name: tf.zeros(shape_at(x, batch, sizes), x.dtype) for name, x in specs.items()}
+    return by_time(zeros, [n for n, x in specs.items() if len(sizes) == 1 and is_at_rate(x)])
+
+
+def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Condition) -> Condition:
     """Return a condition with `function` applied to its tensors that have a time axis."""
-    if isinstance(condition, NamedConditions):
-        return condition._replace(timed={n: function(x) for n, x in condition.timed.items()})
-    return None if condition is None else function(condition)
+    return condition._replace(timed={n: function(x) for n, x in condition.timed.items()})
 
 
-def between(condition: Any, start: Any, stop: Any = None) -> Any:
+def between(condition: Condition, start: Any, stop: Any = None) -> Condition:
     """Return the time steps from `start` up to, but not including, `stop` of a condition."""
     return over_time(lambda x: x[:, start:stop], condition)
 
 
-def rows(condition: Any, which: slice) -> Any:
+def rows(condition: Condition, which: slice) -> Condition:
     """Return the rows of a condition that a slice selects."""
-    return tf.nest.map_structure(lambda x: None if x is None else x[which], condition)
+    chosen: Condition = tf.nest.map_structure(lambda x: x[which], condition)
+    return chosen
 
 
-def fixed_of(condition: Any) -> dict[str, tf.Tensor]:
-    """Return the conditions that are the same at every time step, by name."""
-    return condition.fixed if isinstance(condition, NamedConditions) else {}
+def with_steps(condition: Condition, tensors: Sequence[tf.Tensor]) -> Condition:
+    """Return a condition whose tensors with a time axis, in their order, are `tensors`."""
+    return Condition(dict(zip(condition.timed, tensors, strict=True)), {})
 
 
-def timed_of(condition: Any) -> list[tf.Tensor]:
-    """Return the tensors of a condition that have a time axis."""
-    if condition is None:
-        return []
-    return tf.nest.flatten(condition.timed if isinstance(condition, NamedConditions) else condition)
-
-
-def of_time(condition: Any, tensors: list[tf.Tensor]) -> Any:
-    """Return `tensors` in the structure that `timed_of` flattens, without fixed conditions."""
-    if isinstance(condition, NamedConditions):
-        return NamedConditions(tf.nest.pack_sequence_as(condition.timed, tensors), {})
-    return tensors[0] if tensors else None
-
-
-def first_state(network: Any, batch: int, length: int, condition: Any) -> Any:
+def first_state(network: Any, batch: int, length: int, condition: Condition) -> Any:
     """Return a network's state before the first of `length` symbols."""
-    fixed = fixed_of(condition)
-    return network.initial_state(batch, length, *([fixed] if fixed else []))
+    fixed = {"fixed": condition.fixed} if condition.fixed else {}
+    return network.initial_state(batch, length, **fixed)
 
 
-def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
-    """Return the tensors of a condition in the order of the network's arguments."""
-    if isinstance(condition, NamedConditions):
-        condition = {**condition.timed, **condition.fixed}
-    found = []
-    for name, spec in specs.items():
-        each = condition.get(name) if isinstance(condition, Mapping) else condition
-        if each is None:
-            raise ValueError(f"`condition` must be given, {spec.shape}, got None.")
-        if each.shape.rank == spec.shape.rank + 1:  # one channel, as in bundles
-            each = each[..., 0]
-        found.append(tf.cast(each, spec.dtype))
-    return found
+def in_order(values: Mapping[str, tf.Tensor], specs: Specs) -> list[tf.Tensor]:
+    """Return values by name in the order of the network's arguments."""
+    return [tf.cast(values[name], spec.dtype) for name, spec in specs.items()]
 
 
 class OwnStep:

@@ -1,4 +1,4 @@
-"""Limits of a sequence's length: tables of learned positions, and periods.
+"""Limits of what a network reads: tables of positions and of classes, and periods.
 
 XLA and accelerators clamp a gather beyond a table's rows, so every later element would silently get
 the last position; the rows that a network reads at a length are therefore compared with those of
@@ -12,12 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.conditions import is_at_rate, shape_at
+from onepass.networks.conditions import Specs, is_at_rate, shape_at
 from onepass.networks.network import WHOLE, brings_step
 from onepass.networks.outputs import SMALL, one_line, size_text
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 from onepass.step.program import LENGTHS
-from onepass.step.replay import captures_by_name, operations_for, run_graph, static_value
+from onepass.step.replay import (
+    CALLS,
+    captures_by_name,
+    entries,
+    inline_calls,
+    operations_for,
+    run_graph,
+    static_value,
+)
 from onepass.step.tracing import Traces, graph_of, layer_names, layer_of, rate_of
 
 # A network that keeps one of these lengths has no period.
@@ -293,3 +301,41 @@ def _resource_shape(handle: tf.Tensor) -> list[int] | None:
         return None
     shape = data.shape_and_type[0].shape
     return None if shape.unknown_rank else [int(dim.size) for dim in shape.dim]
+
+
+# Operations that pass on the values of their first input unchanged.
+_SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
+
+
+def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[str, int]:
+    """Return how many values integer conditions can have, by name, where an embedding shows it."""
+    if not any(spec.dtype.is_integer for spec in specs.values()):
+        return {}
+    with tf.init_scope():
+        traced = tf.function(call, autograph=False).get_concrete_function(*example)
+        if any(op.type in CALLS for op in operations_for(traced.graph.outputs)):
+            traced = inline_calls(traced, [tf.TensorSpec(x.shape, x.dtype) for x in example])
+    graph = traced.graph
+    names = {tensor.op: name for name, tensor in zip(specs, graph.inputs[1:], strict=False)}
+    found: dict[str, int] = {}
+    for op in operations_for(graph.outputs):
+        known = op.outputs[0].shape[-1] if op.type == "OneHot" else entries(op)
+        count = int(known or 0)
+        place = 0 if op.type == "OneHot" else 1
+        for source in _sources(op.inputs[place].op) if count else ():
+            if source in names:
+                found[names[source]] = min(found.get(names[source], count), count)
+    return found
+
+
+def _sources(op: tf.Operation) -> list[tf.Operation]:
+    waiting, found = [op], []
+    while waiting:
+        op = waiting.pop()
+        if op.type in _SAME:
+            waiting.append(op.inputs[0].op)
+        elif op.type == "SelectV2":
+            waiting += [op.inputs[1].op, op.inputs[2].op]
+        else:
+            found.append(op)
+    return found

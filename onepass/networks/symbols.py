@@ -22,19 +22,20 @@ from onepass.networks.causality import (
     probe_lengths,
     rows_above,
 )
-from onepass.networks.condition_values import class_counts
 from onepass.networks.conditions import (
+    NOTHING,
+    Condition,
     Frames,
-    NamedConditions,
     OwnStep,
     Specs,
     as_specs,
+    by_time,
     in_order,
     is_at_rate,
     shape_at,
 )
 from onepass.networks.elements import Layout, check_elements, encode_tokens, layout_of
-from onepass.networks.length_limits import Tables, derive_step, in_whole_periods
+from onepass.networks.length_limits import Tables, class_counts, derive_step, in_whole_periods
 from onepass.networks.network import brings_step, image_spec, input_spec
 from onepass.networks.outputs import SMALL, check_parameters
 from onepass.networks.trainable import attribute_of, layers_within
@@ -346,7 +347,7 @@ class SymbolNetwork(Protocol):
     conditions: Specs
     """Specs of the conditions that the network reads, by name."""
 
-    def parameters(self, symbols: tf.Tensor, condition: Any) -> tf.Tensor:
+    def parameters(self, symbols: tf.Tensor, condition: Condition) -> tf.Tensor:
         """Return the parameters at all positions, [batch, ..., num_parameters]."""
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -370,7 +371,7 @@ class SteppedSymbols(SymbolNetwork, Protocol):
     def initial_state(self, batch: int, length: int = 0, fixed: Any = None) -> State:
         """Return {"input": the input before the first symbol, "network": the network's state}."""
 
-    def stepper(self, condition: Any) -> Step:
+    def stepper(self, condition: Condition) -> Step:
         """Return the step function for a chunk that starts at the beginning of a block.
 
         Returns:
@@ -484,29 +485,27 @@ class TimeOrder:
             return False
         return self._on_sequence.is_as_remembered()
 
-    def once(self, condition: Any, length: int) -> Any:
+    def once(self, condition: Condition, length: int) -> Condition:
         """Return a call's conditions with all computed that depends on them alone."""
         if self.hoisted is None:
             return condition
         made = self.hoisted.once({**condition.timed, **condition.fixed}, length)
-        return NamedConditions(
-            {name: x for name, x in made.items() if name in self._timed},
-            {name: x for name, x in made.items() if name not in self._timed},
-        )
+        return by_time(made, self._timed)
 
-    def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
+    def parameters(self, symbols: tf.Tensor, condition: Condition = NOTHING) -> tf.Tensor:
         """See `SymbolNetwork.parameters`."""
         return self.parameters_after(self.read(symbols), condition)
 
-    def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
+    def parameters_after(self, inputs: tf.Tensor, condition: Condition = NOTHING) -> tf.Tensor:
         """Return all positions' parameters for inputs, shifted here, that need not be symbols."""
         self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
         call, specs = self.call, self.conditions
-        if isinstance(condition, NamedConditions) and condition.names() == self._read.keys():
+        if condition.names() == self._read.keys():
             call, specs = self._on_sequence, self._read
-        return self.layout.split_channels(call(shifted, *in_order(condition, specs)))
+        values = in_order({**condition.timed, **condition.fixed}, specs)
+        return self.layout.split_channels(call(shifted, *values))
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """See `SymbolNetwork.positions`: [1, time], or [1, time, 1] if a step has channels."""
@@ -559,9 +558,9 @@ class TimeOrder:
         """True if a state is made for a limited length, as for attention or learned positions."""
         return self.has_step and getattr(self.stepped, "has_horizon", False)
 
-    def stepper(self, condition: Any) -> Step:
+    def stepper(self, condition: Condition) -> Step:
         """See `SteppedSymbols.stepper`."""
-        timed = in_order(condition, self._timed)
+        timed = in_order(condition.timed, self._timed)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
             now = [x[:, time][:, tf.newaxis] for x in timed]
@@ -570,9 +569,9 @@ class TimeOrder:
 
         return step
 
-    def chunk(self, inputs: tf.Tensor, state: Any, condition: Any) -> tuple[tf.Tensor, Any]:
+    def chunk(self, inputs: tf.Tensor, state: Any, condition: Condition) -> tuple[tf.Tensor, Any]:
         """Compute n symbols' parameters from inputs shifted by one step, and the next state."""
-        given = in_order(condition, self._timed)
+        given = in_order(condition.timed, self._timed)
         parameters, after = self.stepped.step(inputs, state, *given)
         return self.layout.split_channels(parameters), after
 
@@ -642,10 +641,11 @@ class RasterOrder:
         """See `TimeOrder.is_as_checked`."""
         return self.call.is_as_remembered()
 
-    def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
+    def parameters(self, symbols: tf.Tensor, condition: Condition = NOTHING) -> tf.Tensor:
         """See `SymbolNetwork.parameters`: [batch, height, width, p] or [..., channels, p]."""
         self.tables.check(*symbols.shape[1:3])
-        outputs = self.call(self.read(symbols), *in_order(condition, self.conditions))
+        values = in_order(condition.fixed, self.conditions)
+        outputs = self.call(self.read(symbols), *values)
         if self._whole_pixels:
             return outputs
         shape = tf.concat([tf.shape(symbols), [self._num_parameters]], 0)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
 from onepass.likelihoods.truncated import counts_after, first_counts, with_counts
-from onepass.networks.conditions import first_state, over_time
+from onepass.networks.conditions import NOTHING, Condition, first_state, over_time
 from onepass.networks.symbols import Prompt, SteppedSymbols
 from onepass.samplers.fixed_point import WINDOW, WindowPasses, by_time_windows
 from onepass.samplers.registry import method
@@ -149,7 +149,7 @@ def sample_cached(
     network: SteppedSymbols,
     distribution: Distribution,
     noise: tf.Tensor,
-    condition: Any = None,
+    condition: Condition = NOTHING,
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
@@ -169,7 +169,7 @@ def cached_chunk(
     network: SteppedSymbols,
     distribution: Distribution,
     noise: tf.Tensor,
-    condition: Any,
+    condition: Condition,
     temperature: float | tf.Tensor,
     state: Any,
     prompt: Prompt | None = None,

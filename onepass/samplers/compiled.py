@@ -49,9 +49,7 @@ class Call(NamedTuple):
         if prompt is not None:
             symbols, known = (_of_rows(x, rows) for x in (prompt.symbols, prompt.known))
             prompt = prompt._replace(symbols=symbols, known=known)
-        condition = tf.nest.map_structure(
-            lambda x: None if x is None else _of_rows(x, rows), self.condition
-        )
+        condition = tf.nest.map_structure(lambda x: _of_rows(x, rows), self.condition)
         return Call(_of_rows(self.noise, rows), condition, heat, prompt)
 
     def of_times(self, times: int) -> "Call":

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution, pixel_channels
 from onepass.likelihoods.truncated import recalling
+from onepass.networks.conditions import NOTHING, Condition
 from onepass.networks.symbols import Prompt, SymbolNetwork
 from onepass.samplers.registry import method
 from onepass.step import UnsupportedNetworkError
@@ -118,7 +119,8 @@ class Sampling(NamedTuple):
 
     def condition_at(self, at: tf.Tensor) -> Any:
         """Return the condition for rows given by (image, row), int32 [images, rows, 2]."""
-        if self.condition is None or (self.slots is None and self.rows == self.noise.shape[1]):
+        is_whole = self.slots is None and self.rows == self.noise.shape[1]
+        if is_whole or not hasattr(self.network, "rows_of"):
             return self.condition
         return self.network.rows_of(self.condition, at)
 
@@ -138,7 +140,7 @@ def by_windows(
     network: SymbolNetwork,
     distribution: Distribution,
     noise: tf.Tensor,
-    condition: Any = None,
+    condition: Any = NOTHING,
     temperature: Any = 1.0,
     prompt: Any = None,
     *,
@@ -345,7 +347,7 @@ def fixed_point(
     network: SymbolNetwork,
     distribution: Distribution,
     noise: tf.Tensor,
-    condition: tf.Tensor | None = None,
+    condition: Condition = NOTHING,
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> Settled:

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
 from onepass.likelihoods.truncated import counts_after, first_counts, with_counts
-from onepass.networks.conditions import over_time
+from onepass.networks.conditions import NOTHING, Condition, over_time
 from onepass.networks.symbols import Prompt, SymbolNetwork
 from onepass.samplers.fixed_point import empty_symbols
 from onepass.samplers.registry import method
@@ -15,7 +15,7 @@ def naive(
     network: SymbolNetwork,
     distribution: Distribution,
     noise: tf.Tensor,
-    condition: tf.Tensor | None = None,
+    condition: Condition = NOTHING,
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:

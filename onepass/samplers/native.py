@@ -14,15 +14,14 @@ import tensorflow as tf
 from onepass.likelihoods.distribution import Distribution
 from onepass.machine.machine import StepMachine
 from onepass.machine.values import Unlowerable
-from onepass.networks.condition_values import check_conditions
 from onepass.networks.conditions import (
+    NOTHING,
+    Condition,
     between,
     first_state,
-    fixed_of,
-    of_time,
+    over_time,
     rows,
-    timed_of,
-    zeros_for,
+    with_steps,
 )
 from onepass.networks.elements import layout_of
 from onepass.networks.symbols import SteppedSymbols
@@ -74,7 +73,7 @@ class Native:
         self._firsts: dict[int, Any] = {}
         self._faults: dict[Any, str] = {}
 
-    def __call__(self, noise: tf.Tensor, condition: Any, temperature: Any) -> tf.Tensor:
+    def __call__(self, noise: tf.Tensor, condition: Condition, temperature: Any) -> tf.Tensor:
         """Draw the same symbols [batch, time] as `cached` on the step machine."""
         return self.advance(
             noise, condition, temperature, self.begin(noise.shape[0], noise.shape[1], condition)
@@ -87,14 +86,14 @@ class Native:
         stepped: Any = getattr(self._network, "stepped", None)
         return stepped.horizon(length)
 
-    def begin(self, batch: int, length: int, condition: Any = None) -> "First":
+    def begin(self, batch: int, length: int, condition: Condition = NOTHING) -> "First":
         """Return the state before the first of `length` symbols of `batch` rows."""
         changed = [machine.refresh() for machine in self._machines.values()]
         # The first state of a derived step depends only on weights that its step also reads.
         is_derived = isinstance(getattr(self._network, "stepped", None), Incremental)
         if any(changed) or not is_derived:
             self._firsts = {}
-        if fixed_of(condition):
+        if condition.fixed:
             given = (rows(condition, slice(row, row + 1)) for row in range(batch))
             states = [first_state(self._network, 1, length, each) for each in given]
             together = zip(*map(tf.nest.flatten, states), strict=True)
@@ -107,10 +106,10 @@ class Native:
         return First(batch, first, tf.nest.flatten(first))
 
     def advance(
-        self, noise: tf.Tensor, condition: Any, temperature: Any, state: Any
+        self, noise: tf.Tensor, condition: Condition, temperature: Any, state: Any
     ) -> tuple[tf.Tensor, NativeState]:
         """Draw the next symbols [batch, time] from a state, used once; return them and the next."""
-        given = [np.asarray(noise), *map(np.asarray, timed_of(condition))]
+        given = [np.asarray(noise), *map(np.asarray, condition.timed.values())]
         settings = [np.asarray(temperature)]
         if isinstance(state, NativeState):
             state = _with_present_weights(state)
@@ -123,10 +122,10 @@ class Native:
         event = symbols.shape[4:]  # after rows, time steps, and the batch and time axes of a step
         return tf.constant(symbols.reshape([*symbols.shape[:2], *event])), state
 
-    def machine(self, given: tf.Tensor, condition: Any, state: Any) -> StepMachine:
+    def machine(self, given: tf.Tensor, condition: Condition, state: Any) -> StepMachine:
         """Return the machine for arguments of these shapes, lowered once; `state` is one row's."""
         flat = tf.nest.flatten(state)
-        arguments = [given, *timed_of(condition)]
+        arguments = [given, *condition.timed.values()]
         specs = [tf.TensorSpec([1, 1, *x.shape[2:]], x.dtype) for x in arguments]
         key = tuple((tuple(x.shape), x.dtype) for x in [*specs, *flat])
         if key not in self._machines:
@@ -137,27 +136,23 @@ class Native:
                 raise UnsupportedNetworkError(str(error)) from None
         return self._machines[key]
 
-    def pays(self, batch: int, length: int, condition: Any = None) -> bool:
+    def pays(self, batch: int, length: int, condition: Condition = NOTHING) -> bool:
         """Return whether the machine is faster than XLA, according to measurements."""
         if self.fault(length, condition):
             return False
         machine = next(iter(self._machines.values()))
         return batch <= MOST_ROWS or machine.multiplications >= LARGE_INSTRUCTION
 
-    def fault(self, length: int, condition: Any = None) -> str:
+    def fault(self, length: int, condition: Condition = NOTHING) -> str:
         """Return an error message that names an operation that the machine lacks, or ""."""
-        shapes = [(name, tuple(x.shape[1:])) for name, x in sorted(fixed_of(condition).items())]
+        shapes = [(name, tuple(x.shape[1:])) for name, x in sorted(condition.fixed.items())]
         key = self._horizon(length), *shapes
         if key not in self._faults:
             self._faults[key] = self._unknown(length, condition)
         return self._faults[key]
 
     def _unknown(self, length: int, condition: Any) -> str:
-        if condition is not None:
-            condition = rows(between(condition, 0, 1), slice(1))
-        else:
-            zeros = zeros_for(self._network, 1, [1])
-            condition = check_conditions(self._network, zeros[0], "time", (1, 1)) if zeros else None
+        condition = rows(between(condition, 0, 1), slice(1))
         try:
             state = self.begin(1, length, condition).of_one
             self.machine(self._example_input(state), condition, state)
@@ -171,12 +166,12 @@ class Native:
         return layout.noise(self._distribution, 0, 1, layout.shape([1]))
 
     def _step(self, first: Any, like: Any) -> Callable:
-        count = len(timed_of(like))
+        count = len(like.timed)
         network, distribution = self._network, self._distribution
         dtype = tf.float32 if distribution.levels is None else tf.int32
 
         def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-            condition = of_time(like, list(given[:count]))
+            condition = with_steps(like, given[:count])
             temperature, *flat = given[count:]
             state = tf.nest.pack_sequence_as(first, flat)
             parameters, after = network.stepper(condition)(0, 0, state)
@@ -192,7 +187,9 @@ class NativeOutputs(Native):
 
     _settings: ClassVar[list[tf.TensorSpec]] = []
 
-    def outputs(self, inputs: tf.Tensor, condition: Any, state: Any) -> tuple[np.ndarray, Any]:
+    def outputs(
+        self, inputs: tf.Tensor, condition: Condition, state: Any
+    ) -> tuple[np.ndarray, Any]:
         """Return the parameters [batch, 1, num_parameters] of one time step, and the next state.
 
         The inputs [batch, 1, ...] are those before this step; all else is as in `advance`.
@@ -200,7 +197,7 @@ class NativeOutputs(Native):
         if not isinstance(state, NativeState):
             machine = self.machine(inputs, condition, state.of_one)
             state = NativeState(machine, machine.begin(state.batch, [], state.of_rows))
-        given = [np.asarray(each) for each in (inputs, *timed_of(condition))]
+        given = [np.asarray(each) for each in (inputs, *condition.timed.values())]
         (parameters,) = state.machine.run(state.workspaces, *given)
         return parameters[:, 0, 0], state
 
@@ -208,10 +205,10 @@ class NativeOutputs(Native):
         return state["input"]
 
     def _step(self, first: Any, like: Any) -> Callable:
-        count, network = len(timed_of(like)), self._network
+        count, network = len(like.timed), self._network
 
         def step(inputs: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-            condition = of_time(like, list(given[:count]))
+            condition = with_steps(like, given[:count])
             state = tf.nest.pack_sequence_as(first, list(given[count:]))
             parameters, after = network.stepper(condition)(0, 0, {**state, "input": inputs})
             return [parameters], tf.nest.flatten({"input": inputs, "network": after})
@@ -247,7 +244,7 @@ class NativeBlocks(Native):
         super().__init__(network, distribution)  # type: ignore[arg-type]
         self._blocks = network
 
-    def begin(self, batch: int, length: int = 0, condition: Any = None) -> "First":
+    def begin(self, batch: int, length: int = 0, condition: Condition = NOTHING) -> "First":
         """See `Native.begin`."""
         del length, condition  # the state does not depend on them
         changed = [machine.refresh() for machine in self._machines.values()]
@@ -256,19 +253,19 @@ class NativeBlocks(Native):
         return First(batch, self._firsts[0], tf.nest.flatten(self._firsts[0]))
 
     def advance(
-        self, noise: tf.Tensor, condition: Any, temperature: Any, state: Any
+        self, noise: tf.Tensor, condition: Condition, temperature: Any, state: Any
     ) -> tuple[tf.Tensor, NativeState]:
         """See `Native.advance`; the symbols are whole blocks."""
         block, shape = self._blocks.block, noise.shape
         if shape[1] % block:
             raise ValueError(f"`noise` must hold whole blocks of {block}, got {shape[1]} symbols.")
         noise = tf.reshape(noise, [shape[0], -1, block, *shape[2:]])
-        condition = None if condition is None else condition[:, ::block]
+        condition = over_time(lambda x: x[:, ::block], condition)
         symbols, state = super().advance(noise, condition, temperature, state)
         return tf.reshape(symbols, shape[:2]), state
 
     def _step(self, first: Any, like: Any) -> Callable:
-        network, distribution, count = self._blocks, self._distribution, len(timed_of(like))
+        network, distribution, count = self._blocks, self._distribution, len(like.timed)
 
         def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
             condition = given[0][:, 0] if count else None

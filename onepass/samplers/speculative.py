@@ -37,7 +37,14 @@ from onepass.likelihoods.truncated import (
     recalling,
     with_counts,
 )
-from onepass.networks.conditions import Frames, describe_spec, first_state, is_at_rate, over_time
+from onepass.networks.conditions import (
+    Condition,
+    Frames,
+    describe_spec,
+    first_state,
+    is_at_rate,
+    over_time,
+)
 from onepass.networks.symbols import Prompt, State, TimeOrder
 from onepass.samplers.fixed_point import WindowPasses
 
@@ -240,7 +247,7 @@ def speculative(
     network: TimeOrder,
     distribution: Distribution,
     noise: tf.Tensor,
-    condition: Any,
+    condition: Condition,
     temperature: tf.Tensor,
     draft: Draft,
     block: int = BLOCK,

@@ -15,7 +15,7 @@ from onepass.foundation.stored_config import defaults
 from onepass.foundation.tensorflow_state import check_compiler, check_eager
 from onepass.likelihoods.codec import Codec
 from onepass.model import Autoregressive
-from onepass.networks.condition_values import check_conditions
+from onepass.networks.conditions import check_conditions
 from onepass.networks.elements import Layout
 from onepass.networks.trainable import Weights
 from onepass.replicator.strategies import Replicator

@@ -186,13 +186,16 @@ def test_windows_that_do_not_fit_are_refused_by_name(field, value, rule):
 
 
 def test_missing_and_misshapen_conditions_are_refused():
-    network = network_of("gaussian, frames")
-    with pytest.raises(ValueError, match="`frames` must be given"):
+    network, frames = network_of("gaussian, frames"), tf.zeros([1, 4, 7])
+    with pytest.raises(ValueError, match=r"must be a dict with frames: float32 .*, got none"):
         network.condition()
-    with pytest.raises(ValueError, match="`frames` must have 7 channels, got 6"):
+    with pytest.raises(ValueError, match=r"`condition` must be given, \(None, None, 7\), got"):
         network.condition(tf.zeros([1, 4, 6]))
-    with pytest.raises(ValueError, match="`speaker` must be None"):
-        network.condition(tf.zeros([1, 4, 7]), tf.zeros([1], tf.int32))
+    with pytest.raises(ValueError, match="got frames, speaker"):
+        network.condition(frames, tf.zeros([1], tf.int32))
+    spoken = network_of("softmax, speakers")
+    with pytest.raises(ValueError, match="`condition` must be 0 to 2, .* got 3"):
+        spoken.condition(speaker=tf.constant([3]), num_samples=4)
 
 
 def test_paper_teacher_has_the_papers_receptive_field():

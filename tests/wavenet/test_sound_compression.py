@@ -14,6 +14,7 @@ from onepass.compression import container
 from onepass.compression.arrays import SymbolConditionals
 from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import read
+from onepass.networks.conditions import NOTHING
 from onepass.trained import Trained
 from wavenet.config import DataConfig
 from wavenet.density import Density
@@ -80,7 +81,7 @@ def test_a_stream_takes_the_bits_of_the_model():
     model, levels = model_of("mixture"), drawn()
     bits = -Density(model.network).log_prob(levels[0]).astype(np.float64).sum() / math.log(2)
     coding = Coding(narrowest=8e-5, tolerance=1e-5)
-    stream = encode(model.compressed.conditionals, levels, None, coding)
+    stream = encode(model.compressed.conditionals, levels, NOTHING, coding)
     assert 0.999 < 8 * len(stream) / bits < 1.005
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
+from onepass.networks.conditions import only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import methods_of
 from onepass.samplers.cached import chunk_length, in_chunks
@@ -94,7 +95,7 @@ def primed_samples(request: Request) -> int:
 def _whole(network: Network, request: Request, method: str) -> np.ndarray:
     start, rows, total = primed_samples(request), request.rows, request.num_samples
     noise, prompt = network.likelihood.noise(request.seed, rows, 0, start + total), None
-    condition = condition_of(network, request)
+    condition = only_timed(condition_of(network, request))
     if request.prime is not None:
         symbols = tf.pad(tf.constant(request.prime, tf.int32), [[0, 0], [0, total]])
         prompt = Prompt(symbols, tf.fill([len(rows)], start), tf.constant(NO_STOP))

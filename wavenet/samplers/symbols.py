@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from onepass.model import Autoregressive
-from onepass.networks.conditions import as_specs, in_order
+from onepass.networks.conditions import NOTHING, Condition, as_specs, in_order
 from onepass.networks.symbols import State, Step
 from onepass.samplers.cached import FixedPointSampler
 from onepass.samplers.fixed_point import window_of
@@ -142,18 +142,18 @@ class SoundSymbols:
         self.longest = config.block_samples if config.context_layers else None
         self.reach = None if config.reads_blocks else config.receptive_field
 
-    def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+    def parameters(self, symbols: tf.Tensor, condition: Condition = NOTHING) -> tf.Tensor:
         """Return each sample's parameters given the levels before it, [batch, time, parameters]."""
         return self.parameters_after(self.read(symbols), condition)
 
-    def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+    def parameters_after(self, inputs: tf.Tensor, condition: Condition = NOTHING) -> tf.Tensor:
         """Return each sample's parameters, from unshifted network inputs as returned by `read`."""
         return self.network(inputs, self.prepare_condition(condition))
 
     @functools.cached_property
     def block_passes(self) -> BlockPass | None:
         """The network's passes over blocks; None if it reads whole blocks of past samples."""
-        return None if self.network.config.reads_blocks else BlockPass(self.network)
+        return None if self.network.config.reads_blocks else _NamedPass(self)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return the positions 0, 1, ... of the symbols, int32 [1, time]."""
@@ -163,10 +163,10 @@ class SoundSymbols:
         """Return the network's inputs for levels [batch, time]."""
         return tf.cast(self.network.inputs(symbols), self.inputs.dtype)
 
-    def prepare_condition(self, condition: tf.Tensor | None, like: Any = None) -> tf.Tensor | None:
-        """Return the condition in the network's type, or None for an unconditional network."""
+    def prepare_condition(self, condition: Condition, like: Any = None) -> tf.Tensor | None:
+        """Return the network's argument, or None for an unconditional network."""
         del like
-        return next(iter(in_order(condition, self.conditions)), None)
+        return next(iter(in_order(condition.timed, self.conditions)), None)
 
     @property
     def has_step(self) -> bool:
@@ -197,7 +197,7 @@ class SoundSymbols:
         silence = tf.fill([batch, 1], tf.constant(network.silence, self.inputs.dtype))
         return {"input": silence, "network": make(batch)}
 
-    def stepper(self, condition: tf.Tensor | None) -> Step:
+    def stepper(self, condition: Condition) -> Step:
         """Return a function from (time, remainder, state) to parameters and the next state."""
         given = self.prepare_condition(condition)
 
@@ -207,9 +207,7 @@ class SoundSymbols:
 
         return step
 
-    def chunk(
-        self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None
-    ) -> tuple[tf.Tensor, Any]:
+    def chunk(self, inputs: tf.Tensor, state: Any, condition: Condition) -> tuple[tf.Tensor, Any]:
         """Return the parameters of n samples in one pass, and the network's state after them.
 
         `inputs` are the inputs before each sample, [batch, n]; `state` is the entry "network" of
@@ -217,3 +215,16 @@ class SoundSymbols:
         """
         given = self.prepare_condition(condition)
         return self.stepped.step(inputs, state, *([] if given is None else [given]))
+
+
+class _NamedPass(BlockPass):
+    """A `BlockPass` that reads a `Condition` in place of the network's argument."""
+
+    def __init__(self, symbols: SoundSymbols) -> None:
+        super().__init__(symbols.network)
+        self._prepare = symbols.prepare_condition
+
+    def __call__(
+        self, state: PassState, levels: tf.Tensor, condition: Any
+    ) -> tuple[tf.Tensor, PassState]:
+        return super().__call__(state, levels, self._prepare(condition))

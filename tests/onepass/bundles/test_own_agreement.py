@@ -256,39 +256,44 @@ def voices_but(**changed):
 
 WRONG = {
     "voices": {
-        "`condition_voice` must be given": None,
-        "`condition` must be a dict with voice, tone, mel": GIVEN["voices"]["mel"],
-        "`condition` must be a dict with voice, tone, mel, got voice": {"voice": 1},
-        "`condition_voice` must be between 0 and 3, got 4": voices_but(voice=[0, 4, 1]),
-        "`condition_voice` must be between 0 and 3, got -1": voices_but(voice=-1),
+        r"must be a dict with voice: int32 \[num\], .*, mel: float32 \[num, time, 2\]\.": None,
+        r"`condition` must be a dict with voice: .*, mel: float32": GIVEN["voices"]["mel"],
+        r"`condition` must be a dict with voice: .*, got voice": {"voice": 1},
+        r'`condition\["voice"\]` must be 0 to 3, .* got 4': voices_but(voice=[0, 4, 1]),
+        r'`condition\["voice"\]` must be 0 to 3, .* got -1': voices_but(voice=-1),
         r'`condition\["voice"\]` must be whole numbers, int32': voices_but(voice=0.5),
-        r'`condition\["voice"\]` must be int32, an array of numbers': voices_but(voice="Ann"),
-        r'`condition\["voice"\]` must be int32, got 1099511627776': voices_but(voice=2**40),
-        r'`condition\["voice"\]` must have 3 rows, got 2': voices_but(voice=[0, 1]),
-        r"`condition_tone` must have the shape \[any, 3\]": voices_but(tone=np.ones([3, 4])),
-        "`condition_tone` must be finite, got inf": voices_but(tone=np.full([3], np.inf)),
-        r'`condition\["mel"\]` must have 70 times': voices_but(mel=np.ones([NUM, 69, 2])),
-        r'`condition\["mel"\]` must have 3 rows, got 1': voices_but(mel=np.ones([1, LONGEST, 2])),
+        r'`condition\["voice"\]` must be int32, got str96': voices_but(voice="Ann"),
+        r'`condition\["voice"\]` must be 0 to 3, .* got 1099511627776': voices_but(voice=2**40),
+        r'`condition\["voice"\]` must be given, \(3,\), got \(2,\)': voices_but(voice=[0, 1]),
+        r'`condition\["tone"\]` .*\(3, 3\), got \(3, 4\)': voices_but(tone=np.ones([3, 4])),
+        r'`condition\["mel"\]` .* got \(3, 69, 2\)': voices_but(mel=np.ones([NUM, 69, 2])),
+        r'`condition\["mel"\]` .* got \(1, 70, 2\)': voices_but(mel=np.ones([1, LONGEST, 2])),
     },
     "reading": {
-        "`condition` must be given": None,
-        r"`condition` must have the shape \[any, 5, 3\], got \[3, 4, 3\]": np.ones([NUM, 4, 3]),
-        "`condition` must be a dict with condition, got memory": {"memory": GIVEN["reading"]},
-        "`condition` must have 3 rows, got 2": GIVEN["reading"][:2],
+        r"`condition` must be given, .*, got None": None,
+        r"`condition` must be given, .*, got \(3, 4, 2\)": np.ones([NUM, 4, 2]),
+        "`condition` must be a dict with condition: .*, got memory": {"memory": GIVEN["reading"]},
+        r"`condition` must be given, .*, got \(2, 5, 3\)": GIVEN["reading"][:2],
     },
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_bundle_refuses_conditions_that_do_not_fit_in_one_line(name):
+def test_a_bundle_refuses_conditions_in_the_words_of_the_model(name):
     made = bundle(name)
     for text, condition in WRONG[name].items():
-        if "rows, got 1" not in text:  # which a stream takes for all
+        if "got \\(1, 70" not in text:  # which a stream takes for all
             with pytest.raises(InvalidInput, match=text):
                 list(made.stream(condition=condition, seed=SEED, num=NUM, length=LONGEST))
         with pytest.raises(InvalidInput, match=text) as refused:
             made.sample(NUM, LONGEST, SEED, condition)
         assert "\n" not in str(refused.value)
+        with pytest.raises(ValueError, match=text) as live:
+            model(name).sample(NUM, LONGEST, SEED, condition)
+        if name == "voices":  # a memory has any number of entries until it is exported
+            assert str(live.value) == str(refused.value)
+    with pytest.raises(InvalidInput, match="`condition_tone` must be finite, got inf"):
+        bundle("voices").sample(NUM, LONGEST, SEED, voices_but(tone=np.full([3], np.inf)))
     with pytest.raises(InvalidInput, match="`condition` must be None: the model reads none"):
         bundle("pairs").sample(1, 5, SEED, np.ones([1, 5, 2]))
     with pytest.raises(InvalidInput, match="`length` must be"):

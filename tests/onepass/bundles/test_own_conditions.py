@@ -299,6 +299,34 @@ def test_a_request_to_a_model_of_frames_has_all_frames_of_the_sequence(tmp_path)
         remote.close()
 
 
+class Vowels(tf.Module):
+    """A network of waves and a class at every time."""
+
+    def __init__(self):
+        super().__init__()
+        self.vowels = causal_networks.variable([5, 2], 1)
+
+    def __call__(self, x, vowel):
+        return 0.3 * tf.concat([x, x], -1) + tf.gather(self.vowels, vowel)
+
+
+def test_a_bundle_takes_a_class_at_every_time_as_the_model_does(tmp_path):
+    spec = tf.TensorSpec([None, None], tf.int32)
+    live = onepass.Autoregressive(Vowels(), likelihoods.Gaussian(levels=64), conditions=spec)
+    made = serving.load(onepass.export(live, tmp_path / "vowels" / "1", length=LENGTH))
+    vowels = SUNG["vowel"]
+    expected = live.sample(NUM, LENGTH, SEED, vowels, return_log_prob=True)
+    for given in (vowels, vowels[..., np.newaxis], {"condition": vowels.astype(np.float32)}):
+        same(made.sample(NUM, LENGTH, SEED, given, return_log_prob=True), expected)
+        np.testing.assert_allclose(made.log_prob(expected[0], given), expected[1], 1e-4, 1e-4)
+        parts = parts_of(made.stream(NUM, LENGTH, SEED, given, chunk=7))
+        np.testing.assert_allclose(parts, expected[0], atol=1e-6)
+    for wrong in (vowels + 0.5, vowels[:, 1:], np.full_like(vowels, 5)):
+        for each in (live, made):
+            with pytest.raises((ValueError, InvalidInput), match="`condition` must be"):
+                each.sample(NUM, LENGTH, SEED, wrong)
+
+
 class Ahead(tf.Module):
     """A network without a step: it reads a condition from its end."""
 

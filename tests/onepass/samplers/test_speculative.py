@@ -13,6 +13,7 @@ from marks import some_slow
 from distill.any_teacher import flow_student
 from onepass.likelihoods import Categorical, Gaussian, Integers, Linear, LogisticMixture
 from onepass.model import Autoregressive
+from onepass.networks.conditions import NOTHING
 from onepass.samplers import speculative
 
 TIME, BLOCK = 37, 8
@@ -90,7 +91,7 @@ def test_a_temperature_and_a_condition_reach_the_draft():
 def drawn_by(model, draft):
     """Symbols and the number of passes."""
     noise = model.distribution.noise(7, tf.range(1), 0, TIME)
-    given = model.symbol_network, model.distribution, noise, None, tf.constant(1.0)
+    given = model.symbol_network, model.distribution, noise, NOTHING, tf.constant(1.0)
     return speculative(*given, draft.as_draft(model), BLOCK)
 
 

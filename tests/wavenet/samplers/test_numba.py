@@ -12,6 +12,7 @@ from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 from onepass.likelihoods import LogisticMixture
 from onepass.machine.kernels import entry
 from onepass.machine.machine import Pace
+from onepass.networks.conditions import only_timed
 from onepass.samplers.native import NativeBlocks
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
@@ -332,8 +333,8 @@ def test_the_step_machine_draws_a_vocoder_bunch_by_bunch(vocoder):
     def draw(rows, cuts=()):
         state, parts = sampler.begin(len(range(3)[rows])), []
         for start, stop in itertools.pairwise([0, *cuts, samples]):
-            given = noise[rows, start:stop], condition[rows, start:stop]
-            part, state = sampler.advance(*given, 1.0, state)
+            given = only_timed(condition[rows, start:stop])
+            part, state = sampler.advance(noise[rows, start:stop], given, 1.0, state)
             parts.append(part)
         return np.concatenate(parts, 1)
 
@@ -357,7 +358,7 @@ def test_half_a_bunch_is_refused_by_the_step_machine(kind):
     sampler = NativeBlocks(BunchDraws(network), network.likelihood)
     noise = noise_of(network, 1, 6)
     with pytest.raises(ValueError, match="`noise` must hold whole blocks of 4, got 6 symbols"):
-        sampler.advance(noise, condition_of(network, 1, 6), 1.0, sampler.begin(1))
+        sampler.advance(noise, only_timed(condition_of(network, 1, 6)), 1.0, sampler.begin(1))
 
 
 def test_half_a_bunch_is_refused():
