@@ -194,7 +194,7 @@ def test_missing_and_misshapen_conditions_are_refused():
     with pytest.raises(ValueError, match="got frames, speaker"):
         network.condition(frames, tf.zeros([1], tf.int32))
     spoken = network_of("softmax, speakers")
-    with pytest.raises(ValueError, match="`condition` must be 0 to 2, .* got 3"):
+    with pytest.raises(ValueError, match=r"`condition` must be 0 to 2, .* got 3"):
         spoken.condition(speaker=tf.constant([3]), num_samples=4)
 
 
