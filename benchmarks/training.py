@@ -18,8 +18,7 @@ from benchmarks.image_samplers import CLASSES, PIXELCNN, configuration
 from benchmarks.matrix_peak import PEAK, peak_gflops
 from benchmarks.report import Benchmark, Row
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.step import compile_step
+from onepass.replicator.training.state import TrainState, compile_step
 from pixelcnn.density import ImageDensity
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from distill.config import PRESETS, DistillConfig
-from onepass.replicator.training.command import TrainingOptions
+from onepass.replicator.training.config import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet.family import EvaluateArguments, listening_page, training_data
 

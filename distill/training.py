@@ -34,10 +34,8 @@ from onepass.foundation.stored_config import defaults, to_json
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.planning.pipeline.export import Stage
 from onepass.replicator.portable.export import named_weights
-from onepass.replicator.training.recipe import Recipe, Setup
-from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.step import is_single_device
-from onepass.replicator.training.training_run import TrainingRun
+from onepass.replicator.training.state import TrainState, is_single_device
+from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from onepass.trained import Trained
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus, audio
@@ -115,7 +113,7 @@ def divergence_loss(student: ParallelWaveNet, teacher: WaveNetDensity) -> Loss:
 def planned_stages(
     student: ParallelWaveNet, teacher: WaveNetDensity, clip_samples: int
 ) -> dict[str, Any] | None:
-    """Return the flows as stages for a plan (`onepass.planning.pipeline.steps.Stages`), as JSON.
+    """Return the flows as stages for a plan (`onepass.planning.pipeline.schedule.Stages`), as JSON.
 
     Work is proportional to the number of a stage's weights, as each weight is applied to every
     sample. The last stage also runs the teacher, with two thirds of the work per weight, because

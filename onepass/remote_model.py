@@ -19,8 +19,8 @@ from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.server_address import TOKEN_VARIABLE
 from onepass.interface import collect_images, stream_images
+from serving.client.calls import whole_images
 from serving.client.client import Client, server_and_name
-from serving.client.streams import whole_images
 
 ROWS = 8  # images per request
 CAPTIONS = ("caption", "text")  # what servers call the condition

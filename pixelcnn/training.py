@@ -16,9 +16,8 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.stored_config import defaults, stored_config
 from onepass.planning.trainable import Trainable
-from onepass.replicator.training.recipe import PortableBatches, Recipe, Setup
 from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.training_run import TrainingRun
+from onepass.replicator.training.training_run import PortableBatches, Recipe, Setup, TrainingRun
 from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset

@@ -11,10 +11,9 @@ from typing import Annotated
 import tyro
 
 from onepass.bundles.export_arguments import ExportArguments
-from onepass.bundles.manifest import is_version
+from onepass.bundles.manifest import MANIFEST, is_version
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import SPEC_FILE, kind_of
-from serving.engine.version_scanner import MANIFEST
 from serving.settings import NEEDED, Settings
 
 

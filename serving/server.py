@@ -16,9 +16,8 @@ from typing import Any
 from onepass.foundation.errors import UserError
 from onepass.foundation.server_address import TOKEN_VARIABLE
 from serving import observability
-from serving.engine.auth import read_tokens
-from serving.engine.registry import ModelRegistry
-from serving.engine.version_scanner import scan
+from serving.engine.clients import read_tokens
+from serving.engine.registry import ModelRegistry, scan
 from serving.grpc.server import make_server
 from serving.http.app import make_app, make_probes
 from serving.http.server import HttpServer

@@ -19,8 +19,7 @@ from onepass.replicator import strategies
 from onepass.replicator.strategies import asynchronous as parameter_server
 from onepass.replicator.strategies import asynchronous as servers
 from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.step import compile_replicated_step, compile_step
+from onepass.replicator.training.state import TrainState, compile_replicated_step, compile_step
 
 ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=5.0)
 

@@ -14,9 +14,8 @@ import numpy as np
 
 import serving
 from onepass.bundles.bundle import load as load_bundle
-from serving.sandbox.processes import ForkServer
-from serving.sandbox.sandboxed_bundle import SandboxedBundle
-from serving.sandbox.worker import readable
+from serving.sandbox.fork_server import readable
+from serving.sandbox.sandboxed_bundle import ForkServer, SandboxedBundle
 from serving.settings import Settings
 
 HOME = Path(serving.__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ from runs import eagerly
 
 from onepass.foundation.metrics import read_metrics
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from onepass.replicator.training.recipe import train
+from onepass.replicator.training.training_run import train
 from onepass.trained import Trained
 
 # `card` and `joining` take `pixelcnn.model.load` for themselves before tests replace it.

@@ -11,10 +11,9 @@ import jax_steps
 import numpy as np
 
 from onepass.replicator.portable import run
-from onepass.replicator.portable.layouts.cost import Machine, compiled_cost
 from onepass.replicator.portable.layouts.devices import Devices
 from onepass.replicator.portable.layouts.layout import Layout, Step, whole
-from onepass.replicator.portable.layouts.search import Search
+from onepass.replicator.portable.layouts.search import Machine, Search, compiled_cost
 from onepass.replicator.portable.layouts.simulation import Network
 
 jax.config.update("jax_disable_most_optimizations", True)

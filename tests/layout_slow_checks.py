@@ -5,8 +5,8 @@ import itertools
 import jax_steps
 from layout_checks import MACHINE, PERCEPTRON, exported, named, perceptron, searched
 
-from onepass.replicator.portable.layouts.cost import Machine
 from onepass.replicator.portable.layouts.layout import is_possible, whole
+from onepass.replicator.portable.layouts.search import Machine
 from onepass.replicator.portable.layouts.simulation import Network
 
 TIED = [[f"{kind}/{name}" for kind in jax_steps.SLOTS] for name in PERCEPTRON]

@@ -65,7 +65,7 @@ FAULTS = {
         ("tests/distill/test_flows.py", "tests/distill/test_student.py"),
     ),
     "accumulated gradients are sums": Fault(
-        "onepass/replicator/training/accumulation.py",
+        "onepass/replicator/training/batches.py",
         "return tf.nest.map_structure(lambda value: value / num_microbatches, total)",
         "return total",
         ("tests/onepass/replicator/test_accumulation.py",),
@@ -86,7 +86,7 @@ FAULTS = {
         ),
     ),
     "the beginning of a token lets a client in": Fault(
-        "serving/engine/auth.py",
+        "serving/engine/clients.py",
         "equal = [hmac.compare_digest(value.strip(), token) for token in self._tokens]",
         "equal = [token.startswith(value.strip()) for token in self._tokens]",
         ("tests/serving/test_middleware.py", "tests/serving/test_lockout.py"),

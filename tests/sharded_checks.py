@@ -8,8 +8,7 @@ from tensorflow.experimental import dtensor
 
 from onepass.replicator import strategies
 from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.step import compile_replicated_step, compile_step
+from onepass.replicator.training.state import TrainState, compile_replicated_step, compile_step
 
 MESH = {"batch": 2, "model": 2}
 ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=1.0)

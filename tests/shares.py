@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from onepass.replicator.training.accumulation import split_microbatches
+from onepass.replicator.training.batches import split_microbatches
 
 # Replicas, and microbatches of each, that eight rows are cut for.
 CUTS = ((2, 1), (8, 1), (2, 4))

@@ -21,7 +21,7 @@ from distill.config import ClipConfig, DistillConfig, LossConfig, StudentConfig
 from distill.teacher import load_teacher
 from onepass.foundation.errors import UserError
 from onepass.replicator import Replicator, strategies
-from onepass.replicator.training import recipe as recipes
+from onepass.replicator.training import training_run as recipes
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from pixelcnn import training as image_evaluation
 from pixelcnn import training as image_training

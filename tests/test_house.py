@@ -28,8 +28,7 @@ BY_STRING = {
         "a copy of it stands beside its packages in an exported folder"
     ),
     "onepass/torch_network.py": "the user names the module that makes a network",
-    "serving/sandbox/worker.py": "another process names the loader",
-    "serving/sandbox/fork_server.py": "a list of what the forks should find imported",
+    "serving/sandbox/fork_server.py": "the server names what the forks import, and the loader",
     "benchmarks/__main__.py": "every benchmark is a module of its own",
     "benchmarks/gpu/gpu_run.py": "a copy of it runs where the package is not installed",
     "benchmarks/gpu/gpu_peers.py": "a copy of it runs where the package is not installed",

@@ -15,11 +15,10 @@ from onepass.foundation.run_directory import RunDirectory
 from onepass.likelihoods import Categorical, Integers
 from onepass.model import Autoregressive
 from onepass.replicator.training.batches import as_dataset
-from onepass.replicator.training.command import TrainingOptions
-from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset, TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
-from onepass.replicator.training.recipe import PortableBatches, Recipe, Setup
 from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.training_run import PortableBatches, Recipe, Setup
 from pixelcnn.data import batch_sampling
 
 ADAM = OptimizerConfig(learning_rate=0.1, warmup_steps=1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from onepass.foundation.errors import UserError
-from onepass.replicator.training.command import TrainingOptions
+from onepass.replicator.training.config import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet import shipped
 from wavenet.config import PRESETS, TrainConfig, config_from

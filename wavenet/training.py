@@ -18,9 +18,8 @@ from onepass.foundation.model_folder import assign_weights, read_stored_model, v
 from onepass.foundation.stored_config import defaults, stored_config
 from onepass.planning.trainable import Trainable
 from onepass.replicator import Replicator
-from onepass.replicator.training.recipe import Recipe, Setup
 from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.training_run import TrainingRun
+from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from wavenet.conditioner import SIDE_FRAMES, Conditioner, PitchReader, train_pitch_reader
 from wavenet.config import KIND, TrainConfig
 from wavenet.data import audio

@@ -9,7 +9,7 @@ import tyro
 from distill.images.config import PRESETS, FlowConfig, GuidedConfig, ImageDistillConfig
 from onepass import shipped
 from onepass.foundation.errors import UserError
-from onepass.replicator.training.command import TrainingOptions
+from onepass.replicator.training.config import TrainingOptions
 from pixelcnn.family import IMAGES, training_data
 
 if TYPE_CHECKING:

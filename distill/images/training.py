@@ -26,9 +26,8 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
 from onepass.foundation.stored_config import defaults, to_json
 from onepass.likelihoods.initial import ZeroInitial
-from onepass.replicator.training.recipe import Recipe, Setup
 from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.training_run import TrainingRun
+from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from onepass.trained import Trained
 from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset

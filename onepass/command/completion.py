@@ -24,7 +24,7 @@ def tree() -> Any:
     """Return the type of the command line, a union of all verbs but `bench` and `pipeline`."""
     from onepass.bundles.export_arguments import ExportArguments
     from onepass.planning.arguments import PlanArguments
-    from onepass.replicator.launch.arguments import LaunchArguments
+    from onepass.replicator.launch.command import LaunchArguments
     from serving.command import ServeArguments
 
     return _union(

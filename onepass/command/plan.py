@@ -13,7 +13,7 @@ from onepass.planning.arguments import PlanArguments, check
 from onepass.replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:
-    from onepass.planning.programs import ModelPrograms
+    from onepass.planning.plan import ModelPrograms
 
 
 def run_plan(
@@ -25,10 +25,10 @@ def run_plan(
     family = _family(given.model)
     if family is not None:
         import_tensorflow()
-    from onepass.planning import command
+    from onepass.planning import plan
 
     with tempfile.TemporaryDirectory() as scratch:
-        return command.run(given, _programs(given, family, scratch))
+        return plan.run(given, _programs(given, family, scratch))
 
 
 def _family(model: str) -> ModelFamily | None:
@@ -48,7 +48,7 @@ def _family(model: str) -> ModelFamily | None:
 
 
 def _programs(given: PlanArguments, family: ModelFamily | None, scratch: str) -> "ModelPrograms":
-    from onepass.planning.programs import FolderPrograms, ModelPrograms
+    from onepass.planning.plan import FolderPrograms, ModelPrograms
 
     if family is None:
         programs = FolderPrograms(Path(given.model))

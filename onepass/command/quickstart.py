@@ -14,7 +14,7 @@ from onepass.command.unseen_networks import measure_keras, measure_torch, report
 from onepass.foundation.atomic_files import write_text
 from onepass.foundation.folders import check_new, make_folder
 from onepass.foundation.progress import Progress, duration, during
-from onepass.replicator.training.recipe import train
+from onepass.replicator.training.training_run import train
 from onepass.trained import Trained
 from pixelcnn.model import load as load_images
 from pixelcnn.sampling.grids import enlarge_pixels, grid, strip, write_gif, write_png

@@ -21,7 +21,7 @@ from onepass.planning.measurement import needed_bytes, paired_seconds, time_roun
 from onepass.replicator.portable import run
 from onepass.replicator.portable.layouts.devices import Devices
 from onepass.replicator.portable.layouts.layout import MODEL, ROWS, Layout, Step
-from onepass.replicator.portable.layouts.program import read_program
+from onepass.replicator.portable.layouts.simulation import read_program
 
 TRACED_STEPS = 3  # for short steps
 

@@ -26,8 +26,7 @@ from onepass.foundation.atomic_files import write_text
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import make_folder
 from onepass.foundation.provenance import processor
-from onepass.replicator.portable.layouts.program import Operation
-from onepass.replicator.portable.layouts.simulation import sharing_scale
+from onepass.replicator.portable.layouts.simulation import Operation, sharing_scale
 from onepass.replicator.portable.manifest import read_manifest
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -5,22 +5,99 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onepass.foundation.atomic_files import replacing, write_text
 from onepass.foundation.errors import UserError
+from onepass.foundation.progress import Progress
 from onepass.planning.arguments import PORTABLE, SERVERS, PlanArguments
-from onepass.planning.measurement import Measurement, Run, Store, assign_durations, this_machine
-from onepass.planning.pipeline.steps import pipeline_steps
-from onepass.planning.programs import ModelPrograms
-from onepass.replicator.portable.layouts.program import COMPUTE, LINK, combine_collectives
+from onepass.planning.measurement import (
+    Measurement,
+    Run,
+    Store,
+    assign_durations,
+    program_digest,
+    step_of,
+    this_machine,
+)
+from onepass.planning.pipeline.schedule import Stages, pipeline_steps
 from onepass.replicator.portable.layouts.simulation import (
+    COMPUTE,
+    LINK,
     Network,
     Timeline,
     asynchronous_rate,
+    combine_collectives,
     simulate,
     synchronous,
 )
+from onepass.replicator.portable.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from onepass.planning.trainable import Trainable
+
+
+class ModelPrograms:
+    """The training step of a model, for batches and microbatches of any size.
+
+    Attributes:
+      batch, microbatches: numbers of rows and microbatches in the model's configuration.
+      stages: stages for a pipeline; None: the network cannot be cut.
+    """
+
+    is_fixed = False
+    stages: Stages | None = None
+
+    def __init__(self, model: "Trainable", batch: int, microbatches: int, scratch: Path | str):
+        self.batch, self.microbatches, self._model = batch, microbatches, model
+        self._scratch = Path(scratch)
+
+    def folder(self, rows: int, microbatches: int) -> Path:
+        """Return a folder with the step for these sizes, which is exported on first use."""
+        folder = self._scratch / f"{rows}x{microbatches}"
+        if not folder.exists():
+            self._model.resize_batches(rows, microbatches).export(folder)
+        return folder
+
+    def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
+        """Return the step's timings for `rows` on one device, with XLA if set and `compiles`."""
+        digest = program_digest(self.folder(rows, self.microbatches))
+        model = self._model.resize_batches(rows, self.microbatches)
+        model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
+        engine = "xla" if model.jit_compile else "tensorflow"
+        found = store.load_or_measure(
+            f"{digest}-{engine}", lambda: model.run(store.rounds, store.seconds)
+        )
+        return Run(**found)
+
+    def state_bytes(self) -> list[int]:
+        """Return two sizes in bytes: all gradients, and all variables that a step updates."""
+        return [self._model.reduced_bytes, self._model.state_bytes]
+
+    def num_variables(self) -> int:
+        """Return the number of variables that a step updates."""
+        return self._model.num_variables
+
+
+class FolderPrograms(ModelPrograms):
+    """The single program of an exported folder, which cannot be timed in TensorFlow."""
+
+    is_fixed, microbatches = True, 1
+
+    def __init__(self, folder: Path):
+        self._folder = Path(folder)
+        self.batch = max(spec["shape"][0] for spec in step_of(folder)["inputs"] if spec["shape"])
+        found = read_manifest(folder).get("pipeline")
+        self.stages = found and Stages(tuple(found["work"]), found["passed_bytes"])
+
+    def folder(self, rows: int, microbatches: int) -> Path:
+        """Return the exported folder."""
+        return self._folder
+
+    def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
+        """Raise UserError, because TensorFlow cannot run an exported step."""
+        raise UserError(f"{self._folder} is an exported step: `--strategy` must be portable.")
+
 
 GIB, MIB = 2**30, 2**20
 ACCELERATOR_BUCKET_MIB = 30.0  # up to which XLA combines all-reduces on a GPU
@@ -363,3 +440,41 @@ def write_plot(path: Path, predictions: list[Prediction], memory_gib: float | No
     rate.legend()
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+
+
+ENOUGH_FREE = 0.9  # share of processor time that a reliable profile needs
+
+
+def run(given: PlanArguments, programs: ModelPrograms) -> int:
+    """Predict a model's training step, print and write the results, and return the exit status."""
+    with Progress(len(given.meshes), "planning", "configuration") as progress:
+        store = Store(given.profiles, given.fresh, seconds=given.seconds, log=progress.say)
+        planner = Planner(given, programs, store)
+        predictions = planner.predictions(progress.advance)
+    fitting = [each for each in predictions if planner.fits(each)]
+    print("\n".join([*_assumptions(given, programs), "", *lines(predictions, fitting)]))
+    if planner.free_share < ENOUGH_FREE:
+        print(
+            f"\nOther processes left {100 * planner.free_share:.0f}% of the processor time to a "
+            "profile, so its times are too long. Repeat it with `--fresh` on a quiet machine."
+        )
+    if given.json:
+        write_text(given.json, json.dumps(to_json(predictions, fitting), indent=1) + "\n")
+    if given.trace:
+        write_trace(given.trace, _largest(predictions).timeline)
+    if given.plot:
+        write_plot(given.plot, predictions, given.memory)
+    return 0
+
+
+def _assumptions(given: PlanArguments, programs: ModelPrograms) -> list[str]:
+    cores = {"yes": "devices share the cores", "no": "each device has its own cores"}
+    shared = cores.get(given.shared_cores, "processors share their cores")
+    return [
+        f"simulated: {given.strategy}, {programs.batch} rows per step, {given.link:g} Gbit/s and "
+        f"{given.latency_us:g} us between devices; {shared}"
+    ]
+
+
+def _largest(predictions: list[Prediction]) -> Prediction:
+    return max(predictions, key=lambda each: each.devices)

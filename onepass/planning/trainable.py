@@ -20,9 +20,8 @@ from onepass.replicator.portable.export import (
     training_step,
 )
 from onepass.replicator.portable.manifest import manifest_of, write_manifest
-from onepass.replicator.training.accumulation import Batch
-from onepass.replicator.training.state import LossFn, TrainState
-from onepass.replicator.training.step import compile_step
+from onepass.replicator.training.batches import Batch
+from onepass.replicator.training.state import LossFn, TrainState, compile_step
 
 
 @dataclasses.dataclass(frozen=True)

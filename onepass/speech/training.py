@@ -11,7 +11,7 @@ from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.model_folder import averages, best_or_newest
 from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import to_json
-from onepass.replicator.training.accumulation import Batch
+from onepass.replicator.training.batches import Batch
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
 from onepass.replicator.training.training_run import train_network

@@ -22,8 +22,7 @@ from onepass.networks.elements import (
     list_rows,
     pad_rows,
 )
-from onepass.replicator.training.accumulation import Batch
-from onepass.replicator.training.batches import as_dataset
+from onepass.replicator.training.batches import Batch, as_dataset
 from onepass.step.derive import bucket
 
 ELEMENTS, LENGTHS, MEAN = "elements", "lengths", "mean_length"

@@ -20,9 +20,8 @@ from onepass.networks.elements import Layout
 from onepass.networks.trainable import Weights
 from onepass.replicator.strategies import Replicator
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from onepass.replicator.training.outcome import NOTHING_TO_TRAIN, Outcome
-from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.step import is_single_device
+from onepass.replicator.training.loop import NOTHING_TO_TRAIN, Outcome
+from onepass.replicator.training.state import TrainState, is_single_device
 from onepass.replicator.training.training_run import TrainingRun
 from onepass.training.batches import MEAN, Batches, BatchSource, nest_conditions
 from onepass.training.scores import (

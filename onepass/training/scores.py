@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from onepass.foundation.ending import ends, limit_rows
 from onepass.foundation.errors import UserError
-from onepass.replicator.training.accumulation import Batch, GlobalBatchLoss
-from onepass.replicator.training.outcome import Listener
+from onepass.replicator.training.batches import Batch, GlobalBatchLoss
+from onepass.replicator.training.loop import Listener
 from onepass.replicator.training.state import LossFn, TrainState
 from onepass.training.batches import MEAN, Batches, nest_conditions
 

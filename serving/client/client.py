@@ -15,8 +15,15 @@ from onepass.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.server_address import check_address, is_loopback
-from serving.client.retrying import ClientError, Deadline, Retrying
-from serving.client.streams import ImageScale, Speech, Stream, check_numbers
+from serving.client.calls import (
+    ClientError,
+    Deadline,
+    ImageScale,
+    Retrying,
+    Speech,
+    Stream,
+    check_numbers,
+)
 
 if TYPE_CHECKING:
     from serving.client.grpc_transport import GrpcTransport

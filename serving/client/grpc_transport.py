@@ -9,15 +9,17 @@ import numpy as np
 from onepass.bundles.errors import GRPC_CODES, ServingError
 from onepass.bundles.image_sampling import condition_rows, image_inputs, scales_of
 from onepass.bundles.signature import TensorInfo, fastest
-from serving.client.retrying import (
+from serving.client.calls import (
     ClientError,
     Deadline,
+    ImageScale,
     RetryableError,
     Retrying,
+    Speech,
+    Stream,
     strict_json,
     token_error,
 )
-from serving.client.streams import ImageScale, Speech, Stream
 from serving.grpc.tensors import DTYPES, decode, encode, message, method_types
 
 PREDICTION = "tensorflow.serving.PredictionService"

@@ -14,15 +14,17 @@ from PIL import Image
 
 from onepass.bundles.errors import HTTP_CODES
 from onepass.bundles.signature import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES, TensorInfo
-from serving.client.retrying import (
+from serving.client.calls import (
     ClientError,
     Deadline,
+    ImageScale,
     RetryableError,
     Retrying,
+    Speech,
+    Stream,
     strict_json,
     token_error,
 )
-from serving.client.streams import ImageScale, Speech, Stream
 
 HEADER = "Inference-Header-Content-Length"
 MAX_ERROR_BYTES = 64 * 1024

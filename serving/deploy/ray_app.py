@@ -18,7 +18,7 @@ from onepass.bundles.bundle import Servable
 from onepass.foundation.errors import UserError
 from onepass.foundation.server_address import TOKEN_VARIABLE
 from serving import observability
-from serving.engine.auth import read_tokens
+from serving.engine.clients import read_tokens
 from serving.engine.fields import adapter, broken_rule
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app

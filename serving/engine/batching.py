@@ -24,7 +24,7 @@ from onepass.bundles.errors import (
 )
 from onepass.bundles.signature import PROMPTED_CHUNK
 from onepass.draw import LISTS
-from serving.engine.fair_shares import FairShares, RequestOrder, current_client
+from serving.engine.clients import FairShares, RequestOrder, current_client
 from serving.observability import Metrics, request_id
 from serving.settings import Settings
 

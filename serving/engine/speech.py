@@ -1,18 +1,24 @@
-"""Speech of a served model: from frames, and frames of texts, for all protocols."""
+"""Speech of a served model: from frames, recordings and texts, to audio in any format."""
 
 import asyncio
 import contextlib
+import csv
 import functools
+import io
 import logging
 import math
 import shutil
-from collections.abc import AsyncGenerator, Callable
+import struct
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import soundfile
+import soxr
 from pydantic import Field
 
-from onepass.bundles.errors import InvalidInput, NotReady, TooLarge
+from onepass.bundles.errors import InvalidInput, NotFound, NotReady, TooLarge
 from onepass.bundles.frames import check_convention
 from onepass.bundles.signature import PLAIN, Signature
 from onepass.bundles.sound_sampling import check_speaker
@@ -24,11 +30,11 @@ from onepass.speech.phonemes import (
     spelt_out,
     spoken_length,
 )
-from serving.engine.fields import Fields, Name, Seed, excerpt
-from serving.engine.json_tensors import base64_bytes, json_tensor
-from serving.engine.preparation import run_in_turn
-from serving.engine.recordings import decode_recording, read_example
+from serving.engine.clients import run_in_turn
+from serving.engine.fields import Fields, Name, Seed, base64_bytes, excerpt, json_tensor
 from serving.engine.served_model import ServedModel
+from wavenet.data.audio import Mixdown, resample, to_int16, without_offset
+from wavenet.data.decoding import UNKNOWN_SAMPLES, find_audio_chunk, missing_samples
 from wavenet.data.recorded_level import (
     at_recorded_level,
     gain_of,
@@ -37,10 +43,217 @@ from wavenet.data.recorded_level import (
     level_of,
     recorded_frames,
 )
+from wavenet.shipped import recordings_folder
+
+UNKNOWN_LENGTH, HEAD_BYTES = 0xFFFFFFFF, 44
+OPENAI_PCM_HZ = 24_000
+OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
+BLOCK_SAMPLES = 1 << 16
+
+
+def wav_header(sample_rate_hz: int, num_samples: int | None = None) -> bytes:
+    """Return the 44-byte WAV header for mono 16-bit audio; `num_samples` is None if unknown."""
+    size = UNKNOWN_LENGTH if num_samples is None else 2 * num_samples
+    layout = (16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)  # PCM, mono, 2 bytes per sample
+    riff = b"RIFF" + struct.pack("<I", min(size + HEAD_BYTES - 8, UNKNOWN_LENGTH)) + b"WAVE"
+    head = riff + b"fmt " + struct.pack("<IHHIIHH", *layout)
+    return head + b"data" + struct.pack("<I", size)
+
+
+def little_endian(waveform: np.ndarray) -> bytes:
+    """Encode a waveform as little-endian 16-bit samples, as WAV stores them."""
+    return to_int16(waveform).astype("<i2").tobytes()
+
+
+def big_endian(waveform: np.ndarray) -> bytes:
+    """Encode a waveform as big-endian 16-bit samples (RFC 2586, RFC 3551 section 4.5.11)."""
+    return to_int16(waveform).astype(">i2").tobytes()
+
+
+Chunks = AsyncGenerator[np.ndarray, None]
+Data = AsyncGenerator[bytes, None]
+# The media type of whole files, with soundfile's names of container and encoding.
+FILES = {
+    "flac": ("audio/flac", "FLAC", "PCM_16"),
+    "mp3": ("audio/mpeg", "MP3", "MPEG_LAYER_III"),
+    "ogg": ("audio/ogg; codecs=vorbis", "OGG", "VORBIS"),
+    "opus": ("audio/ogg; codecs=opus", "OGG", "OPUS"),
+}
+
+
+def encode_sound(
+    name: str, sound: Chunks, sample_rate_hz: int, num_samples: int | None, limit: float
+) -> tuple[str, Data]:
+    """Return the media type and the bytes of a sound, whose chunks are float32 [samples].
+
+    "wav", "l16" and "pcm" (OpenAI's, at OPENAI_PCM_HZ) are encoded chunk by chunk, the formats in
+    FILES as a whole.
+
+    Args:
+      num_samples: the length that a WAV's header has; None if it is unknown.
+      limit: the time limit for encoding a file, in seconds.
+    """
+    if name in FILES:
+        return FILES[name][0], _encode_whole(name, sound, sample_rate_hz, limit)
+    if name == "wav":
+        header = wav_header(sample_rate_hz, num_samples)
+        return "audio/wav", _encode_chunks(sound, little_endian, header)
+    if name == "l16":
+        media_type = f"audio/L16;rate={sample_rate_hz};channels=1"
+        return media_type, _encode_chunks(sound, big_endian)
+    resampled = _resample(sound, sample_rate_hz, OPENAI_PCM_HZ)
+    return f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", _encode_chunks(resampled, little_endian)
+
+
+async def _encode_chunks(
+    sound: Chunks, encode: Callable[[np.ndarray], bytes], head: bytes = b""
+) -> Data:
+    async with contextlib.aclosing(sound):
+        async for chunk in sound:
+            yield head + encode(chunk)
+            head = b""
+        if head:
+            yield head
+
+
+async def _encode_whole(name: str, sound: Chunks, rate_hz: int, limit: float) -> Data:
+    async with contextlib.aclosing(sound):
+        chunks = [chunk async for chunk in sound]
+    yield await run_in_turn(limit, _file_bytes, name, np.concatenate(chunks), rate_hz)
+
+
+async def _resample(sound: Chunks, from_hz: int, to_hz: int) -> Chunks:
+    """Resample a waveform chunk by chunk, with a band-limiting filter."""
+    async with contextlib.aclosing(sound):
+        if from_hz == to_hz:
+            async for chunk in sound:
+                yield chunk
+            return
+        stream = soxr.ResampleStream(from_hz, to_hz, 1, dtype="float32", quality="HQ")
+        async for chunk in sound:
+            converted = stream.resample_chunk(np.ascontiguousarray(chunk, np.float32))
+            if len(converted):
+                yield converted
+        yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
+
+
+def _file_bytes(name: str, waveform: np.ndarray, rate_hz: int) -> bytes:
+    """Encode a waveform [samples] as a file; for Opus, resample it to a rate that Opus supports."""
+    _, container, subtype = FILES[name]
+    if name == "opus" and rate_hz not in OPUS_HZ:
+        opus_hz = min((rate for rate in OPUS_HZ if rate > rate_hz), default=OPUS_HZ[-1])
+        waveform, rate_hz = resample(waveform, rate_hz, opus_hz), opus_hz
+    memory = io.BytesIO()
+    with soundfile.SoundFile(memory, "w", rate_hz, 1, subtype, format=container) as file:
+        for start in range(0, len(waveform), BLOCK_SAMPLES):
+            file.write(to_int16(waveform[start : start + BLOCK_SAMPLES]))
+    return memory.getvalue()
+
+
+SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
+LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
+MAX_CHANNELS = 8
+LEAST_SAMPLES = 2  # at the model's sample rate; mel frames reflect a sound at its ends
+FLAC = b"fLaC"
+OWN_LENGTH = "`recording` must be one sound with its own length in its header: it holds more."
+FIRST_BLOCK = b"fLaC\x00\x00\x00\x22"  # the beginning of a stream, but for one bit
+
+
+@functools.cache
+def examples() -> Mapping[str, dict[str, Any]]:
+    """Return the example recordings by name; no shipped model was trained on them."""
+    found: dict[str, dict[str, Any]] = {}
+    with (recordings_folder() / "dev.tsv").open(encoding="utf-8", newline="") as registry:
+        for row in csv.DictReader(registry, delimiter="\t"):
+            name = Path(row["file"]).stem
+            seconds = round(soundfile.info(str(example_path(name))).duration, 2)
+            found[name] = {"name": name, "text": row["text"], "seconds": seconds}
+    return found
+
+
+def example_path(name: str) -> Path:
+    """Return the path of an example's file."""
+    return recordings_folder() / "dev" / f"{name}.flac"
+
+
+def read_example(name: str) -> bytes:
+    """Return the file of an example; raise NotFound, naming all, for an unknown name."""
+    if name not in examples():
+        raise NotFound(f"There is no example {excerpt(name)}; there are {', '.join(examples())}.")
+    return example_path(name).read_bytes()
+
+
+def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:
+    """Decode a WAV or FLAC file to a mono waveform, float32 [samples] at `sample_rate_hz`."""
+    if data[:4] != FLAC and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
+        raise InvalidInput("`recording` must be a WAV or a FLAC file.")
+    chunk = find_audio_chunk(io.BytesIO(data))
+    if chunk.unread or data.replace(b"fLaC\x80", b"fLaC\x00").count(FIRST_BLOCK) > 1:
+        raise InvalidInput(OWN_LENGTH)
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            _check(file, max_seconds)
+            mixed, rate_hz = Mixdown(file.channels), file.samplerate
+            decoded = _decode_samples(file, mixed)
+            there = len(decoded)
+            missing = missing_samples(file.frames, there, chunk, file.subtype)
+    except soundfile.SoundFileError as error:
+        raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
+    waveform = _shift_levels(decoded)
+    if not len(waveform) or not np.isfinite(waveform).all():
+        raise InvalidInput("`recording` must hold samples, all of them finite.")
+    if missing:
+        raise InvalidInput(
+            f"`recording` must be whole: its header promises {there + missing:,} samples, it has "
+            f"{there:,}."
+        )
+    if mixed.cancels:
+        raise InvalidInput("`recording` must have channels that do not cancel each other.")
+    resampled = resample(without_offset(waveform), rate_hz, sample_rate_hz)
+    if len(resampled) < LEAST_SAMPLES:
+        raise InvalidInput(
+            f"`recording` must last at least {LEAST_SAMPLES} samples at {sample_rate_hz:,} per "
+            f"second, got {there:,} at {rate_hz:,}."
+        )
+    return resampled
+
+
+def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
+    if file.frames >= UNKNOWN_SAMPLES:
+        raise InvalidInput(OWN_LENGTH)
+    if file.subtype not in SUBTYPES:
+        raise InvalidInput("`recording` must hold uncompressed samples, or be FLAC.")
+    if not LOWEST_HZ <= file.samplerate <= HIGHEST_HZ:
+        raise InvalidInput(
+            f"`recording` must have from {LOWEST_HZ} to {HIGHEST_HZ} samples per second, got "
+            f"{file.samplerate}."
+        )
+    if file.channels > MAX_CHANNELS:
+        raise InvalidInput(
+            f"`recording` must have at most {MAX_CHANNELS} channels, got {file.channels}."
+        )
+    if file.frames > max_seconds * file.samplerate:
+        raise TooLarge(f"`recording` must last at most {max_seconds:g} seconds.")
+
+
+def _decode_samples(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
+    blocks, left = [np.zeros(0, np.float32)], file.frames
+    while left > 0:
+        block = file.read(min(BLOCK_SAMPLES, left), dtype="float32", always_2d=True)
+        if not len(block):
+            break
+        left -= len(block)
+        blocks.append(mixed.add(block))
+    return np.concatenate(blocks)
+
+
+def _shift_levels(waveform: np.ndarray) -> np.ndarray:
+    """Map s / 32768, which libsndfile returns for a 16-bit sample s, to (2 s + 1) / 65535."""
+    return (waveform * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
+
 
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
-Chunks = AsyncGenerator[np.ndarray, None]
 Temperature = Annotated[float, Field(ge=0, le=10)]
 
 

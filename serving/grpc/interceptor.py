@@ -30,9 +30,8 @@ from onepass.bundles.errors import (
     TooLarge,
 )
 from serving import observability
-from serving.engine.auth import HEALTH_PREFIX, TokenAuth
-from serving.engine.fair_shares import begin_client
-from serving.engine.streams import STREAM_TIMEOUT_FACTOR
+from serving.engine.clients import HEALTH_PREFIX, TokenAuth, begin_client
+from serving.engine.served_model import STREAM_TIMEOUT_FACTOR
 from serving.observability import Metrics, begin_request, event
 from serving.settings import Settings
 

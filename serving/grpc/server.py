@@ -1,24 +1,322 @@
 """The gRPC server, for the protocols of TensorFlow Serving, v2 inference, health and onepass."""
 
 import asyncio
+import contextlib
+import json
 import re
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc
+import numpy as np
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from onepass.bundles.errors import NotFound, ServingError
-from serving.engine.auth import TokenAuth, read_tokens
+from onepass.bundles.errors import InvalidInput, NotFound, ServingError
+from onepass.bundles.frames import check_convention
+from onepass.bundles.manifest import version_problem
+from onepass.bundles.signature import (
+    PLAIN,
+    V2_NAMES,
+    TensorInfo,
+    check_input,
+    check_outputs,
+    checked_count,
+    from_bytes,
+    input_info,
+    v2_dtype,
+)
+from serving.engine.clients import TokenAuth, read_tokens
+from serving.engine.descriptions import SERVER_VERSION, describe_signatures, metadata_of
+from serving.engine.fields import as_model
 from serving.engine.registry import ModelRegistry
-from serving.grpc.inference import Inference
-from serving.grpc.interceptor import RequestInterceptor
-from serving.grpc.prediction import Models, Prediction
-from serving.grpc.speech import Speech
-from serving.grpc.tensors import method_types, pool
+from serving.engine.served_model import STREAM_TIMEOUT_FACTOR, ServedModel
+from serving.engine.speech import SynthesisFields, is_conditional, signature, synthesis
+from serving.grpc.interceptor import RequestInterceptor, seconds_left
+from serving.grpc.tensors import (
+    decode,
+    decode_all,
+    encode,
+    enum_values,
+    message,
+    method_types,
+    pool,
+)
 from serving.observability import Metrics
 from serving.settings import Settings
+
+METADATA = "signature_def"
+STATES = enum_values("tensorflow.serving.ModelVersionStatus.State")
+
+
+def resolve_model(registry: ModelRegistry, spec: Any) -> ServedModel:
+    """Return the model that a ModelSpec names; raise InvalidInput, NotFound or NotReady."""
+    return registry.get(_name(spec), _version(spec))
+
+
+def fill_spec(spec: Any, served: ServedModel, signature: str = "") -> None:
+    """Write the model, version and signature that answered the request into a ModelSpec."""
+    spec.name, spec.signature_name = served.name, signature
+    spec.version.value = served.version
+
+
+class Prediction:
+    """The service PredictionService; only prediction with tensors is implemented."""
+
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
+
+    async def predict(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return the outputs of a signature for the request's inputs."""
+        served = resolve_model(self._registry, request.model_spec)
+        name = request.model_spec.signature_name or PLAIN
+        signature = served.signature(name)
+        check_outputs(signature.outputs, request.output_filter)
+        inputs = decode_all(request.inputs, signature.inputs, self._settings.max_body_bytes)
+        seconds = seconds_left(context, self._settings)
+        outputs = await served.predict(inputs, name, timeout_seconds=seconds)
+        response = message("tensorflow.serving.PredictResponse")()
+        fill_spec(response.model_spec, served, name)
+        for output in dict.fromkeys(request.output_filter or outputs):
+            encode(outputs[output], response.outputs[output])
+        return response
+
+    async def get_model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return the signatures of a model."""
+        if list(request.metadata_field) != [METADATA]:
+            raise InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
+        served = resolve_model(self._registry, request.model_spec)
+        signatures = message("tensorflow.serving.SignatureDefMap")()
+        ParseDict(describe_signatures(served), signatures)
+        response = message("tensorflow.serving.GetModelMetadataResponse")()
+        fill_spec(response.model_spec, served)
+        response.metadata[METADATA].Pack(signatures)
+        return response
+
+    async def classify(self, request: Message, context: grpc.aio.ServicerContext) -> None:
+        """Abort with UNIMPLEMENTED, like all methods for tf.Example."""
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED,
+            "This method is for tf.Example models, which are not supported: use Predict.",
+        )
+
+    regress = multi_inference = classify
+
+
+class Models:
+    """The service ModelService."""
+
+    def __init__(self, registry: ModelRegistry):
+        self._registry = registry
+
+    async def get_model_status(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return the status of all versions of a model, or of the requested version."""
+        name, version = _name(request.model_spec), _version(request.model_spec)
+        response = message("tensorflow.serving.GetModelStatusResponse")()
+        for status in self._registry.versions(name):
+            if version in (None, status.version):
+                entry = response.model_version_status.add(version=status.version)
+                entry.state = STATES[status.state]
+                if status.error:
+                    entry.status.error_code = grpc.StatusCode.INTERNAL.value[0]
+                    entry.status.error_message = status.error
+        if not response.model_version_status:
+            raise NotFound(f"There is no version {version} of {name}.")
+        return response
+
+
+def _name(spec: Any) -> str:
+    if not spec.name:
+        raise InvalidInput("`model_spec.name` must be given.")
+    return spec.name
+
+
+def _version(spec: Any) -> int | None:
+    if spec.WhichOneof("version_choice") == "version_label":
+        raise InvalidInput("`model_spec.version_label` must not be given: versions are numbers.")
+    return spec.version.value if spec.HasField("version") else None
+
+
+# The field of InferTensorContents for each type; FP16 has none.
+CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+SIGNATURE = "signature_name"  # name of the parameter
+
+
+class Inference:
+    """The methods of the protocol: health, metadata and inference."""
+
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
+
+    async def server_live(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Answer that the server is live."""
+        return message("inference.ServerLiveResponse")(live=True)
+
+    async def server_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return whether the server accepts requests."""
+        return message("inference.ServerReadyResponse")(ready=self._registry.ready)
+
+    async def model_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return whether a model is ready; raise NotFound for an unknown name or version."""
+        response = message("inference.ModelReadyResponse")
+        try:
+            self._resolve_model(request.name, request.version)
+        except (NotFound, InvalidInput):
+            raise
+        except ServingError:
+            return response(ready=False)
+        return response(ready=self._registry.ready)
+
+    async def server_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return the name of the server and its version."""
+        made = message("inference.ServerMetadataResponse")
+        return made(name="onepass", version=SERVER_VERSION)
+
+    async def model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return the inputs and outputs of a model's signature `serving_default`."""
+        served = self._resolve_model(request.name, request.version)
+        return message("inference.ModelMetadataResponse")(**metadata_of(self._registry, served))
+
+    async def model_infer(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return the outputs for the request's inputs, as raw bytes."""
+        served = self._resolve_model(request.model_name, request.model_version)
+        name = request.parameters[SIGNATURE].string_param if SIGNATURE in request.parameters else ""
+        name = name or PLAIN
+        signature = served.signature(name)
+        inputs = _inputs(request, signature.inputs, self._settings.max_body_bytes)
+        wanted = [output.name for output in request.outputs]
+        check_outputs(signature.outputs, wanted)
+        seconds = seconds_left(context, self._settings)
+        outputs = await served.predict(inputs, name, timeout_seconds=seconds)
+        arrays = {name: np.asarray(outputs[name]) for name in dict.fromkeys(wanted or outputs)}
+        return message("inference.ModelInferResponse")(
+            model_name=served.name,
+            model_version=str(served.version),
+            id=request.id,
+            outputs=[
+                {"name": name, "datatype": V2_NAMES[array.dtype], "shape": array.shape}
+                for name, array in arrays.items()
+            ],
+            raw_output_contents=[array.tobytes() for array in arrays.values()],
+        )
+
+    def _resolve_model(self, name: str, version: str) -> ServedModel:
+        if not name:
+            raise InvalidInput("The model's name must be given.")
+        if version and (problem := version_problem(version)):
+            raise InvalidInput(f"A version {problem}.")
+        return self._registry.get(name, int(version) if version else None)
+
+
+def _inputs(
+    request: Message, known: dict[str, TensorInfo], limit_bytes: int
+) -> dict[str, np.ndarray]:
+    raw = request.raw_input_contents
+    if len(raw) and len(raw) != len(request.inputs):
+        raise InvalidInput(
+            f"`raw_input_contents` must have one entry for each of the {len(request.inputs)} "
+            f"inputs, got {len(raw)}."
+        )
+    arrays: dict[str, np.ndarray] = {}
+    left = limit_bytes
+    for index, tensor in enumerate(request.inputs):
+        input_info(known, tensor.name)
+        if tensor.name in arrays:
+            raise InvalidInput(f"`{tensor.name}` must be given once.")
+        array = _array(tensor, raw[index] if len(raw) else None, left)
+        left -= array.nbytes
+        arrays[tensor.name] = array
+    return arrays
+
+
+def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
+    dtype, shape = v2_dtype(tensor.name, tensor.datatype), tensor.shape
+    count = checked_count(tensor.name, shape, dtype, limit_bytes)
+    if raw is not None:
+        if tensor.HasField("contents"):
+            raise InvalidInput(f"`{tensor.name}` must have raw bytes or `contents`, got both.")
+        return from_bytes(tensor.name, raw, shape, dtype)
+    field = CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise InvalidInput(f"`{tensor.name}` of {tensor.datatype} must come as raw bytes.")
+    values = getattr(tensor.contents, field)
+    if len(values) != count:
+        raise InvalidInput(f"`{tensor.name}` must have {count} `{field}`, got {len(values)}.")
+    try:
+        return np.array(values, dtype).reshape(shape)
+    except OverflowError:
+        raise InvalidInput(f"`{tensor.name}` has values beyond {tensor.datatype}.") from None
+
+
+class Speech:
+    """The methods of the service `onepass.Models`."""
+
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
+
+    async def list(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return all models that are ready, with their model.json."""
+        response = message("onepass.ListResponse")()
+        for name in self._registry.names():
+            with contextlib.suppress(ServingError):  # skips models that are still loading
+                served = self._registry.get(name)
+                response.models.add(
+                    name=name,
+                    version=served.version,
+                    kind=served.kind,
+                    spec_json=json.dumps(served.spec),
+                )
+        return response
+
+    async def speak(
+        self, request: Message, context: grpc.aio.ServicerContext
+    ) -> AsyncGenerator[Any, None]:
+        """Yield responses with chunks of audio, whose samples are little-endian float32 bytes."""
+        served = resolve_model(self._registry, request.model_spec)
+        rate_hz = served.speech_bundle.spec["sample_rate_hz"]
+        fields, frames = _parse_request(served, request, self._settings.max_body_bytes)
+        seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
+        _, chunks = synthesis(served, fields, frames, timeout_seconds=seconds)
+        response = message("onepass.SpeakResponse")
+        async with contextlib.aclosing(chunks):
+            async for chunk in chunks:
+                samples = np.asarray(chunk, "<f4").tobytes()
+                yield response(samples=samples, sample_rate_hz=rate_hz)
+
+
+def _parse_request(
+    served: ServedModel, request: Message, limit_bytes: int
+) -> tuple[SynthesisFields, np.ndarray | None]:
+    frames = None
+    if request.HasField("frames") != is_conditional(served):
+        rule = "be given" if is_conditional(served) else "not be given: the model is unconditional"
+        raise InvalidInput(f"`frames` must {rule}.")
+    if request.num_samples < 0:
+        raise InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
+    if request.HasField("frames"):
+        given = decode(request.frames, "frames", limit_bytes)[None]
+        frames = check_input("frames", signature(served).inputs["frames"], given)[0]
+        if not request.force:
+            check_convention(served.spec, frames)
+    fields = {
+        "seed": request.seed,
+        "row": request.row,
+        "speaker": request.speaker or None,
+        "temperature": request.temperature if request.HasField("temperature") else None,
+        "seconds": request.num_samples / served.spec["sample_rate_hz"] or None,
+    }
+    return as_model(fields, SynthesisFields), frames
+
 
 POLL_SECONDS = 0.25
 Status = health_pb2.HealthCheckResponse.ServingStatus

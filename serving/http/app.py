@@ -1,28 +1,226 @@
-"""The HTTP application: the middleware, and the routes of all protocols, health and the page."""
+"""The HTTP application: the middleware, and the routes of all protocols, health and the page.
 
+A page on a different site can make a browser call a server on the user's machine, either through a
+host name that resolves to it (DNS rebinding) or through a form. `Host` reveals the former, `Origin`
+the latter.
+"""
+
+import logging
+import re
+import time
 from typing import Any
 
 from pydantic import create_model
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Router
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onepass.bundles.errors import NotReady
+from onepass.bundles.errors import (
+    Forbidden,
+    Internal,
+    InvalidInput,
+    NotFound,
+    NotReady,
+    Overloaded,
+    ServingError,
+)
+from serving import observability
+from serving.engine.clients import TokenAuth, begin_client, read_tokens
 from serving.engine.registry import ModelRegistry
-from serving.http.draw import DrawRoute
-from serving.http.middleware import RequestMiddleware
-from serving.http.model_listing import ModelListing
-from serving.http.openai import OpenaiImages, OpenaiSpeech
-from serving.http.operations import Endpoints, OpenApi, get
-from serving.http.responses import error_response, json_response
-from serving.http.speak import SpeakRoute
-from serving.http.tensorflow_rest import TensorflowRest
-from serving.http.v2 import V2
-from serving.observability import Metrics
+from serving.http.generation import DrawRoute, OpenaiImages, OpenaiSpeech, SpeakRoute
+from serving.http.routes import (
+    LIMITS,
+    RECEIVED,
+    BodyLimits,
+    Endpoints,
+    HttpError,
+    OpenApi,
+    error_response,
+    get,
+    json_response,
+    protocol_of,
+)
+from serving.http.tensors import V2, ModelListing, TensorflowRest
+from serving.observability import Metrics, begin_request, event
 from serving.settings import Settings
+
+HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+ADDRESS = "0123456789."  # no name has only these characters
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+BOTH_WAYS = ("inference-header-content-length", "x-request-id")
+READ_HEADERS = (*BOTH_WAYS, "authorization", "content-type", "traceparent")
+SENT_HEADERS = (*BOTH_WAYS, "retry-after", "x-note", "x-num-samples", "x-words")
+NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+DEFAULT_HEADERS = {
+    b"content-security-policy": NOTHING.encode(),
+    b"cache-control": b"no-store",
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+}
+RESPONSE = "onepass.response"  # a key in an ASGI scope
+LOG = logging.getLogger(__name__)
+
+
+class AllowedHosts:
+    """The hosts that are served: the server's address, localhost, and hosts in the settings.
+
+    A server that other machines can reach also accepts any numeric address, since DNS rebinding
+    needs a name. Pages on hosts in the settings, at the default port of their scheme, count as the
+    server's own, whatever `Host` a proxy sends.
+    """
+
+    def __init__(self, settings: Settings):
+        named = ("localhost", "127.0.0.1", "::1", settings.host, *settings.allowed_hosts)
+        self._names = {name.strip("[]").lower() for name in named}
+        self._own_sites = {name.lower() for name in settings.allowed_hosts}
+        self._origins = settings.allow_origin
+        self._any_address = not settings.is_loopback
+
+    def check(self, method: str, headers: Headers) -> None:
+        """Check the headers `Host` and `Origin` of a request."""
+        host, origin = headers.get("host", "").lower(), headers.get("origin")
+        match = HOST.fullmatch(host)
+        if match is None:
+            raise InvalidInput("`Host` must name a host.")
+        name = match["name"].strip("[]")
+        is_address = ":" in name or set(name) <= set(ADDRESS)
+        if name not in self._names and not (self._any_address and is_address):
+            raise HttpError(421, "misdirected", "This host is not served; see `allowed_hosts`.")
+        if origin is None or method in SAFE_METHODS or origin in self._origins:
+            return
+        if origin.lower().partition("://")[2] not in (host, *self._own_sites):
+            raise Forbidden(
+                "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
+                "name the site in `allowed_hosts`; name another site in `allow_origin`."
+            )
+
+
+class ResponseRecorder:
+    """Wraps an ASGI `send`, adds the default headers, and records status, code, bytes and time."""
+
+    def __init__(self, send: Send, request_id: str):
+        self._send, self._request_id = send, request_id.encode()
+        self.status, self.code, self.sent_bytes = 0, "ok", 0
+        self.first_byte_at: float | None = None
+
+    async def send(self, message: Message) -> None:
+        """Send an ASGI message."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            named = {name.lower(): value for name, value in message.get("headers", ())}
+            headers = {**DEFAULT_HEADERS, **named, b"x-request-id": self._request_id}
+            message = {**message, "headers": [*headers.items()]}
+        else:
+            self.sent_bytes += len(message.get("body", b""))
+            self.first_byte_at = self.first_byte_at or time.perf_counter()
+        await self._send(message)
+
+
+class RequestMiddleware:
+    """The ASGI application that wraps the routes.
+
+    It checks the host, the encoding and the token, in this order; the endpoint reads the body. A
+    browser's question before a request (preflight), which has no token, is answered after the host.
+    Errors are answered in the format of the path's protocol; unexpected errors get status 500 and
+    reveal no details.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
+        self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_tokens(settings))
+        self._allowed_hosts = AllowedHosts(settings)
+        self._body_limits = BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
+        self._answer: ASGIApp = self._admit
+        if origins := settings.allow_origin:
+            methods = ("GET", "HEAD", "POST")
+            self._answer = CORSMiddleware(
+                self._admit, origins, methods, READ_HEADERS, expose_headers=SENT_HEADERS
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer an HTTP request; close any WebSocket."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return await send({"type": "websocket.close", "code": 1003})
+        started, headers = time.perf_counter(), Headers(scope=scope)
+        response = ResponseRecorder(send, begin_request(headers.get("x-request-id")))
+        # With an "app", Starlette's router raises errors instead of answering them.
+        scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0, RESPONSE: response})
+        try:
+            self._allowed_hosts.check(scope["method"], headers)
+            await self._answer(scope, receive, response.send)
+        except ServingError as error:
+            await _refuse(error, scope, receive, response.send)
+        finally:
+            self._record(scope, response, started)
+            self._body_limits.used -= scope[RECEIVED]
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        try:
+            with observability.span("http", headers, method=scope["method"]):
+                if headers.get("content-encoding", "identity").lower() not in ("identity", ""):
+                    message = "The body must not be compressed (`Content-Encoding`)."
+                    raise HttpError(415, "unsupported_encoding", message)
+                authorization = headers.get("authorization", "").encode("latin-1")
+                begin_client(_address(scope), self._auth.check(scope["path"], authorization))
+                await self._app(scope, receive, send)
+        except Exception as error:
+            await _refuse(error, scope, receive, send)
+
+    def _record(self, scope: Scope, response: ResponseRecorder, started: float) -> None:
+        path, first = scope["path"], response.first_byte_at
+        seconds = time.perf_counter() - started
+        self._metrics.request(
+            scope.get("path_params", {}).get("name"),
+            protocol_of(path),
+            response.code,
+            seconds,
+            first_byte_seconds=None if first is None else first - started,
+            received_bytes=scope[RECEIVED],
+            sent_bytes=response.sent_bytes,
+        )
+        outcome: dict[str, Any] = {"status": response.status, "code": response.code}
+        outcome |= {"seconds": seconds, "client": _address(scope)}
+        event(LOG, f"{scope['method']} {path}", **outcome)
+
+
+def _address(scope: Scope) -> str:
+    return (scope.get("client") or ("",))[0]
+
+
+async def _refuse(raised: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with an error, unless the response has begun: uvicorn closes its connection."""
+    headers: dict[str, str] = {}
+    if isinstance(raised, HTTPException) and raised.status_code == 405:
+        allowed = ", ".join(sorted((raised.headers or {}).get("Allow", "GET, HEAD").split(", ")))
+        headers = {"allow": allowed}
+        raised = HttpError(405, "method_not_allowed", f"This path accepts only {allowed}.")
+    elif isinstance(raised, HTTPException):
+        raised = NotFound("This path does not exist.")
+    elif not isinstance(raised, ServingError):
+        LOG.error("a request failed", exc_info=raised)
+        is_full = isinstance(raised, MemoryError)
+        full = Overloaded("There is not enough memory for this request.")
+        raised = full if is_full else Internal("The server failed; see its log.")
+    response: ResponseRecorder = scope[RESPONSE]
+    response.code = raised.code
+    if raised.http_status == 401:
+        headers["www-authenticate"] = 'Bearer realm="onepass"'
+    if not response.status:
+        answer = error_response(raised, scope["path"], headers)
+        answer.body = b"" if scope["method"] == "HEAD" else answer.body
+        await answer(scope, receive, send)
+
 
 PROTOCOLS = (V2, TensorflowRest, SpeakRoute, DrawRoute, OpenaiSpeech, OpenaiImages, ModelListing)
 STATE = create_model("State", status=str)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from serving.engine.fair_shares import ClientSlots, client_of_address
+from serving.engine.clients import ClientSlots, client_of_address
 
 HEAD_BYTES = 64 * 1024
 MAX_REQUESTS = 1024  # requests in progress; further ones get status 503

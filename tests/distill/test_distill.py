@@ -23,7 +23,7 @@ from distill.training import HealthMetrics, collapse_warnings
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from onepass.replicator.training.recipe import train
+from onepass.replicator.training.training_run import train
 from wavenet import training as wavenet_training
 from wavenet.data import audio
 from wavenet.features import MelConvention

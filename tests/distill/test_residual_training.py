@@ -18,7 +18,7 @@ from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_portable
 from onepass.replicator.portable.manifest import read_manifest
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from onepass.replicator.training.recipe import train
+from onepass.replicator.training.training_run import train
 from wavenet import training as teacher_training
 
 HOP = 80

@@ -16,7 +16,7 @@ from distill.teacher import load_teacher
 from distill.training import UNITS
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.manifest import read_manifest
-from onepass.replicator.training.recipe import train
+from onepass.replicator.training.training_run import train
 from wavenet import training as wavenet_training
 from wavenet.data.clip_batches import ClipBatches
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import onepass
 from onepass.foundation.errors import UserError
-from serving.client.retrying import ClientError
+from serving.client.calls import ClientError
 from wavenet.data import audio
 
 ROWS = np.arange(12, dtype=np.int32).reshape(2, 6)

@@ -447,7 +447,7 @@ def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
         seen.append((recipe.preset, recipe.config, recipe.data))
         raise UserError("enough")
 
-    monkeypatch.setattr("onepass.replicator.training.recipe.train", train)
+    monkeypatch.setattr("onepass.replicator.training.training_run.train", train)
     words = ["train", name, "--data", "tfds:cats", "--workdir", "b"]
     assert mistake(*words) == "enough"
     assert seen.pop() == (name, PRESETS[name].config, "tfds:cats")

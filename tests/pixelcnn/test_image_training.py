@@ -18,8 +18,8 @@ from onepass.foundation.metrics import read_metrics
 from onepass.foundation.model_folder import averages
 from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training.loop import DONE, FINISHED_BEFORE
-from onepass.replicator.training.recipe import train
 from onepass.replicator.training.state import TrainState
+from onepass.replicator.training.training_run import train
 from pixelcnn import card, training
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.npz import DataError

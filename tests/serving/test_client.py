@@ -29,8 +29,7 @@ from onepass.foundation.errors import UserError
 from onepass.remote_model import RemoteModel
 from pixelcnn.data.captions import encode_caption
 from serving import Client
-from serving.client.retrying import ClientError, Deadline, RetryableError, Retrying
-from serving.client.streams import Stream
+from serving.client.calls import ClientError, Deadline, RetryableError, Retrying, Stream
 
 TOKEN = "a token of sixteen characters"
 HALF_STEP = 0.5 / 32767.5

@@ -20,8 +20,7 @@ from onepass import likelihoods
 from onepass.bundles.errors import InvalidInput
 from onepass.foundation.errors import UserError
 from onepass.networks.network import as_function
-from serving.sandbox.processes import ForkServer
-from serving.sandbox.sandboxed_bundle import SandboxedBundle
+from serving.sandbox.sandboxed_bundle import ForkServer, SandboxedBundle
 from serving.settings import Settings
 
 SMALL_SEED = 7  # which JSON holds, too

@@ -14,7 +14,7 @@ from serve_load import predict, until
 
 from onepass.bundles.errors import Overloaded
 from serving.engine.batching import SPARE_PART, Fitted, Padding, Request, RowQueue
-from serving.engine.fair_shares import begin_client
+from serving.engine.clients import begin_client
 from serving.grpc.tensors import encode, message
 
 HEAVY = [f"127.0.0.{n}" for n in range(10, 15)]

@@ -13,10 +13,9 @@ from serve_load import until
 
 from onepass import speech
 from onepass.speech.phonemes import MAX_CHARACTERS
-from serving.engine import preparation
-from serving.engine.fair_shares import MAX_ACCOUNTS, FairShares, client_of_address
-from serving.engine.fair_shares import current_client as client
-from serving.engine.preparation import FairThreads
+from serving.engine import clients
+from serving.engine.clients import MAX_ACCOUNTS, FairShares, FairThreads, client_of_address
+from serving.engine.clients import current_client as client
 
 SPEECH, SPEAK = "/v1/audio/speech", "/v1/models/voice:speak"
 HEAVY, LIGHT = "127.0.0.2", "127.0.0.3"
@@ -83,13 +82,13 @@ def test_many_texts_of_a_client_leave_the_others_their_turn(models, front_end, p
     heavy = [{name: f"endless {n}", "format": "wav"} for n in range(18)]
     with Running(models, timeout_seconds=30.0) as running:
         with asked_by(running, HEAVY, heavy, path) as statuses:
-            until(lambda: front_end.count("endless") == preparation.MAX_RUNNING_OF_CLIENT)
-            until(lambda: len(preparation.THREADS._waiting) == 18 - front_end.count("endless"))
+            until(lambda: front_end.count("endless") == clients.MAX_RUNNING_OF_CLIENT)
+            until(lambda: len(clients.THREADS._waiting) == 18 - front_end.count("endless"))
             with client_at(running, LIGHT) as client:
                 for _ in range(3):
                     assert client.post(path, json={name: "hello"}).status_code == 200
             assert statuses == [] and front_end.ended == ["hello"] * 3
-            assert front_end.count("endless") == preparation.MAX_RUNNING_OF_CLIENT
+            assert front_end.count("endless") == clients.MAX_RUNNING_OF_CLIENT
             front_end.go.set()
         assert len(statuses) == 18 and set(statuses) <= {200, 503}
     assert front_end.count("endless") == 18
@@ -101,8 +100,8 @@ def test_a_short_text_does_not_wait_for_the_long_ones_of_its_own_client(models, 
     long = [{name: f"endless {n} ".ljust(400, "a"), "format": "wav"} for n in range(16)]
     with Running(models, timeout_seconds=30.0) as running:
         with asked_by(running, HEAVY, long, path) as statuses:
-            until(lambda: front_end.count("endless") == preparation.MAX_RUNNING_OF_CLIENT)
-            until(lambda: len(preparation.THREADS._waiting) == 16 - front_end.count("endless"))
+            until(lambda: front_end.count("endless") == clients.MAX_RUNNING_OF_CLIENT)
+            until(lambda: len(clients.THREADS._waiting) == 16 - front_end.count("endless"))
             for address in (HEAVY, LIGHT, HEAVY):
                 with client_at(running, address) as client:
                     answer = client.post(path, json={name: "hello"})
@@ -118,22 +117,22 @@ def test_the_work_ends_when_the_client_leaves(models, front_end, path):
     body = json.dumps({"input": "endless", "text": "endless"}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     with Running(models, timeout_seconds=60.0) as running:
-        most = preparation.MAX_RUNNING_OF_CLIENT
+        most = clients.MAX_RUNNING_OF_CLIENT
         connections = [running.connection() for _ in range(most + 2)]
         for connection in connections[:most]:
             connection.sendall(head.encode() + body)
         until(lambda: len(front_end.begun) == most)
         for connection in connections[most:]:
             connection.sendall(head.encode() + body)
-        until(lambda: len(preparation.THREADS._waiting) == 2)
+        until(lambda: len(clients.THREADS._waiting) == 2)
         for connection in connections[most:]:  # before the others, whose ends would let them begin
             connection.close()
-        until(lambda: not preparation.THREADS._waiting)
+        until(lambda: not clients.THREADS._waiting)
         for connection in connections[:most]:
             connection.close()
         until(lambda: len(front_end.ended) == most)
-        until(lambda: not preparation.THREADS._running)
-        assert not front_end.go.is_set() and not preparation.THREADS._waiting
+        until(lambda: not clients.THREADS._running)
+        assert not front_end.go.is_set() and not clients.THREADS._waiting
         assert len(front_end.begun) == most  # what waited was never begun
 
 

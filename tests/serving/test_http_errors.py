@@ -13,7 +13,7 @@ from onepass.bundles.errors import Cancelled, DeadlineExceeded, NotReady
 from onepass.bundles.manifest import VERSION_RULE
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
-from serving.http.responses import StreamedResponse
+from serving.http.routes import StreamedResponse
 from serving.observability import Metrics
 
 PREDICT = "/v1/models/shapes:predict"
@@ -51,7 +51,7 @@ def test_a_broken_endpoint_gives_500_and_no_details(models, monkeypatch, caplog)
     def broken(*arguments):
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr("serving.http.tensorflow_rest.json_model", broken)
+    monkeypatch.setattr("serving.http.tensors.json_model", broken)
     response = ask(models, "POST", PREDICT, json={})
     assert response.status_code == 500
     assert response.json() == {"error": "The server failed; see its log."}
@@ -63,7 +63,7 @@ def test_running_out_of_memory_is_not_the_end(running, monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("serving.http.tensorflow_rest.json_model", greedy)
+        patch.setattr("serving.http.tensors.json_model", greedy)
         response = running.client.post(PREDICT, json={})
     assert response.status_code == 503
     assert "retry-after" in response.headers
@@ -164,7 +164,7 @@ def test_a_log_line_has_the_id_and_not_the_body(models, caplog):
     caplog.set_level("INFO")
     headers = {"x-request-id": "id-7", "authorization": "Bearer nobody"}
     ask(models, "POST", PREDICT, json={"instances": [{"secret": SECRET}]}, headers=headers)
-    lines = [r for r in caplog.records if r.name == "serving.http.middleware"]
+    lines = [r for r in caplog.records if r.name == "serving.http.app"]
     assert [line.fields["status"] for line in lines] == [400]
     assert lines[0].getMessage() == f"POST {PREDICT}"
     assert "nobody" not in caplog.text and SECRET not in str(lines[0].__dict__)

@@ -9,9 +9,9 @@ import pytest
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.signature import Signature, TensorInfo, check
-from serving.engine.json_tensors import from_columns, from_rows, json_tensor
-from serving.http.request_bodies import MAX_LISTS, json_object
-from serving.http.v2 import HEADER, read_inputs, split, write_response
+from serving.engine.fields import from_columns, from_rows, json_tensor
+from serving.http.routes import MAX_LISTS, json_object
+from serving.http.tensors import HEADER, read_inputs, split, write_response
 
 F32 = TensorInfo(np.dtype(np.float32), (None, None, 3))
 I32 = TensorInfo(np.dtype(np.int32), (None,), default=0)

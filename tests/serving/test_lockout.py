@@ -15,7 +15,7 @@ import http_running
 import pytest
 from serve_load import GRPC_PREDICT, INFER, predict, predict_request, until
 
-from serving.http.request_bodies import BODIES_AT_ONCE
+from serving.http.routes import BODIES_AT_ONCE
 
 DONE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HALF_A_BODY = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{"

@@ -13,7 +13,7 @@ from onepass.speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, te
 from serving.engine.registry import ModelRegistry
 from serving.engine.speech import check_length
 from serving.http.app import make_app
-from serving.http.request_bodies import MAX_VALUES, json_model
+from serving.http.routes import MAX_VALUES, json_model
 from serving.observability import Metrics
 
 
@@ -152,12 +152,11 @@ def test_json_is_measured_before_it_is_read(models, path, field, monkeypatch):
 )
 def test_long_json_is_read_in_a_thread(running, path, monkeypatch):
     threads = []
-    for module in ("draw", "openai"):
 
-        def read(body, model):
-            threads.append(threading.current_thread())
-            return json_model(body, model)
+    def read(body, model):
+        threads.append(threading.current_thread())
+        return json_model(body, model)
 
-        monkeypatch.setattr(f"serving.http.{module}.json_model", read)
+    monkeypatch.setattr("serving.http.generation.json_model", read)
     running.client.post(path, content=b"{}".ljust(100_000))
     assert threads and threads[0] is not running._thread

@@ -10,7 +10,7 @@ import serving
 from onepass.bundles.manifest import NAME_RULE, VERSION_RULE, check_folder
 from onepass.foundation.errors import UserError
 from serving.client.client import server_and_name
-from serving.engine.version_scanner import scan
+from serving.engine.registry import scan
 
 NAMES = ("voice", "A", "7", "a.b_c-d", "v" * 128)
 NO_NAMES = ("na me", "n\u00e9", "-dash", ".hid", "_x", "a+b", "a%20b", "v" * 129, "\uff41")

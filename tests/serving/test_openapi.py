@@ -10,9 +10,8 @@ from onepass.bundles.errors import InvalidInput
 from serving.engine.fields import as_model
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
-from serving.http.draw import DrawRequest
-from serving.http.speak import SpeakRequest
-from serving.http.v2 import InferRequest
+from serving.http.generation import DrawRequest, SpeakRequest
+from serving.http.tensors import InferRequest
 from serving.observability import Metrics
 
 ROW = {"name": "seed", "shape": [1], "datatype": "INT64", "data": [1]}

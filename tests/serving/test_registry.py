@@ -16,9 +16,8 @@ from registries import running, until
 from onepass.bundles.errors import DeadlineExceeded, InvalidInput, NotFound, NotReady, TooLarge
 from onepass.bundles.signature import Signature
 from onepass.foundation.errors import UserError
-from serving.engine.registry import ModelRegistry
+from serving.engine.registry import ModelRegistry, scan
 from serving.engine.served_model import ServedModel
-from serving.engine.version_scanner import scan
 from serving.observability import Metrics
 from serving.settings import Settings
 
@@ -313,7 +312,7 @@ async def test_a_disk_that_cannot_be_read_is_no_refusal(store, monkeypatch):
 async def test_models_that_never_get_warm_keep_no_other_from_being_loaded(
     store, monkeypatch, count
 ):
-    monkeypatch.setattr("serving.engine.versions.REPORT_SECONDS", 0.01)
+    monkeypatch.setattr("serving.engine.registry.REPORT_SECONDS", 0.01)
     for number in range(count):
         store.add(f"stuck{number}").warm_open.clear()
     store.add()

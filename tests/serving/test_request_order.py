@@ -10,8 +10,7 @@ from serve_load import until
 from test_fair_rows import queue_of
 
 from serving.engine.batching import Fitted, Request
-from serving.engine.fair_shares import HEAD_START_SECONDS, Permits, RequestOrder, Use
-from serving.engine.preparation import FairThreads
+from serving.engine.clients import HEAD_START_SECONDS, FairThreads, Permits, RequestOrder, Use
 
 
 def ends_in_order(arrivals, pieces=1.0):
@@ -236,7 +235,7 @@ def granted(permits, clock, asked):
 @pytest.fixture
 def clock(monkeypatch):
     made = types.SimpleNamespace(now=0.0, monotonic=lambda: made.now)
-    monkeypatch.setattr("serving.engine.fair_shares.time", made)
+    monkeypatch.setattr("serving.engine.clients.time", made)
     return made
 
 

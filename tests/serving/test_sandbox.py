@@ -16,13 +16,13 @@ from serve_load import until
 
 from onepass.bundles.errors import InvalidInput, NotReady
 from onepass.foundation.errors import UserError
-from serving.engine.registry import ModelRegistry
-from serving.engine.versions import bundle_loader
-from serving.sandbox import messages
+from serving.engine.registry import ModelRegistry, bundle_loader
 from serving.sandbox.confinement import SPARE_THREADS, most_threads
-from serving.sandbox.processes import KEPT_VARIABLES, ForkServer
+from serving.sandbox.fork_server import DTYPES, LENGTH, BadMessage, receive, send
 from serving.sandbox.sandboxed_bundle import (
+    KEPT_VARIABLES,
     SPARE_CONNECTIONS,
+    ForkServer,
     ModelEnded,
     ModelFailed,
     SandboxedBundle,
@@ -367,9 +367,9 @@ def test_an_answer_that_comes_byte_by_byte_ends_with_its_time(monkeypatch):
             clock.append(clock[-1] + 1.0)
             return 1
 
-    monkeypatch.setattr("serving.sandbox.messages.time.monotonic", lambda: clock[-1])
+    monkeypatch.setattr("serving.sandbox.fork_server.time.monotonic", lambda: clock[-1])
     with pytest.raises(TimeoutError):
-        messages.receive(Slow(), seconds=5.0)
+        receive(Slow(), seconds=5.0)
     assert clock[-1] == 5.0
 
 
@@ -454,11 +454,11 @@ def answered(data, **limits):
     with ours, theirs:
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
-        return messages.receive(ours, **limits)
+        return receive(ours, **limits)
 
 
 def framed(text):
-    return messages.LENGTH.pack(len(text)) + text
+    return LENGTH.pack(len(text)) + text
 
 
 @pytest.mark.parametrize(
@@ -476,23 +476,23 @@ def framed(text):
     ],
 )
 def test_what_is_no_message_is_refused_before_an_array_is_made(text):
-    with pytest.raises(messages.BadMessage):
+    with pytest.raises(BadMessage):
         answered(framed(text))
 
 
 def test_a_message_that_ends_early_is_no_message():
     for data in (b"", b"\0", framed(b"{"), framed(b'{"arrays": [["x", "<f4", [2]]]}') + b"1234"):
-        with pytest.raises((EOFError, messages.BadMessage)):
+        with pytest.raises((EOFError, BadMessage)):
             answered(data)
 
 
 def test_arrays_of_every_dtype_and_shape_arrive_as_they_were():
     ours, theirs = socket.socketpair()
-    for dtype in messages.DTYPES.values():
+    for dtype in DTYPES.values():
         for shape in ((), (0,), (3,), (2, 0, 4), (2, 3, 4)):
             array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
-            messages.send(ours, {"a": 1}, {"x": array.T, "y": array})
-            head, arrays = messages.receive(theirs)
+            send(ours, {"a": 1}, {"x": array.T, "y": array})
+            head, arrays = receive(theirs)
             assert head["a"] == 1 and arrays["x"].dtype == dtype
             np.testing.assert_array_equal(arrays["x"], array.T)
             np.testing.assert_array_equal(arrays["y"], array)

@@ -13,8 +13,8 @@ from http_running import ask
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.frames import check_convention
 from onepass.remote_model import RemoteModel
-from serving.engine.recordings import decode_recording
-from serving.grpc.speech import _parse_request
+from serving.engine.speech import decode_recording
+from serving.grpc.server import _parse_request
 from serving.grpc.tensors import encode, message
 from serving.settings import Settings
 from wavenet.data import audio

@@ -20,7 +20,7 @@ import onepass
 import onepass.command.verbs
 from serving import observability
 from serving.command import check_models_folder
-from serving.engine.auth import read_tokens
+from serving.engine.clients import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.observability import Metrics
 from serving.server import Server, ready_line

@@ -28,9 +28,15 @@ from onepass.bundles.errors import InvalidInput, TooLarge
 from onepass.bundles.frames import front_of
 from onepass.foundation.errors import UserError
 from serving import Client
-from serving.engine.audio_formats import big_endian, little_endian, wav_header
-from serving.engine.recordings import decode_recording, example_path, examples
-from serving.http import draw
+from serving.engine.speech import (
+    big_endian,
+    decode_recording,
+    example_path,
+    examples,
+    little_endian,
+    wav_header,
+)
+from serving.http import generation
 from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames
 
@@ -253,7 +259,7 @@ def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):
     def decoded(file):
         raise AssertionError("it was decoded")
 
-    monkeypatch.setattr("serving.engine.recordings._decode_samples", decoded)
+    monkeypatch.setattr("serving.engine.speech._decode_samples", decoded)
     with pytest.raises(TooLarge, match="at most 2 seconds"):
         decode_recording(data, RATE, 2)
 
@@ -548,7 +554,7 @@ def test_a_missing_caption_is_answered_with_one(tmp_path):
 
 
 def test_a_drawing_that_cannot_be_written_midway_says_so_in_its_last_line(models, monkeypatch):
-    encode, drawn = draw.encode_image, []
+    encode, drawn = generation.encode_image, []
 
     def fails(image):
         drawn.append(image)
@@ -556,7 +562,7 @@ def test_a_drawing_that_cannot_be_written_midway_says_so_in_its_last_line(models
             raise OSError("secret detail")
         return encode(image)
 
-    monkeypatch.setattr(draw, "encode_image", fails)
+    monkeypatch.setattr(generation, "encode_image", fails)
     answer = ask(models, "POST", DRAW, json={"class": 3})
     *lines, last = map(json.loads, answer.text.splitlines())
     assert lines and last.keys() == {"error"} and "secret" not in last["error"]

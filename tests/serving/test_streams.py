@@ -7,9 +7,8 @@ from fake_bundle import HOP, FakeImages, FakeSound
 from registries import until
 
 from onepass.bundles.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded
-from serving.engine.fair_shares import Permits, begin_client
-from serving.engine.served_model import ServedModel
-from serving.engine.streams import LOOKAHEAD, Streams
+from serving.engine.clients import Permits, begin_client
+from serving.engine.served_model import LOOKAHEAD, ServedModel, Streams
 from serving.settings import Settings
 
 FRAMES = np.random.default_rng(0).normal(size=[200, 3]).astype(np.float32)

@@ -9,7 +9,7 @@ import pytest
 import runs
 
 import onepass
-from onepass.replicator.training.recipe import train
+from onepass.replicator.training.training_run import train
 from wavenet import model as models
 from wavenet.config import DataConfig
 from wavenet.training import SpeechRecipe

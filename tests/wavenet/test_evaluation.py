@@ -7,7 +7,7 @@ import pytest
 import runs
 
 from onepass.likelihoods import Linear, MuLaw
-from onepass.replicator.training.recipe import train
+from onepass.replicator.training.training_run import train
 from wavenet import evaluation
 from wavenet.model import load
 from wavenet.training import SpeechRecipe

@@ -7,7 +7,7 @@ import pytest
 import sound_bundles
 import soundfile
 
-from serving.engine.recordings import decode_recording
+from serving.engine.speech import decode_recording
 from wavenet.data import audio
 from wavenet.data.recorded_level import RecordingInPieces
 from wavenet.features import MelConvention

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from onepass.replicator.training.recipe import PortableBatches
+from onepass.replicator.training.training_run import PortableBatches
 from wavenet.data import batch_sampling
 from wavenet.data.corpus import Corpus, export_npz
 from wavenet.data.pipeline import ALONE, ClipContext, clips

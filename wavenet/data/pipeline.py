@@ -8,8 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.replicator.training.accumulation import Batch
-from onepass.replicator.training.batches import as_dataset
+from onepass.replicator.training.batches import Batch, as_dataset
 from wavenet.data.batch_sampling import Augmentation, ClipSource, batch, clip_source
 from wavenet.data.corpus import Corpus, frames_of, recordings_of, silent_frame
 

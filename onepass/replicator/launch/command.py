@@ -1,14 +1,370 @@
 """`onepass launch`: a cluster of processes on this machine, or commands for other machines."""
 
+import contextlib
+import dataclasses
+import os
+import select
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from onepass.foundation.errors import UserError
-from onepass.replicator.launch.arguments import LaunchArguments, check
-from onepass.replicator.launch.supervisor import Supervisor
-from onepass.replicator.launch.tf_config import OWN_PROGRAMS, Shape, visible_gpus, with_strategy
+from onepass.foundation.interrupt import StopRequest
+from onepass.replicator.launch import reaper as reaper
+from onepass.replicator.launch.tf_config import (
+    OWN_PROGRAMS,
+    Shape,
+    Task,
+    gpu_shares,
+    visible_gpus,
+    with_strategy,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchArguments:
+    """The number of processes and their machines."""
+
+    workers: int | None = None
+    """Number of processes that train; None: 2, or as many as --hosts implies."""
+    servers: int = 0
+    """Number of parameter servers; if above 0, a chief is added, and workers run steps without
+    waiting for each other."""
+    restarts: int = 0
+    """Maximum number of restarts after a signal ends a process or a process hangs: of all
+    processes, or only of the worker if there are servers."""
+    grace_seconds: float = 30.0
+    """Seconds between asking a process to end and killing it."""
+    log_dir: Path | None = None
+    """Folder for a copy of each task's output, such as worker-1.log."""
+    hosts: str = ""
+    """HOST:PORT,... of other machines, one per task: the task that writes to disk, then workers,
+    then servers. Print the command for each machine instead of starting anything."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """Addresses in `hosts`, HOST:PORT each."""
+        return [host.strip() for host in self.hosts.split(",") if host.strip()]
+
+
+def check(given: LaunchArguments) -> None:
+    """Raise UserError if an argument is invalid; `tf_config.Shape` checks the numbers of tasks."""
+    if not given.grace_seconds > 0:
+        raise UserError(f"`--grace-seconds` must be above 0, got {given.grace_seconds:g}.")
+    if given.restarts < 0:
+        raise UserError(f"`--restarts` must be 0 or more, got {given.restarts}.")
+    for host in given.addresses:
+        name, _, port = host.rpartition(":")
+        if not name or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise UserError(f"`--hosts` must be HOST:PORT, separated by commas, got {host!r}.")
+
+
+MAX_LINE_BYTES = 1 << 20  # longer lines are split
+
+
+class SupervisedProcess:
+    """The process that runs a task's command, with TF_CONFIG and `environment` around it.
+
+    When the launcher ends, the command has `grace_seconds` between SIGTERM and SIGKILL. Output is
+    also appended to a file in `log_folder`, if given.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        grace_seconds: float,
+        log_folder: Path | None,
+    ):
+        self.task = task
+        # Exit status after the end: 0 to 255, or minus the number of the signal that ended it.
+        self.status: int | None = None
+        self._unfinished = b""
+        self._settings = (command, environment, grace_seconds, log_folder)
+        self._log = None
+        if log_folder is not None:
+            self._log = os.open(log_folder / f"{task.name.replace(' ', '-')}.log", *APPENDING)
+        variables = {"TF_CONFIG": task.tf_config, "PYTHONUNBUFFERED": "1", **environment}
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", reaper.__file__, str(grace_seconds), *command],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **variables},
+            start_new_session=True,  # Ctrl-C reaches it only through this process
+        )
+        os.set_blocking(self.fileno(), False)
+
+    def restart_task(self) -> "SupervisedProcess":
+        """Start and return a new process for the same task."""
+        return SupervisedProcess(self.task, *self._settings)
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the process's output, for `select`."""
+        return self._reaper.stdout.fileno()  # type: ignore[union-attr]
+
+    @property
+    def is_running(self) -> bool:
+        """True until `has_ended` finds that the process has ended."""
+        return self.status is None
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended since the last call, and set `status`."""
+        if self.is_running and self._reaper.poll() is not None:
+            self.status = self._reaper.returncode
+            return True
+        return False
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the command's process group."""
+        if self.is_running:
+            self._reaper.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the command and every process that it has started."""
+        with contextlib.suppress(OSError):
+            os.write(self._reaper.stdin.fileno(), b"k")  # type: ignore[union-attr]
+
+    def lines(self, is_last: bool = False) -> list[bytes]:
+        """Return new lines, prefixed with the task's name, and if `is_last` an unfinished one."""
+        data = self._unfinished
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self.fileno(), 1 << 16):
+                if self._log is not None:
+                    os.write(self._log, piece)
+                data += piece
+                if not is_last:
+                    break
+        *lines, self._unfinished = data.split(b"\n")
+        if self._unfinished and (is_last or len(self._unfinished) > MAX_LINE_BYTES):
+            lines.append(self._unfinished)
+            self._unfinished = b""
+        prefix = f"[{self.task.name}] ".encode()
+        return [prefix + line.rstrip(b"\r") + b"\n" for line in lines]
+
+    def close(self) -> None:
+        """Kill the process if it is running, and close its files."""
+        self.kill()
+        self._reaper.wait()
+        for pipe in (self._reaper.stdin, self._reaper.stdout):
+            pipe.close()  # type: ignore[union-attr]
+        if self._log is not None:
+            os.close(self._log)
+
+
+APPENDING = (os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+
+POLL_SECONDS = 0.05
+SETTLE_SECONDS = 3.0  # time for tasks to end on their own after a failure
+SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
+
+
+@dataclasses.dataclass
+class _ClusterRun:
+    """The state of one run of the cluster, with a process per task.
+
+    `term_at` and `kill_at`, monotonic times, are when running tasks get SIGTERM and SIGKILL.
+    """
+
+    processes: list[SupervisedProcess]
+    failed: SupervisedProcess | None = None
+    killed: list[SupervisedProcess] = dataclasses.field(default_factory=list)
+    signal_name: str | None = None
+    term_at: float | None = None
+    kill_at: float | None = None
+    is_ending_servers: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return all(p.status == 0 for p in self.processes if not p.task.serves)
+
+    @property
+    def running(self) -> list[SupervisedProcess]:
+        """Running tasks that end on their own."""
+        return [p for p in self.processes if p.is_running and not p.task.serves]
+
+    @property
+    def serving(self) -> list[SupervisedProcess]:
+        """Running tasks that serve until they are ended."""
+        return [p for p in self.processes if p.is_running and p.task.serves]
+
+
+class Supervisor:
+    """Runs the cluster of `make_tasks()`, chief first, until it has finished, with restarts."""
+
+    def __init__(
+        self, make_tasks: Callable[[], list[Task]], command: Sequence[str], given: LaunchArguments
+    ):
+        self._make_tasks, self._command, self._given = make_tasks, command, given
+        self._restarts = 0
+        self._is_output_open = True
+
+    def run(self) -> int:
+        """Run the cluster; return 0, the status of the first failed task, or 128 + a signal.
+
+        SIGINT, SIGTERM and SIGHUP are forwarded once; a second signal kills all tasks.
+        """
+        with StopRequest() as stop:
+            while True:
+                run = _ClusterRun([])
+                try:
+                    self._start(run)
+                    while run.running or run.serving:
+                        self._poll(run, stop)
+                finally:
+                    for process in run.processes:
+                        process.close()
+                if not self._shall_restart(run):
+                    return _exit_status(run)
+
+    def _start(self, run: _ClusterRun) -> None:
+        given, tasks = self._given, self._make_tasks()
+        for task, environment in zip(tasks, gpu_shares(tasks), strict=True):
+            run.processes.append(
+                SupervisedProcess(
+                    task, self._command, environment, given.grace_seconds, given.log_dir
+                )
+            )
+
+    def _poll(self, run: _ClusterRun, stop: StopRequest) -> None:
+        ready, _, _ = select.select(
+            [p for p in run.processes if p.is_running], [], [], POLL_SECONDS
+        )
+        for process in ready:
+            self._write(process.lines())
+        ended = [p for p in run.processes if p.has_ended()]
+        # Causes before consequences: tasks that a signal ended first, servers last.
+        for process in sorted(ended, key=lambda p: ((p.status or 0) >= 0, p.task.serves)):
+            self._write(process.lines(is_last=True))
+            self._note(run, process)
+        requested = stop.signal_name or (None if self._is_output_open else "SIGTERM")
+        if requested and not run.signal_name:
+            self._forward(run, requested)
+        if not run.running and not run.is_ending_servers:
+            self._end_servers(run)
+        self._end_in_time(run)
+
+    def _note(self, run: _ClusterRun, process: SupervisedProcess) -> None:
+        task, status = process.task, process.status or 0
+        expected = status == 0
+        if task.serves:
+            expected = run.is_ending_servers or run.is_done
+        was_signalled = run.signal_name is not None and signal_of(status) is not None
+        if expected or was_signalled or run.failed is not None or process in run.killed:
+            return
+        if task.serves and task.kind == "worker" and self._may_restart(run):
+            self._log(f"{describe_exit(process)}; it restarts ({self._count()}).")
+            process.close()
+            run.processes[run.processes.index(process)] = process.restart_task()
+            return
+        run.failed = process
+        rest = f"; the others are ended within {self._given.grace_seconds:g} s"
+        self._log(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
+        if run.signal_name is None:
+            grace_seconds = self._given.grace_seconds
+            run.term_at = time.monotonic() + min(SETTLE_SECONDS, grace_seconds / 2)
+            run.kill_at = time.monotonic() + grace_seconds
+
+    def _forward(self, run: _ClusterRun, signal_name: str) -> None:
+        run.signal_name = signal_name
+        run.kill_at = time.monotonic() + self._given.grace_seconds
+        self._log(
+            f"{signal_name} forwarded; tasks that still run after "
+            f"{self._given.grace_seconds:g} s, or after a second Ctrl-C, are killed."
+        )
+        _send(run.running, signal.Signals[signal_name])
+
+    def _end_servers(self, run: _ClusterRun) -> None:
+        run.is_ending_servers = True
+        kill_at = time.monotonic() + self._given.grace_seconds
+        run.kill_at = kill_at if run.kill_at is None else min(kill_at, run.kill_at)
+        _send(run.serving, signal.SIGTERM)
+
+    def _end_in_time(self, run: _ClusterRun) -> None:
+        now = time.monotonic()
+        if run.term_at is not None and now >= run.term_at:
+            run.term_at = None
+            _send(run.running, signal.SIGTERM)
+        if run.kill_at is not None and now >= run.kill_at:
+            run.kill_at = None
+            for process in run.running:
+                run.killed.append(process)
+                self._log(
+                    f"{process.task.name} did not end within {self._given.grace_seconds:g} s "
+                    "and was killed."
+                )
+            for process in [*run.running, *run.serving]:
+                process.kill()
+
+    def _may_restart(self, run: _ClusterRun) -> bool:
+        return run.signal_name is None and self._restarts < self._given.restarts
+
+    def _shall_restart(self, run: _ClusterRun) -> bool:
+        by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
+        if not (by_signal or run.killed) or not self._may_restart(run):
+            return False
+        self._log(f"all tasks restart ({self._count()}).")
+        return True
+
+    def _count(self) -> str:
+        self._restarts += 1
+        return f"restart {self._restarts} of {self._given.restarts}"
+
+    def _write(self, lines: Iterable[bytes]) -> None:
+        data = b"".join(lines)
+        try:
+            while data and self._is_output_open:
+                data = data[os.write(sys.stdout.fileno(), data) :]
+        except BrokenPipeError:
+            self._is_output_open = False
+
+    def _log(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            print(f"onepass launch: {text}", file=sys.stderr, flush=True)
+
+
+def signal_of(status: int) -> signal.Signals | None:
+    """Return the signal that ended a process, for a shell status 128 + N, or None."""
+    number = -status if status < 0 else status - SHELL_SIGNAL
+    return signal.Signals(number) if number in {s.value for s in signal.Signals} else None
+
+
+def shell_status(status: int) -> int:
+    """Return the exit status that a shell reports for the process."""
+    return status if status >= 0 else SHELL_SIGNAL - status
+
+
+def describe_exit(process: SupervisedProcess) -> str:
+    """Return a phrase that says how a task ended."""
+    status = process.status or 0
+    number = signal_of(status)
+    cause = f"was ended by {number.name} (status {shell_status(status)})" if number else ""
+    return f"{process.task.name} {cause or f'exited with status {status}'}"
+
+
+def _send(processes: Iterable[SupervisedProcess], number: signal.Signals) -> None:
+    for process in processes:
+        process.send_signal(number)
+
+
+def _exit_status(run: _ClusterRun) -> int:
+    if run.failed is not None:
+        return shell_status(run.failed.status or 1)  # 0: a server ended unexpectedly
+    if run.killed:
+        return SHELL_SIGNAL + signal.SIGKILL
+    statuses = [p.status for p in run.processes if not p.task.serves]
+    if run.signal_name is None or not any(statuses):
+        return 0
+    return SHELL_SIGNAL + signal.Signals[run.signal_name]
+
 
 WORKERS = 2
 DESCRIPTION = """Run a command as a cluster of processes, each with its TF_CONFIG. The command, any

@@ -1,11 +1,181 @@
-"""Turn batches that NumPy computes for each step into a tf.data pipeline."""
+"""Batches: pipelines of those that NumPy computes, and their microbatches.
+
+Only the activations of one microbatch are in memory at a time; the update is the same as for the
+whole batch.
+"""
 
 from collections.abc import Callable, Collection
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
 
-from onepass.replicator.training.accumulation import Batch
+Batch = dict[str, tf.Tensor]
+
+
+class Collectives(Protocol):
+    """The primitives that a loss may call, over replicas or over microbatches."""
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas, or of the microbatches of all replicas."""
+
+    @property
+    def replica_id(self) -> int | tf.Tensor:
+        """Index of the current replica or microbatch."""
+
+    def all_reduce(self, value: Any, reducer: str, /) -> Any:
+        """Reduce each tensor of a nest over all replicas or microbatches."""
+
+    def all_gather(self, value: Any, /) -> Any:
+        """Gather each tensor of a nest from all replicas or microbatches: [num_replicas, ...]."""
+
+
+@runtime_checkable
+class GlobalBatchLoss(Protocol):
+    """A loss that is not a plain mean over rows and therefore needs values of the whole batch.
+
+    Examples are a loss divided by the number of unpadded samples, a loss with statistics over the
+    batch, and a loss that draws a single dropout mask for all rows.
+    """
+
+    def global_inputs(self, batch: Batch, replicator: Collectives) -> Batch:
+        """Return values of the global batch, by name, to add to the input of the loss.
+
+        This is called with each microbatch, before the loss, if the global batch is split among
+        replicas or microbatches. With its result, the mean of the losses over all microbatches must
+        be the loss of the global batch, and the mean of the gradients its gradient. The replicator
+        has `num_replicas` and `replica_id`, which count microbatches, and the primitives
+        `all_reduce` (only the mean) and `all_gather` over them.
+        """
+
+
+def split_microbatches(
+    loss_fn: Callable, batch: Batch, num_microbatches: int, replicator: Collectives | None = None
+) -> Batch:
+    """Return a batch with the loss's global values, as [num_microbatches, ...] if more than one."""
+    replicator = _SingleReplica() if replicator is None else replicator
+    microbatches = [batch] if num_microbatches == 1 else _split_rows(batch, num_microbatches)
+    if replicator.num_replicas * num_microbatches > 1 and isinstance(loss_fn, GlobalBatchLoss):
+        collectives = _MicrobatchCollectives(replicator, num_microbatches)
+        shared = collectives.global_inputs(loss_fn, microbatches)
+        microbatches = [
+            {**microbatch, **more} for microbatch, more in zip(microbatches, shared, strict=True)
+        ]
+    if num_microbatches == 1:
+        return microbatches[0]
+    return {
+        name: tf.stack([microbatch[name] for microbatch in microbatches])
+        for name in microbatches[0]
+    }
+
+
+def accumulate_gradients(
+    gradients: Callable[[Batch], Any], batch: Batch, num_microbatches: int
+) -> Any:
+    """Return the mean of `gradients` over microbatches, [num_microbatches, rows, ...] each."""
+
+    def gradients_of(number: int | tf.Tensor) -> Any:
+        return gradients({name: value[number] for name, value in batch.items()})
+
+    def add(number: tf.Tensor, total_so_far: Any) -> tuple[tf.Tensor, Any]:
+        return number + 1, tf.nest.map_structure(tf.add, total_so_far, gradients_of(number))
+
+    first = tf.nest.map_structure(tf.convert_to_tensor, gradients_of(0))
+    loop = (tf.constant(1), first)
+    _, total = tf.while_loop(lambda i, _: i < num_microbatches, add, loop, parallel_iterations=1)
+    return tf.nest.map_structure(lambda value: value / num_microbatches, total)
+
+
+def _split_rows(batch: Batch, num_microbatches: int) -> list[Batch]:
+    for name, value in batch.items():
+        if value.shape[0] is not None and value.shape[0] % num_microbatches:
+            raise ValueError(
+                f"`{name}` must have a multiple of {num_microbatches} rows, the microbatches, "
+                f"got {value.shape[0]}."
+            )
+    pieces = {name: tf.split(value, num_microbatches) for name, value in batch.items()}
+    return [{name: values[i] for name, values in pieces.items()} for i in range(num_microbatches)]
+
+
+class _SingleReplica:
+    num_replicas, replica_id = 1, 0
+
+    @staticmethod
+    def all_reduce(value: Any, _: str) -> Any:
+        return value
+
+    @staticmethod
+    def all_gather(value: Any) -> Any:
+        return tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], value)
+
+
+class _MicrobatchCollectives:
+    """The primitives over the microbatches of all replicas.
+
+    The microbatches of a replica are traced one after another, so none can wait for the next.
+    Therefore `global_inputs` is called once more for every collective in it: each round records the
+    arguments of the first collective without a result, which may depend on earlier results.
+    """
+
+    def __init__(self, replicator: Collectives, num_microbatches: int):
+        self._replicator, self._num_microbatches = replicator, num_microbatches
+        self.num_replicas = replicator.num_replicas * num_microbatches
+        self._recorded: list[tuple] = []
+        self._results: list = []
+        self._index = self._calls = 0
+
+    @property
+    def replica_id(self) -> int | tf.Tensor:
+        return self._replicator.replica_id * self._num_microbatches + self._index
+
+    def global_inputs(self, loss_fn: GlobalBatchLoss, microbatches: list[Batch]) -> list[Batch]:
+        if self._num_microbatches == 1:
+            return [loss_fn.global_inputs(microbatches[0], self._replicator)]
+        while True:
+            inputs = self._call_each(loss_fn, microbatches)
+            if not self._recorded:
+                return inputs
+            reduce, values = self._recorded[0][0], [value for _, value in self._recorded]
+            stacked = tf.nest.map_structure(lambda *each: tf.stack(each), *values)
+            self._results.append(reduce(stacked))
+
+    def _call_each(self, loss_fn: GlobalBatchLoss, microbatches: list[Batch]) -> list[Batch]:
+        inputs, self._recorded = [], []
+        for self._index, microbatch in enumerate(microbatches):
+            self._calls = 0
+            inputs.append(loss_fn.global_inputs(microbatch, self))
+        return inputs
+
+    def all_reduce(self, value: Any, reducer: str) -> Any:
+        if reducer != "mean":
+            raise ValueError(f"`reducer` must be mean over microbatches, got {reducer!r}.")
+        return self._exchange_value(value, self._mean_of_all, lambda tensor: tensor)
+
+    def all_gather(self, value: Any) -> Any:
+        return self._exchange_value(
+            value, self._gather_all, lambda tensor: tf.stack([tensor] * self.num_replicas)
+        )
+
+    def _exchange_value(self, value: Any, reduce: Callable, placeholder: Callable) -> Any:
+        number, self._calls = self._calls, self._calls + 1
+        if number < len(self._results):
+            # A copy, because the caller may add keys to the nest.
+            return tf.nest.map_structure(tf.identity, self._results[number])
+        if number == len(self._results):
+            self._recorded.append((reduce, value))
+        return tf.nest.map_structure(placeholder, value)
+
+    def _mean_of_all(self, stacked: Any) -> Any:
+        means = tf.nest.map_structure(lambda tensor: tf.reduce_mean(tensor, 0), stacked)
+        return self._replicator.all_reduce(means, "mean")
+
+    def _gather_all(self, stacked: Any) -> Any:
+        def flat(tensor: tf.Tensor) -> tf.Tensor:
+            return tf.reshape(tensor, [self.num_replicas, *tensor.shape[2:]])
+
+        return tf.nest.map_structure(flat, self._replicator.all_gather(stacked))
+
 
 PARALLEL_BATCHES = 2
 BATCHES_AHEAD = 4

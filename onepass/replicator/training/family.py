@@ -18,7 +18,7 @@ from onepass.replicator.training.config import Preset
 
 if TYPE_CHECKING:
     from onepass.foundation.card import ExportArguments, Measured
-    from onepass.replicator.training.recipe import Recipe
+    from onepass.replicator.training.training_run import Recipe
 
 
 def _refuse_planning(_: Any) -> Any:
@@ -108,9 +108,8 @@ def run_training(
             f"The student needs a --workdir of its own, {given.workdir} is its teacher's."
         )
     from onepass.replicator import strategies
-    from onepass.replicator.portable.adopt import adopt
-    from onepass.replicator.portable.export import export_portable
-    from onepass.replicator.training.recipe import train
+    from onepass.replicator.portable.export import adopt, export_portable
+    from onepass.replicator.training.training_run import train
 
     replicator = strategies.from_environment(given.strategy)  # TensorFlow's first action
     recipe = family.parts.recipe(preset, given)

@@ -21,7 +21,7 @@ from onepass.likelihoods import PixelMixture
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.codec import value_of
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from onepass.replicator.training.recipe import train
+from onepass.replicator.training.training_run import train
 from pixelcnn import card, measures
 from pixelcnn.card import join_runs
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig

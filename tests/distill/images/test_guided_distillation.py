@@ -21,7 +21,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
 from onepass.likelihoods import PixelMixture
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from onepass.replicator.training.recipe import train
+from onepass.replicator.training.training_run import train
 from pixelcnn import card
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity

@@ -13,9 +13,8 @@ from distill.losses.discriminators import Discriminators
 from distill.teacher import load_teacher
 from onepass.foundation.metrics import read_metrics
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from onepass.replicator.training.recipe import train
-from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.step import compile_step
+from onepass.replicator.training.state import TrainState, compile_step
+from onepass.replicator.training.training_run import train
 from wavenet import training as wavenet_training
 
 SMALL = DiscriminatorConfig(spectra=(64, 128), periods=(3,), channels=4)

@@ -24,7 +24,7 @@ from onepass.bundles.manifest import write_manifest
 from onepass.foundation.allowed_operations import scan_graph
 from onepass.foundation.errors import UserError
 from onepass.storage import files
-from serving.engine.versions import bundle_loader
+from serving.engine.registry import bundle_loader
 from serving.settings import Settings
 
 

@@ -25,7 +25,7 @@ from onepass.bundles.manifest import (
     write_manifest,
 )
 from onepass.foundation.errors import UserError
-from serving.engine.versions import bundle_loader
+from serving.engine.registry import bundle_loader
 from serving.settings import Settings
 
 
@@ -148,7 +148,7 @@ def test_what_is_trusted_runs_in_the_server_and_all_else_in_a_sandbox(bundle, ke
     sandboxed = []
     monkeypatch.setattr(onepass.bundles.bundle, "load", lambda path, *rest: load_from_disk(path))
     monkeypatch.setattr(
-        "serving.engine.versions.SandboxedBundle", lambda path, *rest: sandboxed.append(path)
+        "serving.engine.registry.SandboxedBundle", lambda path, *rest: sandboxed.append(path)
     )
     load = bundle_loader(Settings(trust=(str(keys / "own.pub"),)))
     load(bundle)

@@ -239,7 +239,7 @@ def parsed(monkeypatch):
             seen.append(recipe.config)
             raise UserError("enough")
 
-        monkeypatch.setattr("onepass.replicator.training.recipe.train", train)
+        monkeypatch.setattr("onepass.replicator.training.training_run.train", train)
         assert onepass.main(["train", *words, *PLACES]) == 2
         return seen[0]
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 import toys
 
 from onepass.foundation.errors import UserError
-from onepass.planning import command, measurement
+from onepass.planning import measurement, plan
 from onepass.planning.arguments import PlanArguments, check
 from onepass.planning.measurement import (
     Measurement,
@@ -25,21 +25,25 @@ from onepass.planning.measurement import (
     this_machine,
     time_rounds,
 )
-from onepass.planning.pipeline.schedule import BLOCKS, schedule
+from onepass.planning.pipeline.schedule import BLOCKS, Stages, schedule
 from onepass.planning.pipeline.schedule import simulate as pipeline_simulate
-from onepass.planning.pipeline.steps import Stages
-from onepass.planning.plan import Planner, cheapest, lines, to_json, write_plot, write_trace
-from onepass.planning.programs import ModelPrograms
+from onepass.planning.plan import (
+    ModelPrograms,
+    Planner,
+    cheapest,
+    lines,
+    to_json,
+    write_plot,
+    write_trace,
+)
 from onepass.planning.trainable import Trainable
-from onepass.replicator.portable.layouts.program import (
+from onepass.replicator.portable.layouts.simulation import (
     LINK,
+    Network,
     Operation,
+    asynchronous_rate,
     combine_collectives,
     read_program,
-)
-from onepass.replicator.portable.layouts.simulation import (
-    Network,
-    asynchronous_rate,
     sent_bytes,
     sharing_scale,
     simulate,
@@ -489,15 +493,15 @@ def test_paired_steps_start_together_and_all_run():
 @pytest.mark.integration
 def test_neither_a_folders_plan_nor_its_programs_import_tensorflow():
     blocked = "import sys; sys.modules['tensorflow'] = None\n"
-    modules = "import onepass.planning.command, onepass.planning.device_program"
+    modules = "import onepass.planning.plan, onepass.planning.device_program"
     subprocess.run([sys.executable, "-c", blocked + modules], check=True)
 
 
 def test_a_profile_of_a_busy_machine_is_said_to_be_one(capsys, monkeypatch, tmp_path):
     given = PlanArguments("fake", 4, profiles=tmp_path)
     for share, warns in ((0.95, False), (0.4, True)):
-        monkeypatch.setattr(command, "Store", lambda *_, share=share, **__: Fake(share))
-        assert command.run(given, Fake()) == 0
+        monkeypatch.setattr(plan, "Store", lambda *_, share=share, **__: Fake(share))
+        assert plan.run(given, Fake()) == 0
         assert ("left 40% of the processor time" in capsys.readouterr().out) is warns
 
 
@@ -507,7 +511,7 @@ def test_a_home_that_cannot_be_written_names_the_option(monkeypatch, tmp_path):
     (tmp_path / "home").write_text("no folder")
     rest = r".* Choose another folder with `--profiles`\.$"
     with pytest.raises(UserError, match=r"^Cannot create the folder .*/home/\.cache/" + rest):
-        command.run(PlanArguments("fake", 4), Fake())
+        plan.run(PlanArguments("fake", 4), Fake())
     full = Store(tmp_path / "full", fresh=True)
     (full.folder / "key.json").mkdir()
     with pytest.raises(UserError, match=r"^Cannot write .*/full/key\.json" + rest):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from onepass.replicator.training.accumulation import accumulate_gradients, split_microbatches
+from onepass.replicator.training.batches import accumulate_gradients, split_microbatches
 from onepass.replicator.training.rematerialisation import call_rematerialised, rematerialising
 
 ROWS, LAYERS = 8, 3

@@ -7,8 +7,7 @@ from in_replicas import run_checks
 
 from onepass.replicator.portable import run
 from onepass.replicator.portable.layouts.layout import Step, Tensor
-from onepass.replicator.portable.layouts.partition import Partitioner
-from onepass.replicator.portable.layouts.search import NEAR, state_groups
+from onepass.replicator.portable.layouts.search import NEAR, Partitioner, state_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
 COLUMNS, ROWS = ((), ("model",)), (("model",), ())

@@ -13,10 +13,10 @@ from onepass.replicator.training.state import (
     TrainState,
     adam,
     clip_by_global_norm,
+    compile_step,
     learning_rate,
     polyak,
 )
-from onepass.replicator.training.step import compile_step
 
 SHAPES = ((3, 2), (4,))
 

@@ -23,13 +23,11 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.portable import export as portable
 from onepass.replicator.portable import run as portable_run
-from onepass.replicator.portable.adopt import adopt
-from onepass.replicator.portable.export import export_portable
+from onepass.replicator.portable.export import adopt, export_portable
 from onepass.replicator.portable.manifest import read_manifest
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Trainer
-from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.step import compile_step
+from onepass.replicator.training.state import TrainState, compile_step
 from wavenet import training
 from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
 from wavenet.network import WaveNet

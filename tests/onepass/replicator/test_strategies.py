@@ -20,10 +20,9 @@ from strategy_runs import CONFIGS, ROWS, STEPS
 from onepass.foundation.errors import UserError
 from onepass.replicator import strategies
 from onepass.replicator.launch.tf_config import local_tasks
-from onepass.replicator.training.accumulation import split_microbatches
+from onepass.replicator.training.batches import split_microbatches
 from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.state import TrainState
-from onepass.replicator.training.step import check_rows
+from onepass.replicator.training.state import TrainState, check_rows
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from wavenet.network import WaveNet

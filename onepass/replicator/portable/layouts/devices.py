@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .layout import GIB, MODEL, ROWS, Cut, Layout, LayoutError, Step, Tensor, whole
 from .processes import is_first
+from .simulation import compiled_bytes
 
 AUTO, FILE = "auto", "layout.json"
 
@@ -139,8 +140,7 @@ def choose_layout(
         )
     limit = memory_bytes(options.memory)
     if options.layout in (None, AUTO):
-        from .cost import Machine  # the search needs a recent JAX
-        from .search import Search
+        from .search import Machine, Search  # which needs a recent JAX
 
         mesh, file = mesh_of(step, options.mesh), Path(folder) / FILE
         machine = Machine.of(jax.default_backend(), limit, options.link)
@@ -160,8 +160,6 @@ def choose_layout(
     devices = Devices(step, layout)
     if limit is None:
         return devices, devices.jit(advance)
-    from .cost import compiled_bytes
-
     program = devices.compile_step(advance)
     if (needed := compiled_bytes(program)) > limit:
         raise LayoutError(

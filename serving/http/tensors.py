@@ -1,11 +1,17 @@
-"""The v2 inference protocol (Open Inference Protocol, KServe), with its binary tensors.
+"""The protocols of tensors: TensorFlow Serving's REST, v2 inference, and the list of models.
+
+Request bodies, responses and statuses follow tensorflow.org/tfx/serving/api_rest, except that NaN
+and infinity, which are not valid JSON, are rejected in requests.
 
 If the header `Inference-Header-Content-Length: N` is given, the first N bytes of a body are JSON.
 The binary tensors follow in the order of the JSON, little-endian, without gaps.
 """
 
+import asyncio
+import contextlib
+import logging
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
@@ -13,7 +19,7 @@ from pydantic import Field, create_model
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onepass.bundles.errors import InvalidInput, NotReady
+from onepass.bundles.errors import InvalidInput, NotFound, NotReady, ServingError
 from onepass.bundles.signature import (
     PLAIN,
     V2_NAMES,
@@ -24,13 +30,85 @@ from onepass.bundles.signature import (
     input_info,
     v2_dtype,
 )
-from serving.engine.descriptions import SERVER_VERSION, metadata_of
-from serving.engine.fields import Fields, Name
-from serving.engine.json_tensors import flat_tensor
+from serving.engine.descriptions import SERVER_VERSION, describe_signatures, facts_of, metadata_of
+from serving.engine.fields import Fields, Name, flat_tensor, from_columns, from_rows
+from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.http.operations import Bytes, Endpoints, get, post
-from serving.http.request_bodies import DECIMAL, json_model, read_body
-from serving.http.responses import JSON, cancel_on_disconnect, json_response
+from serving.http.routes import (
+    DECIMAL,
+    JSON,
+    Bytes,
+    Endpoints,
+    cancel_on_disconnect,
+    get,
+    json_model,
+    json_response,
+    post,
+    read_body,
+    version_at,
+)
+
+
+class PredictRequest(Fields):
+    """A prediction request: rows in `instances`, or tensors in `inputs`."""
+
+    signature_name: Name | None = None
+    instances: Annotated[list, Field(min_length=1)] | None = None
+    inputs: Any = None
+
+
+class TensorflowRest(Endpoints):
+    """The endpoints of TensorFlow Serving's protocol."""
+
+    @post("/v1/models/{name}:predict", dict, PredictRequest, versions=True)
+    async def predict(self, request: Request) -> Response:
+        """Run a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
+        served = self._model_at(request)
+        signature, inputs, by_rows = await read_body(request, _parse_prediction, served)
+        work = served.predict(inputs, signature)
+        outputs = await cancel_on_disconnect(request.receive, work)
+        arrays = {name: np.ascontiguousarray(value) for name, value in outputs.items()}
+        answer: Any = arrays if len(outputs) > 1 else next(iter(outputs.values()))
+        if by_rows and len(outputs) > 1:
+            rows = zip(*arrays.values(), strict=True)
+            answer = [dict(zip(arrays, row, strict=True)) for row in rows]
+        return json_response({"predictions" if by_rows else "outputs": answer})
+
+    @get("/v1/models/{name}/metadata", versions=True)
+    async def metadata(self, request: Request) -> Response:
+        """Return the model's signatures."""
+        served = self._model_at(request)
+        spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
+        metadata = {"signature_def": describe_signatures(served)}
+        return json_response({"model_spec": spec, "metadata": metadata})
+
+
+def _parse_prediction(body: bytes, served: ServedModel) -> tuple[str, dict[str, np.ndarray], bool]:
+    parsed = json_model(body, PredictRequest)
+    if (parsed.instances is None) == (parsed.inputs is None):
+        raise InvalidInput("The body must have either `instances` or `inputs`.")
+    name = parsed.signature_name or PLAIN
+    signature = served.signature(name)
+    if parsed.instances is not None:
+        return name, from_rows(parsed.instances, signature), True
+    return name, from_columns(parsed.inputs, signature), False
+
+
+def statuses(registry: ModelRegistry, request: Request) -> list[dict[str, Any]]:
+    """Return the `model_version_status` of the model or version in the path."""
+    name, wanted = request.path_params["name"], version_at(request)
+    found = [s for s in registry.versions(name) if wanted in (None, s.version)]
+    if wanted is not None and not found:
+        raise NotFound(f"There is no version {wanted} of the model `{name}`.")
+    return [
+        {
+            "version": str(s.version),
+            "state": s.state,
+            "status": {"error_code": "UNKNOWN" if s.error else "OK", "error_message": s.error},
+        }
+        for s in found
+    ]
+
 
 HEADER = "inference-header-content-length"
 OCTETS = "application/octet-stream"
@@ -162,7 +240,7 @@ class V2(Endpoints):
     async def infer(self, request: Request) -> Response:
         """Run the signature in the parameter `signature_name`, by default `serving_default`."""
         served, length = self._model_at(request), request.headers.get(HEADER)
-        parsed, inputs = await read_body(request, _parse, length, served)
+        parsed, inputs = await read_body(request, _parse_inference, length, served)
         options = parsed.parameters or InferParameters()
         name = options.signature_name or PLAIN
         binary = _wanted_outputs(parsed, served.signatures[name], options.binary_data_output)
@@ -212,7 +290,7 @@ class V2(Endpoints):
         return json_response(rows)
 
 
-def _parse(
+def _parse_inference(
     body: bytes, length: str | None, served: ServedModel
 ) -> tuple[InferRequest, dict[str, np.ndarray]]:
     parsed, tail = split(body, length)
@@ -227,3 +305,51 @@ def _wanted_outputs(parsed: InferRequest, known: Signature, default: bool) -> di
     options = {output.name: output.parameters or TensorParameters() for output in outputs}
     asked = {name: option.binary_data for name, option in options.items()}
     return {name: default if binary is None else binary for name, binary in asked.items()}
+
+
+LOG = logging.getLogger(__name__)
+# A model as OpenAI lists it, with more fields if it is ready; alone, with those of TensorFlow.
+KIND: Any = Literal["sound", "picture", "array"] | None
+VERSION: Any = create_model("Version", version=int, state=str)
+ALWAYS: Any = {"id": str, "object": Literal["model"], "created": int, "owned_by": str}
+ENTRY: Any = create_model("ModelEntry", versions=list[VERSION], kind=(KIND, None), **ALWAYS)
+MODELS = create_model("Models", object=Literal["list"], data=list[ENTRY])
+LOAD_ERROR = create_model("LoadError", error_code=str, error_message=str)
+STATE = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
+STATUS: Any = create_model("VersionStatus", version=str, state=STATE, status=LOAD_ERROR)
+MODEL = create_model("ModelStatus", __base__=ENTRY, model_version_status=list[STATUS])
+
+
+class ModelListing(Endpoints):
+    """The endpoints that list models."""
+
+    @get("/v1/models", MODELS)
+    async def models(self, request: Request) -> Response:
+        """Return all models."""
+        entries = []
+        for name in sorted(self._registry.names()):
+            with contextlib.suppress(NotFound):  # the model was removed meanwhile
+                entries.append(await self._entry(name))
+        return json_response({"object": "list", "data": entries})
+
+    @get("/v1/models/{name}", MODEL, versions=True)
+    async def model(self, request: Request) -> Response:
+        """Return one model, with `model_version_status` as in TensorFlow Serving."""
+        found = statuses(self._registry, request)
+        entry = await self._entry(request.path_params["name"], version_at(request))
+        return json_response({**entry, "model_version_status": found})
+
+    async def _entry(self, name: str, version: int | None = None) -> dict[str, Any]:
+        known = self._registry.versions(name)
+        versions = [{"version": status.version, "state": status.state} for status in known]
+        entry = {"id": name, "object": "model", "created": 0, "owned_by": "onepass"}
+        facts: dict[str, Any] = {}
+        try:
+            facts = await asyncio.to_thread(facts_of, self._registry.get(name, version))
+            orjson.dumps(facts)  # raises for integers of more than 64 bits
+        except ServingError:
+            pass  # still loading, without facts
+        except Exception as error:
+            facts = {}
+            LOG.error("model.json cannot be listed: %s", error, extra={"fields": {"model": name}})
+        return {**entry, "versions": versions, **facts}
