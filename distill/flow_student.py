@@ -22,17 +22,15 @@ from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.codec import Codec
 from onepass.model import CHUNK, Autoregressive
 from onepass.networks.any_length import any_length
-from onepass.networks.changes import Watch
 from onepass.networks.conditions import Condition, as_specs, between, check_conditions, in_order
 from onepass.networks.length_limits import Tables
-from onepass.networks.trainable import Listed, Weights, weights_read
+from onepass.networks.trainable import Listed, Watch, Weights, weights_read
 from onepass.samplers.compiled import compiled_step
 from onepass.step import incremental
 from onepass.storage.freezing import Frozen
 from onepass.storage.frozen import FrozenFunction, FrozenProgram
 from onepass.storage.load import StoredCodec, listed_weights, read, readable
-from onepass.storage.program import add_codec, check_calls
-from onepass.storage.save import rate_of, write
+from onepass.storage.save import add_codec, check_calls, rate_of, write
 
 
 class FlowStudent(Model):

@@ -13,7 +13,6 @@ from onepass.foundation.tensorflow_state import check_eager
 from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution
-from onepass.networks.changes import Watch
 from onepass.networks.conditions import (
     Condition,
     Specs,
@@ -36,7 +35,7 @@ from onepass.networks.elements import (
 )
 from onepass.networks.network import condition_specs
 from onepass.networks.symbols import decode_chunks, symbols_of
-from onepass.networks.trainable import Weights, weights_read
+from onepass.networks.trainable import Watch, Weights, weights_read
 from onepass.samplers import Draft, methods_of
 from onepass.samplers.compiled import Compiled
 from onepass.samplers.sampling import Samplers

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass import families
-from onepass.bundles.folder_kind import folder_kind, versions_of
+from onepass.bundles.manifest import folder_kind, versions_of
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import kind_of
 from onepass.foundation.server_address import is_url

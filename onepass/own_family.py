@@ -37,8 +37,8 @@ class EvaluateArguments:
 
 
 def _evaluate(given: EvaluateArguments, model: Any, data: Path) -> dict:
-    from onepass.bundles.condition_words import condition_of
     from onepass.bundles.errors import ServingError
+    from onepass.bundles.export_arguments import condition_of
     from onepass.command.array_files import rows_of
     from onepass.evaluation import evaluate
 

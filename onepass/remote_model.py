@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from onepass.bundles.condition_inputs import has_named
-from onepass.bundles.image_sampling import condition_rows, image_inputs, scales_of
-from onepass.bundles.sampling import OWN_OPTIONS, Sampling
-from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest
-from onepass.bundles.sound_sampling import restore_level
+from onepass.bundles.sampling import (
+    OWN_OPTIONS,
+    Sampling,
+    condition_rows,
+    image_inputs,
+    restore_level,
+    scales_of,
+)
+from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest, has_named
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError

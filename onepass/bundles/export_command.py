@@ -9,13 +9,11 @@ from typing import Any
 from distill import model as speech_models
 from onepass import families
 from onepass.bundles import export
-from onepass.bundles.condition_words import entries_of
-from onepass.bundles.export_arguments import ExportArguments
-from onepass.bundles.folder_kind import folder_kind
+from onepass.bundles.export import check_new, seal, write_program, write_spec
+from onepass.bundles.export_arguments import ExportArguments, entries_of
 from onepass.bundles.formats import BUNDLE
 from onepass.bundles.functions import functions
-from onepass.bundles.manifest import check_folder, private_key
-from onepass.bundles.saved_model import check_new, seal, write_program, write_spec
+from onepass.bundles.manifest import check_folder, folder_kind, private_key
 from onepass.foundation.atomic_files import replacing_folder, write_npz
 from onepass.foundation.card import write_folder
 from onepass.foundation.errors import UserError

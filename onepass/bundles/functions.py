@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from onepass.bundles.condition_inputs import CONDITIONS, ELEMENTS, FRAMES
 from onepass.bundles.function import Function, Functions
 from onepass.bundles.image_functions import image_functions
 from onepass.bundles.own_functions import (
@@ -22,13 +21,13 @@ from onepass.bundles.own_functions import (
 )
 from onepass.bundles.own_prompts import prompt_functions, prompt_functions_of_shape
 from onepass.bundles.sequence_functions import default_buckets, sequence_functions
-from onepass.bundles.signature import ARRAY, IMAGE, LOG_PROB, SOUND
+from onepass.bundles.signature import ARRAY, CONDITIONS, ELEMENTS, FRAMES, IMAGE, LOG_PROB, SOUND
 from onepass.bundles.sound_functions import sound_functions
 from onepass.foundation.arguments import check_draw_length
 from onepass.foundation.errors import UserError
 from onepass.model import Autoregressive
 from onepass.step import NotCausalError, UnsupportedNetworkError
-from onepass.storage.program import assigning_nothing
+from onepass.storage.save import assigning_nothing
 
 PADDED = (256, 1024, 4096, 16_384, 65_536)  # sequences with a condition are padded to one of these
 Length = int | Sequence[int] | None

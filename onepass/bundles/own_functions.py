@@ -18,12 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from distill.flow_student import FlowStudent
-from onepass.bundles.condition_inputs import (
-    COUNT,
-    ELEMENTS,
-    FRAMES,
-    input_of,
-)
 from onepass.bundles.function import (
     FLOAT32,
     INT32,
@@ -52,13 +46,17 @@ from onepass.bundles.sequence_functions import (
 )
 from onepass.bundles.signature import (
     COMPILED,
+    ELEMENTS,
+    FRAMES,
     IMAGE,
     LOG_PROB,
+    NUM_SAMPLES,
     PLAIN,
     SOUND,
     V2_NAMES,
     Signature,
     TensorInfo,
+    input_of,
 )
 from onepass.foundation.arguments import integer
 from onepass.foundation.errors import UserError
@@ -79,13 +77,7 @@ from onepass.networks.conditions import first_state as state_before
 from onepass.samplers import cached_chunk
 from onepass.samplers.cached import sample_cached
 from onepass.samplers.fixed_point import fixed_point
-from onepass.storage.program import (
-    LENGTHS,
-    first_fault,
-    function_of,
-    network_specs,
-    variables_of,
-)
+from onepass.storage.save import LENGTHS, first_fault, function_of, network_specs, variables_of
 
 CALL = "call"
 
@@ -211,7 +203,7 @@ class Conditions:
             return signature
         inputs = dict(signature.inputs)
         if FRAMES in inputs:
-            counted = {COUNT: inputs["num_frames"]}
+            counted = {NUM_SAMPLES: inputs["num_frames"]}
             inputs = counted | {n: x for n, x in inputs.items() if n not in (FRAMES, *COUNTS)}
         return Signature({**inputs, **self.infos([None])}, signature.outputs)
 
@@ -219,7 +211,7 @@ class Conditions:
         """Return the inputs that have a time axis, each with the input that counts its length."""
         if self.is_frames:
             return {FRAMES: "num_frames"}
-        return {place: COUNT for name, place in self.names.items() if name in self._timed}
+        return {place: NUM_SAMPLES for name, place in self.names.items() if name in self._timed}
 
     def join_frames(self, given: Tensors) -> Tensors:
         """Return the inputs; if conditions have separate inputs, add `frames` and its counts."""
@@ -231,9 +223,9 @@ class Conditions:
                 part = tf.cast(given[self.names[name]], self.dtype)
                 shape = tf.concat([tf.shape(part)[:2], [math.prod(part.shape[2:])]], 0)
                 parts.append(tf.reshape(part, shape))
-        none = tf.zeros_like(given[COUNT])
+        none = tf.zeros_like(given[NUM_SAMPLES])
         frames = tf.ensure_shape(tf.concat(parts, -1), [None, None, self.channels])
-        counts = {"num_frames": given[COUNT], "frames_before": none, "frames_after": none}
+        counts = {"num_frames": given[NUM_SAMPLES], "frames_before": none, "frames_after": none}
         return {**given, FRAMES: frames, **counts}
 
     def split_frames(self, frames: tf.Tensor | None) -> Condition:

@@ -3,32 +3,37 @@
 import contextlib
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from onepass.bundles.condition_inputs import (
-    COUNT,
-    ELEMENTS,
-    FRAMES,
-    condition_arrays,
-    is_timed,
-    names_of,
-)
+from onepass.bundles.errors import InvalidInput, shorten_text
 from onepass.bundles.signature import (
     CHUNK,
     COMPILED,
+    ELEMENTS,
     ENDED,
+    FRAMES,
     IMAGE,
     LOG_PROB,
+    NUM_SAMPLES,
     PROMPTED,
     PROMPTED_CHUNK,
     SEED,
+    SPEAKER,
     STATE,
     WITH_LOG_PROB,
     Arrays,
+    Signature,
     TensorInfo,
+    check_input,
+    condition_arrays,
+    has_named,
+    is_timed,
+    names_of,
+    scale_name,
 )
 from onepass.draw import LISTS, OPTIONS, Draw
 from onepass.foundation.arguments import (
@@ -119,7 +124,7 @@ class Request:
             else:
                 timed = name in known and is_timed(known[name])
                 inputs[name] = array[rows, first : first + count] if timed else array[rows]
-        for name, value in ((COUNT, count), ("start", first)):
+        for name, value in ((NUM_SAMPLES, count), ("start", first)):
             if name in known:
                 inputs[name] = np.full([size], value, np.int32)
         return inputs | self._prompt(known, rows, first, count)
@@ -385,3 +390,469 @@ def only_output(outputs: Arrays) -> np.ndarray:
         if name not in OTHERS and not name.startswith(STATE)
     )
     return elements
+
+
+CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}  # name in requests per input
+NUMBER = re.compile(r"[0-9]{1,9}")
+Problem = Callable[[str], Exception]
+
+
+def image_inputs(
+    known: Mapping[str, TensorInfo],
+    seed: int,
+    rows: Sequence[int] | np.ndarray,
+    temperature: float | Sequence[float] = 1.0,
+    guidance: float = 0.0,
+    condition: Mapping[str, np.ndarray] | None = None,
+    problem: Problem = InvalidInput,
+) -> Arrays:
+    """Return the inputs of a batch of images."""
+    try:
+        seed = seed_number(seed)
+    except ValueError as error:
+        raise problem(str(error)) from error
+    count, scales = len(rows), known["temperature"].shape[1] or 1
+    each = np.atleast_1d(temperature)
+    if len(each) not in (1, scales):
+        raise problem(f"`temperature` must be one number or {scales}, got {len(each)}.")
+    inputs = noise_inputs(known, seed, rows, each)
+    if "guidance" in known:
+        inputs["guidance"] = np.full([count], guidance, np.float32)
+    elif guidance:
+        raise problem("`guidance` must be 0: the model has no null condition.")
+    for name, value in (condition or {}).items():
+        inputs[name] = np.repeat(value, count // len(value), 0)
+    return inputs
+
+
+def condition_rows(
+    name: str,
+    values: Sequence[Any],
+    classes: Sequence[str] = (),
+    info: TensorInfo | None = None,
+    field: str = "label",
+    problem: Problem = InvalidInput,
+) -> Arrays:
+    """Return the conditions of images as an input by its name, with one row per image.
+
+    Args:
+      name: the input: "label", "caption" or "map".
+      values: for each image a class (name or index), a caption, or a map int [side, side].
+      info: the input in the signature, which limits the index of a class; None: no limit is known.
+    """
+    if name == "label":
+        labels = [label_index(field, each, classes, info, problem) for each in values]
+        return {name: np.array(labels, np.int32)}
+    if name == "caption":
+        return {name: np.stack([caption_codes(str(each)) for each in values])}
+    return {name: np.stack(values)}
+
+
+def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
+    """Return the scales of image `row` of a batch, smallest first; the last is the whole image."""
+    whole = outputs[IMAGE][row]
+    scales = [value[row] for name, value in outputs.items() if name.startswith(f"{IMAGE}_")]
+    smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
+    return [*sorted(smaller, key=len), whole]
+
+
+def label_index(
+    field: str,
+    value: Any,
+    classes: Sequence[str],
+    info: TensorInfo | None = None,
+    problem: Problem = InvalidInput,
+) -> int:
+    """Return the index of a class, given by name (in upper or lower case) or by index."""
+    value = int(value) if isinstance(value, np.integer) else value
+    word = str(value).strip()
+    if word in classes:
+        return classes.index(word)
+    names = {name.casefold(): index for index, name in reversed(list(enumerate(classes)))}
+    if word.casefold() in names:
+        return names[word.casefold()]
+    high = len(classes) - 1 if classes or info is None else int(info.high or 0)
+    if type(value) in (int, str) and NUMBER.fullmatch(word) and (int(word) <= high or high < 0):
+        return int(word)
+    raise problem(f"`{field}` must be a class, got `{shorten_text(word)}`; {classes_of(classes)}.")
+
+
+def classes_of(classes: Sequence[str]) -> str:
+    """Return a clause for messages that lists the known classes."""
+    return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
+
+
+def caption_codes(text: str) -> np.ndarray:
+    """Return the codes of a caption, int32 [characters]; raise InvalidInput if it is too long."""
+    from pixelcnn.data.captions import encode_caption
+
+    try:
+        return encode_caption(text)
+    except UserError as error:
+        raise InvalidInput(str(error)) from error
+
+
+Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
+# For each kind of condition: its description, its input, and its types.
+NEEDS: dict[str, tuple[str, str, Any]] = {
+    "class": ("a class", "label", int | np.integer | str),
+    "text": ("a caption", "caption", str),
+    "map": ("a map of labels", "map", np.ndarray),
+    "video": ("a dict of its `past`, `action` and `state`", "past", dict),
+}
+
+IMAGE_OPTIONS = frozenset({"temperature", "prefix", "guidance", "row", "scales"})
+
+
+class ImageSampling(Sampling):
+    """Methods of a bundle whose signatures have the output `picture`."""
+
+    signatures: dict[str, Signature]
+
+    @property
+    def size(self) -> int:
+        """Height and width of the images, in pixels."""
+        return self.spec["size"]
+
+    @property
+    def channels(self) -> int:
+        """Number of channels: 1 for grey, 3 for RGB."""
+        return self.spec["channels"]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes by index; empty if they have no names."""
+        return tuple(self.spec["classes"])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Height and width of each scale, smallest first; a PixelCNN has one scale."""
+        outputs = self.signatures[COMPILED].outputs.values()
+        return tuple(sorted({info.shape[1] or self.size for info in outputs}))
+
+    def _images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
+        if IMAGE not in self.signatures[COMPILED].outputs:
+            raise InvalidInput(f"The model `{self.name}` draws no images.")
+        if draw.length not in (None, self.size, (self.size, self.size, self.channels)):
+            raise InvalidInput(f"`length` must be {self.size}, as exported, got {draw.length}.")
+        with self._own_errors():
+            num, seed = whole_number(draw.num, "num"), check_seed(draw.seed)
+            first = whole_number(draw.row, "row", 0)
+        conditions: list[Any] = [draw.condition] * num
+        if isinstance(draw.condition, list | tuple):
+            conditions = list(draw.condition)
+        if len(conditions) != num:
+            raise InvalidInput(f"`condition` must be one or {num}, got {len(conditions)}.")
+        heat = 1.0 if draw.temperature is None else draw.temperature
+        start = None
+        if draw.prefix is not None and self.sizes[:-1]:
+            start = np.asarray(draw.prefix)
+        calls = [
+            self.inputs(value, seed, row, heat, draw.prefix, draw.guidance)
+            for row, value in enumerate(conditions, first)
+        ]
+        return (self._scales(*call, start) for call in calls)
+
+    def inputs(
+        self,
+        condition: Condition = None,
+        seed: int = 0,
+        row: int = 0,
+        temperature: float | Sequence[float] = 1.0,
+        prefix: np.ndarray | None = None,
+        guidance: float = 0.0,
+    ) -> tuple[str, Arrays]:
+        """Return the name of the signature that draws an image, and its checked inputs for one row.
+
+        A prefix is a small image [side, side, channels] to enlarge (multiscale), or pixels [n,
+        channels] or rows [rows, size, channels] to begin with (PixelCNN), uint8.
+        """
+        known = self.signatures[COMPILED].inputs
+        conditions = self.condition(condition)
+        inputs: dict[str, Any] = image_inputs(known, seed, [row], temperature, guidance, conditions)
+        signature = COMPILED
+        if prefix is not None:
+            signature, begun = self._continue_prefix(np.asarray(prefix))
+            inputs |= begun
+        return signature, self.check(signature, inputs)
+
+    def _continue_prefix(self, prefix: np.ndarray) -> tuple[str, dict[str, Any]]:
+        channels, size = self.channels, self.size
+        if self.sizes[:-1]:
+            self._check_start(prefix)
+            return scale_name(2 * prefix.shape[0]), {"start": prefix[None]}
+        if "complete" not in self.signatures:
+            raise InvalidInput("Only a PixelCNN can complete an image from its first pixels.")
+        if prefix.ndim == 3 and prefix.shape[1] != size:
+            raise InvalidInput("A PixelCNN cannot enlarge an image; a multiscale model can.")
+        if prefix.ndim not in (2, 3) or prefix.shape[-1] != channels:
+            rule = f"[n, {channels}], or [rows, {size}, {channels}]"
+            raise InvalidInput(f"`prefix` must be pixels {rule}, got {list(prefix.shape)}.")
+        pixels = prefix.reshape(-1, channels)
+        if len(pixels) > size**2:
+            raise InvalidInput(f"`prefix` must have at most {size**2} pixels, got {len(pixels)}.")
+        image = np.zeros([size**2, channels], prefix.dtype)
+        image[: len(pixels)] = pixels
+        whole = image.reshape(1, size, size, channels)
+        return "complete", {"given": whole, "given_count": [len(pixels)]}
+
+    def condition(self, value: Condition) -> dict[str, np.ndarray]:
+        """Return the inputs for the condition of one image, with a batch axis."""
+        if has_named(self.spec):
+            raise InvalidInput(f"`{self.name}` has conditions by name: call `sample`.")
+        kind = self.spec["condition"]
+        if kind == "none":
+            if value is not None:
+                raise InvalidInput("The model draws without a condition.")
+            return {}
+        words, name, types = NEEDS[kind]
+        if not isinstance(value, types):
+            raise InvalidInput(f"The model needs {words}.")
+        if isinstance(value, dict):
+            return {each: np.asarray(array)[None] for each, array in value.items()}
+        info = self.signatures[COMPILED].inputs[name]
+        return condition_rows(name, [value], self.classes, info, "condition")
+
+    def _check_start(self, start: np.ndarray) -> None:
+        sides = self.sizes[:-1]
+        if start.ndim != 3 or start.shape[0] != start.shape[1] or start.shape[0] not in sides:
+            raise InvalidInput(
+                f"The image to start from must be square with a side of "
+                f"{' or '.join(map(str, sides))} pixels, got {list(start.shape)}."
+            )
+
+    def _scales(self, signature: str, inputs: Arrays, start: np.ndarray | None) -> list[np.ndarray]:
+        if start is not None:
+            return self._enlarge_image(inputs, start)
+        return scales_of(self._outputs(signature, inputs), 0)
+
+    def _enlarge_image(self, inputs: Arrays, start: np.ndarray) -> list[np.ndarray]:
+        scales = [start]
+        while len(scales[-1]) < self.size:
+            signature = scale_name(2 * len(scales[-1]))
+            outputs = self._outputs(signature, inputs | {"start": scales[-1][None]})
+            scales.append(outputs[IMAGE][0])
+        return scales
+
+
+CHUNK_SAMPLES = 32_000  # approximate
+SOUND_OPTIONS = frozenset({"temperature", "speaker", "refine", "row"})
+
+
+def check_speaker(known: Sequence[str], name: str | None) -> None:
+    """Raise InvalidInput if the model has no speaker called `name`; None is always valid."""
+    if name is not None and name not in known:
+        rule = f"one of {', '.join(known)}, got `{shorten_text(name)}`"
+        one_voice = "`speaker` must not be given: the model has one voice."
+        raise InvalidInput(f"`speaker` must be {rule}." if known else one_voice)
+
+
+class _Refinement:
+    def __init__(self, spec: Mapping[str, Any], passes: int):
+        # Imported here because a bundle needs neither package for anything else.
+        from distill import refinement
+        from wavenet.features import MelConvention, mel
+
+        self._refined, self._mel_of = refinement.refine_chunks, mel.mel_of
+        self._convention = MelConvention.from_dict(spec["features"]["mel"])
+        self._refiner = refinement.Refiner(self._convention, passes)
+        self.ahead_samples = self._refiner.reach_frames * self._convention.hop_samples
+
+    def __call__(self, chunks: Iterator[np.ndarray], condition: np.ndarray) -> Iterator[np.ndarray]:
+        frames = np.asarray(condition)[:, : self._convention.bands]
+        mel = self._mel_of(frames, self._convention)
+        return self._refined(chunks, mel, self._refiner)
+
+
+def restore_level(sound: np.ndarray, condition: Any) -> np.ndarray:
+    """Scale a sound to its recording's level, if `condition` consists of a recording's frames."""
+    gain_db = getattr(condition, "gain_db", 0.0)
+    if not gain_db:
+        return sound
+    # Such frames come from `wavenet`, which a bundle does not need otherwise.
+    from wavenet.data.recorded_level import at_recorded_level
+
+    return at_recorded_level(sound, gain_db)
+
+
+def front_of(spec: Mapping[str, Any]) -> Any:
+    """Return the `SoundFront` of the model that a bundle's model.json describes."""
+    from onepass.foundation.stored_config import dataclass_from
+    from wavenet.config import DataConfig
+    from wavenet.data.recorded_level import level_of
+    from wavenet.front import SoundFront
+
+    data = dataclass_from(DataConfig, spec["config"]["data"])
+    speakers, level_db = tuple(spec["speakers"]), level_of(spec)
+    return SoundFront(data, spec["hop_samples"], spec["gain_db"], speakers, level_db)
+
+
+def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
+    """Raise InvalidInput if frames [frames, channels] are unlike those of the training data.
+
+    Nothing is checked for a model without mel frames or, as in older bundles, their statistics.
+    """
+    from wavenet.features.conventions import MelConvention, read_statistics, unlike
+
+    trained, stored = read_statistics(spec), (spec.get("features") or {}).get("mel")
+    if trained is None or not stored or not frames.size:
+        return
+    mel = MelConvention.from_dict(stored)
+    why = unlike(frames[:, : mel.bands], trained, mel)
+    if why:
+        raise InvalidInput(
+            f"`frames` are of another convention: {why}; as 1 - mel / {mel.silence:.3f}. Use "
+            "`force` to speak them anyway."
+        )
+
+
+def check_rows(spec: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> None:
+    """Apply `check_convention` to each row's first `num_frames` of the input `frames`."""
+    for frames, count in zip(inputs.get(FRAMES, ()), inputs.get("num_frames", ()), strict=False):
+        check_convention(spec, frames[:count])
+
+
+class SoundSampling(Sampling):
+    """Methods of a bundle that has the signature `chunk`."""
+
+    _engine: Any  # an `Engine`, or None
+
+    @property
+    def sample_rate_hz(self) -> Any:
+        """Sample rate of the model's sound, in Hz; None if it does not generate sound."""
+        return self.spec.get("sample_rate_hz")
+
+    @property
+    def hop_samples(self) -> int:
+        """Hop length of the frames, in samples; 1 for a model without frames."""
+        return self.spec["hop_samples"]
+
+    @property
+    def conditional(self) -> bool:
+        """True if the model generates sound from frames."""
+        return FRAMES in self._inputs_of(COMPILED)
+
+    @property
+    def known_speakers(self) -> tuple[str, ...]:
+        """Names of the model's speakers, by index; empty for a model without speakers."""
+        info = self._inputs_of(COMPILED).get(SPEAKER)
+        return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
+
+    def frames(self, waveform: np.ndarray) -> np.ndarray:
+        """Return the frames of a recording, float32 [samples], at its stored level and rate.
+
+        The frames, float32 [frames, channels], keep that level, and `sample` scales its audio to
+        it. This method needs the package `wavenet`.
+        """
+        if not self.conditional or "config" not in self.spec:  # the condition is the user's own
+            raise UserError(f"`{self.name}` reads no frames of a recording.")
+        try:
+            front = front_of(self.spec)
+        except ImportError as error:
+            raise UserError(f"Features of a recording need the package {error.name}.") from error
+        return front.frames(waveform)
+
+    def _sounds(self, draw: Draw) -> np.ndarray:
+        draw = self._read_recording(draw)
+        condition = draw.condition
+        request = self._request(draw)
+        refinement = self._refinement(condition, draw.refine)
+        if self._engine is not None:
+            whole = self._engine.whole(request)
+        else:
+            signature = self._signature_for(request, COMPILED, PROMPTED)
+            whole = np.concatenate(
+                [only_output(each) for each in self._outputs_of_rows(signature, request)]
+            )
+            whole = whole[:, : request.shape[0]].astype(self._dtype)
+        if refinement is not None and condition is not None:
+            whole = np.concatenate(list(refinement(iter([whole]), condition)), axis=1)
+        return restore_level(whole, condition)
+
+    def _sound_chunks(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
+        """Return an iterator over sounds in chunks, of which the first is short to arrive early.
+
+        The refining passes run after the program, whose signatures return unrefined audio. A single
+        row may be given for all rows even in a condition with a time axis.
+        """
+        draw = self._read_recording(draw)
+        condition = draw.condition
+        request = self._request(draw)
+        with self._own_errors():
+            samples = whole_number(CHUNK_SAMPLES if chunk is None else chunk, "chunk")
+            refine = None if draw.refine is None else whole_number(draw.refine, "refine", least=0)
+        refinement = self._refinement(condition, refine)
+        # The first chunk includes the look-ahead of its refinement.
+        ahead = 0 if refinement is None else refinement.ahead_samples
+        if self._engine is not None:
+            sound = self._engine.stream(request, samples, ahead)
+        else:
+            opening = self.spec["serving"]["streaming"]["pieces"][0] + ahead
+            sound = self.stream_chunks(request, samples, opening)
+        if refinement is not None and condition is not None:
+            sound = refinement(sound, condition)
+        return (restore_level(part, condition) for part in sound)
+
+    def _read_recording(self, draw: Draw) -> Draw:
+        recording = draw.condition
+        if self._is_own or not isinstance(recording, np.ndarray) or recording.ndim != 1:
+            return draw
+        length = len(recording) if draw.length is None else draw.length
+        return dataclasses.replace(draw, condition=self.frames(recording), length=length)
+
+    def _request(self, draw: Draw) -> Request:
+        condition, speaker = draw.condition, draw.speaker
+        known = self._inputs_of(CHUNK)
+        if not known:
+            raise InvalidInput(f"The model `{self.name}` cannot stream: call `sample`.")
+        length, info = self._length(condition, draw.length), known["temperature"]
+        heat: Any = info.default if draw.temperature is None else draw.temperature
+        if np.ndim(heat) and self._engine is not None:
+            raise InvalidInput("`temperature` must be one number for the engine `numba`.")
+        check_speaker(self.known_speakers, speaker)
+        sides = self.spec["serving"]["streaming"]
+
+        def conditions(rows: int, length: int) -> Arrays:
+            found = self._conditions(condition, for_all=True)(rows, length)
+            if FRAMES in found:
+                found[FRAMES] = check_input(FRAMES, known[FRAMES], found[FRAMES])
+            if SPEAKER in known:
+                index = self.known_speakers.index(speaker or self.known_speakers[0])
+                found[SPEAKER] = np.full([rows], index, np.int32)
+            return found
+
+        with self._own_errors():
+            request = Request.check_draw(
+                dataclasses.replace(draw, length=length, temperature=heat),
+                "time",
+                conditions,
+                hop_samples=sides["hop_samples"],
+                side_frames=sides["side_frames"],
+            )
+        check_input("temperature", info, request.temperature)
+        self._signature_for(request, CHUNK, PROMPTED_CHUNK)  # raises an error for a prompt
+        return request
+
+    def _refinement(self, condition: np.ndarray | None, refine: int | None) -> _Refinement | None:
+        mel = (self.spec.get("features") or {}).get("mel")
+        default = int(self.spec.get("refine", 0)) if hasattr(condition, "gain_db") else 0
+        passes = default if refine is None else refine
+        if passes < 0 or (passes and (not mel or self.spec.get("kind") == "wavenet")):
+            rule = "at least 0" if passes < 0 else "0 for a model that is not a student of a mel"
+            raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
+        return _Refinement(self.spec, passes) if passes else None
+
+    def _length(self, condition: Any, length: int | None) -> int:
+        most = None
+        if not has_named(self.spec):
+            if self.conditional and condition is None:
+                raise InvalidInput(f"`condition` must be given for {self.name}.")
+            most = np.shape(condition)[-2] * self.hop_samples if np.ndim(condition) > 1 else None
+        length = most if length is None else length
+        if length is None:
+            raise InvalidInput("`length` must be given if there are no frames.")
+        with self._own_errors():
+            length = whole_number(length, "length")
+        if most is not None and length > most:
+            raise InvalidInput(f"`length` must be between 1 and {most}, got {length}.")
+        return length

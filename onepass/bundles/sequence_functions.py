@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from onepass.bundles.condition_inputs import CONDITION, COUNT, FRAMES
 from onepass.bundles.function import (
     FLOAT32,
     INT32,
@@ -39,6 +38,9 @@ from onepass.bundles.function import (
 from onepass.bundles.signature import (
     CHUNK,
     COMPILED,
+    CONDITION,
+    FRAMES,
+    NUM_SAMPLES,
     PLAIN,
     SPEAKER,
     STATE,
@@ -474,7 +476,7 @@ def sequence_functions(
     padded = {n: {"axis": 1, "length": count, "buckets": list(lengths)} for n, count in counted}
     serving = {
         "limits": {"max_frames": lengths[-1]},
-        "cropped": {streaming.output: {"axis": 1, "length": COUNT}},
+        "cropped": {streaming.output: {"axis": 1, "length": NUM_SAMPLES}},
         "streaming": _streaming_spec(streaming, signatures[CHUNK]),
         **({"padded": padded} if padded else {}),
     }
@@ -507,7 +509,7 @@ def _of_size(
         return {"noise": each_alone(make, source, rows) if alone else make(source)}
 
     def find_condition(given: Tensors) -> Tensors:
-        given = streaming.join_frames({**given, COUNT: tf.fill([rows], samples)})
+        given = streaming.join_frames({**given, NUM_SAMPLES: tf.fill([rows], samples)})
         frames, speaker = given.get(FRAMES), given.get(SPEAKER)
         made = streaming.conditioning(frames, speaker, samples, None, 0, 0).channels
         return {CHANNELS: tf.ensure_shape(made, [rows, samples, streaming.channels])}

@@ -20,8 +20,7 @@ from onepass.networks.length_limits import (
     period_of,
     whole,
 )
-from onepass.networks.network import condition_specs, input_spec
-from onepass.networks.outputs import one_line, output_shape
+from onepass.networks.network import condition_specs, input_spec, one_line, output_shape
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.step.hoisting import Hoisted, hoist_frames
 from onepass.step.program import LONG as VERIFIED

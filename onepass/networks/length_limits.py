@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.networks.conditions import Specs, is_at_rate, shape_at
-from onepass.networks.network import WHOLE, brings_step
-from onepass.networks.outputs import SMALL, one_line, size_text
+from onepass.networks.network import SMALL, WHOLE, brings_step, one_line, size_text
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 from onepass.step.program import LENGTHS
 from onepass.step.replay import (

@@ -36,8 +36,7 @@ from onepass.networks.conditions import (
 )
 from onepass.networks.elements import Layout, check_elements, encode_tokens, layout_of
 from onepass.networks.length_limits import Tables, class_counts, derive_step, in_whole_periods
-from onepass.networks.network import brings_step, image_spec, input_spec
-from onepass.networks.outputs import SMALL, check_parameters
+from onepass.networks.network import SMALL, brings_step, check_parameters, image_spec, input_spec
 from onepass.networks.trainable import attribute_of, layers_within
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.step.hoisting import InFrames, hoist_frames

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.networks.conditions import Frames, Specs, is_at_rate, shape_at
-from onepass.networks.outputs import one_line_errors
+from onepass.networks.network import one_line_errors
 from onepass.step.replay import captures_by_name, operations_for, run_graph, static_value
 from onepass.step.streams import UnsupportedNetworkError
 from onepass.step.tracing import SHAPES, dependent, graph_of

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.changes import graph_digest
 from onepass.networks.conditions import FIXED_ENTRIES, is_at_rate
-from onepass.networks.trainable import in_order_of_reads, layers_within
+from onepass.networks.trainable import graph_digest, in_order_of_reads, layers_within
 from onepass.step.replay import CALLS, captures_by_name, inline_calls, operations_for, run_graph
 
 MODULE = "tensorflow_probability.python.math"

@@ -14,8 +14,7 @@ from onepass.model import Autoregressive
 from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import ONLY, Frames, Memory
 from onepass.networks.trainable import Listed
-from onepass.storage.files import read_program
-from onepass.storage.frozen import FrozenFunction, FrozenProgram
+from onepass.storage.frozen import FrozenFunction, FrozenProgram, read_program
 
 
 class StoredNetwork:

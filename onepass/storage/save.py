@@ -1,14 +1,16 @@
 """`save`: write a model to a folder, as data: a graph, weights and a description."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.arguments import whole_number
@@ -16,25 +18,252 @@ from onepass.foundation.atomic_files import write_errors, write_text
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import make_folder, sweep
 from onepass.foundation.model_spec import PROGRAM_FOLDERS, SAVED_FILE, program_name
+from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import (
     Distribution,
     closed_form,
+    cumulative_of,
     is_normal,
+    normal_parameters,
     pixel_channels,
+    table_of,
     tempers,
     with_density,
 )
 from onepass.model import Autoregressive
-from onepass.networks.conditions import ONLY, Frames, Memory, is_at_rate, only_rate
-from onepass.networks.elements import filler
+from onepass.networks.conditions import ONLY, Frames, Memory, is_at_rate, only_rate, plain
+from onepass.networks.elements import Layout, filler
+from onepass.networks.network import brings_step
 from onepass.networks.symbols import settings_of
 from onepass.networks.trainable import frozen_among
 from onepass.samplers.fixed_point import MOVED
-from onepass.storage.files import GRAPH_FILE, read_program, write_program
+from onepass.step.replay import operations_for
+from onepass.step.tracing import random_arguments, spec_of_length
+from onepass.step.verification import HALVES
 from onepass.storage.freezing import Frozen
-from onepass.storage.frozen import FrozenProgram
+from onepass.storage.frozen import GRAPH_FILE, FrozenProgram, read_program, write_program
 from onepass.storage.load import network_of
-from onepass.storage.program import check_calls, difference, freeze
+
+ROWS = 2
+COMPARED_LENGTHS = (5, 12)  # neither equal to the number of rows, nor to each other
+SIDES = (8, 6)
+# Largest difference by rounding, relative to the largest value, by the bytes of a number.
+TOLERANCES = {2: 0.1, 4: 1e-3, 8: 1e-6}
+
+Call = Callable[..., tf.Tensor]
+
+
+def check_calls(
+    live: Sequence[Call], stored: Sequence[Call], specs: Sequence[tf.TensorSpec], axes: int = 1
+) -> None:
+    """Raise UserError unless stored networks give the outputs of the live ones."""
+    for one, other in zip(live, stored, strict=True):
+        fault = first_fault(one, other, specs, axes)
+        if fault:
+            raise UserError(f"The model cannot be stored: read back, its network {fault}.")
+
+
+def first_fault(live: Call, stored: Call, specs: Sequence[tf.TensorSpec], axes: int = 1) -> str:
+    """Return how a stored network differs from the live one at some sizes; "" if it does not."""
+    for arguments in _examples(specs, axes):
+        try:
+            expected = live(*arguments)
+        except (ValueError, TypeError, IndexError, tf.errors.OpError):
+            continue  # the network does not take this size
+        try:
+            found = stored(*arguments)
+            fault = difference(expected, found)
+            if fault and has_halves(_graph_of(stored, arguments)):
+                fault = difference(expected, found, TOLERANCES[2])
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            fault = f"fails: {' '.join(str(error).split())[:200]}"
+        if fault:
+            return f"{fault} for inputs of the shape {arguments[0].shape.as_list()}"
+    return ""
+
+
+def difference(
+    expected: Any, found: Any, tolerance: float | None = None, moved: float = 0.0
+) -> str:
+    """Return how tensors differ by more than rounding and a share `moved` of values; else ""."""
+    expected, found = map(tf.convert_to_tensor, (expected, found))
+    if expected.shape != found.shape:
+        return f"has the shape {found.shape.as_list()} in place of {expected.shape.as_list()}"
+    if tolerance is None:
+        tolerance = TOLERANCES.get(expected.dtype.size, 0.0)
+    one, other = (tf.cast(x, tf.float64).numpy() for x in (expected, found))
+    is_number = np.isfinite(one)
+    if not np.array_equal(one[~is_number], other[~is_number], equal_nan=True):
+        return "is not finite elsewhere"
+    most = np.abs(one[is_number]).max(initial=0.0)
+    errors = np.abs(one[is_number] - other[is_number]) / (1.0 + most)
+    if (errors > tolerance).sum() <= moved * errors.size:
+        return ""
+    return f"differs by {errors.max():.2g}"
+
+
+def has_halves(graph: Any) -> bool:
+    """Return whether a graph, a GraphDef, computes in a type of two bytes."""
+    halves = {dtype.as_datatype_enum for dtype in HALVES}
+    parts = [graph.node, *(function.node_def for function in graph.library.function)]
+    return any(
+        value.type in halves for part in parts for node in part for value in node.attr.values()
+    )
+
+
+def _graph_of(call: Call, arguments: Sequence[tf.Tensor]) -> Any:
+    @tf.function(autograph=False)
+    def run(*given: tf.Tensor) -> tf.Tensor:
+        return call(*given)
+
+    return run.get_concrete_function(*arguments).graph.as_graph_def()
+
+
+def _examples(specs: Sequence[tf.TensorSpec], axes: int) -> Iterator[list[tf.Tensor]]:
+    hops = [spec.hop for spec in specs if isinstance(spec, Frames)]
+    hop = max(hops, default=1)  # a network is stored as it takes whole frames
+    lengths = [[-(-length // hop) * hop] for length in COMPARED_LENGTHS]
+    for sizes in lengths if axes == 1 else [SIDES]:
+        yield random_arguments([_resize_spec(spec, sizes, axes) for spec in specs])
+
+
+def _resize_spec(spec: tf.TensorSpec, sizes: Sequence[int], axes: int) -> tf.TensorSpec:
+    shape = [size or ROWS if axis == 0 else size for axis, size in enumerate(spec.shape)]
+    if isinstance(spec, Frames):
+        shape[1] = spec.count(sizes[0])
+    if axes > 1 or is_at_rate(spec):
+        for axis, size in enumerate(sizes, 1):
+            if axis < len(shape) and shape[axis] is None:
+                shape[axis] = size
+    return tf.TensorSpec(shape, spec.dtype)
+
+
+def assigning_nothing(model: Any) -> Any:
+    """Return an image model without assignments in its network, any other model as it is."""
+    network: Any = getattr(model, "symbol_network", None)
+    if model.order != "raster" or not hasattr(network, "call"):
+        return model
+    traced = function_of(network.call, network_specs(model)).get_concrete_function()
+    read = operations_for(traced.graph.outputs, assigns=True)
+    if not any(op.type.startswith("Assign") for op in read):
+        return model
+    frozen = Frozen()
+    frozen.add_traced("call", traced)
+    changed = copy.copy(network)
+    changed.call = FrozenProgram.of(frozen)["call"]
+    made = Autoregressive.of_symbols(changed, model.distribution, model.codec, "raster")
+    made.sample_rate_hz = model.sample_rate_hz
+    return made
+
+
+# Batch sizes for which a step is stored.
+STEP_ROWS = (1, 8)
+# Lengths for which a network is stored if its graph depends on the length.
+LENGTHS = (64, 512)
+
+
+def freeze(model: Autoregressive, with_step: bool) -> tuple[Frozen, dict[str, Any]]:
+    """Return all functions of a model: network, step, distribution and codec; and its lengths.
+
+    The lengths are those that the network is stored for, if its graph depends on the length, and
+    {} otherwise. A derived step is stored only for such a network; others have it after loading.
+    """
+    network, frozen = model.symbol_network, Frozen()
+    specs = network_specs(model)
+    lengths = list(getattr(network.network, "lengths", ()))
+    given = [network.inputs, *model.conditions.values()]
+    if not lengths:
+        traced = function_of(network.exact, specs)
+        if model.order == "time" and first_fault(network.exact, traced, given):
+            lengths = list(LENGTHS)
+    if lengths and getattr(network, "hoisted", None) is not None:
+        raise UserError(
+            "The model cannot be stored: its graph depends on the length, and it reads frames."
+        )
+    if not lengths:
+        frozen.add_traced("call", traced.get_concrete_function())
+    for length in lengths:
+        sized = [plain(spec_of_length(each, length)) for each in given]
+        frozen.add(f"call_{length}", network.exact, sized)
+    rows = STEP_ROWS if with_step and (lengths or brings_step(network.network)) else ()
+    for each in rows:
+        _add_step(frozen, network.stepped, specs, each)
+    name = f"call_{lengths[0]}" if lengths else "call"
+    _add_distribution(frozen, model.distribution, model.layout, frozen.dtype_of(name))
+    add_codec(frozen, model.codec, model.layout.rank)
+    return frozen, ({"lengths": lengths} if lengths else {}) | {"step_rows": list(rows)}
+
+
+def _add_distribution(
+    frozen: Frozen, distribution: Distribution, layout: Layout, parameters_dtype: tf.DType
+) -> None:
+    channels = pixel_channels(distribution)
+    axes = layout.noise_axes + 1
+    dtype = tf.float32 if distribution.levels is None else tf.int32
+    parameters = tf.TensorSpec([None] * axes + [distribution.num_parameters], parameters_dtype)
+    event = [channels] if channels else []
+    symbols = tf.TensorSpec([None] * axes + event, dtype)
+    drawn = distribution.noise(0, tf.range(1), 0, 1)
+    noise = tf.TensorSpec([None] * axes + [distribution.noise_channels], drawn.dtype)
+    scalar = tf.TensorSpec([], tf.int32)
+    key, rows = tf.TensorSpec([2], tf.uint32), tf.TensorSpec([None], tf.int32)
+    frozen.add("log_prob", distribution.log_prob, [parameters, symbols])
+    frozen.add("draw", distribution.sample, [parameters, noise, tf.TensorSpec([])])
+    with contextlib.suppress(AttributeError, NotImplementedError):
+        frozen.add("mode", lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
+    frozen.add("noise", distribution.noise, [key, rows, scalar, scalar])
+    if (cumulative := cumulative_of(distribution)) is not None:
+        frozen.add("cumulative", cumulative, [parameters, symbols])
+    if (table := table_of(distribution)) is not None:
+        frozen.add("table", table, [parameters])
+    continuous = with_density(distribution)
+    if layout.rank == 2 and continuous is not None:
+        for rank in (2, 3):  # values [batch, time], or [draws, batch, time]
+            values = tf.TensorSpec([None] * rank)
+            frozen.add(f"log_density_{rank}", continuous.log_density, [parameters, values])
+    if layout.rank == 2 and is_normal(distribution):
+        frozen.add("normal", functools.partial(normal_parameters, distribution), [parameters])
+
+
+def add_codec(frozen: Frozen, codec: Codec, rank: int) -> None:
+    """Add `encode`, `decode` and `scale`, for elements with `rank` axes."""
+    axes = [None] * rank
+    symbols = tf.TensorSpec(axes, tf.float32 if codec.levels is None else tf.int32)
+    elements = tf.TensorSpec(axes, tf.as_dtype(codec.decode(tf.zeros([], symbols.dtype)).dtype))
+    frozen.add("encode", codec.encode, [elements])
+    frozen.add("decode", codec.decode, [symbols])
+    frozen.add("scale", codec.scale, [symbols])
+
+
+def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
+    """Return the variables that concrete functions read, for a SavedModel to track."""
+    return list({v.ref(): v for function in functions for v in function.variables}.values())
+
+
+def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
+    """Return the specs of the network's arguments, for any batch and length."""
+    if not hasattr(model.symbol_network, "call"):
+        raise UserError("A shipped kind of network is stored in its own model folder.")
+    return [model.symbol_network.inputs, *map(plain, model.conditions.values())]
+
+
+def _add_step(frozen: Frozen, stepped: Any, specs: Sequence[tf.TensorSpec], rows: int) -> None:
+    """Add `initial_state_ROWS()` and `step_ROWS(inputs, *state[, condition])`, of flat states."""
+    state = stepped.initial_state(rows)
+    flat = [tf.TensorSpec(x.shape, x.dtype) for x in tf.nest.flatten(state)]
+    sized = [tf.TensorSpec([rows, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
+
+    def step(inputs: tf.Tensor, *given: tf.Tensor) -> Any:
+        before = tf.nest.pack_sequence_as(state, given[: len(flat)])
+        return stepped.step(inputs, before, *given[len(flat) :])
+
+    frozen.add(f"initial_state_{rows}", lambda: stepped.initial_state(rows), [])
+    frozen.add(f"step_{rows}", step, [sized[0], *flat, *sized[1:]])
+
+
+def function_of(function: Callable, specs: Sequence[Any]) -> Any:
+    """Return a `tf.function` with one input signature."""
+    return tf.function(function, autograph=False, input_signature=list(specs))
 
 
 def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 
 from onepass.bundles.errors import GRPC_CODES, ServingError
-from onepass.bundles.image_sampling import condition_rows, image_inputs, scales_of
+from onepass.bundles.sampling import condition_rows, image_inputs, scales_of
 from onepass.bundles.signature import TensorInfo, fastest
 from serving.client.calls import (
     ClientError,

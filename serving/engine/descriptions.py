@@ -3,9 +3,16 @@
 import importlib.metadata
 from typing import Any
 
-from onepass.bundles.condition_inputs import FRAMES
-from onepass.bundles.image_sampling import CONDITIONS
-from onepass.bundles.signature import IMAGE, PLAIN, SOUND, TENSORFLOW_NAMES, V2_NAMES, TensorInfo
+from onepass.bundles.sampling import CONDITIONS
+from onepass.bundles.signature import (
+    FRAMES,
+    IMAGE,
+    PLAIN,
+    SOUND,
+    TENSORFLOW_NAMES,
+    V2_NAMES,
+    TensorInfo,
+)
 from serving.engine.drawing import condition_input, scales
 from serving.engine.drawing import signature as drawing_signature
 from serving.engine.registry import ModelRegistry

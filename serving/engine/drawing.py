@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.image_sampling import CONDITIONS, classes_of, condition_rows
+from onepass.bundles.sampling import CONDITIONS, classes_of, condition_rows
 from onepass.bundles.signature import IMAGE, Signature, fastest, scale_name
 from serving.engine.fields import json_tensor
 from serving.engine.served_model import ServedModel

@@ -21,7 +21,7 @@ from onepass.bundles.errors import (
     TooLarge,
     shorten_text,
 )
-from onepass.bundles.frames import check_rows
+from onepass.bundles.sampling import check_rows
 from onepass.bundles.signature import MADE, PLAIN, SOUND, WHOLE, WITH_LOG_PROB, Signature
 from onepass.foundation.errors import UserError
 from serving import observability

@@ -19,9 +19,8 @@ import soxr
 from pydantic import Field
 
 from onepass.bundles.errors import InvalidInput, NotFound, NotReady, TooLarge
-from onepass.bundles.frames import check_convention
+from onepass.bundles.sampling import check_convention, check_speaker
 from onepass.bundles.signature import PLAIN, Signature
-from onepass.bundles.sound_sampling import check_speaker
 from onepass.foundation.errors import UserError
 from onepass.speech.phonemes import (
     MAX_CHARACTERS,

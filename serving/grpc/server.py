@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from onepass.bundles.errors import InvalidInput, NotFound, ServingError
-from onepass.bundles.frames import check_convention
 from onepass.bundles.manifest import version_problem
+from onepass.bundles.sampling import check_convention
 from onepass.bundles.signature import (
     PLAIN,
     V2_NAMES,

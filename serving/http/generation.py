@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onepass.bundles.errors import Internal, InvalidInput, ServingError
-from onepass.bundles.image_sampling import CONDITIONS, image_inputs
+from onepass.bundles.sampling import CONDITIONS, image_inputs
 from onepass.bundles.signature import fastest
 from onepass.speech.phonemes import MAX_CHARACTERS, characters_at, text_parts
 from onepass.speech.ssml import is_ssml, note_on_markup

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from onepass.bundles import numba_engine
+from onepass.bundles import bundle
 from onepass.bundles.errors import InvalidInput, NotFound
 from onepass.bundles.signature import V2_DTYPES, Arrays
 from onepass.foundation.errors import UserError
@@ -260,7 +260,7 @@ def _prepare() -> None:
     sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: import fails
     for name in IMPORTS:
         importlib.import_module(name)
-    numba_engine.prepare()
+    bundle.prepare()
 
 
 class _Children:

@@ -16,7 +16,7 @@ from examples.own_distribution import LEVELS
 from onepass import likelihoods
 from onepass.bundles import export, functions, own_functions
 from onepass.foundation.errors import UserError
-from onepass.storage.program import difference
+from onepass.storage.save import difference
 
 SHORT = 8
 

@@ -11,7 +11,7 @@ from fake_bundle import CHANNELS, HOP, RATE, FakeModelStore, FakeSound
 from http_running import ask
 
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.frames import check_convention
+from onepass.bundles.sampling import check_convention
 from onepass.remote_model import RemoteModel
 from serving.engine.speech import decode_recording
 from serving.grpc.server import _parse_request

@@ -25,7 +25,7 @@ import onepass
 from onepass import shipped as shipped_student
 from onepass import speech
 from onepass.bundles.errors import InvalidInput, TooLarge
-from onepass.bundles.frames import front_of
+from onepass.bundles.sampling import front_of
 from onepass.foundation.errors import UserError
 from serving import Client
 from serving.engine.speech import (

@@ -46,7 +46,7 @@ def run_served(words: list[str], parse: Callable) -> int:
 
 
 def _served_kind(model: Any) -> str:
-    from onepass.bundles.condition_inputs import has_named
+    from onepass.bundles.signature import has_named
 
     kind = f"served {'array' if has_named(model.spec) else model.spec.get('kind')}"
     if kind not in KINDS:

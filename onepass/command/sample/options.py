@@ -49,7 +49,7 @@ def _one_or_all(numbers: tuple[float, ...]) -> Any:
 
 
 def _condition(words: tuple[str, ...]) -> Any:
-    from onepass.bundles.condition_words import condition_of
+    from onepass.bundles.export_arguments import condition_of
 
     return condition_of(words)
 

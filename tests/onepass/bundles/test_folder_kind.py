@@ -3,7 +3,7 @@
 import pytest
 
 import onepass
-from onepass.bundles.folder_kind import folder_kind
+from onepass.bundles.manifest import folder_kind
 from onepass.foundation.errors import UserError
 
 

@@ -11,8 +11,8 @@ import pytest
 from marks import some_slow
 
 import serving
+from onepass.bundles.bundle import FIELDS, OF_IMAGES, OF_SEQUENCES, OF_SOUND, check_own_spec
 from onepass.bundles.manifest import write_manifest
-from onepass.bundles.own_spec import FIELDS, OF_IMAGES, OF_SEQUENCES, OF_SOUND, check_own_spec
 from onepass.bundles.signature import Signature
 from onepass.foundation.errors import UserError
 from serving.engine.registry import ModelRegistry

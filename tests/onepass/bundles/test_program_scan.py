@@ -23,7 +23,7 @@ from onepass.bundles import bundle
 from onepass.bundles.manifest import write_manifest
 from onepass.foundation.allowed_operations import scan_graph
 from onepass.foundation.errors import UserError
-from onepass.storage import files
+from onepass.storage import frozen
 from serving.engine.registry import bundle_loader
 from serving.settings import Settings
 
@@ -95,14 +95,14 @@ def test_every_command_refuses_it_in_one_line(tmp_path, place, mistake):
 
 
 def test_the_bytes_that_are_loaded_are_those_that_were_scanned(tmp_path, place, monkeypatch):
-    folder, scan = saved(tmp_path / "mine"), files.check_frozen
+    folder, scan = saved(tmp_path / "mine"), frozen.check_frozen
     hostile = saved(tmp_path / "hostile", "writing")
 
     def scan_then_swap(path, graph):
         scan(path, graph)
         shutil.copy(hostile / "program" / "graph.pb", path)
 
-    monkeypatch.setattr(files, "check_frozen", scan_then_swap)
+    monkeypatch.setattr(frozen, "check_frozen", scan_then_swap)
     expected = hostile_graphs.model().sample(1, 6, 3)
     np.testing.assert_array_equal(onepass.load(folder).sample(1, 6, 3), expected)
     assert refusal(onepass.load, folder).endswith("it is not the file that was saved.")

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import onepass
 from distill.flow_student import FlowStudent
-from onepass.networks.changes import Watch, graph_digest
+from onepass.networks.trainable import Watch, graph_digest
 
 LAYERS, SYMBOLS = keras.layers, 8
 TOKENS = tf.TensorSpec([None, None], tf.int32)

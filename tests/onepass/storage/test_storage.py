@@ -19,7 +19,7 @@ from onepass.likelihoods import Categorical, Gaussian
 from onepass.likelihoods.distribution import Tabulated
 from onepass.model import Autoregressive
 from onepass.storage import load, save
-from onepass.storage import program as program_module
+from onepass.storage import save as program_module
 
 PROGRAM = """
 import sys

@@ -9,7 +9,7 @@ from stored_networks import LEVELS, NETWORKS
 
 import onepass
 from onepass import likelihoods
-from onepass.storage.program import first_fault
+from onepass.storage.save import first_fault
 
 QUICK = ("a constant table and a recurrence", "silu", "a scan", "recomputed activations")
 CASES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NETWORKS]
