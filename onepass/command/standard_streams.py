@@ -1,44 +1,30 @@
 """Handle standard input, output and error that are closed, full, or have no reader."""
 
 import contextlib
-import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 
 class Output:
     """Standard output that remembers the first error in writing to it as `lost`."""
 
-    def __init__(self, stream: TextIO | None):
-        self._is_closed = stream is None
-        # The replacement stays open until the process ends.
-        self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
+    def __init__(self, stream: TextIO):
+        self._stream = stream
         self.lost: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write text, with escapes for what the locale lacks; drop it if the stream is closed."""
-        if self._is_closed and text:
-            self.lost = OSError(errno.EBADF, os.strerror(errno.EBADF))
-        with self._record_loss():
-            try:
-                return self._stream.write(text)
-            except UnicodeEncodeError:
-                encoding = self._stream.encoding
-                return self._stream.write(
-                    text.encode(encoding, "backslashreplace").decode(encoding)
-                )
+        """Write text to the stream."""
+        return self._call(self._stream.write, text)
 
     def flush(self) -> None:
         """Flush the stream."""
-        with self._record_loss():
-            self._stream.flush()
+        self._call(self._stream.flush)
 
-    @contextlib.contextmanager
-    def _record_loss(self) -> Iterator[None]:
+    def _call(self, method: Callable, *arguments: str) -> Any:
         try:
-            yield
+            return method(*arguments)
         except OSError as error:
             self.lost = self.lost or error
             raise
@@ -50,9 +36,15 @@ class Output:
 
 @contextlib.contextmanager
 def watched_output() -> Iterator[Output]:
-    """Replace standard output with an `Output` inside the block, and flush it at the end."""
+    """Replace standard output with an `Output` inside the block, and flush it at the end.
+
+    What the locale cannot write is escaped.
+    """
     _open_closed()
-    before, output = sys.stdout, Output(sys.stdout)
+    before = sys.stdout
+    if hasattr(before, "reconfigure"):  # but not if it is a stand-in
+        before.reconfigure(errors="backslashreplace")
+    output = Output(before)
     sys.stdout = output
     try:
         yield output
@@ -75,15 +67,18 @@ def say_error(line: str) -> None:
 def _open_closed() -> None:
     """Open closed standard descriptors on the null device, so that no file takes their numbers.
 
-    Python sets such a stream to None; standard output stays None, which `Output` handles.
+    Python sets such a stream to None. Writing to standard output fails as if it were closed, while
+    what is written to standard error is dropped.
     """
-    for number in range(3):
+    for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+            os.open(os.devnull, flags)  # takes the lowest free number
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (open until the process ends)
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _discard(descriptor: int) -> None:

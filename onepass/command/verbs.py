@@ -16,7 +16,7 @@ from onepass.command.arguments import choose_argument, parse
 from onepass.command.standard_streams import say_error, watched_output
 from onepass.foundation.errors import FAILURE, UserError, exit_status
 from onepass.foundation.interrupt import Interrupted, signals_interrupt
-from onepass.foundation.progress import heartbeat
+from onepass.foundation.progress import during
 from onepass.foundation.server_address import is_url
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _run(arguments: list[str]) -> int:
     verb = choose_argument(arguments, VERBS, "verb", "onepass")
     if verb in SERVERS or not HELP.isdisjoint(arguments):
         return RUN[verb](arguments[1:])
-    with heartbeat(f"onepass {verb}"):
+    with during(f"onepass {verb}"):
         return RUN[verb](arguments[1:])
 
 

@@ -1,4 +1,4 @@
-"""Show progress: a bar on a terminal, plain lines elsewhere, and a line in long silences."""
+"""Show progress: a bar on a terminal, and elsewhere a line every ten seconds."""
 
 import contextlib
 import math
@@ -18,38 +18,70 @@ class Items(Sized, Iterable[Item], Protocol):
     """What can be counted before it is read."""
 
 
-SECONDS = 10.0  # silence before a status line
+SECONDS = 10.0  # between status lines
+COLUMNS = 80  # if the width of the terminal is unknown
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<LEFT, {rate_fmt}{postfix}]"
 
-# Functions that return a status line, or None to print nothing; the innermost block's is last.
-_telling: list[Callable[[], str | None]] = []
-_lock = threading.RLock()  # a source of status lines may itself print one
-_spoke = 0.0  # monotonic time at which the last line was printed
-_last_status = -math.inf  # monotonic time at which the last status line was printed
-
-
-def spoke() -> None:
-    """Record that a line was printed just now."""
-    global _spoke
-    _spoke = time.monotonic()
-
-
-def report_status() -> None:
-    """Record that a status line was printed just now, by whomever: the next one waits for it."""
-    global _last_status
-    spoke()
-    _last_status = _spoke
+# Functions that return a status line, or None, and where to print it; that of the innermost block
+# is last.
+_sources: list[tuple[Callable[[], str | None], TextIO | None]] = []
+_changed = threading.Condition(threading.RLock())
+_thread: threading.Thread | None = None  # it alone prints status lines, so there is one at a time
+_last = 0.0  # monotonic time of the last status line, or at which the outermost block began
 
 
 @contextlib.contextmanager
-def telling(line: Callable[[], str | None]) -> Iterator[None]:
-    """Make `line`, which may return None, the source of status lines inside the block."""
-    with _lock:
-        _telling.append(line)
+def telling(line: Callable[[], str | None], stream: TextIO | None = None) -> Iterator[None]:
+    """Print `line()` every ten seconds in the block, by default on standard error.
+
+    It returns None to print nothing. In nested blocks, only that of the innermost one is printed.
+    """
+    global _thread, _last
+    source = (line, stream)
+    with _changed:
+        _sources.append(source)
+        if _thread is None or not _thread.is_alive():  # as in a forked process
+            _last = time.monotonic()
+            _thread = threading.Thread(target=_print_lines, name="status lines", daemon=True)
+            _thread.start()
     try:
         yield
     finally:
-        with _lock:
-            _telling.remove(line)
+        with _changed:
+            _sources.remove(source)
+            ending = None if _sources else _thread
+            _changed.notify_all()
+        if ending is not None:
+            ending.join()
+
+
+def _print_lines() -> None:
+    with _changed:
+        while _sources:
+            _changed.wait(max(0.0, _last + SECONDS - time.monotonic()))
+            if _sources:
+                _print_due()
+
+
+def _print_due() -> None:
+    global _last
+    if time.monotonic() - _last >= SECONDS:
+        _last = time.monotonic()
+        line, stream = _sources[-1]
+        text = line()
+        if text is not None:
+            with contextlib.suppress(OSError, ValueError):  # the stream was closed
+                say(text, stream)
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print a line, by default on standard error, above the bar if there is one."""
+    stream = sys.stderr if stream is None else stream
+    if "tqdm" in sys.modules:
+        sys.modules["tqdm"].tqdm.write(text, file=stream)
+        stream.flush()
+    else:
+        print(text, file=stream, flush=True)
 
 
 @contextlib.contextmanager
@@ -60,54 +92,11 @@ def during(what: str) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def heartbeat(
-    what: str, seconds: float | None = None, stream: TextIO | None = None
-) -> Iterator[None]:
-    """Print a line about the job `what`, or from `telling`, after `seconds` without any output."""
-    ended, seconds = threading.Event(), SECONDS if seconds is None else seconds
-
-    def beat() -> None:
-        while not ended.wait(max(0.0, _spoke + seconds - time.monotonic())):
-            _break_silence(seconds, stream)
-
-    spoke()
-    with during(what):
-        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-
-def _break_silence(seconds: float, stream: TextIO | None) -> None:
-    """Print a status line if no line was printed in the last `seconds`, by any thread."""
-    with _lock:
-        if time.monotonic() - _spoke < seconds:
-            return
-        line = _telling[-1]()
-        spoke()
-        if line is not None:
-            report_status()
-    if line is not None:
-        with contextlib.suppress(OSError, ValueError):  # the stream was closed
-            print(line, file=sys.stderr if stream is None else stream, flush=True)
-
-
-COLUMNS = 80  # if the width of the terminal is unknown
-BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]"
-
-
 class Progress:
     """The progress of a long job, as in `with Progress(total, "training", "step") as progress`.
 
-    Without a terminal, it prints a line every `line_seconds`, and none for a shorter job. Inside a
-    `heartbeat`, a line also appears when no unit has been completed for a while. A status line of
-    any other job or of the heartbeat postpones the next one.
-
     Args:
+      stream: where it is shown; None: standard error.
       until: monotonic time by which the job ends at the latest; None: no limit.
     """
 
@@ -117,32 +106,23 @@ class Progress:
         title: str,
         unit: str,
         done: int = 0,
-        line_seconds: float = SECONDS,
         stream: TextIO | None = None,
         until: float | None = None,
     ):
         self.stream = stream if stream is not None else sys.stderr
         self.total, self.title, self.unit, self.done = total, title, unit, done
-        self._line_seconds = line_seconds
         self._until, self._start = until, time.monotonic()
         # Units and time at the first count; the rate excludes the compilation before it.
         self._first: tuple[int, float] | None = None
-        self._figures: dict[str, float] = {}
+        self._figures: dict[str, str] = {}
         self._stack = contextlib.ExitStack()
         self._bar = self._make_bar() if self.stream.isatty() else None
 
     def _make_bar(self) -> Any:
         from tqdm import tqdm  # which takes as long to import as the rest of a help text
 
-        progress = self
-
-        class Bar(tqdm):
-            @property
-            def format_dict(self) -> dict[str, Any]:
-                return {**super().format_dict, "left": duration(progress.seconds_left)}
-
         known = os.get_terminal_size(self.stream.fileno()).columns > 0
-        return Bar(
+        return tqdm(
             total=self.total,
             initial=self.done,
             desc=self.title,
@@ -151,16 +131,16 @@ class Progress:
             dynamic_ncols=known,
             ncols=None if known else COLUMNS,
             smoothing=0.1,
-            bar_format=BAR,
+            bar_format=BAR.replace("LEFT", duration(math.inf)),
         )
 
     def __enter__(self) -> "Progress":
-        """Register with the heartbeat, and return this object."""
-        self._stack.enter_context(telling(self._sign_of_life))
+        """Begin to print status lines, and return this object."""
+        self._stack.enter_context(telling(self._status, self.stream))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Unregister from the heartbeat, and close the bar."""
+        """Print no more lines, and close the bar."""
         self._stack.close()
         if self._bar is not None:
             self._bar.close()
@@ -168,76 +148,43 @@ class Progress:
     def advance(self, count: int = 1, **figures: float) -> None:
         """Add `count` completed units, and show the given values next to the count."""
         self.done += count
-        self._figures = figures
-        if self._bar is not None and self._first is None:
-            self._bar.unpause()
-        self._first = self._first or (self.done, time.monotonic())
+        self._figures = {name: f"{value:.4g}" for name, value in figures.items()}
+        is_first, self._first = self._first is None, self._first or (self.done, time.monotonic())
         if self._bar is not None:
-            self._bar.set_postfix({k: f"{v:.4g}" for k, v in figures.items()}, refresh=False)
+            if is_first:
+                self._bar.unpause()
+            self._bar.bar_format = BAR.replace("LEFT", duration(self.seconds_left))
+            self._bar.set_postfix(self._figures, refresh=False)
             self._bar.update(count)
-            spoke()
-        elif self._claim_line():
-            print(self._line(), file=self.stream, flush=True)
-
-    def _claim_line(self) -> bool:
-        """Return whether a status line is due; if so, count it as printed."""
-        with _lock:
-            is_due = time.monotonic() - max(self._start, _last_status) >= self._line_seconds
-            if is_due:
-                report_status()
-            return is_due
 
     def say(self, text: str) -> None:
         """Print a line of text, above the bar if there is one."""
-        if self._bar is not None:
-            self._bar.write(text, file=self.stream)
-        else:
-            print(text, file=self.stream, flush=True)
-        spoke()
-
-    @contextlib.contextmanager
-    def busy(self, what: str) -> Iterator[None]:
-        """Say now and then that work without units goes on inside the block."""
-        start = time.monotonic()
-
-        def say() -> None:
-            self.say(f"{what}, {time.monotonic() - start:.0f} s so far")
-            report_status()
-
-        with heartbeat(what), telling(say):
-            yield
+        say(text, self.stream)
 
     @property
-    def rate(self) -> float:
+    def seconds_left(self) -> float:
+        """Seconds to the end at the current rate, or to `until` if sooner; infinite if unknown."""
+        left = (self.total - self.done) / self._rate if self._rate else math.inf
+        at_most = math.inf if self._until is None else self._until - time.monotonic()
+        return max(0.0, min(left, at_most))
+
+    @property
+    def _rate(self) -> float:
         """Units per second since the first call of `advance`; 0 before the second call."""
         if self._first is None:
             return 0.0
         done, start = self._first
         return (self.done - done) / max(time.monotonic() - start, 1e-9)
 
-    @property
-    def seconds_left(self) -> float:
-        """Seconds to the end at the current rate, or to `until` if sooner; infinite if unknown."""
-        rate = self.rate
-        left = (self.total - self.done) / rate if rate else math.inf
-        at_most = math.inf if self._until is None else self._until - time.monotonic()
-        return max(0.0, min(left, at_most))
-
-    def _sign_of_life(self) -> str | None:
+    def _status(self) -> str | None:
         if self._bar is not None:
             self._bar.refresh()
-        if self._bar is not None or self.stream is not sys.stderr:
             return None
-        return f"{self._line()}, {time.monotonic() - self._start:.0f} s so far"
-
-    def _line(self) -> str:
-        rate = self.rate
-        shown = "".join(f", {name} {value:.4g}" for name, value in self._figures.items())
-        return (
-            f"{self.title}: {self.done}/{self.total} {plural(self.unit)}, "
-            + (f"{rate:.3g} {self.unit}/s, " if rate else "")
-            + f"{duration(self.seconds_left)} left{shown}"
-        )
+        parts = [f"{self.title}: {self.done}/{self.total} {plural(self.unit)}"]
+        parts += [f"{self._rate:.3g} {self.unit}/s"] if self._rate else []
+        parts += [f"{duration(self.seconds_left)} left"]
+        parts += [f"{name} {value}" for name, value in self._figures.items()]
+        return ", ".join([*parts, f"{time.monotonic() - self._start:.0f} s so far"])
 
 
 def show_progress(items: Items[Item], title: str, unit: str) -> Iterator[Item]:

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as tf_context  # barriers have no public name
 
 from onepass.foundation.errors import FAILURE, UserError
-from onepass.foundation.progress import during, spoke, telling
+from onepass.foundation.progress import during, telling
 from onepass.replicator.launch.tf_config import Task
 from onepass.replicator.strategies.base import Replicator
 
@@ -67,10 +67,9 @@ def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
         awaited = what
         if not is_said and time.monotonic() - start >= SAY_SECONDS:
             print(line(), file=sys.stderr, flush=True)
-            spoke()
             is_said = True
 
-    with telling(line):  # repeated while nothing else is printed
+    with telling(line):
         yield say
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError
 from onepass.foundation.interrupt import SIGNALS, StopRequest
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.progress import Progress, duration
+from onepass.foundation.progress import Progress, duration, during
 from onepass.foundation.run_directory import InMemoryRun, NoMetricsLog, RunDirectory
 from onepass.replicator import strategies
 from onepass.replicator.strategies import Replicator
@@ -427,7 +427,7 @@ class Trainer:
         self.save()
         start = time.monotonic()
         try:
-            what = outputs.progress.busy(f"step {self.step}: scoring on dev")
+            what = during(f"step {self.step}: scoring on dev")
             with self.replicator.gathered_variables(), what:
                 score = evaluate(outputs.log, self.step)
         except tf.errors.ResourceExhaustedError as error:

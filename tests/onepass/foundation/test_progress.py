@@ -1,6 +1,5 @@
 """Progress is a bar on a terminal and plain lines elsewhere."""
 
-import contextlib
 import fcntl
 import io
 import itertools
@@ -9,12 +8,11 @@ import pty
 import struct
 import termios
 import threading
-import types
 
 import pytest
 
 from onepass.foundation import progress
-from onepass.foundation.progress import Progress, duration, during, heartbeat, in_time
+from onepass.foundation.progress import Progress, duration, during, in_time, telling
 
 
 def on_a_terminal(show, columns=70):
@@ -35,8 +33,8 @@ def on_a_terminal(show, columns=70):
         written += part
 
 
-def counting(stream, line_seconds=10.0):
-    with Progress(4, "training", "step", done=1, line_seconds=line_seconds, stream=stream) as bar:
+def counting(stream):
+    with Progress(4, "training", "step", done=1, stream=stream) as bar:
         bar.advance(loss=2.0)
         bar.say("step 2: dev 1.5")
         bar.advance(2, loss=0.5)
@@ -63,23 +61,6 @@ def test_without_a_terminal_a_short_job_says_only_what_it_has_to_say():
     assert stream.getvalue() == "step 2: dev 1.5\n"
 
 
-def test_the_plural_of_batch_is_batches():
-    stream = io.StringIO()
-    with Progress(2, "evaluating", "batch", line_seconds=0.0, stream=stream) as bar:
-        bar.advance()
-    assert "evaluating: 1/2 batches, " in stream.getvalue()
-
-
-def test_without_a_terminal_a_long_job_writes_plain_lines():
-    stream = io.StringIO()
-    counting(stream, line_seconds=0.0)
-    first, said, second = stream.getvalue().splitlines()
-    assert first == "training: 2/4 steps, unknown time left, loss 2"  # nothing to tell a rate by
-    assert said == "step 2: dev 1.5"
-    assert second.startswith("training: 4/4 steps, ") and " step/s, 0 s left, loss 0.5" in second
-    assert "\r" not in stream.getvalue()
-
-
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
@@ -100,161 +81,123 @@ def test_a_time_that_nobody_measured_is_not_said(seconds, said):
     assert in_time(seconds) == said
 
 
+class Clock:
+    """A clock that only a test moves, in seconds; status lines are printed where it says."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    def tick(self, seconds=10.0):
+        """Move on, and let the thread of status lines look at the time once."""
+        self.now += seconds
+        with progress._changed:
+            if progress._sources:
+                progress._print_due()
+
+
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that only this test moves: `clock.now`, in seconds."""
-    clock = types.SimpleNamespace(now=100.0)
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(progress, "_spoke", clock.now)
-    monkeypatch.setattr(progress, "_last_status", clock.now)
+    """The clock of progress; the thread waits for a block to end, and is ticked by the test."""
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    wait = progress._changed.wait
+    monkeypatch.setattr(progress._changed, "wait", lambda seconds: wait())
     return clock
 
 
-def last_line(clock, seconds, until=None):
-    """Return the line after the last of steps that took so many seconds each."""
+def lines_of(stream):
+    return stream.getvalue().splitlines()
+
+
+def test_without_a_terminal_a_long_job_writes_plain_lines(clock):
     stream = io.StringIO()
-    with Progress(18_000, "training", "step", 0, 0.0, stream, until) as shown:
+    with Progress(4, "evaluating", "batch", done=1, stream=stream) as shown:
+        clock.now += 5.0
+        shown.advance(loss=2.0)
+        clock.tick(5.0)  # nothing to tell a rate by
+        shown.say("saved")
+        shown.advance(2, loss=0.5)
+        clock.tick()
+    assert lines_of(stream) == [
+        "evaluating: 2/4 batches, unknown time left, loss 2, 10 s so far",
+        "saved",
+        "evaluating: 4/4 batches, 0.133 batch/s, 0 s left, loss 0.5, 20 s so far",
+    ]
+
+
+def left(clock, seconds, until=None):
+    """Return the time left after steps that took so many seconds each."""
+    with Progress(18_000, "training", "step", 0, io.StringIO(), until) as shown:
         for each in seconds:
             clock.now += each
             shown.advance()
-    return stream.getvalue().splitlines()[-1]
+        return duration(shown.seconds_left)
 
 
 def test_the_time_left_is_that_of_the_steady_rate_without_the_first_step(clock):
-    line = last_line(clock, [60.0, 0.5, 0.5, 0.5])
-    assert line == "training: 4/18000 steps, 2 step/s, 2 h 29 min left"
+    assert left(clock, [60.0, 0.5, 0.5, 0.5]) == "2 h 29 min"
 
 
 def test_the_time_left_is_not_more_than_the_limit_leaves(clock):
-    assert last_line(clock, [60.0, 0.5, 0.5, 0.5], until=280.0).endswith(", 1 min 58 s left")
-    assert last_line(clock, [60.0], until=461.5) == "training: 1/18000 steps, 4 min 00 s left"
-    assert last_line(clock, [500.0, 1.0], until=500.0).endswith(", 0 s left")
-
-
-class HeldEvent:
-    """A stand-in of an event: the thread that waits for it waits until `take` lets it go on."""
-
-    def __init__(self):
-        self.waits, self._go, self.is_over = threading.Event(), threading.Event(), False
-
-    def wait(self, seconds):
-        self._go.clear()
-        self.waits.set()
-        assert self._go.wait(60.0)
-        return self.is_over
-
-    def set(self):
-        self.is_over = True
-        self._go.set()
-
-    def take(self):
-        """Let the waiting thread look once at the time, and return when it waits again."""
-        self.waits.clear()
-        self._go.set()
-        assert self.waits.wait(60.0)
-
-
-@pytest.fixture
-def beats(monkeypatch):
-    """The heartbeats that were begun, each of which looks at the time when a test says so."""
-    made = []
-
-    def event():
-        made.append(HeldEvent())
-        return made[-1]
-
-    stand_in = types.SimpleNamespace(Event=event, Thread=threading.Thread)
-    monkeypatch.setattr(progress, "threading", stand_in)
-    return made
-
-
-def subjects(written):
-    """Return what each line tells of, up to its first colon or comma."""
-    return [line.replace(",", ":").split(":")[0] for line in written.getvalue().splitlines()]
+    assert left(clock, [60.0, 0.5, 0.5, 0.5], until=280.0) == "1 min 58 s"
+    assert left(clock, [60.0], until=461.5) == "4 min 00 s"
+    assert left(clock, [500.0, 1.0], until=500.0) == "0 s"
 
 
 @pytest.mark.parametrize("seconds_apart", [0.3, 0.5, 3.0, 10.0, 11.0])
-@pytest.mark.parametrize("late", [0.0, 0.25])
-def test_steps_and_silences_give_one_line_in_ten_seconds(
-    clock, beats, monkeypatch, seconds_apart, late
-):
+def test_whatever_is_done_there_is_one_line_in_ten_seconds(clock, monkeypatch, seconds_apart):
     written, times = io.StringIO(), []
     monkeypatch.setattr("sys.stderr", written)
-    with heartbeat("onepass train"):
-        assert beats[0].waits.wait(60.0)
-        clock.now += late  # the two begin at different times
-        with Progress(700, "training", "step") as shown:
-            while clock.now < 200.0:
-                clock.now += seconds_apart
-                before = len(subjects(written))
-                beats[0].take()
-                shown.advance()
-                times += [clock.now] * (len(subjects(written)) - before)
+    with during("onepass train"), Progress(700, "training", "step") as shown:
+        while clock.now < 200.0:
+            before = len(lines_of(written))
+            clock.tick(seconds_apart)
+            shown.advance()
+            shown.say("said")
+            times += [clock.now] * (len(lines_of(written)) - before - 1)
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert len(times) >= 100.0 / (10.0 + seconds_apart) - 1.0
     assert min(gaps) >= 9.99 and max(gaps) < 10.01 + seconds_apart
 
 
-def test_a_job_inside_another_postpones_the_line_of_the_outer_one(clock, monkeypatch):
+def test_the_innermost_job_has_the_line_and_gives_it_back(clock, monkeypatch):
     written = io.StringIO()
     monkeypatch.setattr("sys.stderr", written)
-    with Progress(9, "training", "step") as outer:
-        with Progress(9, "evaluating", "image") as inner:
-            clock.now += 10.0
-            inner.advance()
-        clock.now += 9.0
-        outer.advance()
-        assert subjects(written) == ["evaluating"]
-        clock.now += 1.0
-        outer.advance()
-    assert subjects(written) == ["evaluating", "training"]
+    with during("onepass train"):
+        clock.tick()
+        with Progress(9, "training", "step"):
+            clock.tick()
+            with during("scoring"):
+                clock.tick(9.0)
+                clock.tick(1.0)
+            with telling(lambda: None):
+                clock.tick()
+            clock.tick()
+        clock.tick()
+    subjects = [line.split(":")[0] for line in lines_of(written)]
+    assert subjects == ["onepass train", "training", "scoring", "training", "onepass train"]
 
 
-def test_work_without_units_postpones_the_line_of_its_job(clock, beats, monkeypatch):
-    written = io.StringIO()
-    monkeypatch.setattr("sys.stderr", written)
-    with heartbeat("onepass train"), Progress(9, "training", "step") as shown:
-        with shown.busy("scoring"):
-            for beat in beats:
-                assert beat.waits.wait(60.0)
-            clock.now += 10.0
-            for beat in beats:  # two heartbeats wake at one moment
-                beat.take()
-        shown.advance()
-        assert subjects(written) == ["scoring"]
-        clock.now += 10.0
-        shown.advance()
-    assert subjects(written) == ["scoring", "training"]
-
-
-def test_two_heartbeats_that_wake_at_one_moment_say_one_line(clock, monkeypatch):
-    written, asked = io.StringIO(), threading.Barrier(2)
-
-    def line():
-        with contextlib.suppress(threading.BrokenBarrierError):
-            asked.wait(0.2)  # a second thread that asks before the first has said it is let through
-        return "compiling"
-
-    clock.now += 10.0
-    with progress.telling(line):
-        threads = [
-            threading.Thread(target=progress._break_silence, args=(10.0, written)) for _ in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert written.getvalue() == "compiling\n"
-
-
-def test_lines_that_a_job_says_do_not_postpone_its_progress(clock):
+def test_a_closed_stream_does_not_stop_the_job(clock):
     stream = io.StringIO()
-    with Progress(9, "training", "step", stream=stream) as shown:
-        for _ in range(4):
-            clock.now += 5.0
-            shown.say("saved")
+    with Progress(9, "training", "step", stream=stream):
+        stream.close()
+        clock.tick()
+
+
+def test_a_line_of_work_inside_does_not_tear_the_bar(clock, monkeypatch):
+    def show(stream):
+        monkeypatch.setattr("sys.stderr", stream)
+        with Progress(4, "training", "step") as shown:
             shown.advance()
-    assert subjects(stream) == ["saved", "saved", "training", "saved", "saved", "training"]
+            with during("scoring"):
+                clock.tick()
+
+    lines = on_a_terminal(show).split("\r\n")
+    assert lines[0].split("\r")[-1] == "scoring: 10 s so far"
 
 
 def test_the_bar_shows_the_time_that_the_limit_leaves(clock):
@@ -268,7 +211,7 @@ def test_the_bar_shows_the_time_that_the_limit_leaves(clock):
 
 
 class Heard(io.StringIO):
-    """A stream that tells when it was written to."""
+    """A stream that tells when a line was written to it."""
 
     def __init__(self):
         super().__init__()
@@ -276,7 +219,8 @@ class Heard(io.StringIO):
 
     def write(self, text):
         count = super().write(text)
-        self.is_heard.set()
+        if text.endswith("\n"):
+            self.is_heard.set()
         return count
 
     def next_line(self):
@@ -288,15 +232,13 @@ class Heard(io.StringIO):
 def test_a_job_that_says_nothing_gives_a_sign_of_life(monkeypatch):
     stream = Heard()
     monkeypatch.setattr("sys.stderr", stream)
-    with heartbeat("onepass export", 0.01, stream):
-        assert stream.next_line().startswith("onepass export: ")
-        with during("compiling"):
-            while not (line := stream.next_line()).startswith("compiling: "):
-                pass
-            assert line.endswith(" s so far")
-        with Progress(3, "evaluating", "image") as shown:
-            shown.advance()
-            while not (line := stream.next_line()).startswith("evaluating: "):
-                pass
-            assert line.startswith("evaluating: 1/3 images, ") and line.endswith(" s so far")
-    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
+    monkeypatch.setattr(progress, "SECONDS", 0.01)
+    for _ in range(2):  # a thread ends with the outermost block, and another begins with the next
+        with during("onepass export"):
+            assert stream.next_line().startswith("onepass export: ")
+            with Progress(3, "evaluating", "image") as shown:
+                shown.advance()
+                while not (line := stream.next_line()).startswith("evaluating: 1/3 images, "):
+                    pass
+                assert line.endswith(" s so far")
+        assert "status lines" not in {thread.name for thread in threading.enumerate()}
