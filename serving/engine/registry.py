@@ -72,9 +72,9 @@ class ScanResult:
 def scan(root: Path) -> ScanResult:
     """Return the models and versions that are currently in a folder.
 
-    A version is a folder NAME/VERSION, named by the rule of `onepass.bundles.manifest`, that contains
-    a manifest. Folders with other names, and links to other names or out of the folder, are
-    ignored.
+    A version is a folder NAME/VERSION, named by the rule of `onepass.bundles.manifest`, that
+    contains a manifest. Folders with other names, and links to other names or out of the folder,
+    are ignored.
     """
     try:
         real = Path(root).resolve(strict=True)
