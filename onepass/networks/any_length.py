@@ -27,7 +27,6 @@ from onepass.networks.network import (
     size_text,
 )
 from onepass.networks.trainable import attribute_of
-from onepass.step.verification import distances, with_random_weights
 
 TOLERANCE = 1e-3  # rounding may differ between lengths
 MORE = 3  # additional elements, or pixel rows and columns, in trials of larger sizes
@@ -111,11 +110,15 @@ class Trial:
         ]
 
     def _exceeds(self, distance: Callable[..., tf.Tensor]) -> bool:
+        from onepass.step.verification import with_random_weights  # its package imports this file
+
         found = float(with_random_weights(distance, 0, *self._inputs)(*self._inputs))
         return not found <= TOLERANCE
 
 
 def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    from onepass.step.verification import distances
+
     first, second = (tf.cast(x, tf.float64) for x in (first, second))
     size = tf.where(tf.math.is_finite(second), tf.abs(second), 0.0)
     return tf.reduce_max(distances(first, second) / (1.0 + size))
