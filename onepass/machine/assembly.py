@@ -20,7 +20,7 @@ from onepass.machine.values import Buffer, Constant, Value, is_wide
 
 WIDTH = 24  # number of integers in an instruction
 WAITS, TELLS = 19, 20  # columns: the other thread's progress to wait for, and that after it
-EARLY = 21  # column of a product of past rows: 1 if it is computed for the next time step
+EARLY = 21  # column of a product for several steps: 1 if it is only computed, for the next step
 FULL, LIMITED = WIDTH - 2, WIDTH - 1  # columns: the full value of a count, and its column
 OPERANDS = 7  # of these, after the operation: one that is written, then six that are read
 DIVIDED = 16  # column of a product: 0, 1 if a team divides it, or `BARRIER` if it waits before
@@ -262,7 +262,7 @@ def _divide(rows: np.ndarray) -> None:
             continue
         pitch_in, pitch_out = (0, 0) if is_past else (int(row[11]), int(row[12]))
         repeats = 0 if is_past else each - 1
-        held = each if row[0] == Op.AHEAD else int(row[11])  # rows that a product may read
+        held = 2 * each if row[0] == Op.AHEAD else int(row[11])  # rows that a product may read
         size_in = inputs * held if is_past else pitch_in * repeats + inputs
         source = (int(row[2]), int(row[2]) + size_in)
         start = int(row[1])
@@ -390,6 +390,7 @@ class Fusion:
     ) -> None:
         self._assembly, self._counters = assembly, counters
         self.instructions = list(instructions)
+        self._blocks: dict[int, int] = defaultdict(int)  # number of products, by steps at once
 
     def run(self) -> list[Instruction]:
         """Return the instructions after all fusions."""
@@ -722,7 +723,7 @@ class Fusion:
                 sums = Buffer(block * vectors * LANES, False, kept=True)
                 end = Buffer(1, True, kept=True)
                 reads = [read.reads[0], weights, bias, read.reads[1], Place(sums, 0), Place(end, 0)]  # type: ignore[union-attr]
-                numbers = (count, vectors, block, read.numbers[6], lag)  # type: ignore[union-attr]
+                numbers = (count, vectors, block, read.numbers[6], lag, self._begun(block))  # type: ignore[union-attr]
                 made.append(Instruction(Op.PAST, out, reads, numbers, False))  # type: ignore[arg-type]
             else:
                 numbers = (count, vectors, 1, 0, vectors * LANES)
@@ -733,6 +734,11 @@ class Fusion:
         at = self.instructions.index(product)
         self.instructions[at : at + 1] = made
         self._drop(product)
+
+    def _begun(self, block: int) -> int:
+        """Return how many steps late the blocks of one more product begin, to spread the work."""
+        self._blocks[block] += 1
+        return self._blocks[block] % block
 
     def _argument(self, place: Place) -> Instruction | None:
         """Return the instruction that reads a whole argument of floats, which is `place`; or None.
@@ -757,14 +763,14 @@ class Fusion:
             if source.buffer not in rows:
                 made = Instruction(
                     Op.INPUT,
-                    Place(Buffer(BLOCK * inputs, False, kept=True), 0),
+                    Place(Buffer(2 * BLOCK * inputs, False, kept=True), 0),
                     [],
                     (*argument.numbers[:3], BLOCK),
                 )
                 self.instructions.insert(self.instructions.index(argument), made)
                 rows[source.buffer] = made.out  # type: ignore[assignment]
             sums = Buffer(BLOCK * vectors * LANES, False, kept=True)
-            each.op, each.numbers = Op.AHEAD, (inputs, vectors, BLOCK)
+            each.op, each.numbers = Op.AHEAD, (inputs, vectors, BLOCK, self._begun(BLOCK))
             each.reads = [rows[source.buffer], *each.reads[1:3], Place(sums, 0), *each.reads[3:]]
         self.instructions = drop_unused(self.instructions)
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from onepass.machine.assembly import (
     BARRIER,
-    BLOCK,
     DIVIDED,
     FULL,
     LIMITED,
@@ -238,7 +237,6 @@ def run(
             if observe(barriers + 8 * ENDS):
                 return time
             yields += waited if time > begin else 0  # first, threads are put on their cores
-        phase = np.int64((time - begin) % BLOCK)
         if position >= 0:
             filled = _count_filled(position, base, step, rows)
         progress, tells = np.int64(time - begin) * _STEP, zero
@@ -297,16 +295,19 @@ def run(
                 if divided:
                     low, width = _columns(width, member, members)
                 for _ in range(len(workspaces) if divided else rows):
-                    ahead(p, o, a, b, c, sums, addend, phase, np.int64(end - time), low, width)
+                    ahead(
+                        p, o, a, b, c, sums, addend, np.int64(time - begin), np.int64(end - time),
+                        low, width,
+                    )  # fmt: skip
                     o, a, c = o + step, a + step, c + c_step
                     sums, addend = sums + step, addend + step
                 continue
             if op in (_INPUT, _OUTPUT):
-                # An argument may be read for a block of steps, at its first one.
+                # An argument may be read for two blocks of steps, at the first one's first step.
                 block = field(p, 11) if op == _INPUT else zero
-                if block and phase:
+                if block and (time - begin) % block:
                     continue
-                steps = min(block, np.int64(end - time)) if block else np.int64(1)
+                steps = min(2 * block, np.int64(end - time)) if block else np.int64(1)
                 for row in range(first, first + rows):
                     source = given.ctypes.data + (row * given.shape[1] + time) * given.strides[1]
                     target = drawn.ctypes.data + (row * drawn.shape[1] + time) * drawn.strides[1]

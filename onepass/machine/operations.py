@@ -112,26 +112,30 @@ def past(
     Only the `count` vectors of outputs from vector `first` are computed. Return the first time step
     whose product has not been computed yet, which `made` was before. With column 21, they are only
     computed, for the time step after `now`.
+
+    Blocks begin when the time step plus column 13 is a multiple of `block`: products that begin
+    theirs at different steps spread the work.
     """
     now += field(p, 21)
     inputs, block, size, lag = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
     pitch, skip = field(p, 9) * VECTOR_BYTES, first * VECTOR_BYTES
     o, bias, sums, w = o + skip, bias + skip, sums + skip, w + skip * inputs
-    # The sums of `block` steps are kept; outside of them, they are recomputed starting at `now`.
+    # The sums of a block of steps are kept; outside of it, they are recomputed starting at `now`.
     if not made - block <= now < made:
-        made = now + block
+        done = (now + field(p, 13)) % block
+        steps, made, target = block - done, now + block - done, sums + done * pitch
         oldest = (now - lag) % size
-        before = min(block, size - oldest)  # rows before the end of the ring
+        before = min(steps, size - oldest)  # rows before the end of the ring
         adds = bias == o
-        for i in range(block):
+        for i in range(steps):
             if adds:
-                clear(sums + i * pitch, count)
+                clear(target + i * pitch, count)
             else:
-                copy(sums + i * pitch, bias, count)
-        multiply(sums, pitch, w, ring + oldest * inputs * 4, inputs * 4, before, inputs, count)
-        if before < block:
-            rest = block - before
-            multiply(sums + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, count)
+                copy(target + i * pitch, bias, count)
+        multiply(target, pitch, w, ring + oldest * inputs * 4, inputs * 4, before, inputs, count)
+        if before < steps:
+            rest = steps - before
+            multiply(target + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, count)
     if field(p, 21):
         return made
     row = sums + (now - made + block) * pitch
@@ -160,15 +164,16 @@ def past_of_rows(
             return
         if made != np.int64(double_at(end + row * step)):
             return
+    done = (now + field(p, 13)) % block
     for row in range(rows):
-        for i in range(block):
+        for i in range(done, block):
             if bias == o:
                 clear(sums + row * step + i * pitch, count)
             else:
                 copy(sums + row * step + i * pitch, bias, count)
-        set_double(end + row * step, np.float64(now + block))
-    for i in range(block):
-        inside = ring + (now - lag + i) % size * inputs * 4
+        set_double(end + row * step, np.float64(now + block - done))
+    for i in range(done, block):
+        inside = ring + (now - lag + i - done) % size * inputs * 4
         multiply(sums + i * pitch, step, w, inside, step, rows, inputs, count)
 
 
@@ -181,28 +186,33 @@ def ahead(
     bias: int,
     sums: int,
     addend: int,
-    phase: int,
+    time: int,
     left: int,
     first: int,
     count: int,
 ) -> None:
     """Do what `product` does for one row of an argument, for a block of steps at its first one.
 
-    `rows` are the argument's in this block, `phase` is the number of its steps before this one, and
-    `left` that of the steps from this one on.
+    `rows` are the argument's in the two blocks from the last multiple of `block` steps on, `time`
+    is the number of steps before this one, and `left` that of the steps from this one on. The
+    product's own blocks begin as those of `past`. With 1 in column 21, they are only computed, a
+    step early; with 2, only read, but for the first one.
     """
     inputs, block, pitch = field(p, 8), field(p, 10), field(p, 9) * VECTOR_BYTES
-    skip, adds = first * VECTOR_BYTES, o == bias
+    skip, adds, early = first * VECTOR_BYTES, o == bias, field(p, 21) == 1
     o, bias, sums, w = o + skip, bias + skip, sums + skip, w + skip * inputs
-    if phase == 0:
-        steps = min(block, left)
+    done = (time + early + field(p, 11)) % block
+    row, steps = sums + done * pitch, min(block - done, left - early)
+    if (done == 0 and field(p, 21) != 2) or (time == 0 and not early):
         for i in range(steps):
             if adds:
-                clear(sums + i * pitch, count)
+                clear(row + i * pitch, count)
             else:
-                copy(sums + i * pitch, bias, count)
-        multiply(sums, pitch, w, rows, inputs * 4, steps, inputs, count)
-    row = sums + phase * pitch
+                copy(row + i * pitch, bias, count)
+        here = rows + (time % block + early) * inputs * 4
+        multiply(row, pitch, w, here, inputs * 4, steps, inputs, count)
+    if early:
+        return
     if adds:
         add(o, row, count)
         row = o

@@ -71,6 +71,12 @@ def new_model(name):
     return onepass.Autoregressive(convolutions(distribution.num_parameters), distribution)
 
 
+def machine_of(model):
+    """Return the step machine that the model's samples were drawn by."""
+    (found,) = model.samplers._compiled.once("native", None)._machines.values()
+    return found
+
+
 @functools.cache
 def native_of(model):
     found = native(model.symbol_network, model.distribution)
@@ -160,23 +166,35 @@ def test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit(
     assert (len(ways) > 12) == (patience < 0)  # pieces of 16 steps, or of one
 
 
-def skipping():
+def skipping(width):
     """A network whose layers add to a sum, which is read at the end."""
     inputs = keras.Input([None, 1])
-    h, total = keras.layers.Dense(40)(inputs), 0.0
+    h, total = keras.layers.Dense(width)(inputs), 0.0
     for dilation in (1, 2, 7, 20):
         options = dict(dilation_rate=dilation, padding="causal")
-        z = keras.layers.Conv1D(40, 2, activation="tanh", **options)(h)
-        h = (h + keras.layers.Dense(40)(z)) * 0.7
+        z = keras.layers.Conv1D(width, 2, activation="tanh", **options)(h)
+        h = (h + keras.layers.Dense(width)(z)) * 0.7
         total = total + keras.layers.Dense(64)(z)
     return onepass.Autoregressive(
         keras.Model(inputs, keras.layers.Dense(12)(total)), DISTRIBUTIONS["mixture"]
     )
 
 
-@pytest.mark.parametrize("patience", [10**9, -1])
+@pytest.fixture
+def two_sides(monkeypatch):
+    """Let two threads divide the instructions of any step, large or small."""
+    monkeypatch.setattr(sides, "_EXCHANGE", 1.0)
+    monkeypatch.setattr(sides, "_MEETING", 0.0)
+    monkeypatch.setattr(sides, "_WORTHWHILE", 10.0)
+    monkeypatch.setattr(sides, "_WORTH_HALVING", 0.0)
+    monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+
+
+# 150 outputs are halved, and not a whole number of panels.
+@pytest.mark.parametrize(("width", "patience"), [(40, 10**9), (150, 10**9), (40, -1)])
 def test_threads_with_different_instructions_draw_what_one_draws_to_the_last_bit(
-    patience, monkeypatch
+    width, patience, monkeypatch, request
 ):
     ways, made = [], []
 
@@ -190,24 +208,45 @@ def test_threads_with_different_instructions_draw_what_one_draws_to_the_last_bit
 
     divide_step = machine.divide_step
     keras.utils.set_random_seed(1)
-    model = skipping()
+    model = skipping(width)
     alone = [np.asarray(model.sample(num, 75, seed=2)) for num in (1, 4)]
-    monkeypatch.setattr(sides, "_EXCHANGE", 20.0)
+    request.getfixturevalue("two_sides")
     monkeypatch.setattr(machine, "divide_step", divide)
     monkeypatch.setattr(machine, "_LOST", patience)
-    monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
-    monkeypatch.setattr(machine, "cores", lambda: 2)
     monkeypatch.setattr(Pace, "choose", alternate)
     for num, expected in zip((1, 4), alone, strict=True):
         np.testing.assert_array_equal(model.sample(num, 75, seed=2), expected)
     assert {True, False} == set(ways)
     (parts,) = made
     assert parts is not None
-    early = [int(part[:, assembly.EARLY].sum()) for part in parts]
-    assert sum(early) == 4 and early[1] > 0  # past rows of the next step, of every convolution
+    early = sum(int(part[:, assembly.EARLY].sum()) for part in parts)
+    assert early == 4  # past rows of the next step, of every convolution
+    whole = machine_of(model).program.rows
+    counts = [int((rows[:, 0] == Op.PRODUCT).sum()) for rows in (*parts, whole)]
+    assert (counts[0] + counts[1] > counts[2]) == (width == 150)
     for part, other in (parts, parts[::-1]):
         waits = part[:, assembly.WAITS]
         assert set(waits[waits > 0]) == set(other[other[:, assembly.TELLS] > 0, assembly.TELLS])
+
+
+@pytest.mark.parametrize("lag", [1, 20])
+def test_two_threads_multiply_the_arguments_of_later_steps_as_one_does(lag, monkeypatch, two_sides):
+    step, state = conditioned(lag)
+    found = StepMachine(step, [tf.TensorSpec([1, 1, 24]), tf.TensorSpec([1, 1, 20])], [], state)
+    given = [np.random.default_rng(n).normal(size=[2, 75, 1, 1, n]) for n in (24, 20)]
+    drawn = []
+    for together in (False, True):
+        monkeypatch.setattr(Pace, "choose", lambda pace, together=together: together)
+        workspaces = found.begin(2, [], state)
+        parts = [(0, 1), (1, 18), (18, 75)]  # blocks begin anew in every chunk
+        drawn.append(
+            [found.run(workspaces, *(x[:, low:high] for x in given))[0] for low, high in parts]
+        )
+    for alone, together in zip(*drawn, strict=True):
+        np.testing.assert_array_equal(together, alone)
+    rows = np.concatenate(sides.divide_step(found.program))
+    ahead = rows[rows[:, 0] == Op.AHEAD, assembly.EARLY].tolist()
+    assert sorted(ahead) == [1] * 4 + [2] * 4  # each is computed early, and read
 
 
 def test_a_step_without_anything_beside_its_longest_chain_is_one_thread():
