@@ -419,6 +419,17 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
             LoopConfig(num_steps=40, evaluate_every_steps=20, report_every_steps=10),
         ),
     ),
+    "student-quick-16k": Preset(
+        "For the quickstart: half a minute on two cores, for a teacher of wavenet-quick-16k; the "
+        "level and the coarse spectrum of speech, hardly a voice.",
+        DistillConfig(
+            dataclasses.replace(_CPU, flows=(3, 4), residual_channels=32, gate_channels=32),
+            LossConfig(draws=4, squared=2.0),
+            ClipConfig(clip_samples=4096, batch_size=2),
+            OptimizerConfig(learning_rate=4e-3, warmup_steps=10, decay="cosine", clip_norm=1.0),
+            LoopConfig(num_steps=150, evaluate_every_steps=150),
+        ),
+    ),
     "student-residual-16k": Preset(
         "The shipped 16 kHz student: flows of 6, 6 and 10 layers, run once every four samples, "
         "make the residual of the mel's linear prediction from pulses and noise, for a teacher of "

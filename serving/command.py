@@ -53,9 +53,8 @@ def run_serve(
 def run_export(arguments: list[str], parse: Callable[..., ExportArguments]) -> int:
     """Run `onepass export ARGUMENTS`; return the exit status."""
     given = parse(ExportArguments, arguments, "onepass export")
-    from onepass.bundles.export_command import (
-        write_export,
-    )  # needs TensorFlow, unlike the help text
+    # Needs TensorFlow, unlike the help text.
+    from onepass.bundles.export_command import write_export
 
     for line in write_export(given):
         print(line)
@@ -63,10 +62,7 @@ def run_export(arguments: list[str], parse: Callable[..., ExportArguments]) -> i
 
 
 def check_models_folder(path: Path) -> None:
-    """Raise UserError if a path is a run, a model folder or a single exported model.
-
-    The message says what to pass. An empty folder is accepted: the server waits for models.
-    """
+    """Raise UserError, which says what to pass, if a path is a run or a single model."""
     if (path / MANIFEST).exists():
         name = "MODELS, with this folder moved to MODELS/NAME/1"
         if is_version(path.resolve().name):

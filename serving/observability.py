@@ -224,11 +224,7 @@ _provider: Any = None
 
 
 def configure_tracing(provider: Any = None) -> bool:
-    """Start tracing with a provider or, if one of ENDPOINT_VARIABLES is set, export over HTTP.
-
-    Return whether spans are recorded. A warning is logged if OpenTelemetry is needed but not
-    installed.
-    """
+    """Trace with a provider, or over HTTP by ENDPOINT_VARIABLES; return whether it traces."""
     global _provider
     _provider, endpoints = provider, [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
     if provider is None and endpoints:
@@ -264,8 +260,8 @@ def span(
 ) -> Iterator[None]:
     """Record a span around a block, if tracing is configured.
 
-    The span is part of the trace in the header `traceparent`, if there is one. An error marks it as
-    failed, with only the error's type, since the message may contain client data.
+    It is part of the trace in the header `traceparent`, if there is one. An error marks it as
+    failed, with only its type, since the message may contain client data.
     """
     if _provider is None:
         yield

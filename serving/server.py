@@ -38,7 +38,9 @@ def serve(settings: Settings, models: Path) -> int:
         settings.log_format, settings.log_level, on_lost=metrics.log_lines_lost.inc
     )
     observability.configure_tracing()
-    _allow_many_files()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if settings.sandbox and ACCELERATOR.exists():
         LOG.warning("models in the sandbox run on the processor; --no-sandbox gives them the GPU")
     status, is_busy = asyncio.run(_serve_until_signal(settings, models, metrics))
@@ -68,8 +70,8 @@ class Server:
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics):
         self.registry, self.settings = registry, settings
-        self._parts = registry, settings, metrics
-        self._http = HttpServer(make_app(*self._parts), settings.drain_seconds)
+        self._metrics = metrics
+        self._http = HttpServer(make_app(registry, settings, metrics), settings.drain_seconds)
         # A full main port must not lock out probes, so they have separate limits.
         self._probes = HttpServer(make_probes(registry, metrics))
         self._grpc: Any = None
@@ -115,7 +117,7 @@ class Server:
             return
         host, port = self.settings.host, self.settings.grpc_port
         bind_socket(host, port).close()  # gRPC's own error has several lines
-        self._grpc = make_server(*self._parts)
+        self._grpc = make_server(self.registry, self.settings, self._metrics)
         try:
             port = self._grpc.add_insecure_port(address(host, port))
         except RuntimeError as error:
@@ -166,19 +168,18 @@ def ready_line(server: Server) -> str:
 
 def bind_socket(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address and listens; raise UserError if that fails."""
+    listener = None
     try:
         family, kind, protocol, _, cluster = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise UserError(f"Cannot listen on {address(host, port)}: {error.strerror}.") from error
-    try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(cluster)
         listener.listen(0)  # for a port in use, this may be the first call to fail
     except OSError as error:
-        listener.close()
+        if listener is not None:
+            listener.close()
         raise UserError(f"Cannot listen on {address(host, port)}: {error.strerror}.") from error
     return listener
 
@@ -187,12 +188,6 @@ def address(host: str, port: int) -> str:
     """Return HOST:PORT, with brackets if the host needs them."""
     host = host.strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _allow_many_files() -> None:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:

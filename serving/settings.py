@@ -99,13 +99,11 @@ class Settings:
             if value > 0 and value in ports:
                 raise UserError(f"`{ports[value]}` and `{name}` must differ, both are {value}.")
             ports[value] = name
+        rule = "exact origins as browsers send them, such as https://site.example"
         for origin in self.allow_origin:
-            require(
-                _is_origin(origin),
-                "allow_origin",
-                "exact origins as browsers send them, such as https://site.example",
-                repr(origin),
-            )
+            usual = any(origin.startswith(f"{s}:") and origin.endswith(p) for s, p in DEFAULT_PORTS)
+            is_exact = ORIGIN.fullmatch(origin) is not None and not usual
+            require(is_exact, "allow_origin", rule, repr(origin))
 
     @property
     def max_body_bytes(self) -> int:
@@ -121,8 +119,3 @@ class Settings:
     def is_loopback(self) -> bool:
         """True if `host` can be reached only from this machine."""
         return is_loopback(self.host)
-
-
-def _is_origin(origin: str) -> bool:
-    usual = any(origin.startswith(f"{s}:") and origin.endswith(p) for s, p in DEFAULT_PORTS)
-    return ORIGIN.fullmatch(origin) is not None and not usual

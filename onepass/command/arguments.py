@@ -200,7 +200,7 @@ class QuickstartArguments:
     spoken: int = 4
     """Number of recordings that are resynthesised and measured."""
     train: bool = True
-    """Train a small WaveNet too, for at most three minutes."""
+    """Train a small WaveNet too, in two minutes, and distil it for half a minute."""
     seed: int = 0
     """Seed of the noise."""
 

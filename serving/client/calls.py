@@ -18,10 +18,9 @@ Answer = TypeVar("Answer")
 class ClientError(UserError):
     """A failed request, with a one-line message.
 
-    Attributes:
-      code: a short identifier for programs: a `code` of onepass/bundles/errors.py,
-        `too_many_requests`, `unreachable` if there is no server, `broken_off` if the connection
-        ended early, or `protocol` if the server is of a different kind.
+    Its `code` is one of onepass/bundles/errors.py, `too_many_requests`, `unreachable` if there is
+    no server, `broken_off` if the connection ended early, or `protocol` if the server is of another
+    kind.
     """
 
     def __init__(self, message: str, code: str):
@@ -119,13 +118,7 @@ Chunk = TypeVar("Chunk")
 
 @dataclasses.dataclass(frozen=True)
 class ImageScale:
-    """An image at one of its scales.
-
-    Attributes:
-      image: index of the image in the request, starting at 0.
-      last: whether this is the final scale.
-      pixels: uint8 [side, side, channels].
-    """
+    """Image `image` of a request at one scale: uint8 [side, side, channels]."""
 
     image: int
     side: int

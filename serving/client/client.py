@@ -15,15 +15,7 @@ from onepass.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.server_address import check_address, is_loopback
-from serving.client.calls import (
-    ClientError,
-    Deadline,
-    ImageScale,
-    Retrying,
-    Speech,
-    Stream,
-    check_numbers,
-)
+from serving.client import calls
 
 if TYPE_CHECKING:
     from serving.client.grpc_transport import GrpcTransport
@@ -43,17 +35,14 @@ class Client:
     Args:
       address: http://HOST:PORT or grpc://HOST:PORT or, with TLS, https:// or grpcs://; of HTTP also
         with the path under which a proxy has the server, http://HOST:PORT/PATH.
-      token: token that the server requires; None: no token.
+      token: token that the server requires.
       timeout_seconds: time limit of each call until the end of its response, including retries and
         pauses; every method has an argument that overrides it.
       retries: number of attempts after the first, with growing pauses, if the server is
-        unreachable, is overloaded (503) or limits this client (429). Retries are harmless, since a
-        model's output depends only on its seed and inputs. A stream that has begun is not retried.
+        unreachable, is overloaded (503) or limits this client (429). They are harmless: an output
+        depends only on seed and inputs. A stream that has begun is not retried.
       authorities: PEM file of the authorities' certificates for verifying the server; None: those
         that the HTTP or gRPC library trusts.
-
-    Raises:
-      UserError: an argument is invalid, or a package is missing.
     """
 
     def __init__(
@@ -68,8 +57,8 @@ class Client:
         scheme, server = check_address(address)
         if token is not None and not (token.isascii() and token.isprintable() and token):
             raise UserError("`token` must be printable ASCII characters.")
-        self._seconds, retrying = timeout_seconds, Retrying(retries)
-        Deadline(timeout_seconds)
+        self._seconds, retrying = timeout_seconds, calls.Retrying(retries)
+        calls.Deadline(timeout_seconds)
         self._transport = _transport(scheme, server, token, retrying, authorities)
 
     def __enter__(self) -> "Client":
@@ -115,12 +104,9 @@ class Client:
         """Return the outputs of one of a model's signatures, as arrays.
 
         Args:
-          name: name of the model.
           inputs: values of the inputs by name; the first axis is the batch axis. NumPy arrays are
             sent unchanged; other values are converted to the signature's types.
-          signature: name of the signature to run.
           version: version of the model; None: the current version.
-          timeout_seconds: time limit for the response; None: the client's.
         """
         deadline = self._deadline(timeout_seconds)
         with self._check_name(name):
@@ -147,41 +133,37 @@ class Client:
         temperature: float | None = None,
         force: bool = False,
         timeout_seconds: float | None = None,
-    ) -> Speech:
+    ) -> calls.Speech:
         """Return speech as the server generates it: an iterator over chunks float32 [samples].
 
         Args:
-          name: name of the model.
           frames: float [frames, channels] to speak.
-          recording: path or bytes of a WAV or FLAC file to resynthesise at its level; HTTP only.
-          example: name of one of the server's example recordings; HTTP only.
-          text: text to speak, if the server has a text front end; HTTP only.
-          phonemes: IPA as espeak-ng writes it, in place of `text`; HTTP only.
-          pronunciations: IPA of words of the text, by word; HTTP only.
-          seed: seed of the noise.
+          recording: path or bytes of a WAV or FLAC file to resynthesise at its level; HTTP only,
+            like all that follow up to `pronunciations`.
+          example: name of one of the server's example recordings.
+          text: text to speak, if the server has a text front end.
+          phonemes: IPA as espeak-ng writes it, in place of `text`.
+          pronunciations: IPA of words of the text, by word.
           row: row of the seed.
           seconds: largest duration of the audio; None: that of the input, or the server's default
             for an unconditional model.
           speaker: name of the speaker, for a model with speakers; None: the first speaker.
           temperature: factor of the noise; None: the model's default, or 1.
           force: whether to accept frames that are unlike the training data.
-          timeout_seconds: time limit until the end of the audio; None: the client's.
         """
         with _user_errors():
-            whole = {"seed": seed_number(seed), "row": whole_number(row, "row", 0)}
-        arguments: dict[str, Any] = dict(whole)
+            given: dict[str, Any] = {"seed": seed_number(seed), "row": whole_number(row, "row", 0)}
         if frames is not None:
-            arguments["frames"] = _as_array("frames", frames, np.float32)
+            given["frames"] = _as_array("frames", frames, np.float32)
         if recording is not None:
-            arguments["recording"] = _read(recording)
+            given["recording"] = _read(recording)
         for key, value in (("seconds", seconds), ("temperature", temperature)):
-            if value is not None:
-                arguments[key] = _numbers(key, value)
-        given: dict[str, Any] = {"example": example, "text": text, "speaker": speaker}
-        given |= {"phonemes": phonemes, "force": force or None}
+            given[key] = None if value is None else _numbers(key, value)
+        given |= {"example": example, "text": text, "speaker": speaker, "phonemes": phonemes}
         given["pronunciations"] = None if pronunciations is None else dict(pronunciations)
-        arguments |= {key: value for key, value in given.items() if value is not None}
-        check_numbers(arguments)
+        given["force"] = force or None
+        arguments = {key: value for key, value in given.items() if value is not None}
+        calls.check_numbers(arguments)
         with self._check_name(name):
             return self._transport.speak(name, arguments, self._deadline(timeout_seconds))
 
@@ -197,38 +179,33 @@ class Client:
         temperature: float | Sequence[float] = 1.0,
         guidance: float = 0.0,
         timeout_seconds: float | None = None,
-    ) -> Stream[ImageScale]:
+    ) -> calls.Stream[calls.ImageScale]:
         """Return images as the server draws them: an iterator over the scales of each image.
 
         Args:
-          name: name of the model.
           label: class of the images (name or index), for a model that needs a class.
           caption: text of the images, for a model that needs a caption; HTTP only.
           map: labels of the pixels, int [side, side], for a model that needs a map.
           num: number of images, from rows 0, 1, ... of the seed.
-          seed: seed of the noise.
           temperature: temperature of all scales, or one per scale, smallest first.
           guidance: weight, at least 0, by which images move away from the unconditional
             distribution; 0: the model's own density.
-          timeout_seconds: time limit until the last image; None: the client's.
         """
         with _user_errors():
-            whole = {"num": whole_number(num, "num"), "seed": seed_number(seed)}
+            given: dict[str, Any] = {"num": whole_number(num, "num"), "seed": seed_number(seed)}
             if label is not None and not isinstance(label, str):
                 label = whole_number(label, "label", 0)
-        arguments: dict[str, Any] = dict(whole)
-        arguments["temperature"] = _numbers("temperature", temperature)
-        if guidance:
-            arguments["guidance"] = _numbers("guidance", guidance)
+        given["temperature"] = _numbers("temperature", temperature)
+        given["guidance"] = _numbers("guidance", guidance) if guidance else None
         labels = None if map is None else _as_array("map", map, np.int64).tolist()
-        given = {"class": label, "caption": caption, "map": labels}
-        arguments |= {key: value for key, value in given.items() if value is not None}
-        check_numbers(arguments)
+        given |= {"class": label, "caption": caption, "map": labels}
+        arguments = {key: value for key, value in given.items() if value is not None}
+        calls.check_numbers(arguments)
         with self._check_name(name):
             return self._transport.draw(name, arguments, self._deadline(timeout_seconds))
 
-    def _deadline(self, seconds: float | None) -> Deadline:
-        return Deadline(self._seconds if seconds is None else seconds)
+    def _deadline(self, seconds: float | None) -> calls.Deadline:
+        return calls.Deadline(self._seconds if seconds is None else seconds)
 
     @contextlib.contextmanager
     def _check_name(self, name: str) -> Iterator[None]:
@@ -236,17 +213,17 @@ class Client:
             raise UserError(f"`name` {problem}.")
         try:
             yield
-        except ClientError as error:
+        except calls.ClientError as error:
             if error.code != "not_found":
                 raise
             known: list[str] = []
-            with contextlib.suppress(ClientError):
+            with contextlib.suppress(calls.ClientError):
                 known = [model["id"] for model in self.models(timeout_seconds=5.0)]
             if not known or name in known:
                 raise
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}."
-            raise ClientError(f"There is no model `{name}`; {hint}", error.code) from None
+            raise calls.ClientError(f"There is no model `{name}`; {hint}", error.code) from None
 
 
 @contextlib.contextmanager
@@ -258,10 +235,7 @@ def _user_errors() -> Iterator[None]:
 
 
 def server_and_name(url: str) -> tuple[str, str]:
-    """Split SCHEME://HOST:PORT/NAME into the server's address and the model's name.
-
-    Of HTTP the address may have a path, under which a proxy has the server.
-    """
+    """Split SCHEME://HOST:PORT/NAME into the server's address, with any path, and the name."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     server, _, name = rest.rstrip("/").rpartition("/")
@@ -275,7 +249,7 @@ def server_and_name(url: str) -> tuple[str, str]:
 
 
 def _transport(
-    scheme: str, server: str, token: str | None, retrying: Retrying, authorities: Path | None
+    scheme: str, server: str, token: str | None, retrying: calls.Retrying, authorities: Path | None
 ) -> "GrpcTransport | HttpTransport":
     try:
         transport_class = _transport_class(scheme)
@@ -306,7 +280,7 @@ def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray
         try:
             return checked_seeds(value)
         except InvalidInput as error:
-            raise ClientError(str(error), error.code) from error
+            raise calls.ClientError(str(error), error.code) from error
     return _as_array(name, value, known[name].dtype if name in known else None)
 
 
@@ -314,7 +288,7 @@ def _as_array(name: str, value: Any, dtype: Any) -> np.ndarray:
     try:
         return np.asarray(value, dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ClientError(
+        raise calls.ClientError(
             f"`{name}` must be rectangular, of {np.dtype(dtype) if dtype else 'numbers'}.",
             "invalid_input",
         ) from error

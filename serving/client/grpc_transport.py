@@ -150,15 +150,9 @@ class GrpcTransport:
             condition |= condition_rows("label", given, classes, problem=_invalid)
         if "map" in arguments:
             condition["map"] = np.array([arguments["map"]], np.int32)
-        inputs = image_inputs(
-            known,
-            arguments["seed"],
-            [0],
-            arguments["temperature"],
-            arguments.get("guidance", 0.0),
-            condition,
-            _invalid,
-        )
+        seed, heat = arguments["seed"], arguments["temperature"]
+        guidance = arguments.get("guidance", 0.0)
+        inputs = image_inputs(known, seed, [0], heat, guidance, condition, _invalid)
         chunks = self._images(name, inputs, signature, arguments["num"], deadline)
         return Stream(chunks, lambda: None)
 

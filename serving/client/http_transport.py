@@ -33,7 +33,7 @@ MIN_SAMPLE_BYTES = 2
 
 
 class HttpTransport:
-    """The methods of the client, implemented over HTTP/1.1."""
+    """The methods of `Client` over HTTP/1.1."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class HttpTransport:
         self._client.close()
 
     def models(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """Return the server's description of each model, from `GET /v1/models`."""
+        """See `Client.models`; `GET /v1/models`."""
         return self._field("data", "/v1/models", deadline)
 
     def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
@@ -101,14 +101,8 @@ class HttpTransport:
             if data.dtype not in V2_NAMES:
                 raise ClientError(f"`{key}` cannot be {value.dtype}.", "invalid_input")
             tail.append(data.tobytes())
-            described.append(
-                {
-                    "name": key,
-                    "datatype": V2_NAMES[data.dtype],
-                    "shape": list(data.shape),
-                    "parameters": {"binary_data_size": len(tail[-1])},
-                }
-            )
+            tensor = {"name": key, "datatype": V2_NAMES[data.dtype], "shape": list(data.shape)}
+            described.append({**tensor, "parameters": {"binary_data_size": len(tail[-1])}})
         parameters = {"signature_name": signature, "binary_data_output": True}
 
         # Built for every attempt, as the remaining time decreases.
@@ -178,7 +172,8 @@ class HttpTransport:
             if problem := _tls_problem(error):
                 raise ClientError(f"{self._address} {problem}", "unreachable") from None
             unreachable = ClientError(f"There is no server at {self._address}.", "unreachable")
-            if _is_refused(error):
+            # A refused connection may be fixed by a retry, unlike an unknown host.
+            if any(isinstance(cause, ConnectionError) for cause in _causes(error)):
                 raise RetryableError(unreachable) from None
             raise unreachable from None
         except httpx.HTTPError:  # the connection ended before the response began
@@ -199,7 +194,8 @@ class HttpTransport:
             self._unexpected_server(status)
         error = ClientError(words, HTTP_CODES.get(status, "internal"))
         if status in (429, 503):
-            raise RetryableError(error, _after(response.headers.get("retry-after", "")))
+            after = response.headers.get("retry-after", "")
+            raise RetryableError(error, float(after) if after.isdecimal() else 0.0)
         raise error
 
     def _unexpected_server(self, status: int = 200) -> NoReturn:
@@ -306,11 +302,6 @@ def _versioned_path(name: str, version: int | None) -> str:
     return name if version is None else f"{name}/versions/{version}"
 
 
-def _is_refused(error: BaseException) -> bool:
-    """Return whether the connection was refused, which a retry may fix, unlike an unknown host."""
-    return any(isinstance(cause, ConnectionError) for cause in _causes(error))
-
-
 def _tls_problem(error: BaseException) -> str:
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -338,10 +329,6 @@ def _words(response: httpx.Response) -> str:
         words = parsed.get("message", "") if isinstance(parsed, dict) else parsed
         return words if isinstance(words, str) else ""
     return ""
-
-
-def _after(retry_after: str) -> float:
-    return float(retry_after) if retry_after.isdecimal() else 0.0
 
 
 def _pixels(png: bytes, side: int) -> np.ndarray:

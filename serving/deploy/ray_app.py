@@ -79,7 +79,8 @@ def app(args: Mapping[str, Any]) -> Application:
     `args` are `models`, the folder of models; any field of Settings; and `rollout`, any value: Ray
     replaces the replicas when it changes.
     """
-    return serve.deployment(name=NAME)(Replica).bind(*from_arguments(args))
+    models, settings = from_arguments(args)
+    return serve.deployment(name=NAME)(Replica).bind(models, settings)
 
 
 def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:

@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.bundles.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    Internal,
-    InvalidInput,
-    NotReady,
-    Overloaded,
-    ServingError,
-    TooLarge,
-)
+from onepass.bundles import errors
 from onepass.bundles.signature import PROMPTED_CHUNK
 from onepass.draw import LISTS
 from serving.engine.clients import FairShares, RequestOrder, current_client
@@ -37,8 +28,8 @@ class CallTimes:
     """Seconds per row for each kind of call, that is, for each signature and its shapes.
 
     The estimate is the minimum over recent calls, so only hopeless requests are rejected. A kind
-    that was called only once counts as unknown: that call may have included compilation, and its
-    time could lead to the rejection of the calls that would show how fast the kind is.
+    that was called once counts as unknown: that call may have included compilation, and its time
+    could lead to the rejection of the calls that would show how fast the kind is.
     """
 
     def __init__(self) -> None:
@@ -55,11 +46,7 @@ class CallTimes:
             self._seconds.popitem(last=False)
 
     def seconds_per_row(self, kind: Hashable, signature: str, cost: float) -> float:
-        """Return the estimate for a kind; 0.0 if it is unknown.
-
-        A kind that was never called is estimated from the next cheaper known kind of the same
-        signature, in proportion to cost, if that is not too much cheaper.
-        """
+        """Return the estimate of a kind, or that of the next cheaper one; 0.0 if unknown."""
         called = {known: each for known, each in self._seconds.items() if len(each[2]) > 1}
         if kind in self._seconds:
             return min(called[kind][2]) if kind in called else 0.0
@@ -130,10 +117,7 @@ class Padding:
         return Fitted(fitted, lengths, (signature, shapes))
 
     def size(self, rows: int) -> int:
-        """Return the number of rows of the next call when `rows` wait: an allowed batch size.
-
-        It exceeds `rows` only if the share of padding is small, or no smaller size is allowed.
-        """
+        """Return the size of a call for waiting `rows`, above it only if few are padded."""
         if rows >= self.max_batch:
             return self.max_batch
         index = bisect.bisect_left(self.allowed, rows)
@@ -182,10 +166,12 @@ def _trimmed_input(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[
     array, length = inputs[name], rule["length"]
     longest, given = int(inputs[length].max()), array.shape[rule["axis"]]
     if longest > given:
-        raise InvalidInput(f"`{length}` must be at most the {given} of `{name}`, got {longest}.")
+        raise errors.InvalidInput(
+            f"`{length}` must be at most the {given} of `{name}`, got {longest}."
+        )
     buckets = rule.get("buckets") or [longest]
     if longest > buckets[-1]:
-        raise InvalidInput(f"`{length}` must be at most {buckets[-1]}, got {longest}.")
+        raise errors.InvalidInput(f"`{length}` must be at most {buckets[-1]}, got {longest}.")
     bucket = buckets[bisect.bisect_left(buckets, longest)]
     return _truncate_axis(array, rule["axis"], longest), bucket
 
@@ -229,11 +215,6 @@ class Request:
     rank: float = 0.0
 
     @property
-    def missing(self) -> int:
-        """Number of rows without a result."""
-        return sum(result is None for result in self.results)
-
-    @property
     def bytes_per_row(self) -> int:
         """Size of the inputs of a row, in bytes."""
         return sum(array.nbytes for array in self.fitted.inputs.values()) // len(self.results)
@@ -244,11 +225,6 @@ class Request:
         return len(self.waiting) * self.bytes_per_row
 
     @property
-    def result_bytes(self) -> int:
-        """Size of the results so far, in bytes."""
-        return sum(array.nbytes for row in self.results if row for array in row.values())
-
-    @property
     def seconds(self) -> float:
         """Estimated time for the waiting rows, in seconds."""
         return len(self.waiting) * self.row_seconds
@@ -257,11 +233,6 @@ class Request:
     def charge(self) -> float:
         """Seconds that the client is charged for a row until its call has ended."""
         return max(self.row_seconds, LEAST_CHARGE)
-
-    @property
-    def is_begun(self) -> bool:
-        """True if a call has taken at least one row."""
-        return len(self.waiting) < len(self.results)
 
     @property
     def is_long(self) -> bool:
@@ -328,8 +299,8 @@ class RowQueue:
         for request in reversed(self._requests):
             if rows <= most and size <= self._limits.queue_bytes:
                 break
-            part = filled[request.client]
-            if not request.is_begun and part > max(filled[new.client], 1.0 / len(filled)):
+            part, is_new = filled[request.client], len(request.waiting) == len(request.results)
+            if is_new and part > max(filled[new.client], 1.0 / len(filled)):
                 given_up.append(request)
                 filled[request.client] -= self._part(request)
                 rows, size = rows - len(request.waiting), size - request.waiting_bytes
@@ -427,11 +398,10 @@ Call = Callable[[str, Arrays], Arrays]
 class Batcher:
     """Calls a model with batches of rows from concurrent requests.
 
-    A single request is called immediately. Requests that arrive during a call share the next call.
-    After a shared call, the next one waits a moment, which lets more requests join it. `RowQueue`
-    decides which rows are next. A call gets only as many rows as are expected to take CALL_SECONDS,
-    so other requests run between the calls of a large request. A row that takes longer than that
-    runs in a separate thread.
+    A single request is called immediately; those that arrive during a call share the next one,
+    which after a shared call waits a moment for more to join it. A call gets only as many rows as
+    are expected to take CALL_SECONDS, so others run between the calls of a large request; a row
+    that takes longer runs in a separate thread.
     """
 
     def __init__(
@@ -464,21 +434,22 @@ class Batcher:
             async with asyncio.timeout(timeout_seconds):
                 await request.answer
         except TimeoutError as error:
-            raise DeadlineExceeded(
+            raise errors.DeadlineExceeded(
                 f"No answer within {timeout_seconds:g} seconds; {self._queue.rows} rows wait."
             ) from error
         finally:
             request.answer.cancel()
             self._queue.remove(request)
-        if request.result_bytes > LARGE_BYTES:
-            return await asyncio.to_thread(self._assemble_results, request)
-        return self._assemble_results(request)
+        results = [result for result in request.results if result is not None]
+        if sum(array.nbytes for row in results for array in row.values()) > LARGE_BYTES:
+            return await asyncio.to_thread(self._assemble_results, results)
+        return self._assemble_results(results)
 
     def close(self) -> None:
         """Fail waiting and later requests with NotReady."""
         self._closed = True
         for request in self._queue:
-            _fail(request, NotReady("The server is stopping."))
+            _fail(request, errors.NotReady("The server is stopping."))
 
     def _enqueue_request(
         self, signature: str, fitted: Fitted, timeout_seconds: float | None = None
@@ -487,7 +458,7 @@ class Batcher:
         rows = len(next(iter(fitted.inputs.values())))
         most = min(limits.queue_rows, limits.max_rows)
         if rows > most:
-            raise TooLarge(f"The batch must have at most {most} rows, got {rows}.")
+            raise errors.TooLarge(f"The batch must have at most {most} rows, got {rows}.")
         request = Request(
             current_client(),
             signature,
@@ -500,12 +471,12 @@ class Batcher:
             self._times.seconds_per_row(fitted.key, signature, fitted.cost),
         )
         if request.waiting_bytes > limits.queue_bytes:
-            raise TooLarge(
+            raise errors.TooLarge(
                 f"The inputs must have at most {limits.queue_bytes:,} bytes, got "
                 f"{request.waiting_bytes:,}."
             )
         if self._closed:
-            raise NotReady("The server is stopping.")
+            raise errors.NotReady("The server is stopping.")
         given_up = self._queue.room_for(request)
         if given_up is None:
             raise self._full()
@@ -517,9 +488,9 @@ class Batcher:
         self._queue.add(request)
         return request
 
-    def _full(self) -> Overloaded:
+    def _full(self) -> errors.Overloaded:
         wait = sum(waiting.seconds for waiting in self._queue) / self._limits.threads
-        return Overloaded(
+        return errors.Overloaded(
             f"The queue is full: {self._queue.rows} rows wait.",
             min(max(1.0, wait), MAX_RETRY_SECONDS),
         )
@@ -528,13 +499,13 @@ class Batcher:
         threads = 1 if request.is_long else self._limits.threads
         alone = request.seconds / threads
         if alone > seconds:
-            raise TooLarge(
+            raise errors.TooLarge(
                 f"The request would take about {alone:.0f} seconds, with a limit of {seconds:.3g}: "
                 "ask for fewer rows, shorter ones, or a stream."
             )
         needed = (request.seconds + self._queue.seconds_before(request)) / threads
         if needed > seconds:
-            raise Overloaded(
+            raise errors.Overloaded(
                 f"The queue takes about {needed:.0f} seconds, with a limit of {seconds:.3g}.",
                 min(needed - seconds + 1.0, MAX_RETRY_SECONDS),
             )
@@ -542,11 +513,13 @@ class Batcher:
     def _dispatch(self) -> None:
         loop = asyncio.get_running_loop()
         while (request := self._next_request()) is not None:
-            wait_seconds = self._delay_until - loop.time()
-            if wait_seconds > 0 and not self._is_worth_a_call(request):
+            wait_seconds, alike = self._delay_until - loop.time(), self._queue.alike(request)
+            num_rows = sum(len(other.waiting) for other in alike)
+            is_small = len(alike) < self._expected_requests and num_rows < self._padding.max_batch
+            if wait_seconds > 0 and is_small:
                 loop.call_later(wait_seconds, self._dispatch)
                 return
-            self._expected_requests = len(self._queue.alike(request))
+            self._expected_requests = len(alike)
             rows = self._queue.take(request)
             self.running += 1
             self._running_long += request.is_long
@@ -558,11 +531,6 @@ class Batcher:
         return self._queue.next_request(
             lambda request: not self._running_long if request.is_long else has_short
         )
-
-    def _is_worth_a_call(self, request: Request) -> bool:
-        alike = self._queue.alike(request)
-        rows = sum(len(other.waiting) for other in alike)
-        return len(alike) >= self._expected_requests or rows >= self._padding.max_batch
 
     async def _run(self, rows: list[Row]) -> None:
         loop = asyncio.get_running_loop()
@@ -579,11 +547,12 @@ class Batcher:
         self._metrics.batch_rows.labels(self._name).observe(len(rows))
         self._metrics.call_seconds.labels(self._name).observe(seconds)
         for row, result in zip(rows, results, strict=True):
-            if isinstance(result, ServingError):
+            if isinstance(result, errors.ServingError):
                 _fail(row.request, result)
             else:
                 row.request.results[row.number] = result
-                if not row.request.missing and not row.request.answer.done():
+                is_whole = all(each is not None for each in row.request.results)
+                if is_whole and not row.request.answer.done():
                     row.request.answer.set_result(None)
 
     def _batch_done(self, task: asyncio.Task, is_long: bool) -> None:
@@ -594,7 +563,7 @@ class Batcher:
             LOG.error("a batch was lost", exc_info=task.exception())
         self._dispatch()
 
-    def _outputs(self, rows: list[Row]) -> list[Arrays | ServingError]:
+    def _outputs(self, rows: list[Row]) -> list[Arrays | errors.ServingError]:
         request = rows[0].request
         try:
             size = self._padding.size(len(rows))
@@ -603,39 +572,36 @@ class Batcher:
             outputs = self._call(request.signature, batch)
             return [{name: array[n] for name, array in outputs.items()} for n in range(len(rows))]
         except Exception as error:
-            if len(rows) == 1:
-                return [_failure(error, request.id)]
-            self._metrics.retries.labels(self._name).inc()
-            failed: dict[int, ServingError] = {}
-            return [self._retry_row(row, failed) for row in rows]
+            if len(rows) > 1:
+                self._metrics.retries.labels(self._name).inc()
+                failed: dict[int, errors.ServingError] = {}
+                return [self._retry_row(row, failed) for row in rows]
+            if isinstance(error, errors.ServingError):
+                return [error]
+            LOG.error("a call failed", exc_info=error, extra={"request": request.id})
+            return [errors.Internal()]
 
-    def _retry_row(self, row: Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
+    def _retry_row(
+        self, row: Row, failed: dict[int, errors.ServingError]
+    ) -> Arrays | errors.ServingError:
         """Return the outputs or the error of one row of a failed batch, from a separate call.
 
-        `failed` maps the `id` of each request with a failed row to its error, and is updated in
-        place; the remaining rows of such a request are not called.
+        `failed`, which is updated, has the error of each request with a failed row by its `id`; the
+        remaining rows of such a request are not called.
         """
         if row.request.answer.done():
-            return Cancelled("The request was cancelled.")
+            return errors.Cancelled("The request was cancelled.")
         if id(row.request) not in failed:
             result = self._outputs([row])[0]
-            if not isinstance(result, ServingError):
+            if not isinstance(result, errors.ServingError):
                 return result
             failed[id(row.request)] = result
         return failed[id(row.request)]
 
-    def _assemble_results(self, request: Request) -> Arrays:
-        results = [result for result in request.results if result is not None]
+    def _assemble_results(self, results: list[Arrays]) -> Arrays:
         return self._padding.crop(self._padding.join(results))
 
 
-def _fail(request: Request, error: ServingError) -> None:
+def _fail(request: Request, error: errors.ServingError) -> None:
     if not request.answer.done():
         request.answer.set_exception(error)
-
-
-def _failure(error: Exception, identity: str) -> ServingError:
-    if isinstance(error, ServingError):
-        return error
-    LOG.error("a call failed", exc_info=error, extra={"request": identity})
-    return Internal()

@@ -30,18 +30,14 @@ class TokenAuth:
     """Checks tokens, `Authorization: Bearer TOKEN`; if no tokens are set, every request passes.
 
     The web page's files, `/healthz` and gRPC's health checks need no token: they contain no data,
-    and the page asks the user for the token. Limiting the number of attempts is left to the reverse
-    proxy.
+    and the page asks for it. Limiting the number of attempts is left to the reverse proxy.
     """
 
     def __init__(self, tokens: Sequence[str]):
         self._tokens = [token.encode() for token in tokens]
 
     def check(self, path: str, authorization: bytes) -> str | None:
-        """Return the name of the request's token; None if only one token is set, or none is needed.
-
-        Tokens are compared in constant time.
-        """
+        """Return the name of the token, compared in constant time; None if at most one is set."""
         if not self._tokens or path in OPEN_PATHS or path.startswith(OPEN_PREFIXES):
             return None
         scheme, _, value = authorization.partition(b" ")
@@ -224,10 +220,10 @@ class Permits:
     """A limited number of permits; the client that has held permits for the least time is next.
 
     A client's permits are granted in the order in which they are asked for, but work that has held
-    permits before comes as much later, at most HEAD_START_SECONDS: short work first. Unlike with
-    `threading.Semaphore`, a thread that releases a permit and immediately requests a new one queues
-    behind the client's waiting threads. If no permit is released for `patience_seconds`, the
-    threads that hold them are assumed to hang, and a waiting thread continues without a permit.
+    permits before comes as much later, at most HEAD_START_SECONDS: short work first. A thread that
+    immediately requests a new permit queues behind its client's waiting threads. If none is
+    released for `patience_seconds`, the holders are assumed to hang, and a waiting thread continues
+    without.
     """
 
     def __init__(self, number: int, patience_seconds: float = 10.0):
@@ -248,7 +244,11 @@ class Permits:
         finally:
             seconds = time.monotonic() - start
             use.seconds += seconds
-            self._give_back(client, seconds, was_granted)
+            with self._changed:
+                self._free += 1
+                self._given_back += was_granted
+                self._shares.charge(client, seconds)
+                self._changed.notify_all()
 
     def _take(self, client: str, use: Use) -> bool:
         ticket = _Ticket(client, time.monotonic() + min(use.seconds, HEAD_START_SECONDS))
@@ -272,13 +272,6 @@ class Permits:
         client = self._shares.next_of(ticket.client for ticket in self._waiting)
         own = (ticket for ticket in self._waiting if ticket.client == client)
         return min(own, key=lambda ticket: ticket.rank)
-
-    def _give_back(self, client: str, seconds: float, was_granted: bool) -> None:
-        with self._changed:
-            self._free += 1
-            self._given_back += was_granted
-            self._shares.charge(client, seconds)
-            self._changed.notify_all()
 
 
 PROCESSORS = Permits(os.cpu_count() or 1)  # for all models together
@@ -320,21 +313,20 @@ class Work:
         if self._stopped.is_set():
             raise Cancelled("The work was stopped.")
 
-    @contextlib.contextmanager
-    def hold_permit(self) -> Iterator[None]:
-        """Hold a permit while the context lasts, except while `pause` waits for the next one."""
+    def run(self, function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        """Call a function with a permit, except while `pause` waits for the next one."""
         with self._piece:
             self.pause()
-            yield
+            return function(*arguments, **more)
 
 
 class FairThreads:
     """Threads for jobs, at most `most` at once and `most_of_client` per client.
 
-    The next job is one of the client with the fewest running jobs or, among several such clients,
-    of the one that has been served least: its job of the lowest rank (`RequestOrder`). A client
-    whose jobs take all of its threads may have one more for a short job. Unlike an executor's
-    threads, these are daemons, so a job that hangs does not keep the process alive.
+    The next job is one of the client with the fewest running jobs, among several of the one that
+    has been served least: its job of the lowest rank (`RequestOrder`). A client whose jobs take all
+    of its threads may have one more for a short job. The threads are daemons, so a job that hangs
+    does not keep the process alive.
     """
 
     def __init__(self, most: int = MAX_RUNNING, most_of_client: int = MAX_RUNNING_OF_CLIENT):
@@ -390,22 +382,16 @@ class FairThreads:
         client = job.client
         try:
             if future.set_running_or_notify_cancel():
-                _complete(future, job.run)
+                try:
+                    future.set_result(job.run())
+                except BaseException as error:
+                    future.set_exception(error)
         finally:
             with self._lock:
                 self._running[client].remove(job.size)
                 if not self._running[client]:
                     del self._running[client]
                 self._start_next()
-
-
-def _complete(future: Future, job: Callable[[], Any]) -> None:
-    try:
-        result = job()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
 
 
 THREADS = FairThreads()
@@ -420,11 +406,11 @@ async def run_in_turn(
 ) -> Any:
     """Call a function in a thread, taking turns with the work of other clients.
 
-    If the awaiting task is cancelled or the time limit is over, a function that has not been called
-    is never called, and a function that works in pieces ends after the current piece.
+    If the awaiting task is cancelled or the time limit `seconds`, which includes waiting, is over,
+    a function that has not been called is never called, and one that works in pieces ends after the
+    current piece.
 
     Args:
-      seconds: the time limit, including waiting.
       in_pieces: whether the function takes the keyword `pause`, a function that it calls between
         pieces of its work.
       size: estimated work, by which a client's shorter calls come first: for a text its characters
@@ -433,11 +419,8 @@ async def run_in_turn(
     client = current_client()
     work = Work(PROCESSORS, client)
 
-    def job() -> Any:
-        more = {"pause": work.pause} if in_pieces else {}
-        with work.hold_permit():
-            return function(*arguments, **more)
-
+    more = {"pause": work.pause} if in_pieces else {}
+    job = functools.partial(work.run, function, *arguments, **more)
     try:
         async with asyncio.timeout(seconds):
             return await asyncio.wrap_future(THREADS.submit(client, job, size))

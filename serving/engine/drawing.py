@@ -38,17 +38,6 @@ def scales(served: ServedModel) -> list[tuple[int, str]]:
     return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, IMAGE)]
 
 
-def scale_signatures(served: ServedModel) -> list[str]:
-    """Return the names of the signatures that draw an image scale by scale.
-
-    Each except the first takes the previous scale as `start`. If the model has no such signatures,
-    return only the name of the one that draws the whole image.
-    """
-    names = [scale_name(side) for side, _ in scales(served)]
-    known = all(name in served.signatures for name in names)
-    return names if known else [fastest(served.signatures)]
-
-
 def _needed_condition(served: ServedModel, given: dict[str, Any]) -> str | None:
     needed = CONDITIONS.get(condition_input(served) or "")
     for other in given:
@@ -86,10 +75,7 @@ def encode_image(image: np.ndarray, file: str = "png") -> bytes:
 async def image_scales(
     served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
-    """Yield each image's index, the pixels of a scale, and whether that is the last scale.
-
-    Images are yielded in order; up to as many as fit into a batch are drawn concurrently.
-    """
+    """Yield (index of the image, pixels of a scale, is last) in order; a batch is drawn at once."""
     ahead = int(served.spec["serving"]["limits"]["max_batch"])
     in_progress: collections.deque[list[asyncio.Task]] = collections.deque()
     waiting = collections.deque(rows)
@@ -109,7 +95,10 @@ async def image_scales(
 
 def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
     tasks: list[asyncio.Task] = []
-    for name in scale_signatures(served):
+    names = [scale_name(side) for side, _ in scales(served)]
+    if not all(name in served.signatures for name in names):
+        names = [fastest(served.signatures)]  # which draws the whole image
+    for name in names:
         work = _scale(served, inputs, name, tasks[-1] if tasks else None)
         tasks.append(asyncio.create_task(work))
     return tasks

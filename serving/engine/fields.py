@@ -9,13 +9,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 import orjson
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-)
+import pydantic
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.signature import SEED, Signature, TensorInfo, input_info
@@ -46,35 +40,32 @@ RULES = {
 Model = TypeVar("Model")
 
 
-class Fields(BaseModel):
+class Fields(pydantic.BaseModel):
     """Fields of a request, of which unknown ones are ignored; no value is made another type.
 
     Lists and objects of a field fail at their first wrong value (`fail_fast`): an error about each
     of many would take a kilobyte of memory.
     """
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, defer_build=True)
+    model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False, defer_build=True)
 
 
 SEED_RULE = "an integer in [0, 2^64)"
-Seed = Annotated[int, Field(ge=0, le=2**64 - 1)]
-Name = Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)]
-adapter: Any = functools.cache(TypeAdapter)
+Seed = Annotated[int, pydantic.Field(ge=0, le=2**64 - 1)]
+Name = Annotated[str, pydantic.Field(max_length=MAX_NAME_CHARACTERS)]
+adapter: Any = functools.cache(pydantic.TypeAdapter)
 
 
 def as_model(fields: Mapping[str, Any], model: type[Model], *, are_texts: bool = False) -> Model:
-    """Return known fields as a model; raise InvalidInput for the first that breaks a rule.
-
-    With `are_texts`, all values are text, as in a query, and are read as the fields' types.
-    """
+    """Return fields as a model or raise InvalidInput; `are_texts`: all are text, as in a query."""
     validate = adapter(model).validate_strings if are_texts else adapter(model).validate_python
     try:
         return validate(fields)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise InvalidInput(broken_rule(error, fields)) from error
 
 
-def broken_rule(error: ValidationError, fields: Mapping[str, Any]) -> str:
+def broken_rule(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
     """Return the message for the first field that broke a rule: its name, the rule, its value."""
     errors = error.errors(include_url=False)
     first, value = errors[0], cast(Any, fields)
@@ -132,10 +123,7 @@ ELEMENTS |= {"f": ({int, float}, "numbers"), "b": ({bool}, "booleans")}
 
 
 def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
-    """Convert nested lists to an array with the dtype and the number of axes of an input.
-
-    A tensor of type uint8 may also be `{"b64": text}`, or a list of one such object per row.
-    """
+    """Convert nested lists to an input; uint8 may also be `{"b64": text}`, or one per row."""
     if info.dtype == np.uint8 and _is_base64(value):
         return _from_base64(name, value, info.shape)
     if info.dtype == np.uint8 and isinstance(value, list) and value and _is_base64(value[0]):

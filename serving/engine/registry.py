@@ -16,16 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
+from onepass.bundles import manifest
 from onepass.bundles.bundle import Servable
 from onepass.bundles.errors import DeadlineExceeded, NotFound, NotReady, ServingError, shorten_text
-from onepass.bundles.manifest import (
-    MANIFEST,
-    folder_problem,
-    name_problem,
-    public_key,
-    signed_manifest,
-    version_problem,
-)
 from onepass.foundation.errors import UserError
 from serving.engine.served_model import ServedModel
 from serving.observability import Metrics, event
@@ -56,11 +49,8 @@ class FoundVersion:
 class ScanResult:
     """The content of a folder of models.
 
-    Attributes:
-      versions: the versions of each model by name, highest first; [] for a folder without versions.
-      ignored: the reason why a folder with a manifest is not a version, by its path from the
-        folder of models.
-      error: the reason why the folder of models cannot be read; "" if it can be read.
+    `versions` are those of each model by name, highest first; `ignored` says why a folder with a
+    manifest is not a version, by its path; `error` why the folder itself cannot be read, or "".
     """
 
     versions: dict[str, list[FoundVersion]] = dataclasses.field(default_factory=dict)
@@ -70,12 +60,7 @@ class ScanResult:
 
 
 def scan(root: Path) -> ScanResult:
-    """Return the models and versions that are currently in a folder.
-
-    A version is a folder NAME/VERSION, named by the rule of `onepass.bundles.manifest`, that
-    contains a manifest. Folders with other names, and links to other names or out of the folder,
-    are ignored.
-    """
+    """Return the models and versions in a folder: NAME/VERSION with a manifest, no links out."""
     try:
         real = Path(root).resolve(strict=True)
         names = sorted(os.listdir(real))
@@ -86,12 +71,13 @@ def scan(root: Path) -> ScanResult:
         try:
             if not ((real / name).is_dir() or (real / name).is_symlink()):
                 continue
-            if problem := name_problem(name):
-                _ignore(real, name, f"the name of a model {problem}", seen)
+            if problem := manifest.name_problem(name):
+                if any(_with_manifest(real / name / word) for word in os.listdir(real / name)):
+                    seen.ignored[name] = f"the name of a model {problem}"
             else:
                 seen.versions[name] = _versions(real, name, seen)
         except OSError as error:
-            if name_problem(name):
+            if manifest.name_problem(name):
                 continue
             seen.versions[name] = []
             seen.problems[name] = f"its folder cannot be read: {_reason(error)}"
@@ -102,12 +88,12 @@ def _versions(root: Path, name: str, seen: ScanResult) -> list[FoundVersion]:
     versions: list[FoundVersion] = []
     for word in sorted(os.listdir(root / name)):
         path = root / name / word
-        problem = version_problem(word) and f"a version {version_problem(word)}"
+        problem = manifest.version_problem(word) and f"a version {manifest.version_problem(word)}"
         if (real := _with_manifest(path)) is None:
             continue
         if not problem and not real.is_relative_to(root):
             problem = "it is a link out of the folder of models"
-        if not problem and (real.name != word or folder_problem(real)):
+        if not problem and (real.name != word or manifest.folder_problem(real)):
             problem = (
                 f"it is a link to `{shorten_text(str(real.relative_to(root)))}`, not NAME/{word}"
             )
@@ -118,15 +104,10 @@ def _versions(root: Path, name: str, seen: ScanResult) -> list[FoundVersion]:
     return sorted(versions, key=lambda found: -found.number)
 
 
-def _ignore(root: Path, name: str, problem: str, seen: ScanResult) -> None:
-    if any(_with_manifest(root / name / word) for word in os.listdir(root / name)):
-        seen.ignored[name] = problem
-
-
 def _with_manifest(path: Path) -> Path | None:
     try:
         real = path.resolve(strict=True)
-        return real if stat.S_ISREG((real / MANIFEST).lstat().st_mode) else None
+        return real if stat.S_ISREG((real / manifest.MANIFEST).lstat().st_mode) else None
     except (FileNotFoundError, NotADirectoryError, RuntimeError):
         return None
 
@@ -166,9 +147,9 @@ class ModelLoader:
     async def load(self, name: str, found: FoundVersion, is_retry: bool = False) -> Servable:
         """Load and warm a version; return its bundle, or raise LoadTimeout after `load_seconds`.
 
-        The log reports the first attempt, not the later ones. Only LOADS_AT_ONCE versions load at a
-        time, but a load that takes longer than REPORT_SECONDS is no longer counted; the log reports
-        that it continues.
+        The log reports only the first attempt. LOADS_AT_ONCE versions load at a time, but a load
+        that takes longer than REPORT_SECONDS is no longer counted; the log reports that it
+        continues.
         """
 
         def warm() -> Servable:
@@ -210,17 +191,17 @@ def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Futur
 def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
     """Return a function that loads a version's bundle from its folder, according to the settings.
 
-    Bundles signed with a trusted key run in this process. Others run in a separate process or,
-    without a sandbox, in this one if no keys are trusted; else they are rejected.
+    Bundles signed with a trusted key run in this process; others in a separate process or, without
+    a sandbox, in this one if no keys are trusted, and else they are rejected.
     """
-    keys = [public_key(Path(path)) for path in settings.trust]
+    keys = [manifest.public_key(Path(path)) for path in settings.trust]
     if settings.sandbox:
         check_available()
         _check_connections(settings)
     fork_server = ForkServer()
 
     def load(path: Path) -> Servable:
-        signed = signed_manifest(path, keys) if keys else ""
+        signed = manifest.signed_manifest(path, keys) if keys else ""
         if keys and not (signed or settings.sandbox):
             raise UserError(f"{path} must be signed to be loaded without a sandbox.")
         if not signed and settings.sandbox:
@@ -260,11 +241,9 @@ class VersionStatus:
 class BrokenVersion:
     """A version that could not be loaded, and when to retry.
 
-    Attributes:
-      error: why it could not be loaded, for clients.
-      reason: why it could not be loaded, for the log.
-      retry_at: `time.monotonic()` of the next attempt, infinite if the content was rejected.
-      attempt: an abandoned attempt, which must end before the next one starts, or None.
+    `error` says why for clients, `reason` for the log; `retry_at`, on the monotonic clock, is
+    infinite if the content was rejected; `attempt` is an abandoned one, which must end before the
+    next starts.
     """
 
     error: str
@@ -284,10 +263,8 @@ class BrokenVersion:
 class VersionSet:
     """The state of all versions of one model.
 
-    Attributes:
-      mended: versions that were broken before they loaded, by number: the time of the successful
-        load, and the failure before it.
-      missed_scans: number of scans in a row that did not find the model.
+    `mended` has the versions that were broken before they loaded: the time of the successful load,
+    and the failure before it. `missed_scans` in a row did not find the model.
     """
 
     found: list[FoundVersion] = dataclasses.field(default_factory=list)
@@ -304,9 +281,16 @@ class VersionSet:
     def take_in(self, name: str, found: list[FoundVersion]) -> None:
         """Record the versions found on disk, which must be sorted with the highest first."""
         self.missed_scans, self.found = 0, found
-        self.report_replaced(name)
         numbers = [version.number for version in found]
         self.broken = {n: broken for n, broken in self.broken.items() if n in numbers}
+        # Once per change of the current version's files; the loaded model is kept.
+        for each in found:
+            is_current = self.current is not None and each.number == self.current.version
+            if is_current and each.stamp != self.current_stamp:
+                self.current_stamp = each.stamp
+                fields = {"model": name, "version": each.number}
+                words = "its files changed; the loaded model is still served: export a new version"
+                event(LOG, words, logging.WARNING, **fields)
 
     @property
     def is_loading(self) -> bool:
@@ -326,21 +310,6 @@ class VersionSet:
             event(LOG, kept, logging.WARNING, model=name)
         self.problem = kept
 
-    def report_replaced(self, name: str) -> None:
-        """Log, once per change, that the current version's files changed; keep the loaded model."""
-        for found in self.found:
-            is_current = self.current is not None and found.number == self.current.version
-            if is_current and found.stamp != self.current_stamp:
-                self.current_stamp = found.stamp
-                fields = {"model": name, "version": found.number}
-                words = "its files changed; the loaded model is still served: export a new version"
-                event(LOG, words, logging.WARNING, **fields)
-
-    def mend(self, number: int, now: float) -> None:
-        """Record that a version that was broken has been loaded; it may fail again later."""
-        if number in self.broken:
-            self.mended[number] = now, self.broken.pop(number)
-
     def failure_before(self, found: FoundVersion, since: float) -> BrokenVersion | None:
         """Return the same files' last failure; None if none, or if they were loaded by `since`."""
         at, mended = self.mended.get(found.number, (since, None))
@@ -350,8 +319,7 @@ class VersionSet:
     def candidate(self, now: float) -> FoundVersion | None:
         """Return the version to load next: the highest that is not broken, or is due for a retry.
 
-        Return None if that is the current version, or if it is older than the current version and a
-        newer one is on disk.
+        Return None if that is the current one, or is older than it while a newer one is on disk.
         """
         current = None if self.current is None else self.current.version
         for found in self.found:
@@ -392,12 +360,12 @@ MISSED_SCANS = 3  # a folder missing for fewer scans may be in the middle of a r
 
 
 class ModelRegistry:
-    """The models in a folder by name, each with the highest version that can be loaded.
+    """The models in a folder, NAME/VERSION/, each with the highest version that can be loaded.
 
-    The folder contains NAME/VERSION/. A new version is loaded and warmed while the old one is
-    served, and then replaces it; the old one is unloaded once its last request is answered. Loaded
-    models are kept if the folder cannot be read or is empty, as after a disk was unmounted. The
-    registry is `draining` while the server is stopping.
+    A new version is loaded and warmed while the old one is served, and then replaces it; the old
+    one is unloaded once its last request is answered. Loaded models are kept if the folder cannot
+    be read or is empty, as after a disk was unmounted. The registry is `draining` while the server
+    stops.
     """
 
     def __init__(
@@ -422,8 +390,8 @@ class ModelRegistry:
     def ready(self) -> bool:
         """True if requests can be answered.
 
-        That is the case if every model of the first scan was loaded or found broken, a model is
-        loaded or the folder has none, and the server is not stopping.
+        Every model of the first scan was loaded or found broken, a model is loaded or the folder
+        has none, and the server is not stopping.
         """
         if self._initial_names is None or self.draining or not self._initial_load.is_set():
             return False
@@ -458,11 +426,8 @@ class ModelRegistry:
         for served in version_set.list_loaded():
             if served.version == version:
                 return served
-        if current is None and version in (
-            None,
-            version_set.loading,
-            *(f.number for f in version_set.found),
-        ):
+        known = [None, version_set.loading, *(found.number for found in version_set.found)]
+        if current is None and version in known:
             if version_set.loading is None and version_set.broken:
                 why = version_set.broken[max(version_set.broken)].error
                 raise NotReady(f"`{name}` cannot be loaded. {why}")
@@ -489,10 +454,7 @@ class ModelRegistry:
         self.draining = True
 
     async def stop(self, drain_seconds: float) -> bool:
-        """Stop polling, wait for all requests and close models; return whether all were answered.
-
-        Requests whose call has not started after `drain_seconds` fail with NotReady.
-        """
+        """Stop, answering requests for `drain_seconds`; return whether all were answered."""
         self.drain()
         if self._poller is not None:
             self._poller.cancel()
@@ -506,14 +468,11 @@ class ModelRegistry:
         except TimeoutError:
             return False
         finally:
-            self._close(served)
-
-    def _close(self, served: list[ServedModel]) -> None:
-        for one in served:
-            one.close()
-        for task in self._tasks:
-            task.cancel()
-        self._scanner.shutdown(wait=False, cancel_futures=True)
+            for one in served:
+                one.close()
+            for task in self._tasks:
+                task.cancel()
+            self._scanner.shutdown(wait=False, cancel_futures=True)
 
     async def rescan(self) -> None:
         """Scan the folder once, and wait for the loads that it starts."""
@@ -535,9 +494,8 @@ class ModelRegistry:
         self._is_scanned = True
         await self._remove_ended()
         for name, version_set in list(self._version_sets.items()):
-            found = (
-                None if version_set.loading is not None else version_set.candidate(time.monotonic())
-            )
+            is_loading = version_set.loading is not None
+            found = None if is_loading else version_set.candidate(time.monotonic())
             if found is not None:
                 version_set.loading = found.number
                 self._start_task(self._load(name, version_set, found))
@@ -596,7 +554,9 @@ class ModelRegistry:
             self._unload_current(version_set)
             version_set.current = ServedModel(bundle, self.settings, self._metrics, name)
             version_set.current_stamp = found.stamp
-            version_set.mend(found.number, time.monotonic())
+            if found.number in version_set.broken:  # it may fail again later
+                broken = version_set.broken.pop(found.number)
+                version_set.mended[found.number] = time.monotonic(), broken
             self._metrics.record_load(name, found.number)
             seconds = time.monotonic() - start
             event(LOG, "ready", model=name, version=found.number, seconds=seconds)
@@ -610,8 +570,8 @@ class ModelRegistry:
         delay_seconds = self.settings.poll_seconds
         if before is not None:
             delay_seconds = min(2 * before.delay_seconds, MAX_DELAY_SECONDS)
-        if _is_refused(error):
-            delay_seconds = math.inf
+        if isinstance(error, UserError) and not isinstance(error.__cause__, OSError):
+            delay_seconds = math.inf  # the content is refused
         is_public = isinstance(error, UserError | ServingError)
         reason = str(error) if is_public else f"{type(error).__name__}: {error}"
         last = version_set.broken.get(found.number)
@@ -673,10 +633,6 @@ class ModelRegistry:
         if name not in self.names():
             raise NotFound(f"There is no model `{name[:64]}`.")
         return self._version_sets[name]
-
-
-def _is_refused(error: Exception) -> bool:
-    return isinstance(error, UserError) and not isinstance(error.__cause__, OSError)
 
 
 def _without_paths(text: str, path: Path, root: Path) -> str:

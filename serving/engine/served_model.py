@@ -11,16 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from onepass.bundles import errors
 from onepass.bundles.bundle import Servable
-from onepass.bundles.errors import (
-    DeadlineExceeded,
-    Internal,
-    InvalidInput,
-    Overloaded,
-    ServingError,
-    TooLarge,
-    shorten_text,
-)
 from onepass.bundles.sampling import check_rows
 from onepass.bundles.signature import MADE, PLAIN, SOUND, WHOLE, WITH_LOG_PROB, Signature
 from onepass.foundation.errors import UserError
@@ -57,13 +49,12 @@ class Streams:
         """Yield the chunks of an iterator, which `make` returns in the stream's own thread.
 
         Closing the generator stops the work after the current chunk. The default time limit of the
-        whole stream is STREAM_TIMEOUT_FACTOR times the limit of a chunk.
+        whole stream is STREAM_TIMEOUT_FACTOR times the limit of a chunk. An iterator's UserError is
+        raised as InvalidInput, errors other than ServingError as Internal.
 
         Raises:
           Overloaded: there are too many streams.
           DeadlineExceeded: a chunk, the reader or the whole stream takes too long.
-          InvalidInput: the iterator raised UserError.
-          Internal: the iterator raised an error other than UserError and ServingError.
         """
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
@@ -71,7 +62,7 @@ class Streams:
         if not self._client_slots.has_one_for(client):
             own = self._client_slots.taken_by(client)
             yours = f", {own} of them yours" if own else ""
-            raise Overloaded(f"{self.running} streams are open already{yours}.")
+            raise errors.Overloaded(f"{self.running} streams are open already{yours}.")
         work = _StreamThread(
             make, self._seconds, client, functools.partial(self._end_stream, client)
         )
@@ -124,8 +115,8 @@ class _StreamThread(Generic[Chunk]):
             async with asyncio.timeout_at(end):
                 chunk = await self._chunks.get()
         except TimeoutError as error:
-            raise DeadlineExceeded("The stream did not end in time.") from error
-        if isinstance(chunk, ServingError):
+            raise errors.DeadlineExceeded("The stream did not end in time.") from error
+        if isinstance(chunk, errors.ServingError):
             raise chunk
         self._slots.release()
         return chunk
@@ -146,14 +137,14 @@ class _StreamThread(Generic[Chunk]):
                         break
                     self._call_in_loop(self._chunks.put_nowait, chunk)
                 else:
-                    raise DeadlineExceeded("The client does not read the stream.")
-        except ServingError as error:
+                    raise errors.DeadlineExceeded("The client does not read the stream.")
+        except errors.ServingError as error:
             last = error
         except UserError as error:
-            last = InvalidInput(str(error))
+            last = errors.InvalidInput(str(error))
         except Exception as error:
             LOG.error("a stream failed", exc_info=error, extra={"request": self._request})
-            last = Internal()
+            last = errors.Internal()
         self._call_in_loop(self._chunks.put_nowait, last)
         self._call_in_loop(self._ended)
 
@@ -177,23 +168,19 @@ class ServedModel:
         self.version: int = bundle.version
         self.kind: str = bundle.kind
         self.spec: dict[str, Any] = bundle.spec
-        self.created = _creation_seconds(bundle)
+        self.created = int(time.time())
+        with contextlib.suppress(OSError):
+            self.created = int((bundle.path / "model.json").stat().st_mtime)
         self.signatures: dict[str, Signature] = bundle.signatures
         self._seconds, self._max_bytes = settings.timeout_seconds, settings.max_body_bytes
         self._metrics = metrics or Metrics()
         self._metrics.add_model(self.name)
-        self._batcher = Batcher(
-            bundle.call,
-            Padding(_serving(bundle)),
-            settings,
-            self._metrics,
-            self.name,
-        )
-        self._streams = Streams(
-            settings.max_streams,
-            settings.timeout_seconds,
-            self._metrics.streams.labels(self.name).inc,
-        )
+        serving, count = self.spec.get("serving", {}), self._metrics.streams.labels(self.name).inc
+        if getattr(bundle, "engine", None) == "numba":  # which goes row by row
+            serving = {**serving, "allowed_batches": [1]}
+        padding = Padding(serving)
+        self._batcher = Batcher(bundle.call, padding, settings, self._metrics, self.name)
+        self._streams = Streams(settings.max_streams, settings.timeout_seconds, count)
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -207,14 +194,16 @@ class ServedModel:
     def speech_bundle(self) -> Servable:
         """The bundle of a speech model; raises InvalidInput for any other model."""
         if self.kind != SOUND:
-            raise InvalidInput(f"`{self.name}` draws {MADE[self.kind]}, not sound.")
+            raise errors.InvalidInput(f"`{self.name}` draws {MADE[self.kind]}, not sound.")
         return self.bundle
 
     def signature(self, name: str) -> Signature:
         """Return a signature; raise InvalidInput, naming all signatures, for an unknown name."""
         if name not in self.signatures:
             known = ", ".join(self.signatures)
-            raise InvalidInput(f"There is no signature `{shorten_text(name)}`; there are {known}.")
+            raise errors.InvalidInput(
+                f"There is no signature `{errors.shorten_text(name)}`; there are {known}."
+            )
         return self.signatures[name]
 
     async def wait_idle(self) -> None:
@@ -259,15 +248,15 @@ class ServedModel:
         timeout_seconds: float | None = None,
         **options: Any,
     ) -> AsyncGenerator[np.ndarray, None]:
-        """Yield one sound in chunks, float32 [samples]; errors are raised when one is requested.
-
-        The time limit of the whole stream is by default STREAM_TIMEOUT_FACTOR times a request's.
-        """
+        """Yield one sound in chunks, float32 [samples]; errors are raised when one is requested."""
         bundle = self.speech_bundle
         count = None if condition is None else len(condition)
         inputs = {"frames": condition, "num_frames": count, "num_samples": options.get("length")}
         given = {**options, **inputs, "speaker": None}  # a name
-        checked = await self._checked_row(given)
+        known = self.signatures[PLAIN].inputs
+        given = {n: v for n, v in given.items() if n in known and v is not None}
+        rows = {name: np.asarray(value)[None] for name, value in given.items()}
+        checked = await self._check_inputs(PLAIN, rows)
         if condition is not None:
             condition = checked.get("frames", [condition])[0]
         self._limit(timeout_seconds)
@@ -284,26 +273,15 @@ class ServedModel:
         if timeout_seconds is None:
             return self._seconds
         if not timeout_seconds > 0:  # or NaN
-            raise DeadlineExceeded("The deadline of this request has passed.")
+            raise errors.DeadlineExceeded("The deadline of this request has passed.")
         return min(timeout_seconds, self._seconds)
 
     async def _check_inputs(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         self.signature(signature)
         if sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES:
             # A check of large inputs would block the event loop.
-            checked = await asyncio.to_thread(self.bundle.check, signature, inputs)
-        else:
-            checked = self.bundle.check(signature, inputs)
-        return checked
-
-    async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
-        known = self.signatures[PLAIN].inputs
-        inputs = {
-            name: np.asarray(value)[None]
-            for name, value in given.items()
-            if name in known and value is not None
-        }
-        return await self._check_inputs(PLAIN, inputs)
+            return await asyncio.to_thread(self.bundle.check, signature, inputs)
+        return self.bundle.check(signature, inputs)
 
     @contextlib.contextmanager
     def _count_request(self) -> Iterator[None]:
@@ -313,7 +291,7 @@ class ServedModel:
         try:
             yield
             status = "ok"
-        except ServingError as error:
+        except errors.ServingError as error:
             status = error.code
             raise
         finally:
@@ -323,26 +301,12 @@ class ServedModel:
                 self._idle.set()
 
 
-def _creation_seconds(bundle: Servable) -> int:
-    try:
-        return int((bundle.path / "model.json").stat().st_mtime)
-    except OSError:
-        return int(time.time())
-
-
-def _serving(bundle: Servable) -> dict[str, Any]:
-    """Return `serving` of model.json, with batch size 1 only for `numba`, which goes row by row."""
-    serving = bundle.spec.get("serving", {})
-    alone = getattr(bundle, "engine", None) == "numba"
-    return {**serving, "allowed_batches": [1]} if alone else serving
-
-
 def _check_answer(inputs: Arrays, max_bytes: int) -> None:
     lengths = inputs.get("num_samples")
     each = 8 if WITH_LOG_PROB in inputs else 4  # with log probabilities
     wanted = 0 if lengths is None else each * len(lengths) * int(lengths.max(initial=0))
     if wanted > max_bytes:
-        raise TooLarge(
+        raise errors.TooLarge(
             f"`num_samples` must amount to at most {max_bytes >> 20} MiB of audio per request, at "
             f"{each} bytes per sample, got {wanted >> 20}."
         )

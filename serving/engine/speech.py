@@ -22,26 +22,13 @@ from onepass.bundles.errors import InvalidInput, NotFound, NotReady, TooLarge
 from onepass.bundles.sampling import check_convention, check_speaker
 from onepass.bundles.signature import PLAIN, Signature
 from onepass.foundation.errors import UserError
-from onepass.speech.phonemes import (
-    MAX_CHARACTERS,
-    SPELT_OUT,
-    characters_at,
-    spelt_out,
-    spoken_length,
-)
+from onepass.speech import phonemes
 from serving.engine.clients import run_in_turn
 from serving.engine.fields import Fields, Name, Seed, base64_bytes, excerpt, json_tensor
 from serving.engine.served_model import ServedModel
+from wavenet.data import recorded_level
 from wavenet.data.audio import Mixdown, resample, to_int16, without_offset
 from wavenet.data.decoding import UNKNOWN_SAMPLES, find_audio_chunk, missing_samples
-from wavenet.data.recorded_level import (
-    at_recorded_level,
-    gain_of,
-    is_recorded,
-    level_gain_db,
-    level_of,
-    recorded_frames,
-)
 from wavenet.shipped import recordings_folder
 
 UNKNOWN_LENGTH, HEAD_BYTES = 0xFFFFFFFF, 44
@@ -86,11 +73,7 @@ def encode_sound(
     """Return the media type and the bytes of a sound, whose chunks are float32 [samples].
 
     "wav", "l16" and "pcm" (OpenAI's, at OPENAI_PCM_HZ) are encoded chunk by chunk, the formats in
-    FILES as a whole.
-
-    Args:
-      num_samples: the length that a WAV's header has; None if it is unknown.
-      limit: the time limit for encoding a file, in seconds.
+    FILES as a whole, within `limit` seconds. `num_samples`, None if unknown, is for a WAV's header.
     """
     if name in FILES:
         return FILES[name][0], _encode_whole(name, sound, sample_rate_hz, limit)
@@ -175,13 +158,6 @@ def example_path(name: str) -> Path:
     return recordings_folder() / "dev" / f"{name}.flac"
 
 
-def read_example(name: str) -> bytes:
-    """Return the file of an example; raise NotFound, naming all, for an unknown name."""
-    if name not in examples():
-        raise NotFound(f"There is no example {excerpt(name)}; there are {', '.join(examples())}.")
-    return example_path(name).read_bytes()
-
-
 def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:
     """Decode a WAV or FLAC file to a mono waveform, float32 [samples] at `sample_rate_hz`."""
     if data[:4] != FLAC and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
@@ -198,7 +174,8 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
             missing = missing_samples(file.frames, there, chunk, file.subtype)
     except soundfile.SoundFileError as error:
         raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
-    waveform = _shift_levels(decoded)
+    # From s / 32768, which libsndfile returns for a 16-bit sample s, to (2 s + 1) / 65535.
+    waveform = (decoded * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
     if not len(waveform) or not np.isfinite(waveform).all():
         raise InvalidInput("`recording` must hold samples, all of them finite.")
     if missing:
@@ -244,11 +221,6 @@ def _decode_samples(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
         left -= len(block)
         blocks.append(mixed.add(block))
     return np.concatenate(blocks)
-
-
-def _shift_levels(waveform: np.ndarray) -> np.ndarray:
-    """Map s / 32768, which libsndfile returns for a 16-bit sample s, to (2 s + 1) / 65535."""
-    return (waveform * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
 
 
 LOG = logging.getLogger(__name__)
@@ -306,7 +278,7 @@ def synthesis(
     num_samples = _num_samples(served, fields.seconds, frames)
     check_speaker(speakers(served), fields.speaker)
     refine = fields.refine
-    if refine is None and is_recorded(frames):
+    if refine is None and recorded_level.is_recorded(frames):
         refine = served.spec.get("refine")
     chunks = served.stream(
         None if frames is None else np.asarray(frames),  # without the gain, which is applied here
@@ -318,13 +290,13 @@ def synthesis(
         speaker=fields.speaker,
         **({} if refine is None else {"refine": refine}),
     )
-    return num_samples, _restore_level(chunks, gain_of(frames))
+    return num_samples, _restore_level(chunks, recorded_level.gain_of(frames))
 
 
 async def _restore_level(sound: Chunks, gain_db: float) -> Chunks:
     async with contextlib.aclosing(sound) as chunks:
         async for chunk in chunks:
-            yield at_recorded_level(chunk, gain_db)
+            yield recorded_level.at_recorded_level(chunk, gain_db)
 
 
 def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray | None) -> int:
@@ -354,12 +326,12 @@ def supports_text(served: ServedModel) -> bool:
     return shutil.which(PROGRAM) is not None
 
 
-def check_length(words: str, most: int = MAX_CHARACTERS, speed: float = 1.0) -> None:
+def check_length(words: str, most: int = phonemes.MAX_CHARACTERS, speed: float = 1.0) -> None:
     """Raise InvalidInput for a text with too many characters to speak at a speed."""
-    length, longest = spoken_length(words), characters_at(speed, most)
+    length, longest = phonemes.spoken_length(words), phonemes.characters_at(speed, most)
     if length > longest:
-        spelt = spelt_out(words)
-        why = f", counting {excerpt(spelt[0])} as {SPELT_OUT}" if spelt else ""
+        spelt = phonemes.spelt_out(words)
+        why = f", counting {excerpt(spelt[0])} as {phonemes.SPELT_OUT}" if spelt else ""
         at = f" at speed {speed:g}" if longest < most else ""
         raise InvalidInput(
             f"The text must have at most {longest:,} characters{at}, got {length:,}{why}."
@@ -404,10 +376,7 @@ def text_frames(
 def time_words(
     served: ServedModel, words: str | None, **more: Any
 ) -> list[tuple[str, float, float]]:
-    """Return the words of a text with the seconds at which each begins and ends.
-
-    The arguments are those of `text_frames`, which has checked them.
-    """
+    """Return a text's words with the seconds of their begin and end; arguments as `text_frames`."""
     from onepass import speech
 
     times = speech.text_times(served.bundle, words, **more)
@@ -417,10 +386,7 @@ def time_words(
 async def speak_parts(
     served: ServedModel, fields: SynthesisFields, parts: list[str], speed: float, limit: float
 ) -> tuple[int | None, Chunks]:
-    """Return the length in samples, None for several parts, and the chunks of a text in parts.
-
-    The row of a part is its number; `limit` is the time limit for the frames of each, in seconds.
-    """
+    """Return the samples (None for several parts) and the chunks of a text in parts."""
     if not is_conditional(served):
         raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
 
@@ -447,14 +413,11 @@ async def speak_parts(
 async def frames_of(
     served: ServedModel, source: str, value: Any, limit: float, *, force: bool = False, **more: Any
 ) -> np.ndarray:
-    """Return the frames of a source, float32 [frames, channels].
+    """Return the frames of a source, float32 [frames, channels], within `limit` seconds.
 
-    Args:
-      source: "frames" (lists), "recording" (a file, or its base64), "example" (its name), "text"
-        or "phonemes".
-      limit: the time limit in seconds.
-      force: whether frames that are unlike the training data are accepted.
-      more: further arguments of `text_frames`.
+    `source` is "frames" (lists), "recording" (a file, or its base64), "example" (its name), "text"
+    or "phonemes". With `force`, frames that are unlike the training data are accepted; `more` are
+    further arguments of `text_frames`.
     """
     if not is_conditional(served):
         raise InvalidInput(f"`{source}` must not be given: the model is unconditional.")
@@ -473,7 +436,9 @@ async def frames_of(
             check_convention(served.spec, frames)
         return frames
     if source == "example":
-        value = await asyncio.to_thread(read_example, value)
+        if value not in (known := await asyncio.to_thread(examples)):
+            raise NotFound(f"There is no example {excerpt(value)}; there are {', '.join(known)}.")
+        value = await asyncio.to_thread(example_path(value).read_bytes)
     elif isinstance(value, str):
         value = base64_bytes("recording", value)
     return await run_in_turn(limit, recording_frames, served, value)
@@ -483,9 +448,11 @@ def recording_frames(served: ServedModel, data: bytes) -> np.ndarray:
     """Return the frames of a recording, a WAV or FLAC file, with the level to restore."""
     spec = served.spec
     waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))
-    gain_db = level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
+    gain_db = recorded_level.level_gain_db(
+        waveform, spec.get("gain_db", 0.0), recorded_level.level_of(spec)
+    )
     try:
         frames = served.speech_bundle.frames(waveform)
     except UserError as error:
         raise InvalidInput(str(error)) from error
-    return recorded_frames(frames, gain_db)
+    return recorded_level.recorded_frames(frames, gain_db)

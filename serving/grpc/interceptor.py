@@ -20,15 +20,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from onepass.bundles.errors import (
-    DeadlineExceeded,
-    Internal,
-    InvalidInput,
-    NotReady,
-    Overloaded,
-    ServingError,
-    TooLarge,
-)
+from onepass.bundles import errors
 from serving import observability
 from serving.engine.clients import HEALTH_PREFIX, TokenAuth, begin_client
 from serving.engine.served_model import STREAM_TIMEOUT_FACTOR
@@ -50,17 +42,13 @@ def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
 
 def is_proxy(address: str) -> bool:
     """Return whether an address belongs to a trusted proxy."""
-    trusted = os.environ.get(PROXIES_VARIABLE, DEFAULT_PROXIES).split(",")
-    return any(_is_in(address, proxy.strip()) for proxy in trusted)
-
-
-def _is_in(address: str, proxy: str) -> bool:
-    if proxy in ("*", address):
-        return True
-    try:
-        return ipaddress.ip_address(address) in ipaddress.ip_network(proxy)
-    except ValueError:
-        return False
+    for proxy in os.environ.get(PROXIES_VARIABLE, DEFAULT_PROXIES).split(","):
+        if proxy.strip() in ("*", address):
+            return True
+        with contextlib.suppress(ValueError):
+            if ipaddress.ip_address(address) in ipaddress.ip_network(proxy.strip()):
+                return True
+    return False
 
 
 REQUEST_ID = "x-request-id"
@@ -95,15 +83,17 @@ class Call:
         try:
             request = handler.request_deserializer(message)
         except DecodeError:
-            raise InvalidInput("The request is not a message of this method.") from None
-        self._model = _model_of(request)
+            raise errors.InvalidInput("The request is not a message of this method.") from None
+        spec = getattr(request, "model_spec", None)
+        name = spec.name if spec is not None else getattr(request, "model_name", "")
+        self._model = name[:64]
         return request
 
     def serialise_response(self, handler: Any, response: Message, limit_bytes: int) -> bytes:
         """Serialise a response; raise TooLarge if it is over the limit."""
         answer = handler.response_serializer(response)
         if len(answer) > limit_bytes:
-            raise TooLarge(
+            raise errors.TooLarge(
                 f"The answer has {len(answer)} bytes, over the server's limit of {limit_bytes}: "
                 "ask for fewer rows, fewer outputs, or a stream."
             )
@@ -123,21 +113,21 @@ class Call:
     ) -> None:
         if error is None:
             self._record("ok")
-        elif isinstance(error, ServingError):
+        elif isinstance(error, errors.ServingError):
             await self._abort(error)
         elif isinstance(error, TimeoutError):
-            await self._abort(DeadlineExceeded("The answer was not ready in time."))
+            await self._abort(errors.DeadlineExceeded("The answer was not ready in time."))
         elif isinstance(error, grpc.aio.AbortError):  # the handler has set the status
             self._record("not_implemented")
         elif isinstance(error, asyncio.CancelledError):
             self._record("cancelled")
         elif isinstance(error, MemoryError):
-            await self._abort(Overloaded("There is not enough memory for this request."))
+            await self._abort(errors.Overloaded("There is not enough memory for this request."))
         elif isinstance(error, Exception):
             _LOG.error("a call failed", exc_info=error)
-            await self._abort(Internal("The server failed; see its log."))
+            await self._abort(errors.Internal("The server failed; see its log."))
 
-    async def _abort(self, error: ServingError) -> None:
+    async def _abort(self, error: errors.ServingError) -> None:
         self._record(error.code)
         trailing: list[tuple[str, str]] = [(REQUEST_ID, self._id)]
         if error.retry_after_seconds is not None:
@@ -163,12 +153,6 @@ class Call:
 def client_of(peer: str) -> str:
     """Return the address of a peer such as `ipv4:127.0.0.1:40000` or `ipv6:%5B::1%5D:40000`."""
     return urllib.parse.unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
-
-
-def _model_of(request: Message) -> str:
-    spec = getattr(request, "model_spec", None)
-    name = spec.name if spec is not None else getattr(request, "model_name", "")
-    return name[:64]
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
@@ -250,8 +234,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         if message is not None:
             return call.parse_message(handler, message)
         if self._is_stopping():
-            raise NotReady("The server is stopping.")
-        raise InvalidInput("The request must be one message, got none.")
+            raise errors.NotReady("The server is stopping.")
+        raise errors.InvalidInput("The request must be one message, got none.")
 
     async def _next_message(self, messages: AsyncIterator[bytes], seconds: float) -> bytes | None:
         next_one = asyncio.ensure_future(_or_none(messages))
@@ -262,7 +246,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                 if self._is_stopping():
                     return None
                 if loop.time() >= end:
-                    raise DeadlineExceeded(f"No message arrived within {seconds:g} seconds.")
+                    raise errors.DeadlineExceeded(f"No message arrived within {seconds:g} seconds.")
             return next_one.result()
         finally:
             next_one.cancel()

@@ -34,26 +34,31 @@ from serving.engine.fields import as_model
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import STREAM_TIMEOUT_FACTOR, ServedModel
 from serving.engine.speech import SynthesisFields, is_conditional, signature, synthesis
+from serving.grpc import tensors
 from serving.grpc.interceptor import RequestInterceptor, seconds_left
-from serving.grpc.tensors import (
-    decode,
-    decode_all,
-    encode,
-    enum_values,
-    message,
-    method_types,
-    pool,
-)
 from serving.observability import Metrics
 from serving.settings import Settings
 
 METADATA = "signature_def"
-STATES = enum_values("tensorflow.serving.ModelVersionStatus.State")
+SIGNATURE = "signature_name"  # name of a parameter of v2 inference
+# The field of InferTensorContents for each type; FP16 has none.
+CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    **{"INT64": "int64_contents", "UINT64": "uint64_contents"},
+    **{"FP32": "fp32_contents", "FP64": "fp64_contents"},
+}
+STATES = tensors.enum_values("tensorflow.serving.ModelVersionStatus.State")
 
 
-def resolve_model(registry: ModelRegistry, spec: Any) -> ServedModel:
-    """Return the model that a ModelSpec names; raise InvalidInput, NotFound or NotReady."""
-    return registry.get(_name(spec), _version(spec))
+def model_named(spec: Any) -> tuple[str, int | None]:
+    """Return the name and version in a ModelSpec; raise InvalidInput without a name."""
+    if not spec.name:
+        raise InvalidInput("`model_spec.name` must be given.")
+    if spec.WhichOneof("version_choice") == "version_label":
+        raise InvalidInput("`model_spec.version_label` must not be given: versions are numbers.")
+    return spec.name, spec.version.value if spec.HasField("version") else None
 
 
 def fill_spec(spec: Any, served: ServedModel, signature: str = "") -> None:
@@ -62,35 +67,35 @@ def fill_spec(spec: Any, served: ServedModel, signature: str = "") -> None:
     spec.version.value = served.version
 
 
-class Prediction:
-    """The service PredictionService; only prediction with tensors is implemented."""
+class Services:
+    """The methods of all services; of PredictionService, only prediction with tensors."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     async def predict(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the outputs of a signature for the request's inputs."""
-        served = resolve_model(self._registry, request.model_spec)
+        served = self._served(request.model_spec)
         name = request.model_spec.signature_name or PLAIN
         signature = served.signature(name)
         check_outputs(signature.outputs, request.output_filter)
-        inputs = decode_all(request.inputs, signature.inputs, self._settings.max_body_bytes)
+        inputs = tensors.decode_all(request.inputs, signature.inputs, self._settings.max_body_bytes)
         seconds = seconds_left(context, self._settings)
         outputs = await served.predict(inputs, name, timeout_seconds=seconds)
-        response = message("tensorflow.serving.PredictResponse")()
+        response = tensors.message("tensorflow.serving.PredictResponse")()
         fill_spec(response.model_spec, served, name)
         for output in dict.fromkeys(request.output_filter or outputs):
-            encode(outputs[output], response.outputs[output])
+            tensors.encode(outputs[output], response.outputs[output])
         return response
 
     async def get_model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the signatures of a model."""
         if list(request.metadata_field) != [METADATA]:
             raise InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
-        served = resolve_model(self._registry, request.model_spec)
-        signatures = message("tensorflow.serving.SignatureDefMap")()
+        served = self._served(request.model_spec)
+        signatures = tensors.message("tensorflow.serving.SignatureDefMap")()
         ParseDict(describe_signatures(served), signatures)
-        response = message("tensorflow.serving.GetModelMetadataResponse")()
+        response = tensors.message("tensorflow.serving.GetModelMetadataResponse")()
         fill_spec(response.model_spec, served)
         response.metadata[METADATA].Pack(signatures)
         return response
@@ -104,17 +109,10 @@ class Prediction:
 
     regress = multi_inference = classify
 
-
-class Models:
-    """The service ModelService."""
-
-    def __init__(self, registry: ModelRegistry):
-        self._registry = registry
-
     async def get_model_status(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the status of all versions of a model, or of the requested version."""
-        name, version = _name(request.model_spec), _version(request.model_spec)
-        response = message("tensorflow.serving.GetModelStatusResponse")()
+        name, version = model_named(request.model_spec)
+        response = tensors.message("tensorflow.serving.GetModelStatusResponse")()
         for status in self._registry.versions(name):
             if version in (None, status.version):
                 entry = response.model_version_status.add(version=status.version)
@@ -126,49 +124,17 @@ class Models:
             raise NotFound(f"There is no version {version} of {name}.")
         return response
 
-
-def _name(spec: Any) -> str:
-    if not spec.name:
-        raise InvalidInput("`model_spec.name` must be given.")
-    return spec.name
-
-
-def _version(spec: Any) -> int | None:
-    if spec.WhichOneof("version_choice") == "version_label":
-        raise InvalidInput("`model_spec.version_label` must not be given: versions are numbers.")
-    return spec.version.value if spec.HasField("version") else None
-
-
-# The field of InferTensorContents for each type; FP16 has none.
-CONTENTS = {
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    "INT64": "int64_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-}
-SIGNATURE = "signature_name"  # name of the parameter
-
-
-class Inference:
-    """The methods of the protocol: health, metadata and inference."""
-
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
-
     async def server_live(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Answer that the server is live."""
-        return message("inference.ServerLiveResponse")(live=True)
+        return tensors.message("inference.ServerLiveResponse")(live=True)
 
     async def server_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return whether the server accepts requests."""
-        return message("inference.ServerReadyResponse")(ready=self._registry.ready)
+        return tensors.message("inference.ServerReadyResponse")(ready=self._registry.ready)
 
     async def model_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return whether a model is ready; raise NotFound for an unknown name or version."""
-        response = message("inference.ModelReadyResponse")
+        response = tensors.message("inference.ModelReadyResponse")
         try:
             self._resolve_model(request.name, request.version)
         except (NotFound, InvalidInput):
@@ -179,13 +145,15 @@ class Inference:
 
     async def server_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the name of the server and its version."""
-        made = message("inference.ServerMetadataResponse")
+        made = tensors.message("inference.ServerMetadataResponse")
         return made(name="onepass", version=SERVER_VERSION)
 
     async def model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the inputs and outputs of a model's signature `serving_default`."""
         served = self._resolve_model(request.name, request.version)
-        return message("inference.ModelMetadataResponse")(**metadata_of(self._registry, served))
+        return tensors.message("inference.ModelMetadataResponse")(
+            **metadata_of(self._registry, served)
+        )
 
     async def model_infer(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the outputs for the request's inputs, as raw bytes."""
@@ -199,7 +167,7 @@ class Inference:
         seconds = seconds_left(context, self._settings)
         outputs = await served.predict(inputs, name, timeout_seconds=seconds)
         arrays = {name: np.asarray(outputs[name]) for name in dict.fromkeys(wanted or outputs)}
-        return message("inference.ModelInferResponse")(
+        return tensors.message("inference.ModelInferResponse")(
             model_name=served.name,
             model_version=str(served.version),
             id=request.id,
@@ -216,6 +184,35 @@ class Inference:
         if version and (problem := version_problem(version)):
             raise InvalidInput(f"A version {problem}.")
         return self._registry.get(name, int(version) if version else None)
+
+    def _served(self, spec: Any) -> ServedModel:
+        name, version = model_named(spec)
+        return self._registry.get(name, version)
+
+    async def list(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+        """Return all models that are ready, with their model.json."""
+        response = tensors.message("onepass.ListResponse")()
+        for name in self._registry.names():
+            with contextlib.suppress(ServingError):  # skips models that are still loading
+                served = self._registry.get(name)
+                facts = {"version": served.version, "kind": served.kind}
+                response.models.add(name=name, spec_json=json.dumps(served.spec), **facts)
+        return response
+
+    async def speak(
+        self, request: Message, context: grpc.aio.ServicerContext
+    ) -> AsyncGenerator[Any, None]:
+        """Yield responses with chunks of audio, whose samples are little-endian float32 bytes."""
+        served = self._served(request.model_spec)
+        rate_hz = served.speech_bundle.spec["sample_rate_hz"]
+        fields, frames = _parse_request(served, request, self._settings.max_body_bytes)
+        seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
+        _, chunks = synthesis(served, fields, frames, timeout_seconds=seconds)
+        response = tensors.message("onepass.SpeakResponse")
+        async with contextlib.aclosing(chunks):
+            async for chunk in chunks:
+                samples = np.asarray(chunk, "<f4").tobytes()
+                yield response(samples=samples, sample_rate_hz=rate_hz)
 
 
 def _inputs(
@@ -258,42 +255,6 @@ def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
         raise InvalidInput(f"`{tensor.name}` has values beyond {tensor.datatype}.") from None
 
 
-class Speech:
-    """The methods of the service `onepass.Models`."""
-
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
-
-    async def list(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Return all models that are ready, with their model.json."""
-        response = message("onepass.ListResponse")()
-        for name in self._registry.names():
-            with contextlib.suppress(ServingError):  # skips models that are still loading
-                served = self._registry.get(name)
-                response.models.add(
-                    name=name,
-                    version=served.version,
-                    kind=served.kind,
-                    spec_json=json.dumps(served.spec),
-                )
-        return response
-
-    async def speak(
-        self, request: Message, context: grpc.aio.ServicerContext
-    ) -> AsyncGenerator[Any, None]:
-        """Yield responses with chunks of audio, whose samples are little-endian float32 bytes."""
-        served = resolve_model(self._registry, request.model_spec)
-        rate_hz = served.speech_bundle.spec["sample_rate_hz"]
-        fields, frames = _parse_request(served, request, self._settings.max_body_bytes)
-        seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
-        _, chunks = synthesis(served, fields, frames, timeout_seconds=seconds)
-        response = message("onepass.SpeakResponse")
-        async with contextlib.aclosing(chunks):
-            async for chunk in chunks:
-                samples = np.asarray(chunk, "<f4").tobytes()
-                yield response(samples=samples, sample_rate_hz=rate_hz)
-
-
 def _parse_request(
     served: ServedModel, request: Message, limit_bytes: int
 ) -> tuple[SynthesisFields, np.ndarray | None]:
@@ -304,7 +265,7 @@ def _parse_request(
     if request.num_samples < 0:
         raise InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
     if request.HasField("frames"):
-        given = decode(request.frames, "frames", limit_bytes)[None]
+        given = tensors.decode(request.frames, "frames", limit_bytes)[None]
         frames = check_input("frames", signature(served).inputs["frames"], given)[0]
         if not request.force:
             check_convention(served.spec, frames)
@@ -359,6 +320,10 @@ class Health(health_pb2_grpc.HealthServicer):
 
 
 HEALTH = "grpc.health.v1.Health"
+SERVICES = (
+    *("tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"),
+    *("inference.GRPCInferenceService", "onepass.Models"),
+)
 MAX_CONNECTIONS = 1024
 MAX_CALLS = 256  # largest number of concurrent calls, each with a message up to the size limit
 MAX_CALLS_PER_CONNECTION = 64  # further calls wait in the client
@@ -376,28 +341,23 @@ def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -
     server = grpc.aio.server(
         interceptors=(interceptor,), options=_options(settings), maximum_concurrent_rpcs=MAX_CALLS
     )
-    services = {
-        "tensorflow.serving.PredictionService": Prediction(registry, settings),
-        "tensorflow.serving.ModelService": Models(registry),
-        "inference.GRPCInferenceService": Inference(registry, settings),
-        "onepass.Models": Speech(registry, settings),
-    }
-    for name, servicer in services.items():
-        server.add_generic_rpc_handlers((_handler(name, servicer),))
-    named = (*services, HEALTH, reflection.SERVICE_NAME)
+    services = Services(registry, settings)
+    for name in SERVICES:
+        server.add_generic_rpc_handlers((_handler(name, services),))
+    named = (*SERVICES, HEALTH, reflection.SERVICE_NAME)
     health_pb2_grpc.add_HealthServicer_to_server(Health(registry, named), server)
-    described = pool()
+    described = tensors.pool()
     for module in (health_pb2, reflection_pb2):
         described.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     reflection.enable_server_reflection(named, server, described)
     return server
 
 
-def _handler(service: str, servicer: Any) -> grpc.GenericRpcHandler:
+def _handler(service: str, services: Services) -> grpc.GenericRpcHandler:
     handlers = {}
-    for name in pool().FindServiceByName(service).methods_by_name:
-        method = getattr(servicer, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
-        request, response, streams = method_types(service, name)
+    for name in tensors.pool().FindServiceByName(service).methods_by_name:
+        method = getattr(services, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+        request, response, streams = tensors.method_types(service, name)
         kind = "stream" if streams else "unary"
         handler = getattr(grpc, f"unary_{kind}_rpc_method_handler")
         handlers[name] = handler(method, request.FromString, response.SerializeToString)

@@ -17,15 +17,8 @@ from typing import Any
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from onepass.bundles import signature
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.signature import (
-    TENSORFLOW_DTYPES,
-    TensorInfo,
-    check_dimensions,
-    checked_count,
-    from_bytes,
-    input_info,
-)
 
 DESCRIPTORS = "protos/services.binpb"
 
@@ -60,18 +53,13 @@ def method_types(service: str, method: str) -> tuple[Any, Any, bool]:
 
 
 DATA_TYPES = enum_values("tensorflow.DataType")
-DTYPES = {DATA_TYPES[name]: dtype for name, dtype in TENSORFLOW_DTYPES.items()}
+DTYPES = {DATA_TYPES[name]: dtype for name, dtype in signature.TENSORFLOW_DTYPES.items()}
 ENUMS = {dtype: number for number, dtype in DTYPES.items()}
 NAMES = {number: name for name, number in DATA_TYPES.items()}
 # The field for the values of each type; "int_val" for all others.
 FIELDS = {
-    "DT_FLOAT": "float_val",
-    "DT_DOUBLE": "double_val",
-    "DT_HALF": "half_val",
-    "DT_INT64": "int64_val",
-    "DT_UINT32": "uint32_val",
-    "DT_UINT64": "uint64_val",
-    "DT_BOOL": "bool_val",
+    f"DT_{kind.upper()}": f"{kind}_val"
+    for kind in ("float", "double", "half", "int64", "uint32", "uint64", "bool")
 }
 
 
@@ -88,11 +76,11 @@ def encode(array: np.ndarray, proto: Any) -> None:
 
 
 def decode_all(
-    protos: Mapping[str, Any], known: Mapping[str, TensorInfo], limit_bytes: int
+    protos: Mapping[str, Any], known: Mapping[str, signature.TensorInfo], limit_bytes: int
 ) -> dict[str, np.ndarray]:
     """Return the arrays of a request; together they have at most `limit_bytes`."""
     for name in protos:
-        input_info(known, name)
+        signature.input_info(known, name)
     arrays, left = {}, limit_bytes
     for name, proto in protos.items():
         arrays[name] = decode(proto, name, left)
@@ -112,16 +100,18 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
         raise InvalidInput(f"`{name}` must be of numbers or of bool, got {got}.")
     if proto.tensor_shape.unknown_rank:
         raise InvalidInput(f"`{name}` must have a shape, got one of unknown rank.")
-    check_dimensions(name, proto.tensor_shape.dim)  # checked before a list of dimensions is created
+    signature.check_dimensions(
+        name, proto.tensor_shape.dim
+    )  # checked before a list of dimensions is created
     shape = [dim.size for dim in proto.tensor_shape.dim]
-    count = checked_count(name, shape, dtype, limit_bytes)
+    count = signature.checked_count(name, shape, dtype, limit_bytes)
     content = proto.tensor_content
     field = FIELDS.get(NAMES[proto.dtype], "int_val")
     values = getattr(proto, field)
     if content and len(values):
         raise InvalidInput(f"`{name}` must have `tensor_content` or `{field}`, got both.")
     if content:
-        return from_bytes(name, content, shape, dtype)
+        return signature.from_bytes(name, content, shape, dtype)
     return _fill_values(name, field, values, count, dtype).reshape(shape)
 
 

@@ -21,15 +21,7 @@ from starlette.routing import BaseRoute, Mount, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onepass.bundles.errors import (
-    Forbidden,
-    Internal,
-    InvalidInput,
-    NotFound,
-    NotReady,
-    Overloaded,
-    ServingError,
-)
+from onepass.bundles import errors
 from serving import observability
 from serving.engine.clients import TokenAuth, begin_client, read_tokens
 from serving.engine.registry import ModelRegistry
@@ -90,7 +82,7 @@ class AllowedHosts:
         host, origin = headers.get("host", "").lower(), headers.get("origin")
         match = HOST.fullmatch(host)
         if match is None:
-            raise InvalidInput("`Host` must name a host.")
+            raise errors.InvalidInput("`Host` must name a host.")
         name = match["name"].strip("[]")
         is_address = ":" in name or set(name) <= set(ADDRESS)
         if name not in self._names and not (self._any_address and is_address):
@@ -98,7 +90,7 @@ class AllowedHosts:
         if origin is None or method in SAFE_METHODS or origin in self._origins:
             return
         if origin.lower().partition("://")[2] not in (host, *self._own_sites):
-            raise Forbidden(
+            raise errors.Forbidden(
                 "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
                 "name the site in `allowed_hosts`; name another site in `allow_origin`."
             )
@@ -130,8 +122,7 @@ class RequestMiddleware:
 
     It checks the host, the encoding and the token, in this order; the endpoint reads the body. A
     browser's question before a request (preflight), which has no token, is answered after the host.
-    Errors are answered in the format of the path's protocol; unexpected errors get status 500 and
-    reveal no details.
+    Errors are in the format of the path's protocol; unexpected ones get 500 and reveal no details.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
@@ -158,7 +149,7 @@ class RequestMiddleware:
         try:
             self._allowed_hosts.check(scope["method"], headers)
             await self._answer(scope, receive, response.send)
-        except ServingError as error:
+        except errors.ServingError as error:
             await _refuse(error, scope, receive, response.send)
         finally:
             self._record(scope, response, started)
@@ -206,12 +197,12 @@ async def _refuse(raised: Exception, scope: Scope, receive: Receive, send: Send)
         headers = {"allow": allowed}
         raised = HttpError(405, "method_not_allowed", f"This path accepts only {allowed}.")
     elif isinstance(raised, HTTPException):
-        raised = NotFound("This path does not exist.")
-    elif not isinstance(raised, ServingError):
+        raised = errors.NotFound("This path does not exist.")
+    elif not isinstance(raised, errors.ServingError):
         LOG.error("a request failed", exc_info=raised)
         is_full = isinstance(raised, MemoryError)
-        full = Overloaded("There is not enough memory for this request.")
-        raised = full if is_full else Internal("The server failed; see its log.")
+        full = errors.Overloaded("There is not enough memory for this request.")
+        raised = full if is_full else errors.Internal("The server failed; see its log.")
     response: ResponseRecorder = scope[RESPONSE]
     response.code = raised.code
     if raised.http_status == 401:
@@ -246,7 +237,7 @@ class Health(Endpoints):
     async def ready(self, request: Request) -> Response:
         """Answer 200 if requests are accepted, 503 otherwise."""
         if not self._registry.ready:
-            raise NotReady("The server is not ready.")
+            raise errors.NotReady("The server is not ready.")
         return json_response({"status": "ready"})
 
     @get("/monitoring/prometheus/metrics", {"text/plain": str})
@@ -285,5 +276,7 @@ def make_app(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> A
 
 def make_probes(registry: ModelRegistry, metrics: Metrics) -> ASGIApp:
     """Return an application that serves only health and metrics, without a token."""
-    handlers: Any = {NotReady: lambda request, error: error_response(error, request.url.path)}
+    handlers: Any = {
+        errors.NotReady: lambda request, error: error_response(error, request.url.path)
+    }
     return ExceptionMiddleware(Router(Health(registry, metrics).routes()), handlers)

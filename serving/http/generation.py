@@ -23,44 +23,11 @@ from onepass.bundles.signature import fastest
 from onepass.speech.phonemes import MAX_CHARACTERS, characters_at, text_parts
 from onepass.speech.ssml import is_ssml, note_on_markup
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
+from serving.engine import drawing, speech
 from serving.engine.clients import run_in_turn
-from serving.engine.drawing import (
-    Outputs,
-    condition,
-    condition_input,
-    encode_image,
-    image_scales,
-    scales,
-    signature,
-)
 from serving.engine.fields import Fields, Name, Seed, as_model, excerpt, invalid_field
 from serving.engine.served_model import ServedModel
-from serving.engine.speech import (
-    Data,
-    SynthesisFields,
-    Temperature,
-    check_length,
-    encode_sound,
-    examples,
-    frames_of,
-    is_conditional,
-    speak_parts,
-    speakers,
-    synthesis,
-    time_words,
-)
-from serving.http.routes import (
-    JSON,
-    Bytes,
-    Endpoints,
-    StreamedResponse,
-    cancel_on_disconnect,
-    get,
-    json_model,
-    json_response,
-    post,
-    read_body,
-)
+from serving.http import routes
 
 LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/x-ndjson"
@@ -80,24 +47,26 @@ class DrawRequest(Fields):
     guidance: Annotated[float, Field(ge=0)] | None = None
 
 
-class DrawRoute(Endpoints):
+class DrawRoute(routes.Endpoints):
     """The endpoint for drawing images."""
 
-    @post("/v1/models/{name}:draw", {MEDIA_TYPE: str}, DrawRequest)
-    async def draw(self, request: Request) -> StreamedResponse:
+    @routes.post("/v1/models/{name}:draw", {MEDIA_TYPE: str}, DrawRequest)
+    async def draw(self, request: Request) -> routes.StreamedResponse:
         """Stream images as lines of JSON, one line per scale."""
         served = self._model_at(request, "picture")
-        parsed = await read_body(request, json_model, DrawRequest)
+        parsed = await routes.read_body(request, routes.json_model, DrawRequest)
         given = {"class": parsed.label, "caption": parsed.caption, "map": parsed.map}
-        value = condition(served, {n: v for n, v in given.items() if v is not None})
+        value = drawing.condition(served, {n: v for n, v in given.items() if v is not None})
         num = number_of_images("num", parsed.num, self._settings.max_rows)
-        known, heat = signature(served).inputs, parsed.temperature
+        known, heat = drawing.signature(served).inputs, parsed.temperature
         heat = 1.0 if heat is None else heat
         rows = [
             image_inputs(known, parsed.seed or 0, [row], heat, parsed.guidance or 0.0, value)
             for row in range(num)
         ]
-        return StreamedResponse(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
+        return routes.StreamedResponse(
+            _lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds
+        )
 
 
 def number_of_images(field: str, num: int | None, most: int) -> int:
@@ -107,10 +76,10 @@ def number_of_images(field: str, num: int | None, most: int) -> int:
     return num or 1
 
 
-async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:
+async def _lines(served: ServedModel, rows: list[drawing.Outputs]) -> AsyncGenerator[bytes, None]:
     started = False
     try:
-        async with contextlib.aclosing(image_scales(served, rows)) as images:
+        async with contextlib.aclosing(drawing.image_scales(served, rows)) as images:
             async for number, image, last in images:
                 yield await asyncio.to_thread(_line, number, image, last)
                 started = True
@@ -124,7 +93,7 @@ async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[byt
 
 
 def _line(number: int, image: np.ndarray, last: bool) -> bytes:
-    png = base64.b64encode(encode_image(image)).decode()
+    png = base64.b64encode(drawing.encode_image(image)).decode()
     return orjson.dumps({"picture": number, "side": len(image), "last": last, "png": png}) + b"\n"
 
 
@@ -139,7 +108,7 @@ FRAMES = {"type": "array", "items": FRAMES_ROWS, "minItems": 1}
 BASE64 = {"type": ["string", "null"], "contentEncoding": "base64"}
 
 
-class SpeakQuery(SynthesisFields):
+class SpeakQuery(speech.SynthesisFields):
     """Options and format of the speech, also as the query of a request with a recording as body."""
 
     format: Literal["wav", "l16"] | None = None
@@ -168,57 +137,59 @@ EXAMPLE: Any = create_model("ExampleEntry", name=str, text=str, seconds=float)
 EXAMPLES = create_model("Examples", examples=list[EXAMPLE])
 
 
-class SpeakRoute(Endpoints):
+class SpeakRoute(routes.Endpoints):
     """The endpoints for speech."""
 
-    @post(
+    @routes.post(
         "/v1/models/{name}:speak",
-        {"audio/wav": Bytes, "audio/L16": Bytes},
-        {JSON: SpeakRequest, **dict.fromkeys(RECORDING_TYPES, Bytes)},
+        {"audio/wav": routes.Bytes, "audio/L16": routes.Bytes},
+        {routes.JSON: SpeakRequest, **dict.fromkeys(RECORDING_TYPES, routes.Bytes)},
         query={name: field.rebuild_annotation() for name, field in SpeakQuery.model_fields.items()},
     )
-    async def speak(self, request: Request) -> StreamedResponse:
+    async def speak(self, request: Request) -> routes.StreamedResponse:
         """Stream speech for a recording, frames or a text, or from an unconditional model."""
         served, seconds = self._model_at(request, "sound"), self._settings.timeout_seconds
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in RECORDING_TYPES:
             query = as_model(dict(request.query_params), SpeakQuery, are_texts=True)
             fields = SpeakRequest.model_construct(**dict(query))
-            body = await read_body(request, bytes)
-            work: Any = frames_of(served, "recording", body, seconds)
+            body = await routes.read_body(request, bytes)
+            work: Any = speech.frames_of(served, "recording", body, seconds)
         else:
-            fields = await read_body(request, json_model, SpeakRequest)
+            fields = await routes.read_body(request, routes.json_model, SpeakRequest)
             work = _frames(served, fields, seconds)
-        frames = await cancel_on_disconnect(request.receive, work)
+        frames = await routes.cancel_on_disconnect(request.receive, work)
         words = await _words(served, fields, seconds) if fields.times else ""
-        num_samples, chunks = synthesis(served, fields, frames)
+        num_samples, chunks = speech.synthesis(served, fields, frames)
         name, rate_hz = fields.format or "wav", served.spec["sample_rate_hz"]
-        media_type, data = encode_sound(name, chunks, rate_hz, num_samples, seconds)
+        media_type, data = speech.encode_sound(name, chunks, rate_hz, num_samples, seconds)
         headers = {"x-num-samples": str(num_samples)}
         if fields.text is not None and (note := note_on_markup(fields.text)):
             headers["x-note"] = note.encode("ascii", "backslashreplace").decode().replace("\n", " ")
         headers |= {"x-words": words} if words else {}
-        return StreamedResponse(data, media_type, seconds, headers)
+        return routes.StreamedResponse(data, media_type, seconds, headers)
 
-    @get("/v1/models/{name}/examples", EXAMPLES)
+    @routes.get("/v1/models/{name}/examples", EXAMPLES)
     async def list_examples(self, request: Request) -> Response:
         """Return the example recordings; [] unless the model generates sound from frames."""
         served = self._model_at(request)
-        usable = served.kind == "sound" and is_conditional(served)
-        return json_response({"examples": list(examples().values()) if usable else []})
+        usable = served.kind == "sound" and speech.is_conditional(served)
+        return routes.json_response(
+            {"examples": list(speech.examples().values()) if usable else []}
+        )
 
 
 async def _words(served: ServedModel, fields: SpeakRequest, limit: float) -> str:
     """Return the times of the words of a text or of phonemes, as JSON in ASCII."""
     more = {"phonemes": fields.phonemes, "pronunciations": fields.pronunciations}
-    work = functools.partial(time_words, served, fields.text, **more)
+    work = functools.partial(speech.time_words, served, fields.text, **more)
     return json.dumps(await run_in_turn(limit, work), separators=(",", ":"))
 
 
 async def _frames(served: ServedModel, fields: SpeakRequest, limit: float) -> np.ndarray | None:
     """Return the frames of the request's only source; None for an unconditional model."""
     given = [name for name in SOURCES if getattr(fields, name) is not None]
-    if not given and not is_conditional(served):
+    if not given and not speech.is_conditional(served):
         return None
     if len(given) != 1:
         raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
@@ -229,7 +200,7 @@ async def _frames(served: ServedModel, fields: SpeakRequest, limit: float) -> np
         if given != ["text"]:
             raise InvalidInput("`pronunciations` must not be given without `text`.")
         more = {"pronunciations": fields.pronunciations}
-    return await frames_of(served, given[0], getattr(fields, given[0]), limit, **more)
+    return await speech.frames_of(served, given[0], getattr(fields, given[0]), limit, **more)
 
 
 MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
@@ -252,46 +223,46 @@ class SpeechRequest(Fields):
     stream_format: Literal["audio", "sse"] | None = None
     speed: Annotated[float, Field(ge=0.25, le=4)] | None = None
     seed: Seed | None = None
-    temperature: Temperature | None = None
+    temperature: speech.Temperature | None = None
 
 
 # A server-sent event, in the form that tools for OpenAPI 3.1 expect.
 EVENT = create_model("SpeechEvent", data=str)
 EVENTS = "text/event-stream"
-ANSWERS = {**dict.fromkeys(SOUNDS, Bytes), EVENTS: EVENT}
+ANSWERS = {**dict.fromkeys(SOUNDS, routes.Bytes), EVENTS: EVENT}
 
 
-class OpenaiSpeech(Endpoints):
+class OpenaiSpeech(routes.Endpoints):
     """The endpoint for speech."""
 
-    @post("/v1/audio/speech", ANSWERS, SpeechRequest)
-    async def speech(self, request: Request) -> StreamedResponse:
+    @routes.post("/v1/audio/speech", ANSWERS, SpeechRequest)
+    async def speech(self, request: Request) -> routes.StreamedResponse:
         """Speak a text; `wav` and `pcm` are streamed, other formats are sent as a complete file.
 
         `pcm` has a sample rate of 24,000 Hz, like OpenAI's. A long text is split between sentences
         into parts, which are spoken one after another; the parts of slow speech are shorter.
         """
-        parsed = await read_body(request, json_model, SpeechRequest)
+        parsed = await routes.read_body(request, routes.json_model, SpeechRequest)
         served = self._model_named(request, parsed.model, "sound")
         speed, limit = parsed.speed or 1.0, self._settings.timeout_seconds
-        check_length(parsed.input, MAX_TEXT_CHARACTERS, speed)
+        speech.check_length(parsed.input, MAX_TEXT_CHARACTERS, speed)
         texts = [parsed.input]
         if not is_ssml(parsed.input):  # which cannot be split
             texts = text_parts(parsed.input, characters_at(speed))
         options: Any = {"seed": parsed.seed, "temperature": parsed.temperature}
-        fields = SynthesisFields(speaker=_speaker(served, parsed.voice), **options)
-        work = speak_parts(served, fields, texts, speed, limit)
-        num_samples, sound = await cancel_on_disconnect(request.receive, work)
+        fields = speech.SynthesisFields(speaker=_speaker(served, parsed.voice), **options)
+        work = speech.speak_parts(served, fields, texts, speed, limit)
+        num_samples, sound = await routes.cancel_on_disconnect(request.receive, work)
         name, rate_hz = parsed.response_format or "mp3", served.spec["sample_rate_hz"]
-        media_type, data = encode_sound(name, sound, rate_hz, num_samples, limit)
+        media_type, data = speech.encode_sound(name, sound, rate_hz, num_samples, limit)
         if parsed.stream_format == "sse":
             media_type, data = EVENTS, _events(data)
-        return StreamedResponse(data, media_type, limit)
+        return routes.StreamedResponse(data, media_type, limit)
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
     name = voice.id if isinstance(voice, Voice) else voice
-    known = speakers(served)
+    known = speech.speakers(served)
     if not known or name in (None, "default"):
         return None
     if name not in known:
@@ -300,7 +271,7 @@ def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
     return name
 
 
-async def _events(data: Data) -> Data:
+async def _events(data: speech.Data) -> speech.Data:
     async with contextlib.aclosing(data):
         async for piece in data:
             event = {"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()}
@@ -327,40 +298,38 @@ FACTS: Any = dict.fromkeys(("output_format", "size", "background"), (str, ...))
 IMAGES = create_model("GeneratedImages", created=int, data=list[IMAGE], **FACTS)
 
 
-class OpenaiImages(Endpoints):
+class OpenaiImages(routes.Endpoints):
     """The endpoint for images."""
 
-    @post("/v1/images/generations", IMAGES, ImagesRequest)
+    @routes.post("/v1/images/generations", IMAGES, ImagesRequest)
     async def generate(self, request: Request) -> Response:
         """Draw images and return them as base64."""
-        parsed = await read_body(request, json_model, ImagesRequest)
+        parsed = await routes.read_body(request, routes.json_model, ImagesRequest)
         served = self._model_named(request, parsed.model, "picture")
         if parsed.stream:
             raise InvalidInput("`stream` must be false; `:draw` streams images.")
         file = parsed.output_format or "png"
-        side, output = _scale(served, parsed.size or "auto")
+        sizes = {f"{side}x{side}": (side, output) for side, output in drawing.scales(served)}
+        sizes["auto"], size = drawing.scales(served)[-1], parsed.size or "auto"
+        if size not in sizes:
+            raise invalid_field("size", f"one of {', '.join(sizes)}", size)
+        side, output = sizes[size]
         num = number_of_images("n", parsed.n, self._settings.max_rows)
         seed = secrets.randbits(64) if parsed.seed is None else parsed.seed
-        needed = condition_input(served)
+        needed = drawing.condition_input(served)
         if needed == "map":
             raise InvalidInput("`model` needs a map of labels; use `:draw`.")
         prompt = {} if needed is None else {CONDITIONS[needed]: parsed.prompt}
-        given = condition(served, prompt, "prompt")
-        batch = image_inputs(signature(served).inputs, seed, range(num), condition=given)
+        given = drawing.condition(served, prompt, "prompt")
+        batch = image_inputs(drawing.signature(served).inputs, seed, range(num), condition=given)
         work = served.predict(batch, fastest(served.signatures))
-        drawn = await cancel_on_disconnect(request.receive, work)
+        drawn = await routes.cancel_on_disconnect(request.receive, work)
         data = await asyncio.to_thread(_encode_images, drawn[output], file)
         facts = {"output_format": file, "size": f"{side}x{side}", "background": "opaque"}
-        return json_response({"created": int(time.time()), "data": data, **facts})
-
-
-def _scale(served: ServedModel, size: str) -> tuple[int, str]:
-    sizes = {f"{side}x{side}": (side, output) for side, output in scales(served)}
-    sizes["auto"] = scales(served)[-1]
-    if size not in sizes:
-        raise invalid_field("size", f"one of {', '.join(sizes)}", size)
-    return sizes[size]
+        return routes.json_response({"created": int(time.time()), "data": data, **facts})
 
 
 def _encode_images(images: np.ndarray, file: str) -> list[dict[str, str]]:
-    return [{"b64_json": base64.b64encode(encode_image(each, file)).decode()} for each in images]
+    return [
+        {"b64_json": base64.b64encode(drawing.encode_image(each, file)).decode()} for each in images
+    ]

@@ -16,15 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from onepass.bundles.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InvalidInput,
-    NotFound,
-    Overloaded,
-    ServingError,
-    TooLarge,
-)
+from onepass.bundles import errors
 from onepass.bundles.manifest import version_problem
 from onepass.bundles.signature import MADE
 from serving.engine.clients import read_tokens
@@ -65,7 +57,7 @@ def protocol_of(path: str) -> str:
 
 
 def error_response(
-    error: ServingError, path: str, headers: Mapping[str, str] = NO_HEADERS
+    error: errors.ServingError, path: str, headers: Mapping[str, str] = NO_HEADERS
 ) -> Response:
     """Return the response for an error, in the format of the path's protocol."""
     status, message = error.http_status, str(error)
@@ -79,10 +71,7 @@ def error_response(
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of `work`; cancel it and raise Cancelled if the client disconnects.
-
-    The request's body must have been read before.
-    """
+    """Return the result of `work`, cancelled if the client leaves; the body must be read before."""
 
     async def wait_for_disconnect() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -93,14 +82,14 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Resul
         await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise Cancelled("The client disconnected.")
+        raise errors.Cancelled("The client disconnected.")
     finally:
         watch.cancel()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-class HttpError(ServingError):
+class HttpError(errors.ServingError):
     """Error that only HTTP has, with its own status and code."""
 
     def __init__(self, status: int, code: str, message: str):
@@ -112,8 +101,7 @@ class StreamedResponse:
     """An ASGI response that consists of chunks of bytes, each sent as soon as it is available.
 
     Nothing is sent before the first chunk is available, so an earlier error can still set the
-    status. The generator of the chunks is closed if the client disconnects, or stops reading for
-    `stall_seconds`.
+    status. The generator is closed if the client disconnects, or stops reading for `stall_seconds`.
     """
 
     def __init__(
@@ -142,7 +130,7 @@ class StreamedResponse:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 chunk = await anext(self._chunks, None)
         except TimeoutError as error:
-            raise DeadlineExceeded("The client does not read the response.") from error
+            raise errors.DeadlineExceeded("The client does not read the response.") from error
         finally:
             await self._chunks.aclose()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -167,7 +155,7 @@ class BodyLimits:
         """Return the whole body; its bytes count as used until the request ends."""
         declared = request.headers.get("content-length", "0")
         if not DECIMAL.fullmatch(declared):
-            raise InvalidInput("`Content-Length` must be a number of bytes.")
+            raise errors.InvalidInput("`Content-Length` must be a number of bytes.")
         parts = []
         try:
             async with asyncio.timeout(self.seconds):
@@ -175,7 +163,7 @@ class BodyLimits:
                 async for part in request.stream():
                     self._check_size(request.scope[RECEIVED] + len(part))
                     if self.used + len(part) > BODIES_AT_ONCE * self.max_bytes:
-                        raise Overloaded("All request bodies together are too large now.")
+                        raise errors.Overloaded("All request bodies together are too large now.")
                     self.used += len(part)
                     request.scope[RECEIVED] += len(part)
                     parts.append(part)
@@ -183,12 +171,12 @@ class BodyLimits:
             message = f"The body must arrive within {self.seconds:g} seconds."
             raise HttpError(408, "body_too_slow", message) from error
         except ClientDisconnect as error:
-            raise Cancelled("The client disconnected.") from error
+            raise errors.Cancelled("The client disconnected.") from error
         return b"".join(parts)
 
     def _check_size(self, count: int) -> None:
         if count > self.max_bytes:
-            raise TooLarge(f"The body must have at most {self.max_bytes:,} bytes.")
+            raise errors.TooLarge(f"The body must have at most {self.max_bytes:,} bytes.")
 
 
 async def read_body(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -204,17 +192,17 @@ def json_object(body: bytes | memoryview) -> dict[str, Any]:
     """Return the JSON object in a body; NaN, infinity and too many values are InvalidInput."""
     text = bytes(body)
     if text.count(b"[") + text.count(b"{") > MAX_LISTS:
-        raise InvalidInput(f"The body must have at most {MAX_LISTS:,} lists and objects.")
+        raise errors.InvalidInput(f"The body must have at most {MAX_LISTS:,} lists and objects.")
     if text.count(b",") + text.count(b":") > MAX_VALUES:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             f"JSON must have at most {MAX_VALUES:,} values: send more as binary tensors (v2, gRPC)."
         )
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"The body must be JSON: {error}.") from error
+        raise errors.InvalidInput(f"The body must be JSON: {error}.") from error
     if not isinstance(value, dict):
-        raise InvalidInput(f"The body must be a JSON object, got {excerpt(value)}.")
+        raise errors.InvalidInput(f"The body must be a JSON object, got {excerpt(value)}.")
     return value
 
 
@@ -245,10 +233,8 @@ register_url_convertor("name", NameConvertor())
 class Operation(Route):
     """A route, with the types of its request and response.
 
-    Attributes:
-      answer: types of the response by media type, or one type for JSON.
-      body: types of the request's body by media type, or one type for JSON; None: no body.
-      parameters: types of the parameters by location, "header" or "query", and name.
+    `answer` and `body` have types by media type, or one type for JSON (None: no body); `parameters`
+    by location, "header" or "query", and name.
     """
 
     answer: Any = dict
@@ -298,7 +284,7 @@ class Endpoints:
     def _model_at(self, request: Request, kind: str | None = None) -> ServedModel:
         served = self._registry.get(request.path_params["name"], version_at(request))
         if kind is not None and served.kind != kind:
-            raise NotFound(
+            raise errors.NotFound(
                 f"The model `{served.name}` makes {MADE[served.kind]}, not {MADE[kind]}."
             )
         return served
@@ -310,10 +296,10 @@ class Endpoints:
     def _only_model(self, kind: str) -> str:
         found = []
         for name in self._registry.names():
-            with contextlib.suppress(ServingError):  # skips models that are loading
+            with contextlib.suppress(errors.ServingError):  # skips models that are loading
                 found += [name] if self._registry.get(name).kind == kind else []
         if len(found) != 1:
-            raise InvalidInput("`model` must be given: there are several.")
+            raise errors.InvalidInput("`model` must be given: there are several.")
         return found[0]
 
 
@@ -321,7 +307,7 @@ def version_at(request: Request) -> int | None:
     """Return the version in the path, None if there is none; raise NotFound if it is invalid."""
     version = request.path_params.get("version")
     if version is not None and (problem := version_problem(version)):
-        raise NotFound(f"A version {problem}.")
+        raise errors.NotFound(f"A version {problem}.")
     return None if version is None else int(version)
 
 

@@ -34,19 +34,7 @@ from serving.engine.descriptions import SERVER_VERSION, describe_signatures, fac
 from serving.engine.fields import Fields, Name, flat_tensor, from_columns, from_rows
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.http.routes import (
-    DECIMAL,
-    JSON,
-    Bytes,
-    Endpoints,
-    cancel_on_disconnect,
-    get,
-    json_model,
-    json_response,
-    post,
-    read_body,
-    version_at,
-)
+from serving.http import routes
 
 
 class PredictRequest(Fields):
@@ -57,34 +45,34 @@ class PredictRequest(Fields):
     inputs: Any = None
 
 
-class TensorflowRest(Endpoints):
+class TensorflowRest(routes.Endpoints):
     """The endpoints of TensorFlow Serving's protocol."""
 
-    @post("/v1/models/{name}:predict", dict, PredictRequest, versions=True)
+    @routes.post("/v1/models/{name}:predict", dict, PredictRequest, versions=True)
     async def predict(self, request: Request) -> Response:
         """Run a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
         served = self._model_at(request)
-        signature, inputs, by_rows = await read_body(request, _parse_prediction, served)
+        signature, inputs, by_rows = await routes.read_body(request, _parse_prediction, served)
         work = served.predict(inputs, signature)
-        outputs = await cancel_on_disconnect(request.receive, work)
+        outputs = await routes.cancel_on_disconnect(request.receive, work)
         arrays = {name: np.ascontiguousarray(value) for name, value in outputs.items()}
         answer: Any = arrays if len(outputs) > 1 else next(iter(outputs.values()))
         if by_rows and len(outputs) > 1:
             rows = zip(*arrays.values(), strict=True)
             answer = [dict(zip(arrays, row, strict=True)) for row in rows]
-        return json_response({"predictions" if by_rows else "outputs": answer})
+        return routes.json_response({"predictions" if by_rows else "outputs": answer})
 
-    @get("/v1/models/{name}/metadata", versions=True)
+    @routes.get("/v1/models/{name}/metadata", versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the model's signatures."""
         served = self._model_at(request)
         spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
         metadata = {"signature_def": describe_signatures(served)}
-        return json_response({"model_spec": spec, "metadata": metadata})
+        return routes.json_response({"model_spec": spec, "metadata": metadata})
 
 
 def _parse_prediction(body: bytes, served: ServedModel) -> tuple[str, dict[str, np.ndarray], bool]:
-    parsed = json_model(body, PredictRequest)
+    parsed = routes.json_model(body, PredictRequest)
     if (parsed.instances is None) == (parsed.inputs is None):
         raise InvalidInput("The body must have either `instances` or `inputs`.")
     name = parsed.signature_name or PLAIN
@@ -96,7 +84,7 @@ def _parse_prediction(body: bytes, served: ServedModel) -> tuple[str, dict[str, 
 
 def statuses(registry: ModelRegistry, request: Request) -> list[dict[str, Any]]:
     """Return the `model_version_status` of the model or version in the path."""
-    name, wanted = request.path_params["name"], version_at(request)
+    name, wanted = request.path_params["name"], routes.version_at(request)
     found = [s for s in registry.versions(name) if wanted in (None, s.version)]
     if wanted is not None and not found:
         raise NotFound(f"There is no version {wanted} of the model `{name}`.")
@@ -124,10 +112,7 @@ class InferParameters(Fields):
 
 
 class TensorParameters(Fields):
-    """Parameters of a tensor: of an input its size in bytes, of an output whether it has one.
-
-    Classification and shared memory are not supported.
-    """
+    """Parameters of a tensor: of an input its bytes, of an output whether it is binary."""
 
     binary_data_size: Annotated[int, Field(ge=0)] | None = None
     binary_data: bool | None = None
@@ -175,12 +160,12 @@ INFER_RESULT = create_model(
 def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
     """Return a request's JSON, all of it without a `header_length`, and the bytes after it."""
     length = str(len(body)) if header_length is None else header_length
-    if not DECIMAL.fullmatch(length) or int(length) > len(body):
+    if not routes.DECIMAL.fullmatch(length) or int(length) > len(body):
         raise InvalidInput(
             f"`Inference-Header-Content-Length` must be from 0 to {len(body)}, the body's length."
         )
     view = memoryview(body)
-    return json_model(view[: int(length)], InferRequest), view[int(length) :]
+    return routes.json_model(view[: int(length)], InferRequest), view[int(length) :]
 
 
 def read_inputs(
@@ -223,62 +208,64 @@ def write_response(
         else:
             described.append({**tensor, "data": array.reshape(-1)})
     text = orjson.dumps({**header, "outputs": described}, option=orjson.OPT_SERIALIZE_NUMPY)
-    headers = {HEADER: str(len(text)), "content-type": OCTETS} if tail else {"content-type": JSON}
+    headers = (
+        {HEADER: str(len(text)), "content-type": OCTETS} if tail else {"content-type": routes.JSON}
+    )
     return Response(b"".join([text, *tail]), headers=headers)
 
 
-class V2(Endpoints):
+class V2(routes.Endpoints):
     """The endpoints of the v2 protocol."""
 
-    @post(
+    @routes.post(
         "/v2/models/{name}/infer",
-        {JSON: INFER_RESULT, OCTETS: Bytes},
-        {JSON: InferRequest, OCTETS: Bytes},
+        {routes.JSON: INFER_RESULT, OCTETS: routes.Bytes},
+        {routes.JSON: InferRequest, OCTETS: routes.Bytes},
         versions=True,
         header={HEADER: Annotated[int, Field(ge=0)]},
     )
     async def infer(self, request: Request) -> Response:
         """Run the signature in the parameter `signature_name`, by default `serving_default`."""
         served, length = self._model_at(request), request.headers.get(HEADER)
-        parsed, inputs = await read_body(request, _parse_inference, length, served)
+        parsed, inputs = await routes.read_body(request, _parse_inference, length, served)
         options = parsed.parameters or InferParameters()
         name = options.signature_name or PLAIN
         binary = _wanted_outputs(parsed, served.signatures[name], options.binary_data_output)
         seconds = min(self._settings.timeout_seconds, options.timeout / 1e6 or math.inf)
         work = served.predict(inputs, name, timeout_seconds=seconds)
-        outputs = await cancel_on_disconnect(request.receive, work)
+        outputs = await routes.cancel_on_disconnect(request.receive, work)
         head = {"model_name": served.name, "model_version": str(served.version)}
         head |= {} if parsed.id is None else {"id": parsed.id}
         return write_response(head, {name: outputs[name] for name in binary}, binary)
 
-    @get("/v2/models/{name}", METADATA, versions=True)
+    @routes.get("/v2/models/{name}", METADATA, versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the inputs and outputs of `serving_default`."""
-        return json_response(metadata_of(self._registry, self._model_at(request)))
+        return routes.json_response(metadata_of(self._registry, self._model_at(request)))
 
-    @get("/v2/models/{name}/ready", versions=True)
+    @routes.get("/v2/models/{name}/ready", versions=True)
     async def model_ready(self, request: Request) -> Response:
         """Answer 200 if the model is ready, else 503 or 404 with the reason."""
-        return json_response({"name": self._model_at(request).name, "ready": True})
+        return routes.json_response({"name": self._model_at(request).name, "ready": True})
 
-    @get("/v2")
+    @routes.get("/v2")
     async def server(self, request: Request) -> Response:
         """Return the name, version and extensions of the server."""
-        return json_response({"name": "onepass", "version": SERVER_VERSION, **EXTENSIONS})
+        return routes.json_response({"name": "onepass", "version": SERVER_VERSION, **EXTENSIONS})
 
-    @get("/v2/health/live")
+    @routes.get("/v2/health/live")
     async def live(self, request: Request) -> Response:
         """Answer 200."""
-        return json_response({"live": True})
+        return routes.json_response({"live": True})
 
-    @get("/v2/health/ready")
+    @routes.get("/v2/health/ready")
     async def ready(self, request: Request) -> Response:
         """Answer 200 if the server accepts requests, else 503."""
         if not self._registry.ready:
             raise NotReady("The server is not ready.")
-        return json_response({"ready": True})
+        return routes.json_response({"ready": True})
 
-    @post("/v2/repository/index", list[dict])
+    @routes.post("/v2/repository/index", list[dict])
     async def index(self, request: Request) -> Response:
         """Return all versions of all models."""
         rows = []
@@ -287,7 +274,7 @@ class V2(Endpoints):
                 state = "READY" if status.state == "AVAILABLE" else "UNAVAILABLE"
                 row = {"name": name, "version": str(status.version), "state": state}
                 rows.append({**row, "reason": status.error})
-        return json_response(rows)
+        return routes.json_response(rows)
 
 
 def _parse_inference(
@@ -320,24 +307,24 @@ STATUS: Any = create_model("VersionStatus", version=str, state=STATE, status=LOA
 MODEL = create_model("ModelStatus", __base__=ENTRY, model_version_status=list[STATUS])
 
 
-class ModelListing(Endpoints):
+class ModelListing(routes.Endpoints):
     """The endpoints that list models."""
 
-    @get("/v1/models", MODELS)
+    @routes.get("/v1/models", MODELS)
     async def models(self, request: Request) -> Response:
         """Return all models."""
         entries = []
         for name in sorted(self._registry.names()):
             with contextlib.suppress(NotFound):  # the model was removed meanwhile
                 entries.append(await self._entry(name))
-        return json_response({"object": "list", "data": entries})
+        return routes.json_response({"object": "list", "data": entries})
 
-    @get("/v1/models/{name}", MODEL, versions=True)
+    @routes.get("/v1/models/{name}", MODEL, versions=True)
     async def model(self, request: Request) -> Response:
         """Return one model, with `model_version_status` as in TensorFlow Serving."""
         found = statuses(self._registry, request)
-        entry = await self._entry(request.path_params["name"], version_at(request))
-        return json_response({**entry, "model_version_status": found})
+        entry = await self._entry(request.path_params["name"], routes.version_at(request))
+        return routes.json_response({**entry, "model_version_status": found})
 
     async def _entry(self, name: str, version: int | None = None) -> dict[str, Any]:
         known = self._registry.versions(name)

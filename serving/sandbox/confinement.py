@@ -29,18 +29,15 @@ SPARE_THREADS, THREADS_PER_PROCESSOR = 512, 16  # in addition to one per connect
 
 
 def most_threads(connections: int) -> int:
-    """Return the largest number of threads allowed in a process with this number of connections.
-
-    TensorFlow starts several threads per processor, and a few more for each compiled program.
-    """
+    """Return the most threads of a process; TensorFlow starts several per processor and program."""
     return SPARE_THREADS + connections + THREADS_PER_PROCESSOR * (os.cpu_count() or 1)
 
 
 def ask_for_threads(asker: socket.socket) -> None:
     """Make the kernel ask the process at the socket's other end before it starts a thread here.
 
-    That process receives a descriptor, the listener, for `answer`. Threads remain unlimited if the
-    kernel or the library does not support this. The socket is closed.
+    That process receives a descriptor, the listener, for `answer`; the socket is closed. Threads
+    remain unlimited if the kernel or the library does not support this.
     """
     with asker:
         listener = _listener()
@@ -143,11 +140,8 @@ def confine(
     """Confine this process, which must have one thread, and all threads that it starts later.
 
     Afterwards it can start no process, open no file for writing, open no socket and, if the kernel
-    has Landlock, read only beneath `readable`.
-
-    Args:
-      asker: socket to the process that decides on every new thread (`thread_limit`), closed here;
-        None: threads are not limited.
+    has Landlock, read only beneath `readable`. The process at the other end of `asker`, which is
+    closed here, decides on every new thread; None: threads are not limited.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")

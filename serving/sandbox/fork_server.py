@@ -62,8 +62,7 @@ def receive(
 
     Raises:
       BadMessage: the bytes are not a message, or the message is too long.
-      EOFError: the connection has ended.
-      OSError: the connection failed.
+      EOFError, OSError: the connection has ended, or failed.
       TimeoutError: the whole message takes longer than `seconds`.
     """
     end = None if seconds is None else time.monotonic() + seconds
@@ -73,7 +72,9 @@ def receive(
     try:
         head = json.loads(_exactly(connection, length, end))
         described = [(str(n), DTYPES[d], tuple(map(int, shape))) for n, d, shape in head["arrays"]]
-        sizes = [_size(dtype, shape) for _, dtype, shape in described]
+        sizes = [dtype.itemsize * math.prod(shape) for _, dtype, shape in described]
+        if any(side < 0 for _, _, shape in described for side in shape):
+            raise ValueError("a negative length")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadMessage("an invalid head") from error
     # Checked before memory is allocated, as a short head can ask for any number of bytes.
@@ -83,12 +84,6 @@ def receive(
     for array in arrays.values():
         _fill(connection, _bytes_of(array), end)
     return head, arrays
-
-
-def _size(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    if min(shape, default=0) < 0:
-        raise ValueError("a negative length")
-    return dtype.itemsize * math.prod(shape)
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
@@ -135,7 +130,9 @@ def run(
         load = getattr(importlib.import_module(module), function)
         confine([*readable(), Path(request["path"])], request["memory_bytes"], asker)
         bundle = load(Path(request["path"]), **request["arguments"])
-        send(connections[0], _facts(bundle))
+        signatures = {name: signature.to_dict() for name, signature in bundle.signatures.items()}
+        facts = {"kind": bundle.kind, "spec": bundle.spec, "signatures": signatures}
+        send(connections[0], facts | {"engine": getattr(bundle, "engine", "tensorflow")})
     except Exception as error:
         send(connections[0], describe_error(error))
         os._exit(1)
@@ -169,12 +166,6 @@ def describe_error(error: Exception) -> Head:
     else:
         kind, text = "failed", f"{type(error).__name__}: {(text or '?').splitlines()[0]}"
     return {"error": kind, "message": "".join(filter(str.isprintable, text))[:MOST_TEXT]}
-
-
-def _facts(bundle: Any) -> Head:
-    signatures = {name: signature.to_dict() for name, signature in bundle.signatures.items()}
-    engine = getattr(bundle, "engine", "tensorflow")
-    return {"kind": bundle.kind, "spec": bundle.spec, "signatures": signatures, "engine": engine}
 
 
 def _serve(bundle: Any, connection: socket.socket) -> None:
@@ -235,7 +226,11 @@ def main(descriptor: int) -> None:
     control = socket.socket(fileno=descriptor)
     children = _Children()
     try:
-        _prepare()
+        # No module: an import of it fails.
+        sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]
+        for name in IMPORTS:
+            importlib.import_module(name)
+        bundle.prepare()
     except Exception as error:
         control.recv(MOST_REQUEST_BYTES)
         control.send(json.dumps({"failed": describe_error(error)["message"]}).encode())
@@ -252,26 +247,20 @@ def main(descriptor: int) -> None:
         else:
             answer = {"pid": children.start(request, control, descriptors)}
         control.send(json.dumps(answer).encode())
-    children.end_all()
+    for pid in children.most:
+        os.kill(pid, signal.SIGKILL)
     os._exit(0)
-
-
-def _prepare() -> None:
-    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: import fails
-    for name in IMPORTS:
-        importlib.import_module(name)
-    bundle.prepare()
 
 
 class _Children:
     """The processes of models, and the descriptors by which they request threads.
 
-    A process first sends its listener (`thread_limit`) over a socket. The kernel then uses the
-    listener for requests for threads. Sockets and listeners are stored by descriptor number.
+    A process first sends its listener over a socket; the kernel then uses that for its requests.
+    Sockets and listeners are stored by descriptor number.
     """
 
     def __init__(self) -> None:
-        self._most: dict[int, int] = {}  # largest number of threads, by process
+        self.most: dict[int, int] = {}  # largest number of threads, by process
         self._askers: dict[int, tuple[socket.socket, int]] = {}
         self._listeners: dict[int, int] = {}
 
@@ -287,7 +276,7 @@ class _Children:
                     self._receive(descriptor)
                 elif events & select.POLLIN:
                     pid = self._listeners[descriptor]
-                    confinement.answer(descriptor, pid, self._most.get(pid, 0))
+                    confinement.answer(descriptor, pid, self.most.get(pid, 0))
                 else:  # the process has ended
                     os.close(descriptor)
                     del self._listeners[descriptor]
@@ -306,7 +295,7 @@ class _Children:
                 os.close(descriptor)
             theirs.close()
             self._askers[own.fileno()] = own, pid
-            self._most[pid] = confinement.most_threads(len(descriptors))
+            self.most[pid] = confinement.most_threads(len(descriptors))
             return pid
         try:
             control.close()
@@ -320,19 +309,14 @@ class _Children:
             os._exit(1)
 
     def end(self, pid: int) -> int:
-        """Kill a process and return its exit status; 0 for an id that is not a child's.
+        """Kill a child and return its exit status, negative for a signal; 0 for any other id.
 
-        The status is the negative signal number for a process that a signal ended. The operating
-        system does not reuse the id before this call.
+        The operating system does not reuse the id before this call.
         """
-        if self._most.pop(pid, None) is None:
+        if self.most.pop(pid, None) is None:
             return 0
         os.kill(pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    def end_all(self) -> None:
-        for pid in self._most:
-            os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -59,10 +59,10 @@ class ForkServer:
     def start(
         self, request: Mapping[str, Any], count: int, seconds: float
     ) -> tuple[int, list[socket.socket]]:
-        """Start a process that runs `worker.run` for a request; return its id and its sockets.
+        """Start a process that runs `fork_server.run` for a request; return its id and its sockets.
 
-        The fork server is started first if it is not running; ConnectionError means that it ended,
-        or did not answer in time.
+        The fork server is started first if needed; ConnectionError: it ended, or did not answer in
+        time.
         """
         own_ends, child_ends = zip(*(socket.socketpair() for _ in range(count)), strict=True)
         try:
@@ -85,10 +85,9 @@ class ForkServer:
         return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
 
     def end_later(self, pid: int) -> None:
-        """End a process soon, in another thread.
+        """End a process soon, in another thread, for a finalizer: this neither locks nor waits.
 
-        This neither locks nor waits, so a finalizer may call it: the garbage collector runs
-        finalizers in any thread, even in one that holds the lock.
+        The garbage collector runs finalizers in any thread, even in one that holds the lock.
         """
         self._unreferenced.put(pid)
 

@@ -51,7 +51,7 @@ def test_a_broken_endpoint_gives_500_and_no_details(models, monkeypatch, caplog)
     def broken(*arguments):
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr("serving.http.tensors.json_model", broken)
+    monkeypatch.setattr("serving.http.routes.json_model", broken)
     response = ask(models, "POST", PREDICT, json={})
     assert response.status_code == 500
     assert response.json() == {"error": "The server failed; see its log."}
@@ -63,7 +63,7 @@ def test_running_out_of_memory_is_not_the_end(running, monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("serving.http.tensors.json_model", greedy)
+        patch.setattr("serving.http.routes.json_model", greedy)
         response = running.client.post(PREDICT, json={})
     assert response.status_code == 503
     assert "retry-after" in response.headers

@@ -157,6 +157,6 @@ def test_long_json_is_read_in_a_thread(running, path, monkeypatch):
         threads.append(threading.current_thread())
         return json_model(body, model)
 
-    monkeypatch.setattr("serving.http.generation.json_model", read)
+    monkeypatch.setattr("serving.http.routes.json_model", read)
     running.client.post(path, content=b"{}".ljust(100_000))
     assert threads and threads[0] is not running._thread

@@ -28,6 +28,7 @@ from onepass.bundles.errors import InvalidInput, TooLarge
 from onepass.bundles.sampling import front_of
 from onepass.foundation.errors import UserError
 from serving import Client
+from serving.engine import drawing
 from serving.engine.speech import (
     big_endian,
     decode_recording,
@@ -36,7 +37,6 @@ from serving.engine.speech import (
     little_endian,
     wav_header,
 )
-from serving.http import generation
 from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames
 
@@ -554,7 +554,7 @@ def test_a_missing_caption_is_answered_with_one(tmp_path):
 
 
 def test_a_drawing_that_cannot_be_written_midway_says_so_in_its_last_line(models, monkeypatch):
-    encode, drawn = generation.encode_image, []
+    encode, drawn = drawing.encode_image, []
 
     def fails(image):
         drawn.append(image)
@@ -562,7 +562,7 @@ def test_a_drawing_that_cannot_be_written_midway_says_so_in_its_last_line(models
             raise OSError("secret detail")
         return encode(image)
 
-    monkeypatch.setattr(generation, "encode_image", fails)
+    monkeypatch.setattr(drawing, "encode_image", fails)
     answer = ask(models, "POST", DRAW, json={"class": 3})
     *lines, last = map(json.loads, answer.text.splitlines())
     assert lines and last.keys() == {"error"} and "secret" not in last["error"]
