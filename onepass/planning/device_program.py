@@ -104,7 +104,10 @@ class Running:
     def profile(self, rounds: int, seconds: float) -> dict[str, Any]:
         """Measure the step, and return the fields of a `measurement.Run`."""
         found = time_rounds(self.advance, rounds, seconds)
-        memory_bytes = self._needed_bytes()
+        memory_bytes = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+        if memory_bytes is None:
+            held = sum(leaf.nbytes for leaf in jax.tree.leaves(self._values))
+            memory_bytes = needed_bytes(self.advance, held)
         if jax.default_backend() == "cpu":
             steps = (self.advance, Running(self._step).advance)
             found["paired_seconds"] = paired_seconds(steps, seconds)
@@ -115,13 +118,6 @@ class Running:
             "memory_bytes": memory_bytes,
             "operations": _trace_seconds(self.advance, traced_steps),
         }
-
-    def _needed_bytes(self) -> float | None:
-        counted = jax.devices()[0].memory_stats()
-        if counted and "peak_bytes_in_use" in counted:
-            return counted["peak_bytes_in_use"]
-        held = sum(leaf.nbytes for leaf in jax.tree.leaves(self._values))
-        return needed_bytes(self.advance, held)
 
 
 def _trace_seconds(advance: Callable[[], None], steps: int) -> dict[str, float]:

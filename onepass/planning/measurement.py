@@ -50,10 +50,9 @@ def this_machine() -> dict[str, Any]:
 
 
 def _version(package: str) -> str:
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
+    return "none"
 
 
 def time_rounds(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
@@ -109,10 +108,7 @@ def _idle_seconds() -> float:
 
 
 def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
-    """Return the bytes that a step in this process needs; None if they cannot be measured.
-
-    `held_bytes` is the size of the arguments, which are already allocated.
-    """
+    """Return the bytes of a step, `held_bytes` of them for arguments; None if not measurable."""
     try:
         with _fresh_allocations():
             before = _status_bytes("VmRSS")
@@ -148,11 +144,10 @@ LIMIT_SECONDS = 3600.0
 class Run:
     """Timings and memory of a step that was executed.
 
-    Attributes:
-      memory_bytes: memory that the step uses on one device; None if it cannot be measured.
-      operations: seconds of each operation by name; the sum may exceed the step's time, because
-        operations can overlap.
-      paired_seconds: step time while an identical step runs on the same cores; None: not measured.
+    `memory_bytes` is what the step uses on one device, None if it cannot be measured. `operations`
+    has the seconds of each operation by name, whose sum may exceed the step's time, as operations
+    overlap. `paired_seconds` is the step time while an identical step runs on the same cores, or
+    None.
     """
 
     seconds: list[float]
@@ -215,13 +210,9 @@ class Store:
         self.rounds, self.seconds = rounds, seconds
         self._made: set[str] = set()
 
-    def measure_compiled(self, folder: Path, rows: int = 1, model: int = 1) -> Measurement:
-        """Return a measurement of a folder's step, partitioned for a mesh, without running it."""
-        return self._of(folder, rows, model, 0)
-
     def measure_profiled(self, folder: Path) -> Measurement:
         """Return a measurement of a folder's step, run on one device with traced operations."""
-        return self._of(folder, 1, 1, self.rounds)
+        return self.measure_compiled(folder, rounds=self.rounds)
 
     def load_or_measure(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the stored measurement of a key, unless `fresh`; else `measure` and store it."""
@@ -237,7 +228,10 @@ class Store:
             write_text(path, json.dumps({"machine": machine, "found": found}) + "\n")
         return found
 
-    def _of(self, folder: Path, rows: int, model: int, rounds: int) -> Measurement:
+    def measure_compiled(
+        self, folder: Path, rows: int = 1, model: int = 1, rounds: int = 0
+    ) -> Measurement:
+        """Return a measurement of a folder's step for a mesh; it runs if there are `rounds`."""
         request = {"rows": rows, "model": model, "rounds": rounds}
         key = f"{program_digest(folder)}-{rows}x{model}-{'run' if rounds else 'compiled'}"
         asked = {"folder": str(Path(folder).absolute()), "seconds": self.seconds, **request}
@@ -275,7 +269,11 @@ def program_digest(folder: Path) -> str:
 def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Run device_program.py in a new process, and return its answer."""
     devices = request["rows"] * request["model"]
-    source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    environment = {**os.environ, "XLA_FLAGS": flags.strip(), "PYTHONPATH": paths}
+    if devices > 1:  # only CPUs can be simulated
+        environment["JAX_PLATFORMS"] = "cpu"
     with tempfile.TemporaryDirectory() as folder:
         file, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         file.write_text(json.dumps(request | {"answer": str(answer)}))
@@ -283,7 +281,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         try:
             done = subprocess.run(
                 command,
-                env={**os.environ, **device_environment(devices), **source},
+                env=environment,
                 capture_output=True,
                 text=True,
                 timeout=LIMIT_SECONDS,
@@ -302,15 +300,6 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         return json.loads(answer.read_text())
 
 
-def device_environment(devices: int) -> dict[str, str]:
-    """Return environment variables for a JAX process of `devices`, simulated on CPU if several."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    found = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
-    if devices > 1:  # only CPUs can be simulated
-        found["JAX_PLATFORMS"] = "cpu"
-    return found
-
-
 def assign_durations(program: list[Operation], profile: Measurement) -> list[Operation]:
     """Return the program with a duration for each computation, from the profile of one device.
 
@@ -318,8 +307,8 @@ def assign_durations(program: list[Operation], profile: Measurement) -> list[Ope
     its kind; below the smallest, it is proportional to the bytes. Beyond the largest, the excess
     takes at most the average time per byte of operations whose kinds differ only in their digests,
     since the time of small operations is mostly overhead. A kind that was not profiled takes the
-    profile's average time per byte. All times are scaled so that the profiled program takes the
-    measured step time.
+    profile's average. All times are scaled so that the profiled program takes the measured step
+    time.
     """
     times = _Times(profile)
     scale = times.scale

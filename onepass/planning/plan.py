@@ -21,16 +21,7 @@ from onepass.planning.measurement import (
     this_machine,
 )
 from onepass.planning.pipeline.schedule import Stages, pipeline_steps
-from onepass.replicator.portable.layouts.simulation import (
-    COMPUTE,
-    LINK,
-    Network,
-    Timeline,
-    asynchronous_rate,
-    combine_collectives,
-    simulate,
-    synchronous,
-)
+from onepass.replicator.portable.layouts import simulation
 from onepass.replicator.portable.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -38,45 +29,35 @@ if TYPE_CHECKING:
 
 
 class ModelPrograms:
-    """The training step of a model, for batches and microbatches of any size.
+    """The training step of a model, by default for `batch` rows in `microbatches`.
 
-    Attributes:
-      batch, microbatches: numbers of rows and microbatches in the model's configuration.
-      stages: stages for a pipeline; None: the network cannot be cut.
+    `stages` are those of a pipeline; None: the network cannot be cut.
     """
 
     is_fixed = False
     stages: Stages | None = None
 
     def __init__(self, model: "Trainable", batch: int, microbatches: int, scratch: Path | str):
-        self.batch, self.microbatches, self._model = batch, microbatches, model
+        self.batch, self.microbatches, self.model = batch, microbatches, model
         self._scratch = Path(scratch)
 
     def folder(self, rows: int, microbatches: int) -> Path:
         """Return a folder with the step for these sizes, which is exported on first use."""
         folder = self._scratch / f"{rows}x{microbatches}"
         if not folder.exists():
-            self._model.resize_batches(rows, microbatches).export(folder)
+            self.model.resize_batches(rows, microbatches).export(folder)
         return folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
         """Return the step's timings for `rows` on one device, with XLA if set and `compiles`."""
         digest = program_digest(self.folder(rows, self.microbatches))
-        model = self._model.resize_batches(rows, self.microbatches)
+        model = self.model.resize_batches(rows, self.microbatches)
         model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
         engine = "xla" if model.jit_compile else "tensorflow"
         found = store.load_or_measure(
             f"{digest}-{engine}", lambda: model.run(store.rounds, store.seconds)
         )
         return Run(**found)
-
-    def state_bytes(self) -> list[int]:
-        """Return two sizes in bytes: all gradients, and all variables that a step updates."""
-        return [self._model.reduced_bytes, self._model.state_bytes]
-
-    def num_variables(self) -> int:
-        """Return the number of variables that a step updates."""
-        return self._model.num_variables
 
 
 class FolderPrograms(ModelPrograms):
@@ -107,12 +88,10 @@ ACCELERATOR_BUCKET_MIB = 30.0  # up to which XLA combines all-reduces on a GPU
 class Prediction:
     """The predicted step of a configuration.
 
-    Attributes:
-      microbatches: number of microbatches into which a device's rows are divided.
-      step_seconds: duration of a step; for asynchronous workers, seconds per update of any worker.
-      memory_bytes, sent_bytes: numbers of bytes that each device stores, and sends per step.
-      efficiency: rows per second and device, relative to a single device.
-      bubble: share of a pipeline's device time spent waiting.
+    `microbatches` divide a device's rows. `step_seconds` is the duration of a step or, for
+    asynchronous workers, of an update of any. `memory_bytes` and `sent_bytes` are what each device
+    stores, and sends per step. `efficiency` is rows per second and device, relative to a single
+    device; `bubble` the share of a pipeline's device time spent waiting.
     """
 
     rows: int
@@ -123,7 +102,7 @@ class Prediction:
     memory_bytes: float
     sent_bytes: float
     efficiency: float
-    timeline: Timeline
+    timeline: simulation.Timeline
     schedule: str = ""
     bubble: float = 0.0
 
@@ -140,9 +119,11 @@ class Prediction:
     @property
     def network_share(self) -> float:
         """Share of the step in which a device only waits for the network."""
-        links = {event.resource for event in self.timeline.events if LINK in event.resource}
+        links = {
+            event.resource for event in self.timeline.events if simulation.LINK in event.resource
+        }
         busy = sum(map(self.timeline.busy_seconds, links))
-        waits = self.timeline.seconds - self.timeline.busy_seconds(COMPUTE)
+        waits = self.timeline.seconds - self.timeline.busy_seconds(simulation.COMPUTE)
         return max(min(waits, busy), 0.0) / self.timeline.seconds
 
     @property
@@ -156,7 +137,7 @@ class Planner:
 
     def __init__(self, given: PlanArguments, programs: ModelPrograms, store: Store):
         self._given, self._programs, self._store = given, programs, store
-        self._network = Network(1e-6 * given.latency_us, given.link / 8e-9)
+        self._network = simulation.Network(1e-6 * given.latency_us, given.link / 8e-9)
         self.free_share = 1.0
 
     def predictions(self, advance: Callable[[], object] = lambda: None) -> list[Prediction]:
@@ -208,11 +189,13 @@ class Planner:
         profile = store.measure_profiled(share)
         alone = _run(store.measure_profiled(whole))
         compiled = store.measure_compiled(whole, rows, model) if rows * model > 1 else profile
-        program = combine_collectives(
-            assign_durations(compiled.program, profile), self._bucket_bytes(alone)
-        )
+        bucket_mib = self._given.bucket_mib
+        if bucket_mib is None:
+            bucket_mib = float("inf") if _is_processor(alone) else ACCELERATOR_BUCKET_MIB
+        timed = assign_durations(compiled.program, profile)
+        program = simulation.combine_collectives(timed, bucket_mib * MIB)
         scale = self._scale(_run(profile), rows * model)
-        timeline = simulate(program, self._network, scale)
+        timeline = simulation.simulate(program, self._network, scale)
         efficiency = alone.step_seconds / timeline.seconds / (rows * model)
         return Prediction(
             rows, model, microbatches, timeline.seconds, programs.batch, compiled.memory_bytes,
@@ -247,8 +230,10 @@ class Planner:
         alone = programs.run(self._store, programs.batch)
         share = programs.run(self._store, programs.batch // rows)
         seconds = self._scale(share, rows) * share.step_seconds
-        reduced, held = programs.state_bytes()
-        timeline = simulate(synchronous(seconds, [reduced], rows), self._network)
+        reduced, held = programs.model.reduced_bytes, programs.model.state_bytes
+        timeline = simulation.simulate(
+            simulation.synchronous(seconds, [reduced], rows), self._network
+        )
         exchanged = 2 * reduced if rows > 1 else 0  # the gradients and their sums
         return Prediction(
             rows, 1, programs.microbatches, timeline.seconds, programs.batch,
@@ -259,9 +244,9 @@ class Planner:
     def _asynchronous(self, workers: int) -> Prediction:
         programs = self._programs
         alone = programs.run(self._store, programs.batch, compiles=False)
-        scale, held = self._scale(alone, workers), programs.state_bytes()[1]
-        handling = 1e-6 * self._given.message_us * programs.num_variables()
-        rate, timeline = asynchronous_rate(
+        scale, held = self._scale(alone, workers), programs.model.state_bytes
+        handling = 1e-6 * self._given.message_us * programs.model.num_variables
+        rate, timeline = simulation.asynchronous_rate(
             scale * alone.step_seconds, held, workers, self._given.servers, self._network,
             scale * handling,
         )  # fmt: skip
@@ -277,11 +262,6 @@ class Planner:
         if shared == "no" or (shared == "auto" and not _is_processor(run)):
             return 1.0
         return run.sharing_scale(replicas)
-
-    def _bucket_bytes(self, run: Run) -> float:
-        if self._given.bucket_mib is not None:
-            return self._given.bucket_mib * MIB
-        return float("inf") if _is_processor(run) else ACCELERATOR_BUCKET_MIB * MIB
 
     def _smaller(self) -> Iterator[tuple[int, int, int]]:
         given, programs = self._given, self._programs
@@ -394,7 +374,7 @@ def to_json(predictions: list[Prediction], fitting: list[Prediction]) -> dict[st
     }
 
 
-def write_trace(path: Path, timeline: Timeline) -> None:
+def write_trace(path: Path, timeline: simulation.Timeline) -> None:
     """Write a step as Chrome trace events, with one row per resource."""
     threads = list(dict.fromkeys(event.resource for event in timeline.events))
     named: list[dict[str, Any]] = [
@@ -402,15 +382,8 @@ def write_trace(path: Path, timeline: Timeline) -> None:
         for i, name in enumerate(threads)
     ]
     events = [
-        {
-            "ph": "X",
-            "name": event.name,
-            "cat": event.kind,
-            "pid": 0,
-            "tid": threads.index(event.resource),
-            "ts": 1e6 * event.start_seconds,
-            "dur": 1e6 * event.seconds,
-        }
+        {"ph": "X", "pid": 0, "tid": threads.index(event.resource), "name": event.name}
+        | {"cat": event.kind, "ts": 1e6 * event.start_seconds, "dur": 1e6 * event.seconds}
         for event in timeline.events
     ]
     write_text(path, json.dumps({"traceEvents": named + events}) + "\n")
@@ -452,7 +425,13 @@ def run(given: PlanArguments, programs: ModelPrograms) -> int:
         planner = Planner(given, programs, store)
         predictions = planner.predictions(progress.advance)
     fitting = [each for each in predictions if planner.fits(each)]
-    print("\n".join([*_assumptions(given, programs), "", *lines(predictions, fitting)]))
+    cores = {"yes": "devices share the cores", "no": "each device has its own cores"}
+    print(
+        f"simulated: {given.strategy}, {programs.batch} rows per step, {given.link:g} Gbit/s and "
+        f"{given.latency_us:g} us between devices; "
+        f"{cores.get(given.shared_cores, 'processors share their cores')}\n"
+    )
+    print("\n".join(lines(predictions, fitting)))
     if planner.free_share < ENOUGH_FREE:
         print(
             f"\nOther processes left {100 * planner.free_share:.0f}% of the processor time to a "
@@ -461,20 +440,8 @@ def run(given: PlanArguments, programs: ModelPrograms) -> int:
     if given.json:
         write_text(given.json, json.dumps(to_json(predictions, fitting), indent=1) + "\n")
     if given.trace:
-        write_trace(given.trace, _largest(predictions).timeline)
+        largest = max(predictions, key=lambda each: each.devices)
+        write_trace(given.trace, largest.timeline)
     if given.plot:
         write_plot(given.plot, predictions, given.memory)
     return 0
-
-
-def _assumptions(given: PlanArguments, programs: ModelPrograms) -> list[str]:
-    cores = {"yes": "devices share the cores", "no": "each device has its own cores"}
-    shared = cores.get(given.shared_cores, "processors share their cores")
-    return [
-        f"simulated: {given.strategy}, {programs.batch} rows per step, {given.link:g} Gbit/s and "
-        f"{given.latency_us:g} us between devices; {shared}"
-    ]
-
-
-def _largest(predictions: list[Prediction]) -> Prediction:
-    return max(predictions, key=lambda each: each.devices)

@@ -13,12 +13,7 @@ from onepass.planning.measurement import (
     paired_seconds,
     time_rounds,
 )
-from onepass.replicator.portable.export import (
-    STEP,
-    describe_tensors,
-    export_function,
-    training_step,
-)
+from onepass.replicator.portable import export
 from onepass.replicator.portable.manifest import manifest_of, write_manifest
 from onepass.replicator.training.batches import Batch
 from onepass.replicator.training.state import LossFn, TrainState, compile_step
@@ -26,12 +21,7 @@ from onepass.replicator.training.state import LossFn, TrainState, compile_step
 
 @dataclasses.dataclass(frozen=True)
 class Trainable:
-    """A model with its optimiser and a fixed batch size.
-
-    Attributes:
-      make: function that returns an identical `Trainable` with a separate state, for timing two
-        steps at the same time; None: that is not timed.
-    """
+    """A model with optimiser and batch size; `make` returns another one, to time two at once."""
 
     state: TrainState
     loss: LossFn
@@ -64,11 +54,6 @@ class Trainable:
         """Size in bytes of the gradients."""
         return sum(_bytes(weight) for weight in self.state.weights)
 
-    @property
-    def batch_bytes(self) -> int:
-        """Size in bytes of a batch."""
-        return sum(_bytes(spec) for spec in self.batch_spec.values())
-
     def batch(self) -> Batch:
         """Return a constant batch; the time of a step does not depend on the values."""
         return {
@@ -79,15 +64,17 @@ class Trainable:
     def export(self, folder: Path) -> None:
         """Write the step, without a checkpoint or data, for device_program.py."""
         slots = self.state.slots()
-        step = training_step(self.state, self.loss)
-        export_function(step, self.batch_spec, folder, STEP, variables={}, state=slots)
-        training = {"step": STEP, "slots": describe_tensors(slots)}
+        step = export.training_step(self.state, self.loss)
+        export.export_function(
+            step, self.batch_spec, folder, export.STEP, variables={}, state=slots
+        )
+        training = {"step": export.STEP, "slots": export.describe_tensors(slots)}
         write_manifest(folder, manifest_of(folder) | {"training": training})
 
     def run(self, rounds: int, least_seconds: float) -> dict[str, Any]:
         """Time a step in TensorFlow on one device, and return the fields of a `measurement.Run`."""
         step, device = self._make_step(), "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-        held = self.state_bytes + self.batch_bytes
+        held = self.state_bytes + sum(_bytes(spec) for spec in self.batch_spec.values())
         found = time_rounds(step, rounds, least_seconds)
         found |= {"memory_bytes": needed_bytes(step, held), "operations": {}, "device": device}
         if self.make is not None and device == "CPU":

@@ -78,19 +78,13 @@ def table(simulations: Sequence[Simulation]) -> str:
 def to_json(simulations: Sequence[Simulation]) -> dict:
     """Return the simulations as a JSON object: time, bubble and each device's peak activations."""
     schedule = simulations[0].schedule
-    return {
-        "devices": schedule.num_devices,
-        "microbatches": schedule.num_microbatches,
-        "rows": [
-            {
-                "schedule": each.schedule.name,
-                "time": each.makespan,
-                "bubble": each.bubble,
-                "peaks": each.peaks,
-            }
-            for each in simulations
-        ],
-    }
+    rows = [
+        {"schedule": each.schedule.name, "time": each.makespan}
+        | {"bubble": each.bubble, "peaks": each.peaks}
+        for each in simulations
+    ]
+    size = {"devices": schedule.num_devices, "microbatches": schedule.num_microbatches}
+    return {**size, "rows": rows}
 
 
 COLOURS = {"F": ("#9ecae1", "#3182bd"), "B": ("#a1d99b", "#31a354"), "W": ("#fdd0a2", "#e6550d")}
@@ -145,10 +139,7 @@ def _draw_passes(axes: "Axes", simulation: Simulation, latest: float) -> None:
 
 
 def write_trace(path: Path, simulations: Sequence[Simulation]) -> None:
-    """Write a Chrome trace with a process per simulation, a thread per device, an event per pass.
-
-    Perfetto and chrome://tracing can show it, with live activations as counters.
-    """
+    """Write a Chrome trace: a process per simulation, a thread per device, an event per pass."""
     from onepass.foundation.atomic_files import write_text
 
     events = [event for each in enumerate(simulations) for event in _events(*each)]

@@ -29,6 +29,8 @@ Arrays = dict[str, jax.Array]
 class Pipeline:
     """Stages that `export.export_stages` wrote, each on the device that a schedule assigns.
 
+    UserError: the schedule has a different number of stages, or there are too few devices.
+
     Attributes:
       peaks: largest amount of activations that were live at the same time on each device in the
         last step; 1 is a device's share of the stages for one microbatch.
@@ -36,12 +38,7 @@ class Pipeline:
         that B keeps for W.
 
     Args:
-      folder: the folder that `export.export_stages` wrote.
-      schedule: a schedule with as many stages as the export.
       devices: JAX devices, one for each device of the schedule; None: the first ones.
-
-    Raises:
-      UserError: the schedule has a different number of stages, or there are too few devices.
     """
 
     def __init__(self, folder: Path, schedule: Schedule, devices: list | None = None):
@@ -56,7 +53,7 @@ class Pipeline:
         self.peaks, self.peak_bytes = [0.0] * wanted, [0] * wanted
         self._devices = [devices[number] for number in schedule.devices]
         weights = read_npz(Path(folder) / WEIGHTS)
-        self._passes = {
+        self.passes = {
             (kind, stage): _Compiled(
                 folder, manifest["functions"][function_name(stage, kind)], weights, device
             )
@@ -67,12 +64,8 @@ class Pipeline:
     def gradients(self, batch: Mapping[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
         """Return a batch's loss and gradients by variable, as means over the microbatches.
 
-        Args:
-          batch: arrays [rows, ...] by name; the rows are divided evenly into the schedule's
-            microbatches.
-
-        Raises:
-          UserError: the rows do not divide evenly.
+        The rows of the arrays [rows, ...] of a batch are divided into the schedule's microbatches;
+        UserError: not evenly.
         """
         step = _Step(self, self._microbatches(batch))
         for _, _, each in self.schedule.rows():
@@ -82,14 +75,6 @@ class Pipeline:
         found = {n: np.asarray(v) for part in step.found.values() for n, v in part.items()}
         loss = float(np.mean([np.asarray(loss) for loss in step.losses]))
         return loss, {name.removeprefix(GRADIENT): v for name, v in found.items()}
-
-    def call(self, each: Pass, given: Mapping) -> Arrays:
-        """Run a pass and return its outputs by name; inputs on other devices are transferred."""
-        return self._passes[each.kind, each.stage](given)
-
-    def keeps(self, each: Pass, given: Mapping) -> Arrays:
-        """Return those of the `given` arrays that a pass takes as inputs."""
-        return {name: given[name] for name in self._passes[each.kind, each.stage].inputs}
 
     def _microbatches(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         count = self.schedule.num_microbatches
@@ -111,13 +96,14 @@ class _Compiled:
         self._call = jax.jit(load_exported(folder, described).call)
 
     def __call__(self, given: Mapping) -> Arrays:
+        # Inputs on other devices are transferred.
         arguments = jax.device_put([given[name] for name in self.inputs], self._device)
         return dict(zip(self._outputs, self._call(*arguments, *self._weights), strict=True))
 
 
 class _Step:
     def __init__(self, pipeline: Pipeline, microbatches: list[dict[str, np.ndarray]]):
-        self._pipeline, self._microbatches = pipeline, microbatches
+        self._passes, self._microbatches = pipeline.passes, microbatches
         self._schedule = pipeline.schedule
         self.peaks = [0] * self._schedule.num_devices
         self.peak_bytes = [0] * self._schedule.num_devices
@@ -137,7 +123,7 @@ class _Step:
     def _forward(self, each: Pass) -> None:
         _, stage, number = each
         given = {**self._microbatches[number], **self._arrived.pop(each, {})}
-        made = self._pipeline.call(each, given)
+        made = self._passes["F", stage](given)
         self._kept[stage, number] = {n: v for n, v in made.items() if n.startswith(KEPT)}
         passed = {n: v for n, v in made.items() if not n.startswith(KEPT)}
         if stage + 1 < len(self._schedule.devices):
@@ -150,15 +136,15 @@ class _Step:
     def _backward(self, each: Pass) -> None:
         _, stage, number = each
         given = self._kept[stage, number] | self._arrived.pop(each)
-        made = self._pipeline.call(each, given)
-        weights = Pass("W", stage, number)
-        self._kept[stage, number] = self._pipeline.keeps(weights, given | made)
+        made = self._passes["B", stage](given)
+        read = self._passes["W", stage].inputs
+        self._kept[stage, number] = {name: (given | made)[name] for name in read}
         if stage:
             passed = {n: v for n, v in made.items() if not n.startswith(KEPT)}
             self._arrived[Pass("B", stage - 1, number)] = passed
 
     def _weights(self, each: Pass) -> None:
-        made = self._pipeline.call(each, self._kept.pop((each.stage, each.microbatch)))
+        made = self._passes["W", each.stage](self._kept.pop((each.stage, each.microbatch)))
         before = self.found.get(each.stage)
         self.found[each.stage] = made if before is None else jax.tree.map(_add, before, made)
 

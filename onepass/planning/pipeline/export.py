@@ -43,12 +43,9 @@ def split(
     """Return the passes of a stage by kind: F, B and W.
 
     F maps the inputs to the outputs, B maps `gradient/OUTPUT` to `gradient/INPUT` for float inputs,
-    W returns `gradient/VARIABLE`; tensors `kept/NUMBER` are passed between them.
-
-    Args:
-      run: the stage, a differentiable function from tensors by name to float tensors by name.
-      inputs: static shapes and dtypes of the stage's inputs.
-      variables: the variables that get gradients; other variables that the stage reads are frozen.
+    W returns `gradient/VARIABLE`; tensors `kept/NUMBER` are passed between them. `run` maps tensors
+    by name, of static shapes, to float tensors by name; only `variables` get gradients, others that
+    it reads are frozen.
     """
     graph, known = _trace_stage(run, inputs, variables)
     given, returned = known["inputs"], known["outputs"]
@@ -183,12 +180,9 @@ def _crossing(ends: Iterable[tf.Tensor], operations: set[tf.Operation], varying:
 class Stage(NamedTuple):
     """Consecutive layers of a network.
 
-    Attributes:
-      run: function from the previous stage's outputs and the entries of the batch, by name, to
-        float tensors by name; the last stage returns only the `loss` [].
-      batch: names of the batch entries that the stage reads.
-      variables: trained variables by name, at least one.
-      frozen: other variables that the stage reads, by name.
+    `run` is a function from the previous stage's outputs and the entries of the batch that `batch`
+    names, by name, to float tensors by name; the last stage returns only the `loss` []. `variables`
+    are the trained ones by name, at least one, and `frozen` the others that it reads.
     """
 
     run: PureFn
@@ -202,13 +196,7 @@ def export_stages(
 ) -> Path:
     """Write the passes of every stage, and the weights, for `execution.Pipeline`.
 
-    Args:
-      folder: folder to write to, created if missing.
-      stages: stages of the network in order.
-      batch_spec: static shape and dtype of every entry of a microbatch.
-
-    Returns:
-      The folder.
+    `batch_spec` has the static shape and dtype of every entry of a microbatch.
 
     Raises:
       ValueError: the last stage returns something other than `loss`, or `export_function` rejects a

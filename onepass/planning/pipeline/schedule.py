@@ -60,14 +60,7 @@ class Pass(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """The slots of all passes.
-
-    Attributes:
-      name: name of the kind of schedule.
-      devices: the device of each stage.
-      slots: the time slot of each pass, all of equal length.
-      fused: whether B and W are one backward pass.
-    """
+    """The slots of passes and the devices of stages; if `fused`, B and W are one backward pass."""
 
     name: str
     devices: tuple[int, ...]
@@ -182,7 +175,12 @@ def _earlier(
     The `ends` kinds of passes start and end activations, of which at most `limit` live.
     """
     begin, end = ends
-    live = _live(schedule, slots, begin, end)
+    # Live activations per device and slot; those that end in a slot still count.
+    changes = [[0] * (max(slots.values()) + 2) for _ in range(schedule.num_devices)]
+    for each, slot in slots.items():
+        changes[schedule.devices[each.stage]][slot] += each.kind == begin
+        changes[schedule.devices[each.stage]][slot + 1] -= each.kind == end
+    live = [list(itertools.accumulate(device)) for device in changes]
     taken = {(schedule.devices[each.stage], slot) for each, slot in slots.items()}
     moved: dict[Pass, int] = {}
     for each in sorted(slots, key=lambda each: slots[each]):
@@ -204,15 +202,6 @@ def _earlier(
     return moved
 
 
-def _live(schedule: Schedule, slots: Mapping[Pass, int], begin: str, end: str) -> list[list[int]]:
-    """Return the live activations per device and slot; those that end in a slot still count."""
-    changes = [[0] * (max(slots.values()) + 2) for _ in range(schedule.num_devices)]
-    for each, slot in slots.items():
-        changes[schedule.devices[each.stage]][slot] += each.kind == begin
-        changes[schedule.devices[each.stage]][slot + 1] -= each.kind == end
-    return [list(itertools.accumulate(device)) for device in changes]
-
-
 def function_name(stage: int, kind: str) -> str:
     """Return the name of a pass's function in an exported folder."""
     return f"stage_{stage}_{kind}"
@@ -225,13 +214,8 @@ V_INTERVAL = 6  # F, B and W of two stages
 class Block(NamedTuple):
     """The passes of one microbatch, and how they are repeated.
 
-    Attributes:
-      devices: index of the device that holds each stage.
-      times: slot of each pass of microbatch 0, by (kind, stage).
-      interval: number of slots between microbatches of one group.
-      group: number of microbatches in a group.
-      period: number of slots between the starts of consecutive groups.
-      fused: whether B and W are one backward pass.
+    `times` has the slot of each pass of microbatch 0, by (kind, stage). Microbatches of one `group`
+    follow after an `interval` of slots, groups after a `period`.
     """
 
     devices: tuple[int, ...]
@@ -243,10 +227,7 @@ class Block(NamedTuple):
 
 
 def one_forward_one_backward(devices: int) -> Block:
-    """Return the block of 1F1B: one stage per device; the first of d keeps d microbatches live.
-
-    Harlap et al. 2018, PipeDream (arXiv 1806.03377).
-    """
+    """Return the block of 1F1B, a stage per device (Harlap et al. 2018, arXiv 1806.03377)."""
     forward = [(("F", stage), stage) for stage in range(devices)]
     backward = [(("B", stage), devices + 2 * (devices - 1 - stage)) for stage in range(devices)]
     return _fused_block(tuple(range(devices)), dict(forward + backward))
@@ -256,11 +237,8 @@ def interleaved(devices: int, chunks: int = 2) -> Block:
     """Return the block of interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473).
 
     Each stage follows the previous one after an interval, so d microbatches fill the time until the
-    first of them returns to device 0 for its next stage; then the next d follow.
-
-    Args:
-      devices: number of devices.
-      chunks: number of stages per device.
+    first of them returns to device 0 for its next stage, one of `chunks` per device; then the next
+    d follow.
     """
     stages = devices * chunks
     times: Times = {("F", stage): 3 * stage for stage in range(stages)}
@@ -277,12 +255,9 @@ def v_shape(devices: int, offsets: tuple[int, int, int, int]) -> Block:
     """Return a block of two stages per device, down the devices and back up.
 
     The waits at the turning points and the order of W are chosen so that the block repeats without
-    collisions, keeps the fewest activations and, among such blocks, is the shortest.
-
-    Args:
-      devices: number of devices.
-      offsets: number of slots between stages of F on the way down, F on the way up, B on the way
-        down, and B on the way up (section 3.2 of the paper).
+    collisions, keeps the fewest activations and, among such blocks, is the shortest. `offsets` are
+    the numbers of slots between stages of F on the way down and up, and of B (section 3.2 of the
+    paper).
     """
     down, up, back_down, back_up = ([offset] * (devices - 1) for offset in offsets)
     found: list[tuple[int, int, int, Times]] = []
@@ -338,9 +313,7 @@ def schedule(name: str, devices: int, microbatches: int) -> Schedule:
     """Return the named schedule for given numbers of devices and microbatches.
 
     Its passes are moved to earlier slots by `squeeze` and, if B and W are separate, by `fill`.
-
-    Raises:
-      UserError: the name is not in BLOCKS, or a number is below one.
+    UserError: the name is not in BLOCKS, or a number is below one.
     """
     if name not in BLOCKS:
         raise UserError(f"`schedule` must be one of {', '.join(BLOCKS)}, got {name}.")
@@ -369,9 +342,7 @@ def repeat(name: str, block: Block, microbatches: int) -> Schedule:
 class Durations:
     """Durations for a device's mean share of the network and one microbatch, in any unit of time.
 
-    Attributes:
-      forward, backward, weights: durations of the passes F, B and W.
-      communication: time to send a stage's output from one device to another.
+    `communication` is the time to send a stage's output from one device to another.
     """
 
     forward: float = 1.0
@@ -396,11 +367,9 @@ class Simulation:
     """The result of simulating a schedule.
 
     Attributes:
-      schedule: the schedule that was simulated.
-      spans: start and end of every pass.
+      spans: start and end of every pass; `makespan` is the last end.
       peaks: largest amount of activations live at the same time on each device; 1 is the amount of
         a device's mean share of the network for one microbatch.
-      makespan: end of the last pass.
       bubble: share of the devices' time that they spend waiting.
     """
 
@@ -418,14 +387,8 @@ def simulate(
 ) -> Simulation:
     """Simulate a schedule, with the passes on every device in the schedule's order.
 
-    Args:
-      schedule: a schedule, such as a result of `schedule`.
-      durations: durations of the passes, and of the communication between them.
-      shares: work and activations of each stage, 1 being a device's mean share of the network;
-        by default all stages are equal.
-
-    Raises:
-      ValueError: `shares` does not have one entry per stage.
+    `shares` has the work and activations of each stage, 1 being a device's mean share of the
+    network; by default all stages are equal.
     """
     shares = shares or [1.0 / schedule.num_chunks] * len(schedule.devices)
     if len(shares) != len(schedule.devices):
@@ -450,11 +413,7 @@ def compare(
     microbatches: int,
     durations: Durations = Durations(),
 ) -> list[Simulation]:
-    """Simulate every kind of schedule for one network, 1F1B first.
-
-    Raises:
-      UserError: the number of devices or microbatches is below 1.
-    """
+    """Simulate every kind of schedule for one network, 1F1B first."""
     names = list(BLOCKS)
     return [simulate(schedule(name, devices, microbatches), durations) for name in names]
 
@@ -470,10 +429,7 @@ class Stages:
     passed_bytes: float
 
     def join_stages(self, count: int) -> list[float]:
-        """Return the work of each of `count` groups of consecutive stages.
-
-        The largest is as small as possible and, if several are, earlier groups are short.
-        """
+        """Return the work of `count` groups of consecutive stages, the largest one minimal."""
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
         if not 1 <= count <= total:
             raise ValueError(f"`count` must be from 1 to {total}, got {count}.")
@@ -550,13 +506,9 @@ def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
               found.spans[each][0], found.spans[each][1] - found.spans[each][0])
         for device, _, each in found.schedule.rows()
     ]  # fmt: skip
-    return Timeline(events, passed_bytes * _messages(found.schedule))
-
-
-def _messages(schedule: Schedule) -> int:
-    sent = [0] * schedule.num_devices
-    for here, there in itertools.pairwise(schedule.devices):
+    sent = [0] * found.schedule.num_devices  # messages of each device
+    for here, there in itertools.pairwise(found.schedule.devices):
         if here != there:
-            sent[here] += schedule.num_microbatches
-            sent[there] += schedule.num_microbatches
-    return max(sent)
+            sent[here] += found.schedule.num_microbatches
+            sent[there] += found.schedule.num_microbatches
+    return Timeline(events, passed_bytes * max(sent))

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -295,6 +296,7 @@ class Fake:
 
     def __init__(self, free_share=1.0, stages=None):
         self.free_share, self.stages = free_share, stages
+        self.model = types.SimpleNamespace(reduced_bytes=20, state_bytes=60, num_variables=5)
 
     def folder(self, rows, microbatches):
         return rows, microbatches
@@ -303,12 +305,6 @@ class Fake:
         """A step that XLA makes twice as fast as TensorFlow."""
         seconds = float(rows) if compiles else 2.0 * rows
         return Run([seconds], 1.0, 100.0 * rows, {}, "cpu")
-
-    def state_bytes(self):
-        return [20, 60]
-
-    def num_variables(self):
-        return 5
 
     def measure_profiled(self, folder):
         rows, microbatches = folder
