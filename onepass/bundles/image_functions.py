@@ -25,8 +25,7 @@ from onepass.bundles.function import (
 )
 from onepass.bundles.signature import COMPILED, IMAGE, PLAIN, Signature, TensorInfo, scale_name
 from onepass.foundation.errors import UserError
-from onepass.replicator.portable.export import named_variables
-from onepass.replicator.portable.stablehlo import as_stablehlo
+from onepass.replicator.portable.export import as_stablehlo, named_variables
 from onepass.trained import Trained
 from pixelcnn.data.captions import NUM_CODES
 from pixelcnn.density import ImageDensity, condition_specs

@@ -10,12 +10,14 @@ is not used: TensorFlow keeps it on the host, and mirrored strategies cannot red
 A TPU sums int32 but not int64, so it sums the 64 bits in four limbs.
 """
 
+import functools
 import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
@@ -60,27 +62,25 @@ class CollectiveRecord:
     def note(self, replica: int, call: str) -> None:
         """Append a call; raise CollectiveOrderError if it differs from another replica's."""
         with self._lock:
-            calls = self._calls[replica]
-            calls.append(call)
-            for other in self._calls:
-                recorded = self._calls[other]
-                ended = other in self._done and len(recorded) < len(calls)
-                if ended or (len(recorded) >= len(calls) and recorded[len(calls) - 1] != call):
-                    raise CollectiveOrderError(
-                        _difference(f"replica {other}", recorded, f"replica {replica}", calls)
-                    )
+            self._calls[replica].append(call)
+            self._compare(replica)
 
     def end(self, replica: int) -> None:
         """Complete a replica's record; raise CollectiveOrderError if another one has more calls."""
         with self._lock:
-            calls = self._calls[replica]
             self._done.add(replica)
-            for other in self._calls:
-                recorded = self._calls[other]
-                if len(recorded) > len(calls):
-                    raise CollectiveOrderError(
-                        _difference(f"replica {other}", recorded, f"replica {replica}", calls)
-                    )
+            self._compare(replica)
+
+    def _compare(self, replica: int) -> None:
+        calls = self._calls[replica]
+        for other, recorded in self._calls.items():
+            last = min(len(calls), len(recorded)) - 1
+            longer = other if len(recorded) > len(calls) else replica
+            ended = len(calls) != len(recorded) and {replica, other} - {longer} <= self._done
+            if ended or (last >= 0 and calls[last] != recorded[last]):
+                raise CollectiveOrderError(
+                    _difference(f"replica {other}", recorded, f"replica {replica}", calls)
+                )
 
     def calls(self) -> list[str]:
         """Return the calls of a replica, which are the same for all replicas after `end`."""
@@ -89,17 +89,7 @@ class CollectiveRecord:
 
 def digest(calls: list[str]) -> tf.Tensor:
     """Return the SHA-256 of a list of calls as int32 [8]."""
-    return tf.constant(
-        [
-            int.from_bytes(part, "little", signed=True)
-            for part in _parts(hashlib.sha256("\n".join(calls).encode()).digest())
-        ],
-        tf.int32,
-    )
-
-
-def _parts(data: bytes) -> list[bytes]:
-    return [data[start : start + 4] for start in range(0, len(data), 4)]
+    return tf.constant(np.frombuffer(hashlib.sha256("\n".join(calls).encode()).digest(), "<i4"))
 
 
 def compare_workers(texts: list[str]) -> None:
@@ -154,13 +144,9 @@ _WIDENED = {tf.float16: tf.float32, tf.bfloat16: tf.float32} | {
     dtype: tf.int64 for dtype in _INTEGERS
 }
 _SAME_BITS = {
-    tf.float32: tf.int32,
-    tf.float64: tf.int64,
-    tf.float16: tf.int16,
-    tf.bfloat16: tf.int16,
-    tf.uint64: tf.int64,
-    tf.complex64: tf.int64,
-    tf.complex128: tf.int64,
+    **dict.fromkeys((tf.float16, tf.bfloat16), tf.int16),
+    **{tf.float32: tf.int32, tf.float64: tf.int64},
+    **dict.fromkeys((tf.uint64, tf.complex64, tf.complex128), tf.int64),
 }
 # Byte b is encoded as b + 1; 0 marks the end of a string.
 _CHARACTERS = [b"", *(bytes([byte]) for byte in range(256))]
@@ -169,19 +155,6 @@ _CHARACTERS = [b"", *(bytes([byte]) for byte in range(256))]
 def is_number(dtype: tf.DType) -> bool:
     """Return whether values of the dtype can be summed."""
     return dtype != tf.bool and (dtype in _SUMMABLE or dtype in _WIDENED or dtype in _SAME_BITS)
-
-
-def is_ordered(dtype: tf.DType) -> bool:
-    """Return whether values of the dtype are ordered and so have a minimum and a maximum."""
-    return is_number(dtype) and not dtype.is_complex
-
-
-def sum_as_numbers(
-    tensors: list[tf.Tensor], sum_over_replicas: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
-) -> list[tf.Tensor]:
-    """Return sums of numeric tensors: half precision in float32, rounded once; integers wrap."""
-    sums = sum_over_replicas([_to_numbers(tensor) for tensor in tensors])
-    return [_from_numbers(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
 
 
 def _to_numbers(tensor: tf.Tensor) -> tf.Tensor:
@@ -269,7 +242,11 @@ Primitive = Callable[[Replicas, Tensors], Tensors]
 
 def reducer(name: str) -> Primitive:
     """Return the reduction named sum, mean, min or max; raise ValueError for other names."""
-    functions = {"sum": total, "mean": mean, "min": smallest, "max": largest}
+    functions: dict[str, Primitive] = {
+        **{"sum": total, "mean": mean},
+        "min": functools.partial(_extreme, reduce=tf.reduce_min),
+        "max": functools.partial(_extreme, reduce=tf.reduce_max),
+    }
     if name not in functions:
         raise ValueError(f"`reducer` must be sum, mean, min or max, got {name!r}.")
     return functions[name]
@@ -293,7 +270,9 @@ def _total(replicator: Replicas, tensors: Tensors) -> Tensors:
             replicator._record_call("gradient of all_sum", upstream)
             return _total(replicator, list(upstream))
 
-        return sum_as_numbers(list(some), replicator._sum), backward
+        # Half precision is summed in float32 and rounded once; integers wrap.
+        sums = replicator._sum([_to_numbers(tensor) for tensor in some])
+        return [_from_numbers(s, t.dtype) for s, t in zip(sums, some, strict=True)], backward
 
     return list(sum_tensors(*tensors))
 
@@ -309,19 +288,9 @@ def mean(replicator: Replicas, tensors: Tensors) -> Tensors:
     return [value / tf.cast(replicator.num_replicas, value.dtype) for value in sums]
 
 
-def smallest(replicator: Replicas, tensors: Tensors) -> Tensors:
-    """Return min_r x_r for each tensor; raise ValueError if its dtype has no order."""
-    return _extreme(replicator, tensors, tf.reduce_min)
-
-
-def largest(replicator: Replicas, tensors: Tensors) -> Tensors:
-    """Return max_r x_r for each tensor; raise ValueError if its dtype has no order."""
-    return _extreme(replicator, tensors, tf.reduce_max)
-
-
 def _extreme(replicator: Replicas, tensors: Tensors, reduce: Callable[..., tf.Tensor]) -> Tensors:
     for tensor in tensors:
-        if not is_ordered(tensor.dtype):
+        if not is_number(tensor.dtype) or tensor.dtype.is_complex:
             raise ValueError(f"A minimum or maximum needs an order, {tensor.dtype.name} has none.")
     return [reduce(rows, axis=0) for rows in gather(replicator, tensors)]
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from distill.losses.spectra import log_mel, magnitudes
-from onepass.replicator.portable.stablehlo import lower
+from onepass.replicator.portable.export import lower
 from wavenet.features import MelConvention, mel_spectrogram
 
 RATE_HZ = 16000

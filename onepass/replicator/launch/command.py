@@ -16,14 +16,7 @@ from pathlib import Path
 from onepass.foundation.errors import UserError
 from onepass.foundation.interrupt import StopRequest
 from onepass.replicator.launch import reaper as reaper
-from onepass.replicator.launch.tf_config import (
-    OWN_PROGRAMS,
-    Shape,
-    Task,
-    gpu_shares,
-    visible_gpus,
-    with_strategy,
-)
+from onepass.replicator.launch import tf_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +69,7 @@ class SupervisedProcess:
 
     def __init__(
         self,
-        task: Task,
+        task: tf_config.Task,
         command: Sequence[str],
         environment: Mapping[str, str],
         grace_seconds: float,
@@ -85,11 +78,10 @@ class SupervisedProcess:
         self.task = task
         # Exit status after the end: 0 to 255, or minus the number of the signal that ended it.
         self.status: int | None = None
-        self._unfinished = b""
-        self._settings = (command, environment, grace_seconds, log_folder)
-        self._log = None
+        self.environment, self._unfinished, self._log = environment, b"", None
         if log_folder is not None:
-            self._log = os.open(log_folder / f"{task.name.replace(' ', '-')}.log", *APPENDING)
+            path = log_folder / f"{task.name.replace(' ', '-')}.log"
+            self._log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         variables = {"TF_CONFIG": task.tf_config, "PYTHONUNBUFFERED": "1", **environment}
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", reaper.__file__, str(grace_seconds), *command],
@@ -101,10 +93,6 @@ class SupervisedProcess:
             start_new_session=True,  # Ctrl-C reaches it only through this process
         )
         os.set_blocking(self.fileno(), False)
-
-    def restart_task(self) -> "SupervisedProcess":
-        """Start and return a new process for the same task."""
-        return SupervisedProcess(self.task, *self._settings)
 
     def fileno(self) -> int:
         """Return the file descriptor of the process's output, for `select`."""
@@ -159,9 +147,6 @@ class SupervisedProcess:
             os.close(self._log)
 
 
-APPENDING = (os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-
-
 POLL_SECONDS = 0.05
 SETTLE_SECONDS = 3.0  # time for tasks to end on their own after a failure
 SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
@@ -183,10 +168,6 @@ class _ClusterRun:
     is_ending_servers: bool = False
 
     @property
-    def is_done(self) -> bool:
-        return all(p.status == 0 for p in self.processes if not p.task.serves)
-
-    @property
     def running(self) -> list[SupervisedProcess]:
         """Running tasks that end on their own."""
         return [p for p in self.processes if p.is_running and not p.task.serves]
@@ -201,7 +182,10 @@ class Supervisor:
     """Runs the cluster of `make_tasks()`, chief first, until it has finished, with restarts."""
 
     def __init__(
-        self, make_tasks: Callable[[], list[Task]], command: Sequence[str], given: LaunchArguments
+        self,
+        make_tasks: Callable[[], list[tf_config.Task]],
+        command: Sequence[str],
+        given: LaunchArguments,
     ):
         self._make_tasks, self._command, self._given = make_tasks, command, given
         self._restarts = 0
@@ -216,7 +200,9 @@ class Supervisor:
             while True:
                 run = _ClusterRun([])
                 try:
-                    self._start(run)
+                    tasks = self._make_tasks()
+                    for task, environment in zip(tasks, tf_config.gpu_shares(tasks), strict=True):
+                        run.processes.append(self._start_process(task, environment))
                     while run.running or run.serving:
                         self._poll(run, stop)
                 finally:
@@ -225,14 +211,11 @@ class Supervisor:
                 if not self._shall_restart(run):
                     return _exit_status(run)
 
-    def _start(self, run: _ClusterRun) -> None:
-        given, tasks = self._given, self._make_tasks()
-        for task, environment in zip(tasks, gpu_shares(tasks), strict=True):
-            run.processes.append(
-                SupervisedProcess(
-                    task, self._command, environment, given.grace_seconds, given.log_dir
-                )
-            )
+    def _start_process(
+        self, task: tf_config.Task, environment: Mapping[str, str]
+    ) -> SupervisedProcess:
+        seconds, folder = self._given.grace_seconds, self._given.log_dir
+        return SupervisedProcess(task, self._command, environment, seconds, folder)
 
     def _poll(self, run: _ClusterRun, stop: StopRequest) -> None:
         ready, _, _ = select.select(
@@ -249,21 +232,26 @@ class Supervisor:
         if requested and not run.signal_name:
             self._forward(run, requested)
         if not run.running and not run.is_ending_servers:
-            self._end_servers(run)
+            run.is_ending_servers = True
+            kill_at = time.monotonic() + self._given.grace_seconds
+            run.kill_at = kill_at if run.kill_at is None else min(kill_at, run.kill_at)
+            _send(run.serving, signal.SIGTERM)
         self._end_in_time(run)
 
     def _note(self, run: _ClusterRun, process: SupervisedProcess) -> None:
         task, status = process.task, process.status or 0
         expected = status == 0
         if task.serves:
-            expected = run.is_ending_servers or run.is_done
+            are_done = all(p.status == 0 for p in run.processes if not p.task.serves)
+            expected = run.is_ending_servers or are_done
         was_signalled = run.signal_name is not None and signal_of(status) is not None
         if expected or was_signalled or run.failed is not None or process in run.killed:
             return
         if task.serves and task.kind == "worker" and self._may_restart(run):
             self._log(f"{describe_exit(process)}; it restarts ({self._count()}).")
             process.close()
-            run.processes[run.processes.index(process)] = process.restart_task()
+            fresh = self._start_process(task, process.environment)
+            run.processes[run.processes.index(process)] = fresh
             return
         run.failed = process
         rest = f"; the others are ended within {self._given.grace_seconds:g} s"
@@ -281,12 +269,6 @@ class Supervisor:
             f"{self._given.grace_seconds:g} s, or after a second Ctrl-C, are killed."
         )
         _send(run.running, signal.Signals[signal_name])
-
-    def _end_servers(self, run: _ClusterRun) -> None:
-        run.is_ending_servers = True
-        kill_at = time.monotonic() + self._given.grace_seconds
-        run.kill_at = kill_at if run.kill_at is None else min(kill_at, run.kill_at)
-        _send(run.serving, signal.SIGTERM)
 
     def _end_in_time(self, run: _ClusterRun) -> None:
         now = time.monotonic()
@@ -382,7 +364,8 @@ def run(
     arguments: list[str], parse: Callable[..., LaunchArguments], own_program: Sequence[str]
 ) -> int:
     """Run `onepass launch ARGUMENTS`; `own_program` is the command of this installation."""
-    own, command = _split(arguments)
+    middle = arguments.index("--") if "--" in arguments else len(arguments)
+    own, command = arguments[:middle], arguments[middle + 1 :]
     given = parse(LaunchArguments, own, "onepass launch", description=DESCRIPTION)
     if not command:
         raise UserError(
@@ -391,14 +374,16 @@ def run(
         )
     check(given)
     shape = _shape(given)
-    command = with_strategy(command, shape)
+    command = tf_config.with_strategy(command, shape)
     if given.hosts:
-        print(_commands(shape, command, given.addresses))
+        for task in shape.tasks(given.addresses):
+            print(f"# on {task.address}: {task.name}")
+            print(f"TF_CONFIG={shlex.quote(task.tf_config)} {shlex.join(command)}")
         return 0
     command = _runnable(command, own_program)
     if given.log_dir is not None:
         given.log_dir.mkdir(parents=True, exist_ok=True)
-    gpus = visible_gpus()
+    gpus = tf_config.visible_gpus()
     if 0 < len(gpus) < shape.workers:
         print(
             f"onepass launch: {len(gpus)} GPU(s) for {shape.workers} workers: all workers run on "
@@ -408,18 +393,11 @@ def run(
     return Supervisor(shape.local_tasks, command, given).run()
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    if "--" not in arguments:
-        return arguments, []
-    middle = arguments.index("--")
-    return arguments[:middle], arguments[middle + 1 :]
-
-
-def _shape(given: LaunchArguments) -> Shape:
+def _shape(given: LaunchArguments) -> tf_config.Shape:
     workers, hosts = given.workers, given.addresses
     if workers is None and hosts:
         workers = len(hosts) - (given.servers + 1 if given.servers else 0)
-    shape = Shape(WORKERS if workers is None else workers, given.servers)
+    shape = tf_config.Shape(WORKERS if workers is None else workers, given.servers)
     if given.hosts and len(hosts) != shape.size:
         kinds = ", ".join(f"{count} {kind}" for kind, count in shape.counts.items())
         raise UserError(
@@ -428,18 +406,10 @@ def _shape(given: LaunchArguments) -> Shape:
     return shape
 
 
-def _commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> str:
-    lines = []
-    for task in shape.tasks(addresses):
-        lines += [f"# on {task.address}: {task.name}"]
-        lines += [f"TF_CONFIG={shlex.quote(task.tf_config)} {shlex.join(command)}"]
-    return "\n".join(lines)
-
-
 def _runnable(command: Sequence[str], own_program: Sequence[str]) -> list[str]:
     if not sys.platform.startswith("linux"):
         raise UserError("`onepass launch` runs processes on Linux only; --hosts works everywhere.")
-    if command[0] in OWN_PROGRAMS[:1]:
+    if command[0] in tf_config.OWN_PROGRAMS[:1]:
         return [*own_program, *command[1:]]
     if shutil.which(command[0]) is None:
         raise UserError(f"There is no program `{command[0]}`.")

@@ -59,19 +59,16 @@ class Reaper:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wakeups, 4096)
             if launcher and launcher[0] in ready:
-                self._handle_command(os.read(launcher.pop(), 1))
+                if os.read(launcher.pop(), 1):
+                    self._kill_at = time.monotonic()
+                else:
+                    self._terminate()
         return os.waitstatus_to_exitcode(self._status or 0)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         self._was_signalled = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, number)
-
-    def _handle_command(self, byte: bytes) -> None:
-        if byte:
-            self._kill_at = time.monotonic()
-        else:
-            self._terminate()
 
     def _terminate(self) -> None:
         if self._kill_at is None:

@@ -9,9 +9,11 @@ of weights. With a training step it also contains:
 """
 
 import contextlib
+import dataclasses
 import importlib.resources
 import inspect
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.mlir.stablehlo import stablehlo
+from tensorflow.compiler.tf2xla.python import xla
 
 from onepass.foundation.atomic_files import Arrays, replacing, write_npz, write_text
 from onepass.foundation.checkpoints import Checkpoints
@@ -29,9 +33,169 @@ from onepass.foundation.metrics import read_metrics
 from onepass.foundation.model_folder import variable_names
 from onepass.foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
 from onepass.replicator.portable.manifest import manifest_of, read_manifest, write_manifest
-from onepass.replicator.portable.stablehlo import lower
 from onepass.replicator.training.state import LossFn, TrainState
 from onepass.replicator.training.training_run import Recipe, TrainingRun
+
+# Matches nested parentheses to the depth of locations; strings may contain any parentheses.
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_LOCATION = re.compile(
+    r" ?\bloc\((?:[^()\"]|" + _STRING + r"|\((?:[^()\"]|" + _STRING + r"|\([^()]*\))*\))*\)"
+)
+_FRONTEND = re.compile(r"mhlo\.frontend_attributes = \{[^{}]*\}(?:, )?")
+_MODULE = re.compile(r"^module @\S+ attributes \{[^{}]*\}", re.MULTILINE)
+_MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{$", re.MULTILINE)
+_TENSOR = re.compile(r"tensor<(?:((?:\d+x)*)([a-z]\w*))>")
+_FOREIGN = re.compile(r"\b(?:mhlo|chlo|tf|xla)\.\w+|\bcustom_call @[\w.]+|\bcustom_call\b")
+CALL_VERSION = 9  # version of XlaCallModule with a portable artifact
+_RESHAPE = re.compile(r"(stablehlo\.reshape %\w+) : (tensor<[^>]*>)$", re.MULTILINE)
+_DTYPES = {
+    **{"f32": tf.float32, "f16": tf.float16, "bf16": tf.bfloat16, "i1": tf.bool},
+    **{"i32": tf.int32, "ui32": tf.uint32, "i16": tf.int16, "ui16": tf.uint16},
+    **{"i8": tf.int8, "ui8": tf.uint8},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A function lowered to StableHLO: a portable module of inputs, then captures, in order."""
+
+    artifact: bytes
+    captures: list[tf.Tensor]
+    outputs: dict[str, tf.TensorSpec]
+
+
+def lower(
+    fn: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]], inputs: dict[str, tf.TensorSpec]
+) -> Lowered:
+    """Lower a function to portable StableHLO, or raise ValueError; `inputs` are in call order."""
+    names: list[str] = []
+
+    @tf.function(jit_compile=True, autograph=False, input_signature=list(inputs.values()))
+    def flat(*arguments: tf.Tensor) -> list[tf.Tensor]:
+        outputs = fn(dict(zip(inputs, arguments, strict=True)))
+        names[:] = outputs
+        return list(outputs.values())
+
+    concrete = flat.get_concrete_function()
+    text = portable_text(flat.experimental_get_compiler_ir(*inputs.values())(stage="stablehlo"))
+    outputs = {
+        name: tf.TensorSpec(tensor.shape, tensor.dtype)
+        for name, tensor in zip(names, concrete.outputs, strict=True)
+    }
+    takes, gives = signature(text)
+    captures = list(concrete.captured_inputs)
+    # XLA drops unused arguments, but callers pass them by position.
+    if len(takes) != len(inputs) + len(captures):
+        raise ValueError(
+            f"`fn` must use all its {len(inputs) + len(captures)} inputs and "
+            f"captures, got {len(takes)} in its StableHLO."
+        )
+    _check_same("input", inputs, takes[: len(inputs)])
+    _check_same("output", outputs, gives)
+    return Lowered(serialize_text(text), captures, outputs)
+
+
+def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callable:
+    """Return a function that calls a compiled function's StableHLO, with bit-identical results.
+
+    A process that loads it compiles it directly with XLA, which is faster than TensorFlow's
+    compilation of the original. `program` takes nests of tensors with static shapes, some of which
+    may be None, reads only the given `variables`, and assigns none. When called, the function
+    raises the errors of `lower`.
+    """
+    by_handle = {id(variable.handle): variable for variable in variables}
+    calls: dict[Any, tuple[Callable, Any]] = {}
+
+    def call_stablehlo(*arguments: Any) -> Any:
+        flat = tf.nest.flatten(arguments)
+        specs = tuple(None if t is None else tf.TensorSpec(t.shape, t.dtype) for t in flat)
+        if specs not in calls:
+            with tf.init_scope():
+                given = tf.nest.pack_sequence_as(arguments, specs)
+                calls[specs] = _module_call(program, given, by_handle)
+        call, structure = calls[specs]
+        return tf.nest.pack_sequence_as(structure, call(*(t for t in flat if t is not None)))
+
+    return call_stablehlo
+
+
+def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Variable]) -> tuple:
+    flat = tf.nest.flatten(specs)
+    made: list[Any] = []
+    inputs = {str(i): spec for i, spec in enumerate(flat) if spec is not None}
+
+    def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        each = [given.get(str(i)) for i in range(len(flat))]
+        made[:] = [program(*tf.nest.pack_sequence_as(specs, each))]
+        return {str(i): output for i, output in enumerate(tf.nest.flatten(made[0]))}
+
+    lowered = lower(fn, inputs)
+    outputs = list(lowered.outputs.values())
+
+    @tf.function(jit_compile=True, autograph=False)
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        captures = [by_handle[id(c)] if c.dtype == tf.resource else c for c in lowered.captures]
+        return xla.call_module(
+            [*tensors, *captures],
+            version=CALL_VERSION,
+            module=lowered.artifact,
+            Tout=[spec.dtype for spec in outputs],
+            Sout=[spec.shape for spec in outputs],
+            platforms=["CPU"],
+            disabled_checks=[xla.call_module_disable_check_platform()],
+        )
+
+    return call, made[0]
+
+
+def portable_text(text: str) -> str:
+    """Return StableHLO text without locations and hints; raise ValueError if it is not portable."""
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("#loc"))
+    text = _LOCATION.sub("", text)
+    text = _MODULE.sub("module @exported", text)
+    text = _FRONTEND.sub("", text).replace(" {}", "")
+    text = re.sub(r"\bmhlo\.copy\b", "stablehlo.reshape", text)
+    text = _RESHAPE.sub(r"\1 : (\2) -> \2", text)
+    foreign = sorted(set(_FOREIGN.findall(text)))
+    if foreign:
+        raise ValueError(f"`fn` must have portable operations only, got {', '.join(foreign)}.")
+    return text
+
+
+def signature(text: str) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
+    """Return the shapes and dtypes of the inputs and of the outputs of `main`, in order."""
+    main = _MAIN.search(text)
+    if main is None:
+        raise ValueError("`text` must hold a function @main.")
+    return _specs_in(main.group(1)), _specs_in(main.group(2))
+
+
+def serialize_text(text: str) -> bytes:
+    """Return the portable artifact of a StableHLO text, in the oldest supported version."""
+    return stablehlo.serialize_portable_artifact_str(text, stablehlo.get_minimum_version())
+
+
+def _specs_in(text: str) -> list[tf.TensorSpec]:
+    return [
+        tf.TensorSpec([int(size) for size in sizes.split("x")[:-1]], _dtype(dtype))
+        for sizes, dtype in _TENSOR.findall(text)
+    ]
+
+
+def _dtype(name: str) -> tf.DType:
+    if name not in _DTYPES:
+        raise ValueError(f"`fn` must have inputs and outputs of {sorted(_DTYPES)}, got {name}.")
+    return _DTYPES[name]
+
+
+def _check_same(
+    what: str, named: Mapping[str, tf.TensorSpec], lowered: list[tf.TensorSpec]
+) -> None:
+    expected = [(tuple(spec.shape), spec.dtype) for spec in named.values()]
+    found = [(tuple(spec.shape), spec.dtype) for spec in lowered]
+    if expected != found:
+        raise ValueError(f"`fn` must keep the order of its {what}s {expected}, got {found}.")
+
 
 STEP = "step"
 SLOT = "slot/"
@@ -55,7 +219,9 @@ def export_function(
       tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
         full float32 precision.
     """
-    _check_specs(inputs)
+    for each, spec in inputs.items():
+        if not spec.shape.is_fully_defined():
+            raise ValueError(f"`{each}` must have a static shape, got {spec.shape}.")
     folder = make_folder(folder)
     with _tensor_float_32(tensor_float_32):
         lowered = lower(fn, dict(inputs))
@@ -146,14 +312,6 @@ def new_folder(folder: Path) -> Path:
     return folder
 
 
-def next_command(folder: Path, state: TrainState) -> str:
-    """Return a line that tells the user how to train with an exported folder."""
-    return (
-        f"{folder} is ready from step {int(state.step.numpy())}: copy it to a machine with JAX, "
-        f"then run `python {Path(folder).name}/run.py`."
-    )
-
-
 def named_weights(network: tf.Module) -> dict[str, tf.Variable]:
     """Return the trainable variables by their names in checkpoints, but without `weights/`."""
     return dict(zip(variable_names(network), network.trainable_variables, strict=True))
@@ -209,12 +367,6 @@ def describe_tensors(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "shape": list(t.shape), "dtype": tf.as_dtype(t.dtype).name}
         for name, t in tensors.items()
     ]
-
-
-def _check_specs(inputs: Mapping[str, tf.TensorSpec]) -> None:
-    for name, spec in inputs.items():
-        if not spec.shape.is_fully_defined():
-            raise ValueError(f"`{name}` must have a static shape, got {spec.shape}.")
 
 
 def storable(array: np.ndarray) -> np.ndarray:
@@ -277,13 +429,10 @@ def export_portable(
 ) -> Path:
     """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
 
-    Frozen models that the loss reads are stored as variables that never change.
-
-    Args:
-      workdir: run directory whose newest checkpoint provides the weights; if it is None or has no
-        checkpoints, the weights are initial ones.
-      tensor_float_32: whether an accelerator may multiply in TensorFloat32; None: the family's
-        default. With linear prediction, the loss was not finite after 20 steps on an H100.
+    The weights are those of the newest checkpoint in `workdir`, or initial ones. Frozen models that
+    the loss reads are stored as variables that never change. `tensor_float_32` is whether an
+    accelerator may multiply in TensorFloat32; None: the family's default. With linear prediction,
+    the loss was not finite after 20 steps on an H100.
     """
     run = ExportedRun(folder, workdir, log)
     setup = recipe.set_up(run, recipe.prepare(run))
@@ -307,7 +456,10 @@ def export_portable(
     stages = setup.stages(specs)
     if stages:
         write_manifest(run.folder, manifest_of(run.folder) | {"pipeline": stages})
-    log(next_command(run.folder, setup.state))
+    log(
+        f"{run.folder} is ready from step {int(setup.state.step.numpy())}: copy it to a machine "
+        f"with JAX, then run `python {run.folder.name}/run.py`."
+    )
     return run.folder
 
 
@@ -325,7 +477,12 @@ def adopt(folder: Path, workdir: Path, keeps: Iterable[str] = ()) -> int:
     if arrays is None:
         raise UserError(f"There is no checkpoint in {checkpoints}.")
     _check_arrays(arrays, manifest["training"]["slots"])
-    run = _run_for(manifest, workdir)
+    if (Path(workdir) / "config.json").exists():
+        run = RunDirectory.open(workdir)
+        run.check(manifest["config"], manifest["changeable"])
+        run.lock()
+    else:
+        run = RunDirectory.create(workdir, manifest["config"])
     try:
         step = _copy_checkpoint(arrays, Path(folder), run)
         for name in keeps:
@@ -348,15 +505,6 @@ def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
     text = _metrics(run.path, -1, newest) + newer
     write_text(run.path / "metrics.jsonl", text)
     return step
-
-
-def _run_for(manifest: dict, workdir: Path) -> RunDirectory:
-    if not (Path(workdir) / "config.json").exists():
-        return RunDirectory.create(workdir, manifest["config"])
-    run = RunDirectory.open(workdir)
-    run.check(manifest["config"], manifest["changeable"])
-    run.lock()
-    return run
 
 
 def _check_arrays(arrays: Arrays, slots: list[dict]) -> None:

@@ -30,9 +30,8 @@ import jax.export
 import numpy as np
 
 LAYOUTS = "onepass.replicator.portable.layouts" if __package__ else "layouts"
-layouts = importlib.import_module(f"{LAYOUTS}.devices")
-processes = importlib.import_module(f"{LAYOUTS}.processes")
-UserError = layouts.LayoutError  # a user's mistake, with a one-line message
+devices = importlib.import_module(f"{LAYOUTS}.devices")
+UserError = devices.LayoutError  # a user's mistake, with a one-line message
 FORMAT = 1
 SLOT, AVERAGE = "slot/", "average/"
 STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps dispatched before the first one's metrics are read
@@ -173,12 +172,12 @@ class Training:
         described = manifest["functions"][self.settings["step"]]
         program, options = load_exported(folder, described), options or parse_options([])
         advance = advance_function(program.call, described)
-        choice = layouts.choose_layout(folder, options, program.mlir_module, advance, log)
+        choice = devices.choose_layout(folder, options, program.mlir_module, advance, log)
         self.devices, self._advance = choice
-        processes.check_equal(manifest, self.devices.layout, options.steps)
+        devices.check_equal(manifest, self.devices.layout, options.steps)
         self.batch = self.devices.own_rows(open_batches(folder, self.settings["batches"]))
         self.checkpoints = Checkpoints(Path(folder) / "checkpoints")
-        start = processes.of_first(self._restore_slots, self.settings["slots"])
+        start = devices.of_first(self._restore_slots, self.settings["slots"])
         frozen = read_weights(folder, described)
         self.state, self.alive, self._frozen = self.devices.put(start, frozen)
 
@@ -192,12 +191,12 @@ class Training:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return a copy of the state, after waiting for the device and for other processes."""
         names = (slot["name"] for slot in self.settings["slots"])
-        return {name: processes.whole(self.state[name]) for name in names}
+        return {name: devices.gather_array(self.state[name]) for name in names}
 
     def save(self, keep: int) -> int:
         """Write a checkpoint if this process is the first, and return its step."""
         arrays = self.arrays()
-        if processes.is_first():
+        if devices.is_first():
             self.checkpoints.save(int(arrays["step"]), arrays, keep)
         return int(arrays["step"])
 
@@ -272,7 +271,7 @@ def train(folder: Path, options: Options, stop_signals: Sequence[str] = ()) -> s
     first = int(training.state["step"])
     total = training.settings["num_steps"] if options.steps is None else options.steps
     log(f"{training.devices}: training from step {first} to {total}; the first step compiles.")
-    path = Path(folder) / "metrics.jsonl" if processes.is_first() else Path(os.devnull)
+    path = Path(folder) / "metrics.jsonl" if devices.is_first() else Path(os.devnull)
     report = Report(path, first, total, options.report_steps)
     reason = _steps(training, first, report, options, stop_signals)
     step = training.save(options.keep)
@@ -287,7 +286,7 @@ def _steps(
 ) -> str:
     pending: deque = deque()
     start = saved = time.monotonic()
-    request, agreed = CONTINUE, processes.Agreement(REQUESTS)
+    request, agreed = CONTINUE, devices.Agreement(REQUESTS)
     for step, batch in ahead(training.batch, first, report.num_steps):
         pending.append((step + 1, training.advance(batch)))
         if len(pending) >= STEPS_AHEAD and not _report_oldest(pending, report):
@@ -339,7 +338,7 @@ def catch_stop_signals() -> list[str]:
 
 def log(text: str) -> None:
     """Print a line to stderr in the first process."""
-    if processes.is_first():
+    if devices.is_first():
         print(text, file=sys.stderr, flush=True)
 
 
@@ -378,7 +377,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Train, and return 0 on success, 2 for a user's mistake, or 1 for a system error."""
     options = parse_options(arguments)
     try:
-        with processes.together(options):
+        with devices.together(options):
             train(options.folder, options, catch_stop_signals())
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

@@ -11,7 +11,6 @@ and every call raises a UserError.
 
 import atexit
 import contextlib
-import math
 import os
 import queue
 import signal
@@ -28,16 +27,8 @@ from tensorflow.python.ops import resource_variable_ops
 from onepass.foundation.errors import UserError
 from onepass.replicator.collectives import CollectiveRecord
 from onepass.replicator.launch.tf_config import Task, read_tf_config
-from onepass.replicator.strategies.base import (
-    InputFn,
-    Replicator,
-    StepFn,
-    check_num_steps,
-    check_steps_per_call,
-)
-from onepass.replicator.strategies.coordination import connect_to, refusal, reporting_wait
-
-# Gradient tapes must record a repeated read as a read, for which there is no public API.
+from onepass.replicator.strategies import base
+from onepass.replicator.strategies.coordination import connect_to, missing_tasks, refusal
 
 
 class Snapshots:
@@ -72,7 +63,7 @@ class Snapshots:
 
 
 def recorded_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
-    """Return the value, recorded by gradient tapes as a read of the variable."""
+    """Return the value, recorded by gradient tapes as a read (there is no public API for it)."""
     resource_variable_ops.variable_accessed(variable)
     with record.stop_recording():
         value = tf.identity(value)
@@ -83,12 +74,7 @@ def recorded_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
 
 
 _OPTIONS = (
-    "initial_value",
-    "trainable",
-    "name",
-    "dtype",
-    "shape",
-    "constraint",
+    *("initial_value", "trainable", "name", "dtype", "shape", "constraint"),
     "distribute_strategy",  # a strategy identifies its variables by it
 )
 
@@ -131,7 +117,7 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
 START_SECONDS = 60.0  # the chief's wait for workers and servers to start
 CHIEF_SECONDS = 600.0  # a server's wait for the chief to start
 CHIEF_LOST_SECONDS = 10.0  # a chief that accepts no connection for this long has ended
-_CONNECT_SECONDS, _START_POLL_SECONDS = 2.0, 0.5
+_CONNECT_SECONDS, _CHIEF_POLL_SECONDS = 2.0, 0.5
 # The connection preface of an HTTP/2 client with empty SETTINGS (RFC 9113, 3.4). A running gRPC
 # server answers with its preface; a suspended one still accepts connections, but does not answer.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -142,34 +128,22 @@ def accepts_connections(address: str) -> bool:
     return refusal(address, _CONNECT_SECONDS) is None
 
 
-def responds(address: str) -> bool:
-    """Return whether a gRPC server at HOST:PORT runs and answers."""
-    try:
-        with connect_to(address, _CONNECT_SECONDS) as connection:
-            connection.sendall(_HTTP2_PREFACE)
-            return bool(connection.recv(1))
-    except OSError:
-        return False
-
-
 def serve_until_chief_ends(task: Task) -> NoReturn:
     """Run the server of this process's task, then end the process; never return.
 
-    The exit status is 0 once the chief has been gone for CHIEF_LOST_SECONDS, and 1 if no chief has
-    started within CHIEF_SECONDS.
+    The status is 0 once the chief has been gone for CHIEF_LOST_SECONDS, and 1 if none has started
+    within CHIEF_SECONDS.
     """
     spec = tf.train.ClusterSpec(task.cluster)
     server = tf.distribute.Server(spec, task.kind, task.index, protocol="grpc", start=True)
     name = f"{task.kind} {task.index}"
     chief = task.cluster["chief"][0]
-    with reporting_wait(task) as say:
-        has_started = wait_until(
-            lambda: accepts_connections(chief), CHIEF_SECONDS, lambda: say(f"the chief ({chief})")
-        )
-    if has_started:
-        wait_until(
-            lambda: not accepts_connections(chief), math.inf, lasting_seconds=CHIEF_LOST_SECONDS
-        )
+    has_started = not missing_tasks(task, CHIEF_SECONDS, ("chief",))
+    seen_at = time.monotonic()
+    while has_started and time.monotonic() - seen_at < CHIEF_LOST_SECONDS:
+        if accepts_connections(chief):
+            seen_at = time.monotonic()
+        time.sleep(_CHIEF_POLL_SECONDS)
     reason = "has ended" if has_started else f"did not start within {CHIEF_SECONDS:.0f} seconds"
     print(f"The chief ({chief}) {reason}; {name} ends.", file=sys.stderr, flush=True)
     # TensorFlow cannot stop a server, and an ordinary exit would wait for it.
@@ -177,49 +151,15 @@ def serve_until_chief_ends(task: Task) -> NoReturn:
     os._exit(0 if has_started else 1)
 
 
-def wait_until(
-    condition: Callable[[], bool],
-    seconds: float,
-    say: Callable[[], None] = lambda: None,
-    lasting_seconds: float = 0.0,
-) -> bool:
-    """Wait until a condition holds for `lasting_seconds`; return whether it did in time."""
-    start, since = time.monotonic(), None
-    while time.monotonic() - start < seconds:
-        now = time.monotonic()
-        since = (since or now) if condition() else None
-        if since is None:
-            say()
-        if since is not None and now - since >= lasting_seconds:
-            return True
-        time.sleep(_START_POLL_SECONDS)
-    return False
-
-
 def available_workers(task: Task) -> list[int]:
     """Wait up to START_SECONDS for all workers; return the indices of those that have started."""
-    servers, workers = task.cluster["ps"], task.cluster["worker"]
-    with reporting_wait(task) as say:
-        wait_until(
-            lambda: not _unreachable(servers) and not _unreachable(workers),
-            START_SECONDS,
-            lambda: say("parameter servers and workers"),
-        )
-    if _unreachable(servers):
-        raise UserError(_missing_text("parameter server", servers, _unreachable(servers)))
-    absent = _unreachable(workers)
-    if len(absent) == len(workers):
-        raise UserError(_missing_text("worker", workers, absent))
-    return [index for index in range(len(workers)) if index not in absent]
-
-
-def _unreachable(addresses: Iterable[str]) -> list[int]:
-    return [index for index, address in enumerate(addresses) if not accepts_connections(address)]
-
-
-def _missing_text(what: str, addresses: list[str], absent: list[int]) -> str:
-    listed = ", ".join(f"{index} ({addresses[index]})" for index in absent)
-    return f"Not started after {START_SECONDS:.0f} seconds: {what} {listed}."
+    missing, workers = missing_tasks(task, START_SECONDS), range(len(task.cluster["worker"]))
+    for kind, what in (("ps", "parameter server"), ("worker", "worker")):
+        absent = [f"{i} ({address})" for (each, i), address in missing.items() if each == kind]
+        if absent and (kind == "ps" or len(absent) == len(workers)):
+            listed = f"{what} {', '.join(absent)}"
+            raise UserError(f"Not started after {START_SECONDS:.0f} seconds: {listed}.")
+    return [index for index in workers if ("worker", index) not in missing]
 
 
 # A run fails if a worker does not answer for this time, and no update finishes, ...
@@ -230,7 +170,7 @@ STUCK_SECONDS = 60.0  # silence of a server after which this process is forced t
 _POLL_SECONDS = 1.0
 
 
-class ParameterServerReplicator(Replicator):
+class ParameterServerReplicator(base.Replicator):
     """The replicator of `parameter_server`; a step has one replica, the worker that runs it."""
 
     def __init__(self) -> None:
@@ -269,16 +209,16 @@ class ParameterServerReplicator(Replicator):
         with tf.variable_creator_scope(self._snapshots.create), self._strategy.scope():
             yield
 
-    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> "AsynchronousStep":
-        """Return an `AsynchronousStep`, which runs the step function on workers."""
-        check_steps_per_call(steps_per_call)
+    def compile(self, step_fn: base.StepFn, steps_per_call: int = 1) -> "AsynchronousStep":
+        """See `Replicator.compile`; workers run the step."""
+        base.check_steps_per_call(steps_per_call)
         return AsynchronousStep(self, step_fn, steps_per_call)
 
     def run(
-        self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1
+        self, step_fn: base.StepFn, input_fn: base.InputFn, num_steps: int, steps_per_call: int = 1
     ) -> Any:
-        """Run `num_steps` steps and return the last outputs; no update is pending at the end."""
-        check_num_steps(num_steps, steps_per_call)
+        """See `Replicator.run`; no update is pending at the end."""
+        base.check_num_steps(num_steps, steps_per_call)
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
         for made in range(0, num_steps, steps_per_call):
             outputs = call(iterator, max_pending=num_steps - made)
@@ -300,7 +240,9 @@ class ParameterServerReplicator(Replicator):
 class AsynchronousStep:
     """A compiled step: a call returns the outputs of one update, while others are pending."""
 
-    def __init__(self, replicator: ParameterServerReplicator, step_fn: StepFn, steps_per_call: int):
+    def __init__(
+        self, replicator: ParameterServerReplicator, step_fn: base.StepFn, steps_per_call: int
+    ):
         self._replicator, self._step_fn = replicator, step_fn
         self._steps_per_call = steps_per_call
         self._function = tf.function(self._step, autograph=False)
@@ -314,12 +256,10 @@ class AsynchronousStep:
     def __call__(self, iterator: Iterator[Any], max_pending: int | None = None) -> Any:
         """Return the outputs of a finished update; with `steps_per_call`, the last of that many.
 
-        If its worker was killed after the update but before returning outputs, the previous
-        update's outputs are returned. At most `max_pending` updates are scheduled, including the
-        returned one, so that a run can end at its last step; None: one per worker.
-
-        Raises:
-          tf.errors.OutOfRangeError: no batch is left and no update is pending.
+        If its worker was killed before returning outputs, they are the previous update's. At most
+        `max_pending` updates are scheduled, including the returned one, so that a run can end at
+        its last step; None: one per worker. tf.errors.OutOfRangeError: no batch and no update is
+        left.
         """
         for made in range(self._steps_per_call):
             left = None if max_pending is None else max_pending - made
@@ -340,15 +280,12 @@ class AsynchronousStep:
                 if not self.num_pending:
                     raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
                 break
-            self._schedule(batch)
+            with self._replicator.explaining_server_errors():
+                remote = self._replicator._coordinator.schedule(self._function, args=(batch,))
+            self.num_pending += 1
+            # TensorFlow cannot wait for the first of several remote values.
+            threading.Thread(target=self._fetch, args=(remote,), daemon=True).start()
         return self._next_outputs()
-
-    def _schedule(self, batch: Any) -> None:
-        with self._replicator.explaining_server_errors():
-            remote = self._replicator._coordinator.schedule(self._function, args=(batch,))
-        self.num_pending += 1
-        # TensorFlow cannot wait for the first of several remote values.
-        threading.Thread(target=self._fetch, args=(remote,), daemon=True).start()
 
     def _fetch(self, remote: Any) -> None:
         try:
@@ -428,8 +365,10 @@ class _Answers:
                 )
 
     def silent_seconds(self, address: str) -> float:
-        if responds(address):
-            self._last[address] = time.monotonic()
+        with contextlib.suppress(OSError), connect_to(address, _CONNECT_SECONDS) as connection:
+            connection.sendall(_HTTP2_PREFACE)
+            if connection.recv(1):
+                self._last[address] = time.monotonic()
         return time.monotonic() - self._last[address]
 
 

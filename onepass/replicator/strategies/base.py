@@ -12,7 +12,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -33,17 +33,6 @@ def variables_in_step_error(error: Exception) -> UserError | None:
     )
 
 
-class Averaging(Protocol):
-    """The interface of a replicator that a wrapped optimiser uses."""
-
-    @property
-    def is_async(self) -> bool:
-        """Return whether replicas update without waiting for each other."""
-
-    def all_reduce(self, value: Any, reducer: str) -> Any:
-        """Reduce each tensor of a nest over replicas."""
-
-
 class WrappedOptimizer(tf.Module):
     """An optimiser whose `apply_gradients` averages over replicas.
 
@@ -51,7 +40,7 @@ class WrappedOptimizer(tf.Module):
     off. Raise ValueError if that has no `apply_gradients`.
     """
 
-    def __init__(self, replicator: Averaging, optimizer: Any):
+    def __init__(self, replicator: "Replicator", optimizer: Any):
         super().__init__(name="wrapped_optimizer")
         if not hasattr(optimizer, "apply_gradients"):
             raise ValueError(
@@ -95,12 +84,6 @@ class WrappedOptimizer(tf.Module):
         """Average gradients over replicas and apply them to variables, inside a step."""
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
-    def minimize(
-        self, loss: tf.Tensor, variables: Sequence[tf.Variable], tape: tf.GradientTape
-    ) -> Any:
-        """Average the gradients of a loss recorded by `tape` and apply them, inside a step."""
-        return self.apply(tape.gradient(loss, variables), variables)
-
 
 _UNEVEN = "number of rows is not a multiple of the number of replicas"
 
@@ -140,12 +123,11 @@ def _replica_rows(element_spec: Any, first: int, count: int, num_replicas: int) 
 def replica_batches(
     dataset: tf.data.Dataset, first: int, count: int, num_replicas: int
 ) -> tf.data.Dataset:
-    """Return a dataset of the batches of `count` replicas from a dataset of global batches.
+    """Return the rows of replicas first, ..., first + count - 1 in turn, from global batches.
 
-    Its elements are the rows of replicas first, ..., first + count - 1, in turn. A batch whose rows
-    are not a multiple of `num_replicas` is an error (`uneven_rows_error` explains it), and so is
-    every later element: if the error were raised only once, it would reach one replica, while the
-    others would get the next batch, or the end of the data, and could report that instead.
+    A batch whose rows are not a multiple of `num_replicas` is an error (`uneven_rows_error`
+    explains it), and so is every later element: raised only once, it would reach one replica, while
+    the others would report the next batch, or the end of the data.
     """
     rows_of_replicas = _replica_rows(dataset.element_spec, first, count, num_replicas)
     if all(spec.shape[0] is not None for spec in tf.nest.flatten(dataset.element_spec)):
@@ -188,15 +170,15 @@ class _Replica:
 class Replicator(abc.ABC):
     """Base class of all strategies, which run a step function on replicas.
 
-    The functions of factory.py create them. A subclass defines `scope`, `compile` and `_replica_id`
-    and, if it has more than one replica, `dataset`, `batches` and `_sum`. Its `compile` runs the
-    step function within `_step(index, record)`, where the primitives may be called.
+    The functions of `onepass.replicator.strategies` create them. A subclass defines `scope`,
+    `compile` and `_replica_id` and, if it has more than one replica, `dataset`, `batches` and
+    `_sum`. Its `compile` runs the step function within `_step(index, record)`, where the primitives
+    may be called.
 
     Attributes:
       name: name of the strategy, a value of `--strategy`.
       num_replicas: total number of replicas of all workers.
-      num_workers: number of processes that run the same loop.
-      worker_index: index of this process among the workers.
+      num_workers: number of processes that run the same loop; `worker_index` is this one's.
       is_chief: whether this process writes to disk.
       is_async: whether replicas update without waiting for each other.
       num_logical_devices: number of devices per replica.
@@ -297,10 +279,7 @@ class Replicator(abc.ABC):
     def run(
         self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1
     ) -> Any:
-        """Compile a step, run it `num_steps` times, and return the outputs of the last run.
-
-        Raise ValueError unless `num_steps` is a positive multiple of `steps_per_call`.
-        """
+        """Compile a step, run it `num_steps` times, and return the outputs of the last run."""
         check_num_steps(num_steps, steps_per_call)
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
         for _ in range(num_steps // steps_per_call):
@@ -376,15 +355,13 @@ class Replicator(abc.ABC):
         self._current_replica("map_reduce")
         return self.all_reduce(fn(value), reducer)
 
-    def wrap_optimizer(self, optimizer: Any) -> "WrappedOptimizer":
+    def wrap_optimizer(self, optimizer: Any) -> WrappedOptimizer:
         """Return an optimiser that applies the mean of the gradients over replicas.
 
         Args:
           optimizer: an optimiser of Keras 3 or tf_keras, or any object with
             `apply_gradients(pairs)` that assigns plain variables.
         """
-        pass
-
         return WrappedOptimizer(self, optimizer)
 
     def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:

@@ -23,8 +23,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context as tf_context  # barriers have no public name
 
 from onepass.foundation.errors import FAILURE, UserError
-from onepass.foundation.progress import during, telling
-from onepass.replicator.launch.tf_config import Task
+from onepass.foundation.progress import during, spoke, telling
+from onepass.replicator.launch.tf_config import KINDS, Task
 from onepass.replicator.strategies.base import Replicator
 
 _CONNECT_SECONDS = 5.0
@@ -34,23 +34,36 @@ SAY_SECONDS = 3.0  # after this time a task prints what it waits for
 
 def wait_for_all(task: Task, join_seconds: float) -> None:
     """Wait until every other task accepts connections at its address, as this one does."""
-    own = task.cluster[task.kind][task.index]
+    with contextlib.closing(_listener(task.cluster[task.kind][task.index])):
+        if missing := missing_tasks(task, join_seconds):
+            raise UserError(
+                f"{task.kind} {task.index} waited {join_seconds:g} s for the other tasks of "
+                f"TF_CONFIG; missing: {_list_tasks(missing)}."
+            )
+
+
+def missing_tasks(
+    task: Task, seconds: float, kinds: Sequence[str] = KINDS
+) -> dict[tuple[str, int], str]:
+    """Wait until the other tasks accept connections; return the addresses of those that do not."""
     missing = {
-        f"{kind} {index} ({address})": address
-        for kind, addresses in task.cluster.items()
-        for index, address in enumerate(addresses)
+        (kind, index): address
+        for kind in kinds
+        for index, address in enumerate(task.cluster.get(kind, []))
         if (kind, index) != (task.kind, task.index)
     }
-    deadline = time.monotonic() + join_seconds
-    with contextlib.closing(_listener(own)), reporting_wait(task) as say:
-        while missing := {n: a for n, a in missing.items() if refusal(a)}:
-            say(", ".join(missing))
+    deadline = time.monotonic() + seconds
+    with reporting_wait(task) as say:
+        while missing := {each: address for each, address in missing.items() if refusal(address)}:
+            say(_list_tasks(missing))
             if time.monotonic() > deadline:
-                raise UserError(
-                    f"{task.kind} {task.index} waited {join_seconds:g} s for the other tasks "
-                    f"of TF_CONFIG; missing: {', '.join(missing)}."
-                )
+                break
             time.sleep(_PAUSE_SECONDS)
+    return missing
+
+
+def _list_tasks(tasks: Mapping[tuple[str, int], str]) -> str:
+    return ", ".join(f"{kind} {index} ({address})" for (kind, index), address in tasks.items())
 
 
 @contextlib.contextmanager
@@ -78,9 +91,8 @@ def interruptible_startup() -> Iterator[None]:
     """Let signals end the process while TensorFlow joins a cluster.
 
     Meanwhile no Python code runs, and TensorFlow replaces the handler of SIGTERM. Therefore Ctrl-C
-    and SIGTERM end the process directly, unless they are ignored; nothing is lost before training
-    begins. The handlers are restored afterwards. In threads other than the main one, this does
-    nothing.
+    and SIGTERM end the process directly, unless they are ignored; nothing is lost before training.
+    The handlers are restored afterwards. Outside the main thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -168,16 +180,12 @@ def _loop() -> Any:
     return loop
 
 
-PEER_ERRORS = (
-    tf.errors.UnavailableError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.InternalError,
-    tf.errors.FailedPreconditionError,
-)
 # These errors may also come from a local device, unless their message is about communication.
 _AMBIGUOUS = (tf.errors.InternalError, tf.errors.FailedPreconditionError)
+PEER_ERRORS = (
+    *(tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError),
+    *(tf.errors.CancelledError, *_AMBIGUOUS),
+)
 _COMMUNICATION = re.compile(
     r"aborted by|collective|incarnation|RecvBuf|rendezvous|connect|socket|heartbeat|coordination",
     re.IGNORECASE,
@@ -201,18 +209,15 @@ def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
     try:
         yield
     except PEER_ERRORS as error:
-        if not runs_in_lockstep(replicator) or not is_about_peers(error):
+        ambiguous = isinstance(error, _AMBIGUOUS)
+        is_local = ambiguous and not _COMMUNICATION.search(str(error.message))
+        if is_local or not runs_in_lockstep(replicator):
             raise
         slow = isinstance(error, tf.errors.DeadlineExceededError)
         longer = "; --strategy multi_worker:SECONDS sets the time limit" if slow else ""
         raise PeerLostError(
             f"Another process of this run is gone or does not answer ({_reason(error)}){longer}."
         ) from error
-
-
-def is_about_peers(error: tf.errors.OpError) -> bool:
-    """Return whether an error of PEER_ERRORS is about another process, not a local device."""
-    return not isinstance(error, _AMBIGUOUS) or bool(_COMMUNICATION.search(str(error.message)))
 
 
 def _reason(error: tf.errors.OpError) -> str:
@@ -234,9 +239,8 @@ _barrier_numbers = itertools.count()
 def barrier(replicator: Replicator) -> None:
     """Wait, for any length of time, until every process of the run has called this function.
 
-    Unlike a collective, which fails after a time limit, a barrier fails only if a peer has ended or
-    hangs (with PeerLostError, within about 20 seconds), so the chief may evaluate or save for as
-    long as it takes.
+    Unlike a collective, which has a time limit, it fails only if a peer has ended or hangs (with
+    PeerLostError, within about 20 seconds), so the chief may evaluate or save for any time.
     """
     if not runs_in_lockstep(replicator):
         return
@@ -318,13 +322,11 @@ def of_chief(replicator: Replicator, number: int) -> int:
 class SharedStopRequest:
     """A request of any process to stop, which all processes follow after the same step.
 
-    The request is a float variable in each process, in `metric_variables` (empty if there is only
-    one process). Its mean over replicas is computed together with the metrics of the next step, in
-    the same collective, so it needs no separate message.
+    The request is a float variable in each process, in `metric_variables` (empty for one process).
+    Its mean over replicas is computed in the same collective as the metrics of the next step.
 
-    A reason may also request an action of all processes before they continue, such as waiting while
-    the chief saves. The `reasons` are ordered from least to most urgent; the most urgent request is
-    followed.
+    A reason may also request an action of all before they continue, such as waiting while the chief
+    saves. The most urgent request is followed; `reasons` are in ascending order of urgency.
     """
 
     def __init__(self, reasons: Sequence[str], replicator: Replicator):

@@ -21,14 +21,8 @@ from tensorflow.experimental import dtensor
 
 from onepass.foundation.errors import UserError
 from onepass.replicator.collectives import CollectiveRecord
+from onepass.replicator.strategies import base
 from onepass.replicator.strategies.asynchronous import recorded_read
-from onepass.replicator.strategies.base import (
-    Call,
-    Replicator,
-    StepFn,
-    WrappedOptimizer,
-    check_steps_per_call,
-)
 from onepass.replicator.strategies.synchronous import local, local_devices
 
 BATCH = "batch"  # the mesh dimension along which the rows of a batch are sharded
@@ -37,22 +31,13 @@ _SHOWN = 6  # number of variables named in a message
 Layouts = Mapping[str, Sequence[str | None]]
 
 
-def check_mesh(mesh: Mapping[str, int]) -> None:
-    """Raise UserError unless all sizes of the mesh are at least 1 and it has a batch dimension."""
-    for name, size in mesh.items():
-        if not isinstance(size, int) or size < 1:
-            raise UserError(f"`mesh` must have sizes of at least 1, got {name}={size!r}.")
-    if BATCH not in mesh:
-        raise UserError(f"`mesh` must have a dimension {BATCH!r}, got {', '.join(mesh) or 'none'}.")
-
-
 class LayoutRules:
     """Rules that determine the layout of a variable from its name and shape.
 
-    `layouts` maps each pattern, a regular expression, to a mesh dimension or None for each axis.
-    The first pattern found in a name is used. If `layouts` is empty, every variable is sharded
-    wherever the mesh divides it. An invalid regular expression, or a dimension that is not in the
-    mesh, raises UserError.
+    `layouts` maps each pattern, a regular expression, to a mesh dimension or None for each axis;
+    the first pattern found in a name is used. If it is empty, every variable is sharded wherever
+    the mesh divides it. An invalid pattern, or a dimension that is not in the mesh, raises
+    UserError.
     """
 
     def __init__(self, mesh: dtensor.Mesh, layouts: Layouts):
@@ -77,8 +62,8 @@ class LayoutRules:
     def of(self, name: str, shape: Sequence[int], like: dtensor.Layout | None) -> dtensor.Layout:
         """Return a variable's layout; raise UserError if its pattern does not fit its shape.
 
-        If no pattern is found in the name, the layout is `like`, that of the initial value. If that
-        is None, too, the variable is whole on every device or, without any patterns, sharded.
+        Without a pattern it is `like`, that of the initial value, or else whole on every device or,
+        if there are no patterns at all, sharded.
         """
         self._names.append(name)
         for pattern, dims in self._rules:
@@ -146,11 +131,7 @@ class ReadMode(enum.Enum):
 
 
 class ShardedVariableStore:
-    """All sharded variables of a replicator, and the current mode of reading them.
-
-    `local_index` returns the index in `devices` of the device for which a LOCAL computation is
-    traced.
-    """
+    """All sharded variables, and how they are read: LOCAL ones on the device `local_index`."""
 
     def __init__(self, rules: LayoutRules, devices: list[str], local_index: Callable[[], int]):
         self.rules, self.devices, self.local_index = rules, devices, local_index
@@ -163,8 +144,7 @@ class ShardedVariableStore:
     def tracing_step(self) -> Iterator[None]:
         """Make reads in a step that is traced inside the block return what the step has assigned.
 
-        DTensor does not order a function's assignments and reads: without this, a read after an
-        assignment would return the previous value.
+        DTensor does not order assignments and reads: the read would return the previous value.
         """
         before, self._assigned = self._assigned, {}
         try:
@@ -241,13 +221,15 @@ class ShardedVariableStore:
             yield
             return
         for variable in self._variables:
-            variable.fill_copy()
+            if 0 in variable.copies:
+                variable.fill_copy()
         try:
             with self.reading_as(ReadMode.GATHERED):
                 yield
         finally:
             for variable in self._variables:
-                variable.read_back_copy()
+                if 0 in variable.copies:
+                    variable.assign(variable.copies[0].read_value())
 
 
 class ShardedVariable(dtensor.DVariable):
@@ -256,7 +238,7 @@ class ShardedVariable(dtensor.DVariable):
     def __init__(self, store: ShardedVariableStore, value: tf.Tensor, options: dict[str, Any]):
         # The constructor of the base class reads the handle.
         self._store = store
-        self._copies: dict[int, tf.Variable] = {}
+        self.copies: dict[int, tf.Variable] = {}
         super().__init__(value, trainable=options.get("trainable"), name=options.get("name"))
 
     @property
@@ -264,11 +246,11 @@ class ShardedVariable(dtensor.DVariable):
         """The resource that reads and assignments currently use: the shards' or a copy's."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
-            if 0 not in self._copies:
+            if 0 not in self.copies:
                 with tf.init_scope():
                     self.make_copies([0])
-                    self._fill()
-            return self._copies[0].handle
+                    self.fill_copy()
+            return self.copies[0].handle
         if mode is ReadMode.LOCAL:
             return self.local_copy(self._store.local_index()).handle
         return self._shards
@@ -280,28 +262,19 @@ class ShardedVariable(dtensor.DVariable):
     def make_copies(self, devices: Iterable[int]) -> None:
         """Create missing copies on the devices with these indices."""
         for device in devices:
-            if device not in self._copies:
-                self._copies[device] = self._store.copy(self, device)
+            if device not in self.copies:
+                self.copies[device] = self._store.copy(self, device)
 
     def local_copy(self, device: int) -> tf.Variable:
         """Return the copy on a device; raise ValueError if there is none."""
-        if device not in self._copies:
+        if device not in self.copies:
             raise ValueError(f"`{self.name}` is read on each device but is not in `reads`.")
-        return self._copies[device]
+        return self.copies[device]
 
     def fill_copy(self) -> None:
-        """Set the copy on the first device, if it exists, from the shards."""
-        if 0 in self._copies:
-            self._fill()
-
-    def read_back_copy(self) -> None:
-        """Set the shards from the copy on the first device, if it exists."""
-        if 0 in self._copies:
-            self.assign(self._copies[0].read_value())
-
-    def _fill(self) -> None:
+        """Set the copy on the first device from the shards."""
         with self._store.reading_as(ReadMode.SHARDED):
-            self._copies[0].assign(self._store.gathered_value(self.read_value()))
+            self.copies[0].assign(self._store.gathered_value(self.read_value()))
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         value, store = self._sharded_value(no_copy), self._store
@@ -362,7 +335,7 @@ class ShardedVariable(dtensor.DVariable):
         return self._store.mode in (ReadMode.LOCAL, ReadMode.GATHERED)
 
 
-class ShardedReplicator(Replicator):
+class ShardedReplicator(base.Replicator):
     """The replicator of `sharded`.
 
     A step function is traced once for all devices: there is one replica, and the primitives return
@@ -371,7 +344,12 @@ class ShardedReplicator(Replicator):
 
     def __init__(self, mesh: Mapping[str, int], layouts: Layouts):
         super().__init__("sharded")
-        check_mesh(mesh)
+        for name, size in mesh.items():
+            if not isinstance(size, int) or size < 1:
+                raise UserError(f"`mesh` must have sizes of at least 1, got {name}={size!r}.")
+        if BATCH not in mesh:
+            named = ", ".join(mesh) or "none"
+            raise UserError(f"`mesh` must have a dimension {BATCH!r}, got {named}.")
         names = local_devices(math.prod(mesh.values()))
         kind = tf.DeviceSpec.from_string(names[0]).device_type
         self._mesh = dtensor.create_mesh(list(mesh.items()), devices=names, device_type=kind)
@@ -396,24 +374,27 @@ class ShardedReplicator(Replicator):
         """Return a context of plain variables on the first device; values set in it are sharded."""
         return self.store.gathered_variables()
 
-    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
+    def compile(self, step_fn: base.StepFn, steps_per_call: int = 1) -> base.Call:
         """Return a DTensor function that runs steps, each one global computation."""
-        check_steps_per_call(steps_per_call)
+        base.check_steps_per_call(steps_per_call)
         return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(
-        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
-    ) -> Call:
+        self,
+        gradients_fn: base.StepFn,
+        update_fn: Callable,
+        variables: Sequence,
+        reads: Sequence = (),
+    ) -> base.Call:
         """Return a step that gathers weights, computes gradients per device, and updates shards.
 
-        `gradients_fn` gets each device's rows; primitives act over the devices. It may read `reads`
-        and those `variables` that are trainable or scalar. `update_fn` consists of element-wise
-        operations and sums, which DTensor runs on the shards.
+        `gradients_fn` may read `reads` and the `variables` that are trainable or scalar.
+        `update_fn` consists of element-wise operations and sums, which DTensor runs on the shards.
         """
         return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
 
-    def wrap_optimizer(self, optimizer: Any) -> WrappedOptimizer:
-        """Return an optimiser that applies the mean of the gradients over replicas."""
+    def wrap_optimizer(self, optimizer: Any) -> base.WrappedOptimizer:
+        """See `Replicator.wrap_optimizer`."""
         if hasattr(optimizer, "_resource_apply_dense"):
             raise UserError(
                 f"The strategy sharded cannot run `{type(optimizer).__name__}`: its fused "
@@ -466,7 +447,7 @@ class ShardedReplicator(Replicator):
 
 
 class _CompiledStep:
-    def __init__(self, replicator: ShardedReplicator, step_fn: StepFn, steps_per_call: int):
+    def __init__(self, replicator: ShardedReplicator, step_fn: base.StepFn, steps_per_call: int):
         self._replicator, self._step_fn = replicator, step_fn
         self._steps_per_call = steps_per_call
         self._function = tf.function(self._step, autograph=False)
@@ -489,7 +470,7 @@ class _CompiledTraining:
     def __init__(
         self,
         replicator: ShardedReplicator,
-        gradients_fn: StepFn,
+        gradients_fn: base.StepFn,
         update_fn: Callable[..., tuple[Any, Any]],
         variables: Sequence[tf.Variable],
         reads: Sequence[tf.Variable],
@@ -499,7 +480,8 @@ class _CompiledTraining:
         local = [v for v in variables if v.trainable or v.shape.rank == 0]
         read = {v.ref(): v for v in (*local, *reads) if isinstance(v, ShardedVariable)}
         self._read = list(read.values())
-        self._gather = tf.function(self._gathered_values, autograph=False)
+        rules = replicator.store.rules
+        self._gather = tf.function(lambda: _replicate_values(rules, self._read), autograph=False)
         self._compute = tf.function(self._local_results, autograph=False)
         self._update = tf.function(self._apply_update, autograph=False)
         for variable in self._read:
@@ -515,9 +497,6 @@ class _CompiledTraining:
             results = self._compute(values, batch)
         outputs = self._update(*tf.nest.map_structure(self._pack_pieces, results))
         return _unpack_values(outputs)
-
-    def _gathered_values(self) -> Any:
-        return _replicate_values(self._replicator.store.rules, self._read)
 
     def _local_results(self, values: Any, batch: Any) -> Any:
         record = CollectiveRecord()

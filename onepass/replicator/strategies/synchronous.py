@@ -9,36 +9,13 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError, first_line
 from onepass.replicator import collectives
-from onepass.replicator.collectives import (
-    CollectiveRecord,
-    compare_workers,
-    digest,
-    shape_mismatch_error,
-)
 from onepass.replicator.launch.tf_config import Task, read_tf_config
-from onepass.replicator.strategies.base import (
-    Call,
-    InputFn,
-    Replicator,
-    ShardFn,
-    StepFn,
-    check_divisible,
-    check_steps_per_call,
-    replica_batches,
-    uneven_rows_error,
-    variables_in_step_error,
-    whole,
-)
-from onepass.replicator.strategies.coordination import (
-    explaining_peer_errors,
-    interruptible_startup,
-    wait_for_all,
-)
+from onepass.replicator.strategies import base, coordination
 
 Devices = list[list[str]]
 
 
-class SynchronousReplicator(Replicator):
+class SynchronousReplicator(base.Replicator):
     """A tf.distribute strategy whose replicas run every step and every collective together."""
 
     def __init__(
@@ -60,17 +37,17 @@ class SynchronousReplicator(Replicator):
         strategy.extended.experimental_enable_get_next_as_optional = False
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """Return the strategy's scope."""
+        """See `Replicator.scope`."""
         return self._strategy.scope()
 
-    def dataset(self, input_fn: InputFn) -> Iterable[Any]:
-        """Return the strategy's dataset; each worker has one input pipeline."""
+    def dataset(self, input_fn: base.InputFn) -> Iterable[Any]:
+        """See `Replicator.dataset`; each worker has one input pipeline."""
         return self._strategy.distribute_datasets_from_function(input_fn)
 
-    def batches(self, dataset: tf.data.Dataset | ShardFn) -> Iterable[Any]:
+    def batches(self, dataset: tf.data.Dataset | base.ShardFn) -> Iterable[Any]:
         """See `Replicator.batches`; every worker computes all rows of a plain dataset."""
-        made = whole(dataset)
-        check_divisible(made.element_spec, self.num_replicas)
+        made = base.whole(dataset)
+        base.check_divisible(made.element_spec, self.num_replicas)
         if self.num_replicas == 1:
             return self.dataset(lambda context: made)
         local = among = self.num_replicas // self.num_workers
@@ -81,17 +58,21 @@ class SynchronousReplicator(Replicator):
             first, among = self.worker_index * local, self.num_replicas
 
         def rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return replica_batches(made, first, local, among).prefetch(2 * local)
+            return base.replica_batches(made, first, local, among).prefetch(2 * local)
 
         return self.dataset(rows)
 
-    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """Return a function that runs `steps_per_call` steps on all replicas in one tf.function."""
+    def compile(self, step_fn: base.StepFn, steps_per_call: int = 1) -> base.Call:
+        """See `Replicator.compile`; the steps are one tf.function."""
         return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(
-        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
-    ) -> Call:
+        self,
+        gradients_fn: base.StepFn,
+        update_fn: Callable,
+        variables: Sequence,
+        reads: Sequence = (),
+    ) -> base.Call:
         """Return a compiled update in which no collective runs after the variables are set."""
         return _CompiledStep(
             self, self._training_step(gradients_fn, update_fn, variables), 1, outputs_are_equal=True
@@ -138,55 +119,49 @@ class _CompiledStep:
     def __init__(
         self,
         replicator: SynchronousReplicator,
-        step_fn: StepFn,
+        step_fn: base.StepFn,
         steps_per_call: int,
         outputs_are_equal: bool = False,
     ):
-        check_steps_per_call(steps_per_call)
+        base.check_steps_per_call(steps_per_call)
         self._replicator, self._step_fn = replicator, step_fn
         self._steps_per_call, self._outputs_are_equal = steps_per_call, outputs_are_equal
-        self._records: list[CollectiveRecord] = []
+        self._records: list[collectives.CollectiveRecord] = []
         self._function = tf.function(self._steps, autograph=False)
         self._is_compared = False
 
     def __call__(self, iterator: Iterator[Any]) -> Any:
         if not self._is_compared:
             self._records.clear()
-            self._trace(iterator)
+            try:
+                self._function.get_concrete_function(iterator)
+            except Exception as error:
+                if explained := base.variables_in_step_error(error):
+                    raise explained from None
+                raise
             self._replicator._compare_calls([call for r in self._records for call in r.calls()])
             self._is_compared = True
         try:
-            with explaining_peer_errors(self._replicator):
+            with coordination.explaining_peer_errors(self._replicator):
                 return self._function(iterator)
         # An input error in one replica ends the input of the others, so either error may be raised.
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
-            uneven = uneven_rows_error(error, self._replicator.num_replicas)
-            raise (uneven or shape_mismatch_error(error) or error) from None
-
-    def _trace(self, iterator: Iterator[Any]) -> None:
-        try:
-            self._function.get_concrete_function(iterator)
-        except Exception as error:
-            if explained := variables_in_step_error(error):
-                raise explained from None
-            raise
+            uneven = base.uneven_rows_error(error, self._replicator.num_replicas)
+            raise (uneven or collectives.shape_mismatch_error(error) or error) from None
 
     def _steps(self, iterator: Iterator[Any]) -> Any:
         if self._steps_per_call > 1:
-            tf.while_loop(
-                lambda step: step < self._steps_per_call - 1,
-                lambda step: self._step_before_last(step, iterator),
-                [0],
-                parallel_iterations=1,
-            )
+
+            def advance(step: tf.Tensor) -> list[tf.Tensor]:
+                self._one_step(iterator, is_last=False)
+                return [step + 1]
+
+            last = self._steps_per_call - 1
+            tf.while_loop(lambda step: step < last, advance, [0], parallel_iterations=1)
         return self._one_step(iterator, is_last=True)
 
-    def _step_before_last(self, step: tf.Tensor, iterator: Iterator[Any]) -> list[tf.Tensor]:
-        self._one_step(iterator, is_last=False)
-        return [step + 1]
-
     def _one_step(self, iterator: Iterator[Any], is_last: bool) -> Any:
-        batch, record = next(iterator), CollectiveRecord()
+        batch, record = next(iterator), collectives.CollectiveRecord()
         self._records.append(record)
 
         # Other arguments are closed over, because a TPU converts all arguments to tensors.
@@ -200,7 +175,7 @@ class _CompiledStep:
         local = self._replicator._strategy.experimental_local_results
         return None if value is None else local(value)[0]
 
-    def _replica_step(self, batch: Any, record: CollectiveRecord, is_last: bool) -> Any:
+    def _replica_step(self, batch: Any, record: collectives.CollectiveRecord, is_last: bool) -> Any:
         context = tf.distribute.get_replica_context()
         index = int(tf.get_static_value(context.replica_id_in_sync_group) or 0)
         with self._replicator._step(index, record):
@@ -313,10 +288,9 @@ class MultiWorkerReplicator(SynchronousReplicator):
         # Traced before any step, because TensorFlow numbers collectives in the order of tracing,
         # and steps that differ between workers would change the numbers of these two functions.
         spec = tf.TensorSpec([None], tf.int32)
-        self._gather_sums = tf.function(self._rows, autograph=False)
-        self._gather_sums = self._gather_sums.get_concrete_function(spec)
-        self._gather_texts = tf.function(self._rows, autograph=False)
-        self._gather_texts = self._gather_texts.get_concrete_function(spec)
+        self._gather_sums, self._gather_texts = (
+            tf.function(self._rows, autograph=False).get_concrete_function(spec) for _ in range(2)
+        )
 
     def _rows(self, numbers: tf.Tensor) -> tf.Tensor:
         def replica(numbers: tf.Tensor) -> tf.Tensor:
@@ -329,7 +303,7 @@ class MultiWorkerReplicator(SynchronousReplicator):
         return tf.cast(rows[:: self.num_replicas // self.num_workers], tf.int32)
 
     def _compare_calls(self, calls: list[str]) -> None:
-        sums = self._gather_sums(digest(calls))
+        sums = self._gather_sums(collectives.digest(calls))
         if tf.reduce_all(sums == sums[:1]):
             return
         text = "\n".join(calls).encode()
@@ -337,7 +311,7 @@ class MultiWorkerReplicator(SynchronousReplicator):
         longest = int(tf.reduce_max(sizes))
         padded = tf.constant(list(text.ljust(longest)), tf.int32)
         rows = self._gather_texts(padded).numpy()
-        compare_workers([bytes(row.tolist()).decode().rstrip() for row in rows])
+        collectives.compare_workers([bytes(row.tolist()).decode().rstrip() for row in rows])
 
 
 def multi_worker(
@@ -355,10 +329,10 @@ def multi_worker(
         raise UserError(
             "TF_CONFIG has parameter servers: use the strategy parameter_server, not multi_worker."
         )
-    wait_for_all(task, join_seconds)
+    coordination.wait_for_all(task, join_seconds)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
     try:
-        with interruptible_startup():
+        with coordination.interruptible_startup():
             strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except RuntimeError as error:
         if "program startup" not in str(error):

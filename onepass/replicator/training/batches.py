@@ -35,18 +35,16 @@ class Collectives(Protocol):
 class GlobalBatchLoss(Protocol):
     """A loss that is not a plain mean over rows and therefore needs values of the whole batch.
 
-    Examples are a loss divided by the number of unpadded samples, a loss with statistics over the
-    batch, and a loss that draws a single dropout mask for all rows.
+    It may divide by the number of unpadded samples, or draw one dropout mask for all rows.
     """
 
     def global_inputs(self, batch: Batch, replicator: Collectives) -> Batch:
         """Return values of the global batch, by name, to add to the input of the loss.
 
-        This is called with each microbatch, before the loss, if the global batch is split among
-        replicas or microbatches. With its result, the mean of the losses over all microbatches must
-        be the loss of the global batch, and the mean of the gradients its gradient. The replicator
-        has `num_replicas` and `replica_id`, which count microbatches, and the primitives
-        `all_reduce` (only the mean) and `all_gather` over them.
+        This is called with each microbatch, before the loss, if the batch is split among replicas
+        or microbatches. With its result, the mean of the losses over all microbatches must be the
+        loss of the global batch, and likewise the gradients. `replicator` counts microbatches and
+        has the primitives `all_reduce` (only the mean) and `all_gather` over them.
         """
 
 
@@ -113,9 +111,9 @@ class _SingleReplica:
 class _MicrobatchCollectives:
     """The primitives over the microbatches of all replicas.
 
-    The microbatches of a replica are traced one after another, so none can wait for the next.
-    Therefore `global_inputs` is called once more for every collective in it: each round records the
-    arguments of the first collective without a result, which may depend on earlier results.
+    A replica's microbatches are traced in turn, so none can wait for the next. `global_inputs` is
+    called once more for every collective in it: each round records the arguments of the first one
+    without a result, which may depend on earlier results.
     """
 
     def __init__(self, replicator: Collectives, num_microbatches: int):
@@ -133,19 +131,15 @@ class _MicrobatchCollectives:
         if self._num_microbatches == 1:
             return [loss_fn.global_inputs(microbatches[0], self._replicator)]
         while True:
-            inputs = self._call_each(loss_fn, microbatches)
+            inputs, self._recorded = [], []
+            for self._index, microbatch in enumerate(microbatches):
+                self._calls = 0
+                inputs.append(loss_fn.global_inputs(microbatch, self))
             if not self._recorded:
                 return inputs
             reduce, values = self._recorded[0][0], [value for _, value in self._recorded]
             stacked = tf.nest.map_structure(lambda *each: tf.stack(each), *values)
             self._results.append(reduce(stacked))
-
-    def _call_each(self, loss_fn: GlobalBatchLoss, microbatches: list[Batch]) -> list[Batch]:
-        inputs, self._recorded = [], []
-        for self._index, microbatch in enumerate(microbatches):
-            self._calls = 0
-            inputs.append(loss_fn.global_inputs(microbatch, self))
-        return inputs
 
     def all_reduce(self, value: Any, reducer: str) -> Any:
         if reducer != "mean":

@@ -62,16 +62,13 @@ class ModelFamily:
         `TrainingOptions` whose first two fields are the data (or teacher) and the config.
       score: function from a configuration to a format for its best score, such as "best dev {:.3f}
         bits/dim".
-      evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json`, and
-        a method `check()` that raises UserError.
+      evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json` and
+        `check()`, which raises UserError.
       training_data: function from a model to the location of its training data, or of shipped data.
-      load_parts: function that imports TensorFlow and returns the functions that need it.
       detected: function from a configuration and the command-line arguments to further arguments
         that the data require.
-      network: section of the configuration with the `compute_dtype` of the network; "": the models
-        draw in float32.
-      sampler: function that returns the module with the sampler that Numba compiles; None: there is
-        none.
+      network: section of the configuration with the network's `compute_dtype`; "": float32.
+      sampler: function that returns the module with the sampler that Numba compiles, or None.
       is_fast: whether that sampler is faster than a bundle's program if there is no accelerator.
     """
 
@@ -135,9 +132,8 @@ def run_evaluate(
 ) -> int:
     """Run `onepass evaluate ...`: print the metrics of a model, and return the exit status.
 
-    Args:
-      likely: the family whose options are parsed; the model may belong to a different family with
-        the same options.
+    `likely` is the family whose options are parsed; the model may be of another with the same
+    options.
     """
     given = parse(likely.evaluation, arguments, "onepass evaluate")
     given.check()

@@ -22,15 +22,8 @@ from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.progress import Progress, duration, during
 from onepass.foundation.run_directory import InMemoryRun, NoMetricsLog, RunDirectory
 from onepass.replicator import strategies
-from onepass.replicator.strategies import Replicator
+from onepass.replicator.strategies import Replicator, coordination
 from onepass.replicator.strategies.base import ShardFn, whole
-from onepass.replicator.strategies.coordination import (
-    PeerLostError,
-    SharedStopRequest,
-    barrier,
-    broadcast_initial_state,
-    of_chief,
-)
 from onepass.replicator.training.batches import Batch
 from onepass.replicator.training.config import LoopConfig
 from onepass.replicator.training.state import (
@@ -115,12 +108,7 @@ class Outcome:
 
 
 class StepRate:
-    """Steps per second, excluding the time between steps and the first step, which compiles.
-
-    with rate.running():
-        metrics = step(next(batches))
-    rate.since_last()  # {"steps_per_second": 12.5}
-    """
+    """Steps per second, excluding the time between steps and the first step, which compiles."""
 
     def __init__(self) -> None:
         self._steps, self._seconds = -1, 0.0
@@ -146,7 +134,6 @@ SAVE = "save"  # request to wait while the chief writes a timed checkpoint
 SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile", "patience")
 SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
 Evaluate = Callable[[Any, int], float]  # function from a MetricsLog and the step to a score
-Hooks = tuple[Evaluate | None, Listener]
 Batches = Iterable[Batch] | ShardFn
 Metrics = Mapping[str, tf.Tensor]
 
@@ -171,7 +158,7 @@ class Trainer:
         self.replicator = strategies.single() if replicator is None else replicator
         self.checkpoints = run.checkpoints(config.keep_checkpoints, best=config.patience > 0)
         reasons = (SAVE, CALLBACK, OUT_OF_TIME, *SIGNAL_NAMES)
-        self._stop_request = SharedStopRequest(reasons, self.replicator)
+        self._stop_request = coordination.SharedStopRequest(reasons, self.replicator)
         self._step = self._compile_update(loss_fn, reads)
         self._num_updates = 0  # finished updates; asynchronous ones may be pending
         self._saved_step: int | None = None
@@ -180,9 +167,8 @@ class Trainer:
         self._is_asked_to_stop = False  # by the listener
 
     def resume(self, initialise: Callable[[], None] | None = None) -> list[str]:
-        """Restore the newest readable checkpoint, and return messages for the user.
+        """Restore the newest readable checkpoint; return notes, also on damaged newer ones.
 
-        The messages are the run directory's notes, and one for each damaged newer checkpoint.
         Without a checkpoint, `initialise` prepares the state in the chief.
         """
         self._start = time.monotonic()
@@ -190,7 +176,7 @@ class Trainer:
         if initialise is not None and self.replicator.is_chief and not self.step:
             initialise()
         loop = {name: getattr(self.config, name) for name in SHARED_SETTINGS}
-        broadcast_initial_state(
+        coordination.broadcast_initial_state(
             self.replicator, self.state.slots(), {**self.run.identity, "loop": loop}
         )
         return [*self.run.notes, *lines]
@@ -209,10 +195,6 @@ class Trainer:
         ]
 
     def _compile_update(self, loss_fn: LossFn, reads: Sequence[tf.Variable]) -> Any:
-        """Return a function that makes an update with an iterator's next batch and returns metrics.
-
-        For an asynchronous replicator, it has the argument `max_pending` and the method `join`.
-        """
         if is_single_device(self.replicator):
             one = compile_step(self.state, loss_fn, self.config.jit_compile)
             return lambda batches: one(next(batches))
@@ -233,22 +215,12 @@ class Trainer:
         listener: Listener | None = None,
         title: str = "training",
     ) -> Outcome:
-        """Train until the last step or a stop request, and save.
+        """Train until the last step or a stop request, and save; see `TrainingRun.train`.
 
         `LoopConfig.max_minutes` are counted from `resume`, or from this call without it. With
-        `LoopConfig.patience`, the state's average finally becomes the one with the best score.
-
-        Args:
-          evaluate: function from the log and the step to the score on the dev set (lower is
-            better), needed only in the chief.
-          listener: receiver of updates and scores, which may end training, or None. If it ends
-            training at an update without a score, several processes all end after the next update.
-          title: name of the progress that is shown.
-
-        Raises:
-          DivergedError: a loss or gradient was not finite; that update is not applied.
-          UserError: a file could not be written, a step does not fit into memory, or a process has
-            ended. The state is saved if possible, and the message names the step on disk.
+        `LoopConfig.patience`, the state's average finally becomes the one with the best score. If
+        the listener ends training at an update without a score, several processes all end after the
+        next update.
         """
         start = time.monotonic() if self._start is None else self._start
         limit, total = 60 * self.config.max_minutes, self.config.num_steps
@@ -257,10 +229,14 @@ class Trainer:
         shown = Progress(total, title, "step", self.step, stream=stream, until=until)
         with StopRequest() as stop, shown as progress:
             heard = listener if listener is not None and self.replicator.is_chief else Listener()
-            hooks = evaluate, heard
-            reason = self._train_and_save(batches, hooks, progress, stop, start)
+            outputs = _Outputs(evaluate, heard, progress)
+            reason = self._train_and_save(batches, outputs, stop, start)
         if self.config.patience:
-            self._take_best_average()
+            slots = self.state.average_slots()
+            best = self.checkpoints.best() if self.replicator.is_chief else None
+            if best is not None:
+                assign_arrays(slots, best)
+            coordination.broadcast_initial_state(self.replicator, slots, {})
         return Outcome(
             self.step,
             reason,
@@ -270,37 +246,29 @@ class Trainer:
             scores=tuple(self.checkpoints.scores()),
         )
 
-    def _take_best_average(self) -> None:
-        slots = self.state.average_slots()
-        best = self.checkpoints.best() if self.replicator.is_chief else None
-        if best is not None:
-            assign_arrays(slots, best)
-        broadcast_initial_state(self.replicator, slots, {})
-
     def save(self) -> None:
         """Finish pending updates; in the chief, write a checkpoint unless this step has one."""
-        self._join_updates()
-        if self.replicator.is_chief and self._saved_step != self._num_updates:
-            self.checkpoints.save(self._num_updates, self.state.arrays())
-            self._saved_step = self._num_updates
-
-    def _join_updates(self) -> None:
         if self.replicator.is_async:
             for metrics in self._step.join():
                 self._check(metrics)
         self._num_updates = self.step
+        if self.replicator.is_chief and self._saved_step != self._num_updates:
+            self.checkpoints.save(self._num_updates, self.state.arrays())
+            self._saved_step = self._num_updates
 
     def _train_and_save(
-        self, batches: Batches, hooks: Hooks, progress: Progress, stop: StopRequest, start: float
+        self, batches: Batches, outputs: "_Outputs", stop: StopRequest, start: float
     ) -> str:
         try:
-            with self._log() as log:
-                outputs = _Outputs(*hooks, log, progress)
+            with contextlib.ExitStack() as stack:
+                if self.replicator.is_chief:
+                    log = contextlib.closing(self.run.metrics_log(self.step))
+                    outputs.log = stack.enter_context(log)
                 outputs.listener.begin(self.step)
                 reason = self._steps(batches, outputs, stop, start)
                 self.save()
                 outputs.listener.end()
-            barrier(self.replicator)
+            coordination.barrier(self.replicator)
         except DivergedError:
             raise
         except tf.errors.ResourceExhaustedError as error:
@@ -309,19 +277,17 @@ class Trainer:
                 f"{self._save_after_error()}"
             ) from error
         except (UserError, OSError) as error:
-            lost = isinstance(error, PeerLostError)
+            lost = isinstance(error, coordination.PeerLostError)
             again = " Rerun the same commands to resume." if lost else ""
-            raise UserError(f"{_sentence(error)} {self._save_after_error()}{again}") from error
+            said = str(error)
+            if isinstance(error, OSError):
+                said = f"Cannot write {error.filename or 'a file'}: {error.strerror or error}."
+            raise UserError(f"{said} {self._save_after_error()}{again}") from error
         return reason
 
-    def _log(self) -> contextlib.AbstractContextManager:
-        if not self.replicator.is_chief:
-            return contextlib.nullcontext()
-        return contextlib.closing(self.run.metrics_log(self.step))
-
     def _steps(self, batches: Batches, outputs: "_Outputs", stop: StopRequest, start: float) -> str:
-        self._num_updates = self.step
-        if self._is_evaluation_missing():
+        self._num_updates = step = self.step
+        if step and self._evaluation_due(step) and self.checkpoints.scored_step() != step:
             self._evaluate(outputs, {})
         if ended := self._reason_of_scores():
             return ended
@@ -337,7 +303,9 @@ class Trainer:
             # This comes first, because saving waits for pending updates, which change the step.
             if self._stop_request.decide_stop(self._request(stop, start, saved)) == SAVE:
                 self.save()
-                barrier(self.replicator)  # or others would exceed a collective's time limit
+                coordination.barrier(
+                    self.replicator
+                )  # or others would exceed a collective's time limit
                 saved = time.monotonic()
             step = self._report(metrics, outputs, rate)
             if self._evaluation_due(step):
@@ -363,19 +331,19 @@ class Trainer:
         return step
 
     def _reason_of_scores(self) -> str | None:
-        barrier(self.replicator)
+        coordination.barrier(self.replicator)
         patience, waited = self.config.patience, self.checkpoints.scores_without_improvement
         no_more = bool(patience) and waited(self.step) >= patience
         reasons = (None, CALLBACK, NO_IMPROVEMENT)
         own = NO_IMPROVEMENT if no_more else CALLBACK if self._is_asked_to_stop else None
-        return reasons[of_chief(self.replicator, reasons.index(own))]
+        return reasons[coordination.of_chief(self.replicator, reasons.index(own))]
 
     def _leave(self, reason: str, step: int, outputs: "_Outputs", metrics: Metrics) -> None:
         if reason in SIGNAL_NAMES:
             outputs.progress.say(f"{reason}: saving a checkpoint at step {step} and exiting.")
         elif not self._evaluation_due(step):
             self._evaluate(outputs, metrics)
-            barrier(self.replicator)
+            coordination.barrier(self.replicator)
 
     def _request(self, stop: StopRequest, start: float, saved: float) -> str | None:
         now = time.monotonic()
@@ -412,10 +380,6 @@ class Trainer:
 
     def _evaluation_due(self, step: int) -> bool:
         return step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps
-
-    def _is_evaluation_missing(self) -> bool:
-        step = self.step
-        return step > 0 and self._evaluation_due(step) and self.checkpoints.scored_step() != step
 
     def _evaluate(self, outputs: "_Outputs", metrics: Mapping[str, float]) -> None:
         if outputs.log is None or (outputs.evaluate is None and not metrics):
@@ -462,15 +426,9 @@ class Trainer:
         return f"Training stopped; {self.checkpoints.describe_save(self.step)}."
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Outputs:
     evaluate: Evaluate | None
     listener: Listener
-    log: MetricsLog | NoMetricsLog | None
     progress: Progress
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"Cannot write {error.filename or 'a file'}: {error.strerror or error}."
-    return str(error)
+    log: MetricsLog | NoMetricsLog | None = None

@@ -25,10 +25,7 @@ def rematerialising(wanted: bool) -> Iterator[None]:
 
 
 def call_rematerialised(layer: Callable[..., Any], *inputs: Any) -> Any:
-    """Call a pure layer, storing none of its intermediate results in `rematerialising(True)`.
-
-    Apart from its inputs, only the variables that it reads get gradients.
-    """
+    """Call a pure layer, storing only its inputs in `rematerialising(True)`."""
     if not _wanted.get():
         return layer(*inputs)
     leaves = tf.nest.flatten(inputs)

@@ -113,9 +113,8 @@ def resume_variables(
 ) -> None:
     """Set the variables of every process from the newest checkpoint that the chief can read.
 
-    Other processes need not share the chief's disk. Without a checkpoint, all get the values of the
-    chief's variables. `identity` contains JSON values, such as the configuration, that must be
-    equal in all processes.
+    Without one, all get the values of the chief's variables. `identity` contains JSON values, such
+    as the configuration, that must be equal in all processes.
     """
     arrays = checkpoints.newest()[0] if replicator.is_chief else None
     if arrays is not None:
@@ -129,17 +128,15 @@ LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
 class TrainState(tf.Module):
     """The variables of a training run, and their update as a pure function.
 
-    Attributes:
-      weights: the trainable variables of the network, then those of the opponent.
-      first, second, average: Adam's moments and the Polyak average of each weight.
-      size: number of elements of the network's weights, without the opponent's.
+    `weights` are the trainable variables of the network, then those of the opponent; `first`,
+    `second` and `average` Adam's moments and the Polyak average of each; `size` is the number of
+    elements of the network's own.
 
     Args:
       schedule: function from the step, int32 [], to the learning rate, float32 []; None: the
         schedule in `optimizer`.
       opponent: another network trained with the same loss, such as discriminators; the loss uses
-        `tf.stop_gradient` to give each network only its own gradient. Both share updates,
-        checkpoints and strategy.
+        `tf.stop_gradient` to give each network only its own gradient.
     """
 
     def __init__(
@@ -234,9 +231,9 @@ class TrainState(tf.Module):
     def skip_nonfinite(
         self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], elementwise: bool = False
     ) -> list[tf.Tensor]:
-        """Return `values`, or all slots' current values if the loss or gradient is not finite.
+        """Return `values`, or the slots' current ones if the loss or gradient is not finite.
 
-        If `elementwise`, the condition has the shape of each value, which DTensor requires.
+        With `elementwise` the condition has the shape of each value, which DTensor requires.
         """
         is_finite = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
         pairs = zip(values, self.slots().values(), strict=True)
@@ -312,12 +309,10 @@ def compile_replicated_step(
 ) -> Callable[[Iterator], Metrics]:
     """Return a function that makes one update with an iterator's next batch and returns metrics.
 
-    The iterator is over `replicator.batches`.
-
-    The update is the same as that of `compile_step` on the global batch: losses, metrics and
-    gradients are averaged over the replicas, each of which then applies the same update. XLA
-    compiles a replica's loss and gradients, but not the collectives; it compiles nothing if
-    variables are on other machines.
+    The iterator is over `replicator.batches`. The update is that of `compile_step` on the global
+    batch: losses, metrics and gradients are averaged over the replicas, each of which then applies
+    the same update. XLA compiles a replica's loss and gradients, but not the collectives; it
+    compiles nothing if variables are on other machines.
 
     The state and all variables that the loss reads must be created in the scope of `replicator`.
     The mean of `extra_metrics`, float variables of this process, is added to the metrics; `reads`

@@ -45,12 +45,8 @@ class TrainingRun:
     Args:
       workdir: the run directory; None: the run exists only in memory.
       replicator: the devices; None: one device.
-      log: function that receives progress messages, only in the chief.
-      rows: number of rows of a global batch.
-      optimizer: settings with the number of microbatches of each replica; None: one.
-
-    Raises:
-      UserError: the replicas and microbatches cannot divide the rows evenly.
+      rows: number of rows of a global batch, which the replicas and the microbatches of `optimizer`
+        must divide evenly.
     """
 
     def __init__(
@@ -69,11 +65,9 @@ class TrainingRun:
         self._steps_before: int | None = None  # length of the run when it was last claimed
 
     def __enter__(self) -> "TrainingRun":
-        """Return the run itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Unlock the run directory."""
         self._stack.close()
 
     @functools.cached_property
@@ -128,10 +122,7 @@ class TrainingRun:
         return self.directory.path / name
 
     def sharing(self, name: str) -> Path | None:
-        """Return the run directory if this process uses the folder `name` in it, else None.
-
-        It is None for a run in memory, and in a process that does not share the chief's disk.
-        """
+        """Return the run directory if this process shares its folder `name`, else None."""
         if self._workdir is None:
             return None
         is_shared = self.replicator.is_chief or (self._workdir / name).is_dir()
@@ -155,21 +146,17 @@ class TrainingRun:
 
         Args:
           state: the variables to train, created inside `variables`, like `loss` and `reads`.
-          loss: returns the loss [] of a batch, and metrics.
-          loop: length of training and frequency of evaluations and checkpoints.
           batches: function from a step, i and k to the batches starting at the step, with part i of
             k equal parts of their rows.
-          evaluation: function that returns the evaluation callback; called only in the chief.
-          start: function that initialises the weights of a new run; called only in the chief.
-          listener: is notified of updates and scores, and may end training; None: no listener.
+          evaluation: function that returns the evaluation callback; called only in the chief, like
+            `start`, which initialises the weights of a new run, and the methods of `listener`.
           reads: variables that the loss reads in addition to the state.
           description: text that describes the model to the user; "": the number of its weights.
-          title: name of the progress that is shown.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
           UserError: a file could not be written, a step does not fit into memory, or another
-            process has ended; the message names the step on disk.
+            process has ended. The state is saved if possible; the message names the step on disk.
         """
         trainer = Trainer(self._record, state, loss, loop, self.replicator, reads)
         self.log(*trainer.resume(start))
@@ -209,16 +196,9 @@ def train_network(
     Args:
       dev: the dev split as one batch, whose loss with averaged weights is the score; None: no
         scores.
-      workdir: the run directory, in which an earlier run is resumed; None: the run exists only in
-        memory, where a signal interrupts it as it would any other work.
+      workdir: the run directory, in which an earlier run is resumed; None: all steps are made in
+        memory, where a signal interrupts the run as it would any other work.
       stored: what config.json holds, of which only the loop may change.
-      title: name of the progress that is shown.
-
-    Returns:
-      The outcome; without a run directory, all steps were made.
-
-    Raises:
-      DivergedError: a loss or gradient was not finite.
     """
     with TrainingRun(workdir, log=print if workdir else lambda line: None) as run:
         run.claim(dict(stored), ("loop",))
@@ -253,10 +233,7 @@ class Setup:
     """A model with everything that is needed to train it.
 
     Attributes:
-      batches: function from a step, i and k to the batches starting at that step, with part i of k
-        equal parts of the rows.
-      start: function that initialises the weights of a new run; None: they are already initialised.
-      description: text that describes the model to the user; "": the number of weights is shown.
+      batches, start, description: see `TrainingRun.train`.
       tensor_float_32: whether an accelerator may multiply in TensorFloat32.
       stages: function from the specs of a batch to what an exported folder records about the model
         as a pipeline; {} if it cannot be cut into stages.

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from distill.losses.perceptual import PerceptualLoss, UnitClassifier, UnitConfig, gram
-from onepass.replicator.portable.stablehlo import lower
+from onepass.replicator.portable.export import lower
 from wavenet.features import MelConvention
 
 RATE_HZ, HOP = 8000, 80

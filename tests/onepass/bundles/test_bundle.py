@@ -18,7 +18,7 @@ from onepass.bundles.manifest import files_of
 from onepass.bundles.signature import Signature, TensorInfo, check, example
 from onepass.foundation.allowed_operations import ALLOWED, RESTORING, SAVING
 from onepass.foundation.errors import UserError
-from onepass.replicator.portable.stablehlo import serialize_text
+from onepass.replicator.portable.export import serialize_text
 
 ROOT = Path(__file__).resolve().parents[3]
 

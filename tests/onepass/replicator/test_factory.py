@@ -15,7 +15,7 @@ from processes import ROOT, SETTINGS, run_together, wait_until
 from onepass.foundation.errors import UserError
 from onepass.replicator import strategies
 from onepass.replicator.launch import tf_config
-from onepass.replicator.strategies import coordination, factory, synchronous
+from onepass.replicator.strategies import coordination, synchronous
 from onepass.replicator.strategies.coordination import wait_for_all
 
 WORKERS = {"worker": ["a:1", "b:2"]}
@@ -27,11 +27,11 @@ def called(monkeypatch):
     """The factories called, with their arguments, in place of their work."""
     calls = []
     for name in FACTORIES:
-        monkeypatch.setattr(factory, name, lambda *args, name=name: calls.append((name, *args)))
-        if name in factory._WITHOUT_ARGUMENT:
-            monkeypatch.setitem(factory._WITHOUT_ARGUMENT, name, getattr(factory, name))
+        monkeypatch.setattr(strategies, name, lambda *args, name=name: calls.append((name, *args)))
+        if name in strategies._WITHOUT_ARGUMENT:
+            monkeypatch.setitem(strategies._WITHOUT_ARGUMENT, name, getattr(strategies, name))
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr(factory.tf.config, "list_physical_devices", lambda kind: [])
+    monkeypatch.setattr(strategies.tf.config, "list_physical_devices", lambda kind: [])
     return calls
 
 
@@ -74,7 +74,7 @@ def test_auto_reads_tf_config(called, monkeypatch, addresses, task, strategy):
 
 
 def test_auto_takes_all_of_several_gpus(called, monkeypatch):
-    monkeypatch.setattr(factory.tf.config, "list_physical_devices", lambda kind: [kind, kind])
+    monkeypatch.setattr(strategies.tf.config, "list_physical_devices", lambda kind: [kind, kind])
     strategies.from_environment()
     assert called == [("local", None)]
 
@@ -228,7 +228,7 @@ def test_tensorflow_takes_no_signal_for_longer_than_it_connects(monkeypatch):
         signal.signal(signal.SIGTERM, lambda *_: None)  # as TensorFlow does
         raise RuntimeError("must be at program startup")
 
-    monkeypatch.setattr(synchronous, "wait_for_all", lambda *_: None)
+    monkeypatch.setattr(coordination, "wait_for_all", lambda *_: None)
     monkeypatch.setattr(synchronous.tf.distribute, "MultiWorkerMirroredStrategy", connect)
     monkeypatch.setenv("TF_CONFIG", config(WORKERS))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -249,7 +249,7 @@ def test_a_port_that_is_taken_is_named():
 
 
 def test_devices_that_are_not_there_or_cannot_be_divided_are_refused():
-    factory.tf.constant(0)  # TensorFlow starts, so that no more logical CPUs can be made
+    strategies.tf.constant(0)  # TensorFlow starts, so that no more logical CPUs can be made
     with pytest.raises(UserError, match=r"^`devices` must be 1 to \d+ \(\w+\), got 1000"):
         strategies.local(1000)
     with pytest.raises(UserError, match="`devices_per_replica` must divide the number of devices"):

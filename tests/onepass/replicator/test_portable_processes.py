@@ -101,7 +101,7 @@ def test_two_processes_train_as_one_which_resumes_from_their_checkpoint(copied, 
 def test_a_state_that_is_cut_over_processes_resumes_from_one_and_goes_back(copied, start):
     folder = copied("cut")
     alone(folder, "--steps", "2")
-    digest = run.layouts.Step.read(folder).digest
+    digest = run.devices.Step.read(folder).digest
     layout = folder / "layout.json"
     layout.write_text(json.dumps({"program": digest, **CUT_BY_ALL}))
     both = start([folder] * 2, "--layout", layout, "--steps", "4", devices=2)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from onepass.replicator import collectives
-from onepass.replicator.strategies.factory import TpuReplicator
+from onepass.replicator.strategies import TpuReplicator
 
 # The types that the sum over the cores of a TPU takes (ops.cc: CrossReplicaSum).
 SUMMED = {tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.uint32}

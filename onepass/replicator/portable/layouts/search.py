@@ -26,6 +26,7 @@ from jax.interpreters import mlir
 
 from .layout import GIB, MODEL, Cut, Layout, LayoutError, Step, is_possible, whole
 from .simulation import (
+    COLLECTIVES,
     COMPUTE,
     LINK,
     Network,
@@ -41,13 +42,7 @@ _EXCHANGE = (
     "sdy-close-shardings,func.func(sdy-insert-explicit-reshards{enable-full-version=true},"
     "sdy-reshard-to-collectives)"
 )
-_COLLECTIVES = {
-    "sdy.all_reduce": "all-reduce",
-    "sdy.all_gather": "all-gather",
-    "sdy.reduce_scatter": "reduce-scatter",
-    "sdy.all_to_all": "all-to-all",
-    "sdy.collective_permute": "collective-permute",
-}
+_COLLECTIVES = {f"sdy.{kind.replace('-', '_')}": kind for kind in COLLECTIVES}
 # These allocate no array once fused.
 _FREE = {
     *("stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota", "stablehlo.reshape"),
@@ -60,11 +55,8 @@ _AXES = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')  # "x", or a part of it: "x":
 class Estimate:
     """A partitioned step: the operations of one device, and their work.
 
-    The name of a collective is the axes along which it joins devices.
-
-    Attributes:
-      temporaries_bytes: peak size of temporaries on one device if nothing is fused or reused in
-        place.
+    The name of a collective is the axes along which it joins devices. `temporaries_bytes` is the
+    peak on one device if nothing is fused or reused in place.
     """
 
     program: list[Operation]
@@ -153,7 +145,10 @@ class _Reader:
 
     def _add(self, operation: Any) -> None:
         attributes = operation.attributes
-        shardings = _each(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else []
+        shardings: list[str] = []
+        if "sdy.sharding" in attributes:
+            annotated = sdy.TensorShardingPerValueAttr(attributes["sdy.sharding"])
+            shardings = [str(each) for each in annotated.shardings]
         if not shardings and "out_sharding" in attributes:
             shardings = [str(attributes["out_sharding"])]
         # Without shardings, every result is whole; `zip` stops after the last result.
@@ -195,7 +190,8 @@ class _Reader:
         return size
 
     def _bytes(self, value: Any) -> int:
-        return _elements(value) * _width(value) // self._size(self._cuts.get(value, ""))
+        width = _width(str(ir.RankedTensorType(value.type).element_type))
+        return _elements(value) * width // self._size(self._cuts.get(value, ""))
 
     def _work(self, operation: Any) -> float:
         if operation.name not in ("stablehlo.dot_general", "stablehlo.convolution"):
@@ -262,10 +258,6 @@ def _cut(sharding: Any) -> Cut | None:
     )
 
 
-def _each(attribute: Any) -> list[str]:
-    return [str(each) for each in sdy.TensorShardingPerValueAttr(attribute).shardings]
-
-
 def _shape(value: Any) -> list[int]:
     return list(ir.RankedTensorType(value.type).shape)
 
@@ -274,14 +266,10 @@ def _elements(value: Any) -> int:
     return math.prod(_shape(value))
 
 
-@functools.lru_cache(None)
-def _bits(name: str) -> int:
-    found = re.search(r"\d+", name)
-    return max(8, int(found[0])) if found else 8
-
-
-def _width(value: Any) -> int:
-    return _bits(str(ir.RankedTensorType(value.type).element_type)) // 8
+@functools.cache
+def _width(dtype: str) -> int:
+    found = re.search(r"\d+", dtype)
+    return max(8, int(found[0])) // 8 if found else 1
 
 
 def _uses(value: Any, depth: int, seen: dict[Any, str]) -> str:
@@ -447,24 +435,14 @@ _USES_DEPTH = 2  # operations; deeper, the first and last layers differ from the
 class Group:
     """Arguments that are cut together by one decision.
 
-    Attributes:
-      indices: indices of the arguments, in call order.
-      shape: shape of each argument; for a batch, the greatest common divisor of the inputs' rows.
-      dimensions: dimensions of the shape that may be cut.
-      num_elements: total number of elements of all arguments.
+    `indices` are in call order; `dimensions` of the common `shape` (of a batch: the greatest common
+    divisor of the inputs' rows) may be cut; `num_elements` counts all arguments.
     """
 
     indices: tuple[int, ...]
     shape: tuple[int, ...]
     dimensions: tuple[int, ...]
     num_elements: int
-
-
-def batch_group(step: Step) -> Group:
-    """Return the group of a step's inputs, which are cut along their rows."""
-    indices = tuple(i for i, tensor in enumerate(step.batch) if tensor.shape)
-    shared = math.gcd(*(step.batch[i].shape[0] for i in indices))
-    return Group(indices, (shared,), (0,), 0)
 
 
 def state_groups(step: Step, partitioner: Partitioner) -> list[Group]:
@@ -480,18 +458,14 @@ def state_groups(step: Step, partitioner: Partitioner) -> list[Group]:
             tied.setdefault((name, tensor.shape, tensor.name in step.slots), []).append(index)
     alike: dict[tuple, list[int]] = {}
     for (name, shape, _), indices in tied.items():
-        uses = partitioner.uses(_weight(step, indices), _USES_DEPTH)
+        named = [i for i in indices if step.arguments[i].name.startswith("weights/")]
+        uses = partitioner.uses((named or indices)[0], _USES_DEPTH)
         alike.setdefault((re.sub(r"\d+", "#", name), shape, uses), []).extend(indices)
     groups = [
         Group(tuple(indices), shape, tuple(range(len(shape))), len(indices) * math.prod(shape))
         for (_, shape, _), indices in alike.items()
     ]
     return sorted(groups, key=lambda group: -group.num_elements)
-
-
-def _weight(step: Step, indices: list[int]) -> int:
-    named = [i for i in indices if step.arguments[i].name.startswith("weights/")]
-    return (named or indices)[0]
 
 
 Cuts = tuple[Cut, ...]
@@ -526,12 +500,7 @@ class Found:
 class Search:
     """The search for the best layout of a step over a mesh.
 
-    Args:
-      step: the step.
-      text: its program in StableHLO.
-      mesh: the sizes of the mesh's axes.
-      machine: the devices and the network between them.
-      compile_step: function from the cuts of the arguments to the compiled step.
+    `text` is the step's program in StableHLO; `compile_step` compiles it for the arguments' cuts.
     """
 
     def __init__(
@@ -550,19 +519,19 @@ class Search:
         self._costs: dict[Cuts, Cost] = {}
         self._programs: dict[Cuts, Any] = {}  # as compiled
         self._implied: dict[tuple, Cuts] = {}
-        self._batch = batch_group(step)
+        # The inputs of the step, which are cut along their rows.
+        indices = tuple(i for i, tensor in enumerate(step.batch) if tensor.shape)
+        rows = math.gcd(*(step.batch[i].shape[0] for i in indices))
+        self._batch = Group(indices, (rows,), (0,), 0)
         self._groups = state_groups(step, self._partitioner)
         self._axes = [axis for axis, size in mesh.items() if size > 1]
         self._order = {axis: i for i, axis in enumerate(mesh)}
         self._whole = whole(step)
 
     def best(self) -> Found:
-        """Return the compiled layout that sends the least among the fastest that fit in memory.
-
-        Raises:
-          LayoutError: no layout that was found fits in memory.
-        """
-        batches = self._batches()
+        """Return what sends the least among the fastest that fit; LayoutError: none fits."""
+        rows = (self._with(self._whole, self._batch, 0, axes) for axes in self._choices())
+        batches = [cuts for cuts in rows if cuts is not None]
         self._compile_layout(batches[-1])  # sets the scale of estimates
         tactics = {each: None for start in batches for each in self._tactics(start)}
         # The best of every stage, as estimates of layouts with many cuts may be far too low.
@@ -592,18 +561,11 @@ class Search:
         near = [cuts for cuts, cost in fitting.items() if cost.seconds <= limit]
         return min(near, key=lambda cuts: (fitting[cuts].sent_bytes, fitting[cuts].seconds))
 
-    def _batches(self) -> list[Cuts]:
-        every = (self._with(self._whole, self._batch, 0, axes) for axes in self._choices())
-        return [cuts for cuts in every if cuts is not None]
-
     def _tactics(self, cuts: Cuts) -> Iterator[Cuts]:
-        """Yield layouts that shard all groups of the state along each choice of axes.
-
-        The last layout cuts only the last dimension of each tensor, along the axis MODEL.
-        """
+        """Yield layouts that shard all groups of the state along each choice of axes."""
         for axes in self._choices()[1:]:
             yield self._shard_groups(cuts, axes, lambda group: group.dimensions)
-        if MODEL in self._axes:
+        if MODEL in self._axes:  # cuts only the last dimension of each tensor
             yield self._shard_groups(cuts, (MODEL,), lambda group: group.dimensions[-1:])
 
     def _choices(self) -> list[tuple[str, ...]]:
@@ -622,8 +584,8 @@ class Search:
     def _widen(self, beam: list[Cuts]) -> list[Cuts]:
         """Return the best layouts with one, two, ... propagated decisions, found by beam search.
 
-        The first decision of the best sequence, often a cut of every layer's width, need not be
-        among the best first decisions.
+        The first of the best sequence, often a cut of every layer's width, need not be a best first
+        one.
         """
         decisions = {
             (self._implications(group, dimension, axis), axis): None

@@ -41,16 +41,12 @@ COMPUTE, LINK = "compute", "link"
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """An operation on a resource, which starts when its inputs are available.
+    """An operation on a resource, which starts when its inputs, earlier operations, are available.
 
-    Attributes:
-      name: name in the program; all parts of a combined collective have the same name.
-      kind: name of a collective; for any other operation, a digest of the computation without
-        shapes.
-      size_bytes: number of bytes read and written; for a collective, the size of one device's
-        input.
-      inputs: indices of earlier operations that it waits for.
-      seconds: duration; for a collective, it is computed from the network instead.
+    All parts of a combined collective have the same `name`. `kind` is the name of a collective,
+    else a digest of the computation without shapes. `size_bytes` counts what is read and written;
+    of a collective, one device's input. The `seconds` of a collective follow from the network
+    instead.
     """
 
     name: str
@@ -107,8 +103,8 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
 def combine_collectives(program: list[Operation], most_bytes: float = math.inf) -> list[Operation]:
     """Return the program with combined collectives split into buckets of at most `most_bytes`.
 
-    The parts of a collective are exchanged in order, in buckets, each as soon as its contents are
-    ready. With infinite buckets, the collectives are as compiled.
+    Their parts are exchanged in order, in buckets, each as soon as its contents are ready. With
+    infinite buckets, the collectives are as compiled.
     """
     made: list[Operation] = []
     moved_to: list[int] = []  # new index of each operation
