@@ -5,8 +5,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import at_least, require
+from onepass.foundation.errors import UserError, at_least, require
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import DataConfig, WaveNetConfig
 
@@ -120,7 +119,7 @@ class StudentConfig:
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
         at_least(self, 1, "cycle", "front_width", "bunch_samples")
         at_least(self, 1, "residual_channels", "gate_channels")
-        require(self.initial_scale > 0, "initial_scale", "positive", self.initial_scale)
+        require(self.initial_scale > 0, "initial_scale", "above 0", self.initial_scale)
         at_least(self, 0, "feature_channels", "speakers")
         require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
@@ -242,8 +241,7 @@ class LossConfig:
                 found.append((name, float(weight)))
             except ValueError:
                 found.append((name, -1.0))
-            if not found[-1][1] >= 0:
-                raise UserError(f"`others` must be NAME=WEIGHT of at least 0 each, got {each!r}.")
+            require(found[-1][1] >= 0, "others", "NAME=WEIGHT of at least 0 each", repr(each))
         return tuple(found)
 
     def weight(self, term: str) -> float:
@@ -307,11 +305,12 @@ class DistillConfig:
         teacher_config = teacher.config.network
         student = _following(self.student, teacher_config, teacher.config.data, path)
         for name in ("clip_samples", "left_samples"):
-            if getattr(self.clips, name) % student.hop_samples:
-                raise UserError(
-                    f"`clips.{name.replace('_', '-')}` must be a multiple of the teacher's hop, "
-                    f"{student.hop_samples}, got {getattr(self.clips, name)}."
-                )
+            require(
+                not (getattr(self.clips, name) % student.hop_samples),
+                f"clips.{name.replace('_', '-')}",
+                f"a multiple of the teacher's hop, {student.hop_samples}",
+                getattr(self.clips, name),
+            )
         if self.loss.contrastive and self.clips.batch_size < 2:
             raise UserError("`loss.contrastive` needs other conditions: a batch of at least 2.")
         return dataclasses.replace(self, student=student)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.replicator.training.family import ModelFamily, Parts
 
 
@@ -32,8 +32,7 @@ class EvaluateArguments:
 
     def check(self) -> None:
         """Raise a UserError for a batch without rows."""
-        if self.batch < 1:
-            raise UserError(f"`--batch` must be at least 1, got {self.batch}.")
+        require(self.batch >= 1, "--batch", "at least 1", self.batch)
 
 
 def _evaluate(given: EvaluateArguments, model: Any, data: Path) -> dict:

@@ -20,7 +20,7 @@ from onepass.bundles.sampling import (
 from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest, has_named
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.server_address import TOKEN_VARIABLE
 from onepass.interface import collect_images, stream_images
 from serving.client.calls import whole_images
@@ -95,8 +95,7 @@ class RemoteModel(Sampling):
         if chunk is not None:
             raise UserError("`chunk` must be None: the server chooses the parts.")
         if self.makes_sound:
-            if draw.num != 1:
-                raise UserError(f"`num` must be 1 to stream sound of a server, got {draw.num}.")
+            require(draw.num == 1, "num", "1 to stream sound of a server", draw.num)
             return (part[np.newaxis] for part in self._sound(draw))
         return stream_images(self._images(draw), draw.scales)
 
@@ -120,11 +119,14 @@ class RemoteModel(Sampling):
     def _images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
         condition, num = draw.condition, whole_number(draw.num, "num")
         heat = 1.0 if draw.temperature is None else draw.temperature
-        if draw.length not in (None, self.spec.get("size")):
-            raise UserError(f"`length` must be {self.spec.get('size')}, got {draw.length}.")
+        require(
+            draw.length in (None, self.spec.get("size")),
+            "length",
+            str(self.spec.get("size")),
+            draw.length,
+        )
         if isinstance(condition, list):
-            if len(condition) != num:
-                raise UserError(f"`condition` must be one or {num}, got {len(condition)}.")
+            require(len(condition) == num, "condition", f"one or {num}", len(condition))
             if any(each is not condition[0] for each in condition):
                 yield from self._images_of(condition, draw.seed, heat, draw.guidance)
                 return

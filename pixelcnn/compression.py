@@ -22,7 +22,7 @@ from onepass.compression.container import Container, Kind
 from onepass.compression.odds import Categorical, Mixture, tolerances
 from onepass.compression.stream import Decoder, Layout, depth_of
 from onepass.foundation.arguments import whole_number
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.likelihoods.pixels import PAIRS
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
@@ -492,9 +492,11 @@ def _store_condition(front: Any, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        if value.shape != (front.size, front.size):
-            raise UserError(
-                f"`condition` must be maps [{front.size}, {front.size}], got {list(value.shape)}."
-            )
+        require(
+            value.shape == (front.size, front.size),
+            "condition",
+            f"maps [{front.size}, {front.size}]",
+            list(value.shape),
+        )
         return value.tolist()
     return front.label(value) if front.config.conditioning.kind == "class" else str(value)

@@ -5,8 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import at_least, require
+from onepass.foundation.errors import UserError, at_least, require
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.networks.config import (
@@ -136,8 +135,12 @@ class MultiscaleTrainConfig(TrainConfig):
         """Names of the parts to train, base first."""
         known = part_names(sizes_between(self.network.base_size, self.data.size))
         for wanted in self.parts:
-            if not any(_is_of(name, wanted) for name in known):
-                raise UserError(f"`parts` must be of {', '.join(known)}, got {wanted}.")
+            require(
+                any(_is_of(name, wanted) for name in known),
+                "parts",
+                f"of {', '.join(known)}",
+                wanted,
+            )
         if not self.parts:
             return known
         return tuple(name for name in known if any(_is_of(name, wanted) for wanted in self.parts))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.replicator.training.config import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from onepass.shipped import FOLDERS
@@ -90,8 +90,7 @@ class EvaluateArguments:
 
     def check(self) -> None:
         """Raise a UserError for a negative number of samples."""
-        if self.samples < 0:
-            raise UserError(f"`--samples` must be 0 or more, got {self.samples}.")
+        require(self.samples >= 0, "--samples", "at least 0", self.samples)
 
 
 def _evaluate_model(given: EvaluateArguments, model: "Trained", data: str) -> dict:

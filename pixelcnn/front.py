@@ -8,7 +8,7 @@ import numpy as np
 
 from onepass.draw import Draw
 from onepass.foundation.arguments import check_seed, check_unmasked, whole_number
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.tensorflow_state import check_compiler, check_eager
 from onepass.samplers import SAMPLERS
 from pixelcnn.config import AnyTrainConfig
@@ -82,15 +82,14 @@ def _check(density: ImageDensity, draw: Draw) -> None:
         check_images("prefix", prefix, shape, config.output.levels)
     _check_sampler(density, draw.method, draw.batch)
     if not 0 <= draw.guidance < float("inf"):
-        raise UserError(f"The guidance must be 0 or more and finite, got {draw.guidance:g}.")
+        raise UserError(f"The guidance must be at least 0 and finite, got {draw.guidance:g}.")
     if draw.guidance and not config.conditioning.has_null:
         raise UserError("The model has no null condition to be guided by.")
 
 
 def _check_sampler(density: ImageDensity, sampler: str, batch: int) -> None:
     known = ("auto", *sorted(SAMPLERS))
-    if sampler not in known:
-        raise UserError(f"`method` must be one of {', '.join(known)}, got {sampler}.")
+    require(sampler in known, "method", f"one of {', '.join(known)}", sampler)
     if sampler == "naive" and density.multiscale is not None:
         raise UserError("Only a PixelCNN has a naive sampler.")
     if batch > 1 and sampler != "fixed-point":
@@ -261,8 +260,7 @@ class ImageFront:
         axes = 2 if self.config.conditioning.kind == "map" else 0  # of one image's condition
         is_array = isinstance(condition, np.ndarray) and condition.ndim > axes
         values = list(condition) if is_array or isinstance(condition, list | tuple) else [condition]
-        if len(values) not in (1, num):
-            raise UserError(f"`condition` must be one or {num}, got {len(values)}.")
+        require(len(values) in (1, num), "condition", f"one or {num}", len(values))
         return values
 
     def _conditions(self, condition: Any, num: int) -> dict[str, np.ndarray]:

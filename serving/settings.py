@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, at_least, require
 from onepass.foundation.server_address import is_loopback
-from onepass.foundation.stored_config import at_least, require
 
 # The packages that the extra `serve` installs and that serving requires.
 NEEDED = (

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,28 @@ def test_the_library_keeps_the_rules():
     assert broken == []
     assert short == SHORT.keys()
     assert read == set(PLACES)
+
+
+OTHER_WORDS = re.compile(
+    r"(?:must be |, \")(?:positive(?! definite)|nonnegative|not negative|0 or more|greater than"
+    r"|> ?\d)"
+)
+
+
+def other_words(text):
+    """Returns every rule of a number that is not said as "at least 1", "above 0" or "at most 5"."""
+    return [f"line {text.count(chr(10), 0, m.start()) + 1}" for m in OTHER_WORDS.finditer(text)]
+
+
+def test_the_least_number_is_said_in_one_way():
+    assert [f"{place}: {found}" for place, text in library() for found in other_words(text)] == []
+
+
+@pytest.mark.parametrize(
+    "text", ['f"`{x}` must be 0 or more."', 'require(x > 0, "x", "positive", x)', '"must be > 1"']
+)
+def test_another_way_is_caught(text):
+    assert other_words(text) == ["line 1"]
 
 
 def test_an_assert_inside_a_function_is_caught():

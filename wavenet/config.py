@@ -4,7 +4,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal
 
-from onepass.foundation.stored_config import at_least, require, stored_config
+from onepass.foundation.errors import at_least, require
+from onepass.foundation.stored_config import stored_config
 from onepass.likelihoods import registry
 from onepass.likelihoods.registry import LikelihoodName
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
@@ -106,7 +107,7 @@ class WaveNetConfig:
         require(self.layers % self.stacks == 0, "layers", "a multiple of `stacks`", self.layers)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
         at_least(self, 1, "front_width", "residual_channels", "gate_channels", "skip_channels")
-        require(self.input_gain > 0, "input_gain", "positive", self.input_gain)
+        require(self.input_gain > 0, "input_gain", "above 0", self.input_gain)
         at_least(self, 0, "feature_channels", "speakers", "speaker_channels", "context_layers")
         require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:

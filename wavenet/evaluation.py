@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.folders import count_noun
 from onepass.foundation.intervals import format_measure, weighted_mean
 from onepass.foundation.progress import show_progress
@@ -63,8 +63,7 @@ def evaluate(
       - against {system: {measures, real_time_factor}}, if the model reads frames;
       - untrained_predictor {order, bits_per_sample: `Measure`}, for mel frames and 16-bit levels.
     """
-    if copies < 1:
-        raise UserError(f"`copies` must be at least 1, got {copies}.")
+    require(copies >= 1, "copies", "at least 1", copies)
     features = model.config.data.features
     items = dev_recordings(model.network, corpus, features, model.front.speakers, part)
     shown = show_progress(items, "evaluating", "recording")

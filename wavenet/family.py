@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.replicator.training.config import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet import shipped
@@ -80,12 +80,16 @@ class EvaluateArguments:
 
     def check(self) -> None:
         """Raise a UserError that names the first option whose value is out of range."""
-        if self.copy_synthesis is not None and self.copy_synthesis < 1:
-            raise UserError(f"`--copy-synthesis` must be at least 1, got {self.copy_synthesis}.")
+        require(
+            self.copy_synthesis is None or self.copy_synthesis >= 1,
+            "--copy-synthesis",
+            "at least 1",
+            self.copy_synthesis,
+        )
         for option in ("temperatures", "teacher_temperatures"):
             if not all(t >= 0 for t in getattr(self, option)):
                 name = option.replace("_", "-")
-                raise UserError(f"`--{name}` must be 0 or more, got {getattr(self, option)}.")
+                raise UserError(f"`--{name}` must be at least 0, got {getattr(self, option)}.")
 
 
 @contextlib.contextmanager

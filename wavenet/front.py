@@ -8,8 +8,7 @@ import numpy as np
 
 from onepass.draw import Draw
 from onepass.foundation.arguments import check_seed, whole_number
-from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import at_least, require
+from onepass.foundation.errors import UserError, at_least, require
 from onepass.foundation.tensorflow_state import check_eager
 from wavenet.config import DataConfig
 from wavenet.data import audio

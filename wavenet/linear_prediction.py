@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.special import expit
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import require
 from wavenet.features.conventions import MelConvention
 from wavenet.features.mel import above_silence, mel_filters, mel_spectrogram
 
@@ -45,8 +45,7 @@ class MelPrediction:
     """
 
     def __init__(self, mel: MelConvention, order: int, exact: bool = True) -> None:
-        if order < 1:
-            raise UserError(f"`order` must be at least 1, got {order}.")
+        require(order >= 1, "order", "at least 1", order)
         self.order, self._mel, self._exact = order, mel, exact
         self._magnitudes = band_to_bin(mel)
         self._lags = bin_to_lag(mel, order)

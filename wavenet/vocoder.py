@@ -42,7 +42,7 @@ class VocoderWaveNet(Network):
     ) -> None:
         super().__init__(name=name)
         if not config.conditioner_units:
-            raise UserError("`conditioner_units` must be positive for a vocoder, got 0.")
+            raise UserError("`conditioner_units` must be above 0 for a vocoder, got 0.")
         initial = Initial(seed)
         self.config, self.codec = config, config.make_codec()
         self.likelihood = check_location_scale(config.make_likelihood())

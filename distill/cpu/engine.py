@@ -29,6 +29,7 @@ from distill.cpu.kernels import ROWS, gate_rows, pack_gates, pack_outputs, produ
 from distill.residual import Prediction
 from distill.student import Flow, FlowLayer
 from onepass.foundation.cores import cores
+from onepass.foundation.errors import require
 from onepass.likelihoods.affine import FlowOutput
 from onepass.machine import kernels
 from onepass.machine.kernels import (
@@ -519,8 +520,7 @@ class FlowEngine:
 
     def initial_state(self, batch: int) -> FlowState:
         """Return the state of `batch` sounds before their first sample."""
-        if batch < 1:
-            raise ValueError(f"`batch` must be at least 1, got {batch}.")
+        require(batch >= 1, "batch", "at least 1", batch)
         sizes, layers = self._packed.sizes, self._packed.layers
         channels = int(sizes["residual_vectors"]) * LANES
         return FlowState(

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import at_least, require
+from onepass.foundation.errors import UserError, at_least, require
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset
 
 

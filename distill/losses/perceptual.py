@@ -30,7 +30,7 @@ import tensorflow as tf
 from distill.losses.spectra import log_mel
 from distill.losses.terms import Draw
 from onepass.foundation.atomic_files import Arrays, read_npz, write_npz
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.likelihoods.initial import Initial
 from onepass.replicator import Replicator
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
@@ -62,12 +62,14 @@ class UnitConfig:
 
     def __post_init__(self) -> None:
         """Raise UserError, naming the field, if a size is out of range."""
-        if self.num_units < 2:
-            raise UserError(f"`num_units` must be at least 2, got {self.num_units}.")
-        if self.channels < 1:
-            raise UserError(f"`channels` must be at least 1, got {self.channels}.")
-        if not self.widths or min(self.widths) < 1:
-            raise UserError(f"`widths` must be one or more of at least 1, got {self.widths}.")
+        require(self.num_units >= 2, "num_units", "at least 2", self.num_units)
+        require(self.channels >= 1, "channels", "at least 1", self.channels)
+        require(
+            self.widths and min(self.widths) >= 1,
+            "widths",
+            "one or more of at least 1",
+            self.widths,
+        )
 
 
 class UnitClassifier(tf.Module):
@@ -157,8 +159,7 @@ def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
 def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Generator) -> None:
     """Set the statistics and the centres from cepstra [frames, columns], by k-means++ and Lloyd."""
     num_units, half = classifier.config.num_units, points.shape[1] // 2
-    if len(points) < num_units:
-        raise UserError(f"`num_units` must be at most the {len(points)} frames, got {num_units}.")
+    require(len(points) >= num_units, "num_units", f"at most the {len(points)} frames", num_units)
     if len(points) > CLUSTERED_FRAMES:
         points = points[np.sort(rng.choice(len(points), CLUSTERED_FRAMES, replace=False))]
     classifier.mean, scale = points.mean(axis=0), np.maximum(points.std(axis=0), 1e-3)

@@ -3,6 +3,7 @@
 van den Oord et al. 2017: || phi(g(z, c)) - phi(y) ||^2 with phi(x) = |STFT(x)|^2. The
 windows are Hann windows, because side lobes would otherwise hide high-frequency noise. Errors of
 powers and magnitudes are relative to the energy of the recording plus `SILENT`: clips with far more
+from onepass.foundation.errors import require
 energy than `SILENT` have equal weight, and quieter clips count less. `squared_loss` uses the energy
 of averaged power spectra, for which noise at -50 dB of full scale is quiet (0.008) and noise at -30
 dB is not (80); `magnitude_loss` and `multi_loss` sum over frames, and for them both are loud.
@@ -22,10 +23,8 @@ EPSILON = 1e-16  # inside the root: |X| of silence is 1e-8, its gradient 0 inste
 def _check_waveform(
     waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int
 ) -> None:
-    if hop_samples < 1:
-        raise ValueError(f"`hop_samples` must be at least 1, got {hop_samples}.")
-    if fft_size < window_samples:
-        raise ValueError(f"`fft_size` must be at least {window_samples}, got {fft_size}.")
+    require(hop_samples >= 1, "hop_samples", "at least 1", hop_samples)
+    require(fft_size >= window_samples, "fft_size", f"at least {window_samples}", fft_size)
     if waveform.shape.rank != 2:
         raise ValueError(f"`waveform` must have the shape [batch, time], got {waveform.shape}.")
     if waveform.shape[1] is not None and waveform.shape[1] < window_samples:

@@ -67,7 +67,7 @@ from onepass.bundles.signature import (
 )
 from onepass.draw import LISTS, OPTIONS, Draw
 from onepass.families import installed, known_kinds
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.plain_files import read_plain
 from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow
 from onepass.interface import collect_images, stream_images
@@ -333,13 +333,13 @@ def check_own_spec(
         _check_sizes(spec, signatures)
     except _Broken as error:
         raise UserError(
-            f"{path}/model.json does not describe a model that can be served: {error}."
+            f"{path}/model.json does not describe a model that can be served: {error}"
         ) from None
 
 
 class _Broken(Exception):  # noqa: N818 - always caught here
     def __init__(self, field: str, words: str, value: Any):
-        super().__init__(f"`{field}` must be {words}, got {shorten_text(repr(value))}")
+        super().__init__(must_be(field, words, shorten_text(repr(value))))
 
 
 def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: str = "") -> None:

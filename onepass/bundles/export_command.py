@@ -16,7 +16,7 @@ from onepass.bundles.functions import functions
 from onepass.bundles.manifest import check_folder, folder_kind, private_key
 from onepass.foundation.atomic_files import replacing_folder, write_npz
 from onepass.foundation.card import write_folder
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.model_folder import SHARED, read_folder
 from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from onepass.replicator.training.family import ModelFamily
@@ -143,8 +143,12 @@ def _measure_run(given: ExportArguments, folder: Path) -> str:
     makes_images = family.makes == "images"
     if makes_images and given.temperature is not None:
         raise UserError("`--temperature` is for models of sound.")
-    if given.refine is not None and not (family.is_fast and given.refine >= 0):
-        raise UserError(f"`--refine` must be at least 0, of a student, got {given.refine}.")
+    require(
+        given.refine is None or (family.is_fast and given.refine >= 0),
+        "--refine",
+        "at least 0, of a student",
+        given.refine,
+    )
     if given.parts_from and not makes_images:
         raise UserError("`--parts-from` is for multiscale models of images.")
     if given.float16 and not makes_images:

@@ -43,7 +43,7 @@ from onepass.foundation.arguments import (
     check_unmasked,
     whole_number,
 )
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.interface import Model
 
 LAST_ROW = 2**31 - 1  # largest row number of a seed
@@ -85,8 +85,12 @@ class Request:
         """
         num, shape = whole_number(draw.num, "num"), check_draw_length(draw.length, order)
         first_row = whole_number(draw.row, "row", 0)
-        if first_row + num - 1 > LAST_ROW:
-            raise ValueError(f"`row` must be at most {LAST_ROW} for the last row, got {first_row}.")
+        require(
+            first_row + num - 1 <= LAST_ROW,
+            "row",
+            f"at most {LAST_ROW} for the last row",
+            first_row,
+        )
         seed, draw = seed_number(draw.seed), draw.checked(num, shape[0], order)
         conditions = condition(num, shape[0])
         return cls(num, shape, seed, conditions, draw, first_row, hop_samples, side_frames)

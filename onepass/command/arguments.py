@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import at_least, require
+from onepass.foundation.errors import UserError, at_least, require
 
 REWORDED = (
     (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),
@@ -207,4 +206,4 @@ class QuickstartArguments:
     def __post_init__(self) -> None:
         """Raise a UserError that names the field if a number is out of range."""
         at_least(self, 1, "spoken")
-        require(0 < self.seconds < math.inf, "seconds", "positive and finite", self.seconds)
+        require(0 < self.seconds < math.inf, "seconds", "above 0 and finite", self.seconds)

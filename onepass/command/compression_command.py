@@ -11,7 +11,7 @@ from onepass.command.array_files import FILES, ElementFiles
 from onepass.compression import container
 from onepass.compression.container import Container, read_file
 from onepass.foundation.atomic_files import replacing
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.folders import check_new, fold_name, make_folder, safe_name, show_path, some
 from onepass.models import load
 
@@ -30,10 +30,12 @@ def compress(given: CompressArguments) -> int:
     for option, values, most in zip(
         ("FILES", "--condition"), (given.files, given.condition), own.most, strict=True
     ):
-        if most is not None and len(values) > most:
-            raise UserError(
-                f"`{option}` must be at most {most} for {kind.name}, got {len(values)}."
-            )
+        require(
+            most is None or len(values) <= most,
+            option,
+            f"at most {most} for {kind.name}",
+            len(values),
+        )
     parts = [own.read(path, model) for path in given.files]
     condition: Any = list(given.condition) or None
     condition = condition[0] if condition and own.most[1] == 1 else condition

@@ -40,7 +40,7 @@ import numpy as np
 from onepass.compression.conditionals import Coding, Conditionals, Moved, decode, encode
 from onepass.compression.stream import Advance, silent
 from onepass.foundation.arguments import check_unmasked
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.progress import Progress
 from onepass.foundation.tensorflow_state import check_compiler
 
@@ -307,8 +307,12 @@ def compress(
     """
     check_compiler()
     check_unmasked(elements, "elements")
-    if not 0 <= tolerance <= MOST_TOLERANCE:
-        raise UserError(f"`tolerance` must be 0 to {MOST_TOLERANCE:g}, got {tolerance:g}.")
+    require(
+        0 <= tolerance <= MOST_TOLERANCE,
+        "tolerance",
+        f"between 0 and {MOST_TOLERANCE:g}",
+        f"{tolerance:g}",
+    )
     shape, description, parts = kind.pack(elements, condition, tolerance, **options)
     description |= {} if names is None else {"names": names}
     made = Container(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, must_be, require
 
 MOST = 2**31 - 1  # the largest size of a tensor's axis, and the largest step
 
@@ -35,9 +35,9 @@ def whole_number(value: Any, name: str, least: int = 1, most: int | None = MOST)
     """Check an argument by the rule of `integer`, and return it as a Python integer."""
     number = integer(value)
     if number is None or number < least:
-        raise UserError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
+        raise UserError(must_be(name, f"an integer of at least {least}", repr(value)))
     if most is not None and number > most:
-        raise UserError(f"`{name}` must be an integer from {least} to {most}, got {value!r}.")
+        raise UserError(must_be(name, f"an integer from {least} to {most}", repr(value)))
     return number
 
 
@@ -45,7 +45,7 @@ def check_seed(seed: Any) -> int:
     """Check a seed, an integer in [0, 2^64), and return it as a Python integer."""
     number = integer(seed)
     if number is None or not 0 <= number < 2**64:
-        raise UserError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.")
+        raise UserError(must_be("seed", "an integer in [0, 2^64)", repr(seed)))
     return number
 
 
@@ -60,7 +60,7 @@ def real_number(
         number = math.nan
     is_low = number <= low if is_above else number < low
     if is_low or number > high or not math.isfinite(number):
-        raise UserError(f"`{name}` must be {_range(low, high, is_above)}, got {value!r}.")
+        raise UserError(must_be(name, _range(low, high, is_above), repr(value)))
     return number
 
 
@@ -69,14 +69,13 @@ def _range(low: float, high: float, is_above: bool) -> str:
         return f"a number in {'(' if is_above else '['}{low:g}, {high:g}]"
     if math.isinf(low):
         return "a finite number"
-    return f"a finite number{f' above {low:g}' if is_above else f', {low:g} or more'}"
+    return f"a finite number{f' above {low:g}' if is_above else f' of at least {low:g}'}"
 
 
 def check_temperature(temperature: Any, tempers: bool = True) -> float:
     """Return a temperature, at least 0, or 1 unless the distribution `tempers`, as a float."""
     number = real_number(temperature, "temperature", 0.0)
-    if number != 1.0 and not tempers:
-        raise UserError(f"`temperature` must be 1 without a quantile, got {temperature}.")
+    require(number == 1.0 or tempers, "temperature", "1 without a quantile", temperature)
     return number
 
 
@@ -101,8 +100,7 @@ def number_in(word: str, option: str, others: str = "") -> int | float:
 
 def check_flag(value: Any, name: str) -> bool:
     """Check a switch, True or False, and return it as a Python boolean."""
-    if not isinstance(value, bool | np.bool_):
-        raise UserError(f"`{name}` must be True or False, got {value!r}.")
+    require(isinstance(value, bool | np.bool_), name, "True or False", repr(value))
     return bool(value)
 
 
@@ -129,7 +127,7 @@ def check_draw_length(length: Any, order: str) -> tuple[int, ...]:
         meaning = "a number of elements, an integer" if axes == 1 else "(height, width, channels)"
         is_large = any(size is not None and size > MOST for size in sizes)
         rule = f"from 1 to {MOST}" if is_large else "of at least 1"
-        raise UserError(f"`length` must be {meaning} {rule}, got {length!r}.")
+        raise UserError(must_be("length", f"{meaning} {rule}", repr(length)))
     return found
 
 
@@ -180,8 +178,8 @@ def check_element_values(value: Any, name: str, most: int | None = None) -> np.n
         elements = np.asarray(None)
     rule = "one element, a number" if most == 1 else "a number or a list of numbers"
     if elements.dtype.kind not in "iuf" and elements.size:
-        raise UserError(f"`{name}` must be {rule}, got {value!r}.")
+        raise UserError(must_be(name, rule, repr(value)))
     if elements.ndim > (0 if most == 1 else 1) or not elements.size:
         got = f"shape {list(elements.shape)}"
-        raise UserError(f"`{name}` must be {rule.partition(',')[0]}, got {got}.")
+        raise UserError(must_be(name, rule.partition(",")[0], got))
     return np.unique(elements)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from onepass.foundation.atomic_files import Arrays, read_npz, write_npz, write_text
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.folders import make_folder
 
 STEP_FILE = re.compile(r"step_(\d+)\.npz")
@@ -19,8 +19,7 @@ class Checkpoints:
     """A folder of `step_00001000.npz` files: the newest `keep` and the best one on the dev set."""
 
     def __init__(self, folder: Path, keep: int = 3):
-        if keep < 1:
-            raise UserError(f"`keep` must be at least 1, got {keep}.")
+        require(keep >= 1, "keep", "at least 1", keep)
         self.folder, self.keep = Path(folder), keep
 
     def steps(self) -> list[int]:

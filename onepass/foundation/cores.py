@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from onepass.foundation.errors import require
 from onepass.foundation.progress import Progress
-from onepass.foundation.stored_config import require
 
 Result = TypeVar("Result")
 

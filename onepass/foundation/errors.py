@@ -4,6 +4,7 @@ import contextlib
 import errno
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 USAGE, FAILURE = 2, 1  # exit statuses: a user's mistake, and every other error
 # Operating system errors that the user cannot avoid with a different path or option.
@@ -17,6 +18,24 @@ class UserError(ValueError):
     """A user's mistake, with a one-line message."""
 
     exit_status = USAGE
+
+
+def must_be(name: str, rule: str, value: object) -> str:
+    """Return the message for what breaks a rule: "`width` must be at least 2, got 1."."""
+    return f"`{name}` must be {rule}, got {value}."
+
+
+def require(holds: object, name: str, rule: str, value: object) -> None:
+    """Raise UserError with the message of `must_be` unless the rule holds."""
+    if not holds:
+        raise UserError(must_be(name, rule, value))
+
+
+def at_least(config: Any, least: float, *fields: str) -> None:
+    """Raise UserError if a field of a configuration is below `least` or NaN."""
+    for field in fields:
+        value = getattr(config, field)
+        require(value >= least, field, f"at least {least}", value)
 
 
 def exit_status(error: BaseException) -> int:

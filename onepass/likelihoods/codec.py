@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
+from onepass.foundation.errors import require
 from onepass.likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 
 
@@ -161,8 +162,7 @@ class Integers(_Grid):
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """See `Codec.encode`: the elements themselves; raise ValueError for other dtypes."""
         elements = tf.convert_to_tensor(elements)
-        if not elements.dtype.is_integer:
-            raise ValueError(f"`elements` must be integers, got {elements.dtype.name}.")
+        require(elements.dtype.is_integer, "elements", "integers", elements.dtype.name)
         return tf.cast(elements, tf.int32)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -216,8 +216,7 @@ class Reals:
     levels = None
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.unit < math.inf:
-            raise ValueError(f"`unit` must be above 0 and finite, got {self.unit}.")
+        require(0.0 < self.unit < math.inf, "unit", "above 0 and finite", self.unit)
 
     @property
     def log_unit(self) -> float:

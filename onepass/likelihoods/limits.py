@@ -1,5 +1,7 @@
 """Limits on the settings of likelihoods, which configurations check without TensorFlow."""
 
+from onepass.foundation.errors import require
+
 # Above this, the values of some adjacent levels are equal in float32.
 MAX_LEVELS = 2**22
 # Above this, the values of some companded levels are equal in float32.
@@ -10,11 +12,9 @@ MAX_TOKENS = 2**20
 
 def check_levels(num_levels: int, most: int = MAX_LEVELS) -> None:
     """Raise ValueError unless there are between 2 and `most` levels."""
-    if not 2 <= num_levels <= most:
-        raise ValueError(f"`levels` must be between 2 and {most}, got {num_levels}.")
+    require(2 <= num_levels <= most, "levels", f"between 2 and {most}", num_levels)
 
 
 def check_components(components: int) -> None:
     """Raise ValueError unless a mixture has at least one component."""
-    if components < 1:
-        raise ValueError(f"`components` must be at least 1, got {components}.")
+    require(components >= 1, "components", "at least 1", components)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from onepass.foundation.errors import require
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.categorical import COLDEST, sample_categorical
@@ -45,8 +46,7 @@ class PixelMixture:
     make_mixture: Callable[..., Mixture] = LogisticMixture
 
     def __post_init__(self) -> None:
-        if self.channels not in PAIRS:
-            raise ValueError(f"`channels` must be 1 or 3, got {self.channels}.")
+        require(self.channels in PAIRS, "channels", "1 or 3", self.channels)
         self.mixture  # noqa: B018 - checks levels and components
 
     @property

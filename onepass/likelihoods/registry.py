@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from onepass import likelihoods
+from onepass.foundation.errors import require
 from onepass.foundation.stored_config import choices
 from onepass.likelihoods.limits import (
     MAX_COMPANDED_LEVELS,
@@ -57,8 +58,7 @@ LikelihoodName = Annotated[str, choices(lambda: LIKELIHOODS)]
 
 def check(name: str, levels: int, components: int) -> None:
     """Raise ValueError unless `name` is known and supports these levels and components."""
-    if name not in LIKELIHOODS:
-        raise ValueError(f"`likelihood` must be one of {', '.join(LIKELIHOODS)}, got {name!r}.")
+    require(name in LIKELIHOODS, "likelihood", f"one of {', '.join(LIKELIHOODS)}", repr(name))
     check_levels(levels, MAX_COMPANDED_LEVELS if LIKELIHOODS[name].is_companded else MAX_LEVELS)
     if LIKELIHOODS[name].is_mixture:
         check_components(components)

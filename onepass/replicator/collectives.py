@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 
 _NEIGHBOURS = 3  # calls shown before and after the first difference
 # TensorFlow's messages about different shapes, between workers and between a worker's devices.
@@ -247,8 +247,7 @@ def reducer(name: str) -> Primitive:
         "min": functools.partial(_extreme, reduce=tf.reduce_min),
         "max": functools.partial(_extreme, reduce=tf.reduce_max),
     }
-    if name not in functions:
-        raise ValueError(f"`reducer` must be sum, mean, min or max, got {name!r}.")
+    require(name in functions, "reducer", "sum, mean, min or max", repr(name))
     return functions[name]
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
+from onepass.foundation.errors import require
 from onepass.likelihoods.distribution import Distribution, pixel_channels
 from onepass.likelihoods.truncated import recalling
 from onepass.networks.conditions import NOTHING, Condition
@@ -158,8 +159,7 @@ def by_windows(
       few: number of passes over whole images before passes over windows.
     """
     for name, count in (("active_rows", active_rows), ("slots", slots)):
-        if count is not None and count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+        require(count is None or count >= 1, name, "at least 1", count)
     if guess is None:
         guess = empty_symbols(distribution, noise) + (distribution.levels or 0) // 2
     (height, width), above = noise.shape[1:3], getattr(network, "rows_above", None)

@@ -12,7 +12,7 @@ import tyro
 
 from distill.model import load as load_model
 from onepass.foundation.atomic_files import replacing_folder, write_npz, write_text
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.metrics import training_seconds
 from onepass.foundation.progress import in_time
 from onepass.foundation.provenance import machine_name
@@ -139,8 +139,7 @@ def main(given: Arguments) -> int:
     mel = model.front.mel
     if mel is None:
         raise UserError(f"{given.model} reads no mel frames: there is nothing to learn for text.")
-    if given.spoken < 2:
-        raise UserError(f"`spoken` must be at least 2, got {given.spoken}.")
+    require(given.spoken >= 2, "spoken", "at least 2", given.spoken)
     corpus = prepare_corpus(given.data, mel, model.front.gain_db, given.workdir / "features")
     found = examples(corpus, mel)
     scale = scale_of(found["train"], mel)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import require
 from onepass.foundation.folders import show_path
 from onepass.replicator.training.batches import as_dataset
 from pixelcnn.data.batch_sampling import (
@@ -82,8 +82,7 @@ class ImageDataset:
     def _of_video(cls, config: Any, video: Video) -> "ImageDataset":
         steps = min(members.frames.shape[1] for members in video.splits.values())
         context = config.conditioning.context_frames
-        if context >= steps:
-            raise UserError(f"`context_frames` must be in [1, {steps}), got {context}.")
+        require(context < steps, "context_frames", f"in [1, {steps})", context)
         return cls(config, video)
 
     @property

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal, get_args
 
-from onepass.foundation.stored_config import at_least, require
+from onepass.foundation.errors import at_least, require
 
 Reduce = Literal["area", "subsample"]
 
@@ -37,4 +37,4 @@ class ImageRules:
         kinds = get_args(Reduce)
         require(self.reduce in kinds, "reduce", " or ".join(kinds), self.reduce)
         require(0.0 <= self.dev_share < 1.0, "dev_share", "in [0, 1)", self.dev_share)
-        require(8 <= self.bits <= 16, "bits", "in 8 to 16", self.bits)
+        require(8 <= self.bits <= 16, "bits", "between 8 and 16", self.bits)

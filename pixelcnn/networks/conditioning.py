@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import require
+from onepass.foundation.errors import UserError, require
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.initial import Initial
 from pixelcnn.data.captions import CLOSING, CODES, NUM_CODES, PADDING, UNKNOWN

@@ -7,8 +7,8 @@ import dataclasses
 import itertools
 from typing import Annotated, Literal, get_args
 
-from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import at_least, choices, require
+from onepass.foundation.errors import UserError, at_least, require
+from onepass.foundation.stored_config import choices
 from onepass.likelihoods.limits import check_levels
 from onepass.likelihoods.registry import mixtures
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.likelihoods import noise
 from onepass.samplers.compiled import Compiled
 from pixelcnn.networks.conditioning import NONE
@@ -41,8 +41,9 @@ class Enlarger:
         if not model.any_shape:
             raise UserError("Only factors without coordinates enlarge images of any shape.")
         patch = model.config.factor.patch
-        if tile < patch or tile % patch:
-            raise UserError(f"`tile` must be a multiple of {patch}, the patch, got {tile}.")
+        require(
+            tile >= patch and not (tile % patch), "tile", f"a multiple of {patch}, the patch", tile
+        )
         self.model, self.tile = model, tile
         self._programs = Compiled()
 

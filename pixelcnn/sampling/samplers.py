@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import require
 from onepass.likelihoods import noise
 from onepass.networks.symbols import raster_positions
 from pixelcnn.networks.conditioning import Condition, Conditioner
@@ -235,9 +235,9 @@ def group_words(words: tf.Tensor, side: int, group: int) -> tf.Tensor:
 def temperatures_of(given: float | Sequence[float], scales: int) -> tf.Tensor:
     """Return one temperature per scale, base first, float32 [scales]."""
     each = [float(t) for t in given] if isinstance(given, Sequence) else [float(given)]
-    if len(each) not in (1, scales):
-        raise UserError(f"`temperature` must be one number or {scales}, got {len(each)}.")
+    require(len(each) in (1, scales), "temperature", f"one number or {scales}", len(each))
     for temperature in each:
-        if not 0 <= temperature < float("inf"):
-            raise UserError(f"`temperature` must be 0 or more and finite, got {temperature}.")
+        require(
+            0 <= temperature < float("inf"), "temperature", "at least 0 and finite", temperature
+        )
     return tf.constant(each * (scales // len(each)), tf.float32)

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import stamina
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 5.0  # pause between two attempts
 Answer = TypeVar("Answer")
@@ -57,8 +57,7 @@ class Deadline:
     """A deadline `seconds` after its creation; raises UserError unless `seconds` is positive."""
 
     def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic):
-        if not seconds > 0:
-            raise UserError(f"`timeout_seconds` must be positive, got {seconds:g}.")
+        require(seconds > 0, "timeout_seconds", "above 0", f"{seconds:g}")
         self.seconds, self._now = seconds, now
         self._end = now() + seconds
 
@@ -81,8 +80,7 @@ class Retrying:
     retries: int
 
     def __post_init__(self) -> None:
-        if self.retries < 0:
-            raise UserError(f"`retries` must be at least 0, got {self.retries}.")
+        require(self.retries >= 0, "retries", "at least 0", self.retries)
 
     def do(self, attempt: Callable[[], Answer], deadline: Deadline) -> Answer:
         """Call `attempt` until it does not raise RetryableError, and return its result."""

@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve import Application
 
 from onepass.bundles.bundle import Servable
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.server_address import TOKEN_VARIABLE
 from serving import observability
 from serving.engine.clients import read_tokens
@@ -87,8 +87,7 @@ def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:
     """Return the folder of models and the settings from the arguments of `app`."""
     given = {name: value for name, value in args.items() if name != "rollout"}
     models = given.pop("models", None)
-    if not isinstance(models, str):
-        raise UserError(f"`models` must be the path of a folder, got {models!r}.")
+    require(isinstance(models, str), "models", "the path of a folder", repr(models))
     known = [field.name for field in dataclasses.fields(Settings)]
     for name in given:
         if name not in known:

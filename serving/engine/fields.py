@@ -13,6 +13,7 @@ import pydantic
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.signature import SEED, Signature, TensorInfo, input_info
+from onepass.foundation.errors import must_be
 
 SHOWN_CHARACTERS = 80
 MAX_NAME_CHARACTERS = 200
@@ -82,7 +83,7 @@ def broken_rule(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> s
         return f"`{_dotted(first['loc'])}` must be given."
     same = [each for each in errors if list(each["loc"][: len(path)]) == path]
     rules = [SEED_RULE] if path == ["seed"] else dict.fromkeys(_rule(each) for each in same)
-    return f"`{_dotted(path)}` must be {' or '.join(rules)}, got {excerpt(value)}."
+    return must_be(_dotted(path), " or ".join(rules), excerpt(value))
 
 
 def _rule(error: Any) -> str:
@@ -102,7 +103,7 @@ def _dotted(path: Any) -> str:
 
 def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
     """Return the error that names a field, its rule and its value."""
-    return InvalidInput(f"`{name}` must be {rule}, got {excerpt(value)}.")
+    return InvalidInput(must_be(name, rule, excerpt(value)))
 
 
 def excerpt(value: object) -> str:

@@ -351,7 +351,7 @@ def test_a_student_speaks_from_the_command_line(student_run, tmp_path, capsys):
         ("--prime-seconds 0.1", "cannot continue a recording"),
         ("--method naive", "must be one of auto, numba, numba-bfloat16, tensorflow"),
         ("--speaker eve", "knows no speakers"),
-        ("--temperature -1", "`--temperature` must be 0 or more"),
+        ("--temperature -1", "`--temperature` must be at least 0"),
     ],
 )
 def test_what_a_student_cannot_do_is_said(mistake, student_run, tmp_path, words, complaint):

@@ -240,10 +240,14 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
     ("kind", "words", "line"),
     [
         ("pixelcnn", "--num 0", "`--num` must be at least 1, got 0."),
-        ("pixelcnn", "--guidance -1", "The guidance must be 0 or more and finite, got -1."),
+        ("pixelcnn", "--guidance -1", "The guidance must be at least 0 and finite, got -1."),
         ("map", "--map MAP --guidance 1", "The model has no null condition to be guided by."),
-        ("pixelcnn", "--temperature -1", "`--temperature` must be 0 or more and finite, got -1."),
-        ("pixelcnn", "--temperature inf", "`--temperature` must be 0 or more and finite, got inf."),
+        ("pixelcnn", "--temperature -1", "`--temperature` must be at least 0 and finite, got -1."),
+        (
+            "pixelcnn",
+            "--temperature inf",
+            "`--temperature` must be at least 0 and finite, got inf.",
+        ),
         ("pixelcnn", "--prime NO", "NO: broken: not a file."),
         ("pixelcnn", "--prime TEXT", "TEXT: broken: not an image that pillow knows."),
         ("pixelcnn", "--prime SMALL", "SMALL: too small: 4x4, wanted 8x8."),
@@ -359,7 +363,7 @@ def test_dev_images_that_are_not_there_are_named(mistake, tmp_path):
 
 def test_a_negative_number_of_samples_is_refused_before_anything_is_measured(mistake):
     line = mistake("evaluate", "shipped-digits", "--samples", "-1")
-    assert line == "`--samples` must be 0 or more, got -1."
+    assert line == "`--samples` must be at least 0, got -1."
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "sample"])

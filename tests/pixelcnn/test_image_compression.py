@@ -138,7 +138,7 @@ def test_what_cannot_be_compressed_is_refused():
     assert "got float64" in refused(model.compress, images / 255.0, 0)
     assert "`condition` must be one or 2, got 3" in refused(model.compress, images, [0, 1, 2])
     assert "no class" in refused(model.compress, images, "bird")
-    assert "`tolerance` must be 0 to 0.001, got 1" in refused(
+    assert "`tolerance` must be between 0 and 0.001, got 1" in refused(
         model.compress, images, 0, tolerance=1.0
     )
     assert "`batch` must be an integer of at least 1, got 0" in refused(

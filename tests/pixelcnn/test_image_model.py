@@ -418,7 +418,7 @@ REFUSALS = [
     ("pixelcnn", dict(length=0), "`length` must be an integer of at least 1, got 0."),
     ("pixelcnn", dict(prefix=grey(4, 4)), "A PixelCNN cannot enlarge an image"),
     ("pixelcnn", dict(temperature=[1.0, 0.5]), "A PixelCNN has one scale and takes one"),
-    ("pixelcnn", dict(temperature=-1), HEAT + "0 or more and finite, got -1.0."),
+    ("pixelcnn", dict(temperature=-1), HEAT + "at least 0 and finite, got -1.0."),
     ("multiscale", dict(length=6), "The model draws 4, 8 pixels a side, not 6."),
     ("multiscale", dict(length=16), "The model draws 4, 8 pixels a side, not 16."),
     (
@@ -430,7 +430,7 @@ REFUSALS = [
     ("multiscale", dict(prefix=grey(4, 8)), SMALLER + "8x4."),
     ("multiscale", dict(prefix=grey(8, 8)), SMALLER + "8x8."),
     ("multiscale", dict(temperature=(1.0,) * 3), HEAT + "one number or 2, got 3."),
-    ("multiscale", dict(temperature=(1.0, math.nan)), HEAT + "0 or more and finite, got "),
+    ("multiscale", dict(temperature=(1.0, math.nan)), HEAT + "at least 0 and finite, got "),
     ("text", dict(condition=None), "The model needs a condition: a caption."),
     ("text", dict(condition="x" * 10_000), "A caption may have 200 characters, got 10,000."),
     ("map", dict(condition="cat"), "The model needs a map of labels."),

@@ -109,7 +109,7 @@ def test_what_does_not_fit_the_model_is_refused_before_a_frame_is_drawn(clip):
     still = "The model draws images, not the next frame of a video."
     assert refused(model("pixelcnn"), frames, actions, states) == still
     cold = refused(known, frames[:2], actions, states, temperature=-1.0)
-    assert cold == "`temperature` must be 0 or more and finite, got -1.0."
+    assert cold == "`temperature` must be at least 0 and finite, got -1.0."
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_video_is_not_written_over_unasked(mistake, sample, tmp_path, monkeypa
         ("--label cat", "`--label` is for a model of another kind; this one has video."),
         ("--size 8", "`--size` is not for a video model."),
         ("--prime-rows 3", "`--prime-rows` is not for a video model."),
-        ("--temperature -1", "`--temperature` must be 0 or more and finite, got -1."),
+        ("--temperature -1", "`--temperature` must be at least 0 and finite, got -1."),
         ("--temperature 1 1 1", "`temperature` must be one number or 2, got 3."),
         ("--video /nowhere", "/nowhere: no folder with a *_train.npz and a *_dev.npz."),
     ],

@@ -383,7 +383,7 @@ def test_a_name_that_is_none_is_not_asked_for(name):
     ("options", "words"),
     [
         ({"retries": -1}, "`retries` must be at least 0, got -1"),
-        ({"timeout_seconds": 0}, "`timeout_seconds` must be positive, got 0"),
+        ({"timeout_seconds": 0}, "`timeout_seconds` must be above 0, got 0"),
         ({"token": "a\nb"}, "`token` must be printable"),
     ],
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from onepass.foundation.atomic_files import replacing
 from onepass.foundation.cores import in_threads
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.folders import (
     count_noun,
     endings,
@@ -264,10 +264,8 @@ class ScanRules:
     speaker_folders: bool = False
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.dev_share < 1.0:
-            raise UserError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
-        if self.min_seconds < 0.0:
-            raise UserError(f"`min_seconds` must be at least 0, got {self.min_seconds}.")
+        require(0.0 <= self.dev_share < 1.0, "dev_share", "in [0, 1)", self.dev_share)
+        require(self.min_seconds >= 0.0, "min_seconds", "at least 0", self.min_seconds)
 
 
 @dataclasses.dataclass(frozen=True)

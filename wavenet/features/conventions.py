@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, at_least, require
 
 FIXED = {
     "window": "periodic hann",
@@ -66,15 +66,13 @@ class MelConvention:
     padding: str = "zeros"
 
     def __post_init__(self) -> None:
-        for name in ("sample_rate_hz", "hop_samples", "bands"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("window_samples", self.window_samples, self.hop_samples)
-        _at_least("fft_size", self.fft_size, self.window_samples)
+        at_least(self, 1, "sample_rate_hz", "hop_samples", "bands")
+        at_least(self, self.hop_samples, "window_samples")
+        at_least(self, self.window_samples, "fft_size")
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise UserError(f'`{name}` must be one of {choices}, got "{getattr(self, name)}".')
-        if not 0.0 < self.floor < 1.0:
-            raise UserError(f"`floor` must be above 0 and below 1, got {self.floor}.")
+            value = getattr(self, name)
+            require(value in choices, name, f"one of {', '.join(choices)}", value)
+        require(0.0 < self.floor < 1.0, "floor", "above 0 and below 1", self.floor)
         if not 0.0 <= self.low_hz < self.top_hz <= self.sample_rate_hz / 2:
             raise UserError(
                 f"`low_hz` and `high_hz` must satisfy 0 <= low_hz < high_hz <= "
@@ -143,27 +141,18 @@ class PitchConvention:
     reference_hz: float = 200.0
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise UserError(f'`method` must be one of {METHODS}, got "{self.method}".')
+        require(self.method in METHODS, "method", f"one of {', '.join(METHODS)}", self.method)
         if not 0.0 < self.low_hz < self.high_hz < self.sample_rate_hz / 2:
             raise UserError(
                 f"`low_hz` and `high_hz` must satisfy 0 < low_hz < high_hz < "
                 f"{self.sample_rate_hz / 2}, got {self.low_hz} and {self.high_hz}."
             )
-        if self.hop_samples < 1 or not self.reference_hz > 0.0:
-            raise UserError(
-                f"`hop_samples` must be at least 1 and `reference_hz` above 0, "
-                f"got {self.hop_samples} and {self.reference_hz}."
-            )
+        at_least(self, 1, "hop_samples")
+        require(self.reference_hz > 0.0, "reference_hz", "above 0", self.reference_hz)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings for a JSON file; `PitchConvention(**settings)` is the inverse."""
         return dataclasses.asdict(self)
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UserError(f"`{name}` must be at least {least}, got {value}.")
 
 
 LEAST_FRAMES = 20  # minimum number of frames for a meaningful mean

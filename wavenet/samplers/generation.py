@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import require
 from onepass.networks.conditions import only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import methods_of
@@ -43,11 +43,12 @@ def stream(
     "naive", yields the whole waveform as one chunk.
     """
     symbols, start = autoregressive(network).symbol_network, primed_samples(request)
-    if start % symbols.block:
-        raise ValueError(
-            f"`prefix` must be a multiple of {symbols.block} samples, which are drawn as one, got "
-            f"{start}."
-        )
+    require(
+        not (start % symbols.block),
+        "prefix",
+        f"a multiple of {symbols.block} samples, which are drawn as one",
+        start,
+    )
     sampler = sampler_of(network, backend)
     if sampler is None:
         return (_whole(network, request, backend) for _ in range(1))
@@ -70,8 +71,7 @@ def stream(
 def sampler_of(network: Network, backend: str) -> Any:
     """Return a backend's chunked sampler, or None if it can only generate whole waveforms."""
     known = methods_of(network, network.likelihood)
-    if backend not in known:
-        raise UserError(f"`method` must be one of {', '.join(known)}, got {backend!r}.")
+    require(backend in known, "method", f"one of {', '.join(known)}", repr(backend))
     if backend == "numba":
         check_known(network)
     name = "auto" if backend == "cached" else backend

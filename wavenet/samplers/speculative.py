@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.likelihoods import noise
 from onepass.samplers.cached import pad_chunk
 from onepass.samplers.speculative import RULES, Acceptance, Address, Block, Settled, settle_block
@@ -34,8 +34,7 @@ class SpeculativeSampler:
         acceptance: Acceptance = "coupling",
         block_samples: int = BLOCK_SAMPLES,
     ):
-        if acceptance not in RULES:
-            raise UserError(f"`acceptance` must be {' or '.join(RULES)}, got {acceptance!r}.")
+        require(acceptance in RULES, "acceptance", " or ".join(RULES), repr(acceptance))
         self._network, self._draft, self._acceptance = network, draft, acceptance
         self._passes = BlockPass(network)
         together = math.lcm(self._passes.bunch, draft.block_samples)

@@ -15,7 +15,7 @@ from PIL import Image
 from onepass.command.sample.drawing import Drawing
 from onepass.draw import Draw
 from onepass.foundation.atomic_files import read_npy
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.folders import count_noun
 from pixelcnn.data.image_file import EIGHT, ImageError, read_image, rescale_levels
 from pixelcnn.data.image_rules import ImageRules
@@ -36,8 +36,7 @@ def read_prefix_image(path: Path, rows: int | None, size: int, model: Any) -> np
     """Return the top `rows`, or the upper half, of an image to continue, in the model's levels."""
     image = _levels(path, ImageRules(size, model.front.channels, bits=model.front.bits))
     rows = size // 2 if rows is None else rows
-    if not 0 <= rows <= size:
-        raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
+    require(0 <= rows <= size, "--prime-rows", f"between 0 and {size}", rows)
     return image[:rows]
 
 

@@ -39,8 +39,8 @@ class Reaches:
 
 AT_LEAST_0 = Rule("at least 0", lambda number: number >= 0)
 AT_LEAST_1 = Rule("at least 1", lambda number: number >= 1)
-POSITIVE = Rule("positive and finite", lambda number: 0 < number < math.inf)
-NOT_NEGATIVE = Rule("0 or more and finite", lambda number: 0 <= number < math.inf)
+POSITIVE = Rule("above 0 and finite", lambda number: 0 < number < math.inf)
+NOT_NEGATIVE = Rule("at least 0 and finite", lambda number: 0 <= number < math.inf)
 AS_IT_IS = Reaches()
 
 

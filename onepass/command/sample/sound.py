@@ -12,7 +12,7 @@ import numpy as np
 
 from onepass.command.sample.drawing import Drawing
 from onepass.foundation.atomic_files import read_npy
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.folders import safe_name
 from onepass.speech.ssml import Ssml, is_ssml, note_on_markup
 from wavenet import shipped
@@ -407,8 +407,12 @@ def _check_ability(given: Any, model: Any) -> None:
     if given.method not in model.methods:
         names = ", ".join(model.methods)
         raise UserError(f"`--method` must be one of {names} for a {kind}, got {given.method}.")
-    if given.draft and given.method != "auto":
-        raise UserError(f"`method` must be auto for a model with a draft, got {given.method}.")
+    require(
+        not given.draft or given.method == "auto",
+        "method",
+        "auto for a model with a draft",
+        given.method,
+    )
     if given.prime_seconds and ("prefix" not in model.options or given.draft):
         raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot continue a recording.")
     if given.refine and "refine" not in model.options:
@@ -445,11 +449,8 @@ def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> 
     if recording is None or not given.prime_seconds:
         return None
     wanted = min(round(given.prime_seconds * model.front.sample_rate_hz), len(recording))
-    if wanted >= total:
-        raise UserError(
-            f"`--prime-seconds` must be less than the length of the sound, "
-            f"{total / model.front.sample_rate_hz:.2f}, got {given.prime_seconds:g}."
-        )
+    most = f"less than the length of the sound, {total / model.front.sample_rate_hz:.2f}"
+    require(wanted < total, "--prime-seconds", most, given.prime_seconds)
     network = model.config.network
     block = network.context_block_samples if network.context_layers else 1
     samples = wanted - wanted % block

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.planning.pipeline.schedule import (
     GRADIENT,
     KEPT,
@@ -47,8 +47,7 @@ class Pipeline:
         if stages != len(schedule.devices):
             raise UserError(f"`schedule` must have {stages} stages, got {len(schedule.devices)}.")
         devices = jax.devices() if devices is None else devices
-        if len(devices) < wanted:
-            raise UserError(f"`devices` must be at least {wanted}, got {len(devices)}.")
+        require(len(devices) >= wanted, "devices", f"at least {wanted}", len(devices))
         self.schedule = schedule
         self.peaks, self.peak_bytes = [0.0] * wanted, [0] * wanted
         self._devices = [devices[number] for number in schedule.devices]

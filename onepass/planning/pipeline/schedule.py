@@ -11,6 +11,7 @@ activations for a microbatch are live from the start of F to the end of W. If th
 not split, W follows B immediately, and stage s - 1 waits for both.
 
 A block contains the slots of the passes of microbatch 0 on each stage; microbatch j runs j
+from onepass.foundation.errors import require
 intervals later. Repeated without collisions, it gives a schedule, which is then squeezed (sections
 2 and 3). If an activation lives for l slots, those of l / T microbatches are live at once, where T
 is the interval, so the offsets between stages determine the memory. With d devices:
@@ -42,7 +43,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.replicator.portable.layouts.simulation import COMPUTE, Event, Network, Timeline
 
 KINDS = ("F", "B", "W")
@@ -315,11 +316,9 @@ def schedule(name: str, devices: int, microbatches: int) -> Schedule:
     Its passes are moved to earlier slots by `squeeze` and, if B and W are separate, by `fill`.
     UserError: the name is not in BLOCKS, or a number is below one.
     """
-    if name not in BLOCKS:
-        raise UserError(f"`schedule` must be one of {', '.join(BLOCKS)}, got {name}.")
+    require(name in BLOCKS, "schedule", f"one of {', '.join(BLOCKS)}", name)
     for what, count in (("devices", devices), ("microbatches", microbatches)):
-        if count < 1:
-            raise UserError(f"`{what}` must be at least 1, got {count}.")
+        require(count >= 1, what, "at least 1", count)
     repeated = repeat(name, BLOCKS[name](devices), microbatches)
     return squeeze(repeated) if repeated.fused else fill(squeeze(repeated))
 
@@ -354,7 +353,7 @@ class Durations:
         """Raise UserError for an infinite or non-positive duration; communication may be 0."""
         for name, value in dataclasses.asdict(self).items():
             if not (0 <= value < math.inf and (value or name == "communication")):
-                least = "0 or more" if name == "communication" else "above 0"
+                least = "at least 0" if name == "communication" else "above 0"
                 raise UserError(f"`{name}` must be {least} and finite, got {value}.")
 
     def of(self, kind: str) -> float:
@@ -391,8 +390,7 @@ def simulate(
     network; by default all stages are equal.
     """
     shares = shares or [1.0 / schedule.num_chunks] * len(schedule.devices)
-    if len(shares) != len(schedule.devices):
-        raise ValueError(f"`shares` must be {len(schedule.devices)}, got {len(shares)}.")
+    require(len(shares) == len(schedule.devices), "shares", str(len(schedule.devices)), len(shares))
     spans: dict[Pass, tuple[float, float]] = {}
     idle, work = [0.0] * schedule.num_devices, 0.0
     for device, _, each in schedule.rows():
@@ -431,8 +429,7 @@ class Stages:
     def join_stages(self, count: int) -> list[float]:
         """Return the work of `count` groups of consecutive stages, the largest one minimal."""
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
-        if not 1 <= count <= total:
-            raise ValueError(f"`count` must be from 1 to {total}, got {count}.")
+        require(1 <= count <= total, "count", f"between 1 and {total}", count)
 
         @functools.cache
         def largest(first: int, runs: int) -> float:

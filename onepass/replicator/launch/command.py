@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.interrupt import StopRequest
 from onepass.replicator.launch import reaper as reaper
 from onepass.replicator.launch import tf_config
@@ -47,10 +47,8 @@ class LaunchArguments:
 
 def check(given: LaunchArguments) -> None:
     """Raise UserError if an argument is invalid; `tf_config.Shape` checks the numbers of tasks."""
-    if not given.grace_seconds > 0:
-        raise UserError(f"`--grace-seconds` must be above 0, got {given.grace_seconds:g}.")
-    if given.restarts < 0:
-        raise UserError(f"`--restarts` must be 0 or more, got {given.restarts}.")
+    require(given.grace_seconds > 0, "--grace-seconds", "above 0", f"{given.grace_seconds:g}")
+    require(given.restarts >= 0, "--restarts", "at least 0", given.restarts)
     for host in given.addresses:
         name, _, port = host.rpartition(":")
         if not name or not port.isdecimal() or not 0 < int(port) < 65536:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 
 KINDS = ("chief", "worker", "ps")
 
@@ -151,10 +151,8 @@ class Shape:
 
     def __post_init__(self) -> None:
         """Raise UserError if a number is out of range."""
-        if self.workers < 1:
-            raise UserError(f"`--workers` must be at least 1, got {self.workers}.")
-        if self.servers < 0:
-            raise UserError(f"`--servers` must be 0 or more, got {self.servers}.")
+        require(self.workers >= 1, "--workers", "at least 1", self.workers)
+        require(self.servers >= 0, "--servers", "at least 0", self.servers)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -10,6 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
+from onepass.foundation.errors import require
+
 Batch = dict[str, tf.Tensor]
 
 
@@ -142,8 +144,7 @@ class _MicrobatchCollectives:
             self._results.append(reduce(stacked))
 
     def all_reduce(self, value: Any, reducer: str) -> Any:
-        if reducer != "mean":
-            raise ValueError(f"`reducer` must be mean over microbatches, got {reducer!r}.")
+        require(reducer == "mean", "reducer", "mean over microbatches", repr(reducer))
         return self._exchange_value(value, self._mean_of_all, lambda tensor: tensor)
 
     def all_gather(self, value: Any) -> Any:
@@ -189,8 +190,7 @@ def as_dataset(
     All batches have equal keys, dtypes and shapes, except for the number of rows and the second
     axis of the `free` arrays.
     """
-    if first < 0:
-        raise ValueError(f"`start_step` must be at least 0, got {first}.")
+    require(first >= 0, "start_step", "at least 0", first)
     example = make(first)
 
     shapes = {

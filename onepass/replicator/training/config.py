@@ -5,8 +5,7 @@ import math
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
-from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import at_least, require
+from onepass.foundation.errors import UserError, at_least, require
 
 Config = TypeVar("Config")
 
@@ -86,7 +85,7 @@ class OptimizerConfig:
         """Raise a UserError that names the field if a number is out of range."""
         for name in ("learning_rate", "epsilon"):
             value = getattr(self, name)
-            require(0 < value < math.inf, name, "positive and finite", value)
+            require(0 < value < math.inf, name, "above 0 and finite", value)
         for name in ("beta1", "beta2", "average_decay"):
             require(0 <= getattr(self, name) < 1, name, "in [0, 1)", getattr(self, name))
         at_least(self, 0, "warmup_steps", "clip_norm")

@@ -241,7 +241,7 @@ def test_a_shipped_teacher_comes_without_its_images(mistake):
     ("fields", "said"),
     [
         ({"temperature": (1.0, 0.0)}, r"^`temperature` must be above 0"),
-        ({"guidance": -1.0}, r"^`guidance` must be 0 or more"),
+        ({"guidance": -1.0}, r"^`guidance` must be at least 0"),
         ({"kl": 0.0}, r"^`kl` must be above 0 if no other term is"),
     ],
 )

@@ -458,11 +458,11 @@ def test_data_that_went_away_is_named(mistake, copy):
     ("words", "complaint"),
     [
         ("--num 0", "`--num` must be at least 1, got 0."),
-        ("--seconds 0", "`--seconds` must be positive and finite, got 0."),
-        ("--seconds nan", "`--seconds` must be positive and finite, got nan."),
-        ("--seconds inf", "`--seconds` must be positive and finite, got inf."),
-        ("--temperature -1", "`--temperature` must be 0 or more and finite, got -1."),
-        ("--prime-seconds -1", "`--prime-seconds` must be 0 or more and finite, got -1."),
+        ("--seconds 0", "`--seconds` must be above 0 and finite, got 0."),
+        ("--seconds nan", "`--seconds` must be above 0 and finite, got nan."),
+        ("--seconds inf", "`--seconds` must be above 0 and finite, got inf."),
+        ("--temperature -1", "`--temperature` must be at least 0 and finite, got -1."),
+        ("--prime-seconds -1", "`--prime-seconds` must be at least 0 and finite, got -1."),
         (
             "--seconds 0.5 --prime-seconds 0.6",
             "`--prime-seconds` must be less than the length of the sound, 0.50, got 0.6.",

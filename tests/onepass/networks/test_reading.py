@@ -130,11 +130,11 @@ def test_a_start_of_floats_is_on_the_networks_scale():
 
 BAD_STARTS = {
     "beyond the table": (of_tokens, TOKENS, "`start` must be below 6, .*, got 6"),
-    "negative": (of_tokens, -1, "`start` must be an integer, 0 or more, .*, got -1"),
-    "a fraction": (of_tokens, 1.5, "`start` must be an integer, 0 or more, .*, got 1.5"),
+    "negative": (of_tokens, -1, "`start` must be an integer of at least 0 .*, got -1"),
+    "a fraction": (of_tokens, 1.5, "`start` must be an integer of at least 0 .*, got 1.5"),
     "not a number": (of_numbers, np.nan, "`start` must be a finite number, got nan"),
     "a word": (of_numbers, "bos", "`start` must be a finite number, got 'bos'"),
-    "too large": (of_tokens, 2**31, "`start` must be an integer, 0 or more, .*, got 2147483648"),
+    "too large": (of_tokens, 2**31, "`start` must be an integer of at least 0 .*, got 2147483648"),
     "infinite": (of_numbers, 10**400, "`start` must be a finite number, got 1000"),
     "a flag": (of_tokens, True, "`start` must be a finite number, got True"),
 }

@@ -449,7 +449,7 @@ def test_forty_stages_are_joined_for_twenty_devices():
 
 @pytest.mark.parametrize("count", [0, 5])
 def test_stages_cannot_be_joined_into_none_or_more_than_there_are(count):
-    with pytest.raises(ValueError, match=f"`count` must be from 1 to 4, got {count}"):
+    with pytest.raises(ValueError, match=f"`count` must be between 1 and 4, got {count}"):
         Stages((1.0,) * 4, 0.0).join_stages(count)
 
 

@@ -42,7 +42,7 @@ RULES = [
     (ConditioningConfig, {"levels": 1}, "`levels` must be between 2 and 4194304, got 1."),
 ]
 for (config, least), fields in AT_LEAST.items():
-    said = f"at least {least}" if least else "0 or more"
+    said = f"at least {least}" if least else "at least 0"
     RULES += [
         (config, {name: least - 1}, f"`{name}` must be {said}, got {least - 1}.")
         for name in fields.split()

@@ -211,9 +211,9 @@ def test_one_temperature_serves_all_scales_or_each_has_its_own():
     [
         ([1.0, 0.5], "`temperature` must be one number or 3, got 2."),
         ([], "`temperature` must be one number or 3, got 0."),
-        ([1.0, -0.5, 1.0], "`temperature` must be 0 or more and finite, got -0.5."),
-        (-1, "`temperature` must be 0 or more and finite, got -1.0."),
-        (float("nan"), "`temperature` must be 0 or more and finite, got nan."),
+        ([1.0, -0.5, 1.0], "`temperature` must be at least 0 and finite, got -0.5."),
+        (-1, "`temperature` must be at least 0 and finite, got -1.0."),
+        (float("nan"), "`temperature` must be at least 0 and finite, got nan."),
     ],
 )
 def test_temperatures_that_fit_no_scales_are_refused(given, rule):

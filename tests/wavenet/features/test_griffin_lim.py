@@ -131,7 +131,7 @@ def test_silence_between_two_sounds_stays_silent():
         (np.zeros((3, 30)), 200, 60, "`num_samples` must be above 200 and at most 300 for 3"),
         (np.zeros((3, 30)), 301, 60, "`num_samples` must be above 200 and at most 300 for 3"),
         (np.zeros((1, 30)), 0, 60, "`num_samples` must be above 0 and at most 100"),
-        (np.zeros((3, 30)), 300, -1, "`iterations` must be 0 or more, got -1"),
+        (np.zeros((3, 30)), 300, -1, "`iterations` must be at least 0, got -1"),
     ],
 )
 def test_what_is_no_mel_of_so_many_samples_is_refused(mel, samples, iterations, message):

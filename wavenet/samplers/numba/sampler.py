@@ -13,6 +13,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
 from onepass.foundation.cores import cores
+from onepass.foundation.errors import require
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
 from onepass.machine.machine import Pace
 from onepass.samplers.registry import register
@@ -41,8 +42,7 @@ class CompiledSampler(abc.ABC):
 
         The first call for a batch size measures whether two threads per group of rows are faster.
         """
-        if batch < 1:
-            raise ValueError(f"`batch` must be at least 1, got {batch}.")
+        require(batch >= 1, "batch", "at least 1", batch)
         config = self._config
         blocks = np.zeros([batch, config.context_blocks, config.context_block_samples], np.float32)
         state = first_state(self.program, blocks, self.threads, self._paces[batch])
