@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.intervals import format_measure
+from onepass.foundation.measures import format_measure
 from onepass.foundation.progress import Progress
 from onepass.trained import Trained
 from pixelcnn.data.dataset import ImageDataset

@@ -12,8 +12,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from onepass.foundation.atomic_files import replacing, write_text
+from onepass.foundation.processor import processor
 from onepass.foundation.progress import Progress
-from onepass.foundation.provenance import processor
 
 Measure = Callable[[], float]
 LOAD = os.getloadavg()[0]  # of the machine before anything is measured

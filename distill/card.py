@@ -9,7 +9,7 @@ from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
 from onepass import shipped
 from onepass.foundation.card import ExportArguments, Measured, measure_table, training_lines
-from onepass.foundation.intervals import EXPLAINED, format_measure
+from onepass.foundation.measures import EXPLAINED, format_measure
 from wavenet import model as wavenet_model
 from wavenet.card import data_facts, data_lines
 from wavenet.evaluation import dev_corpus

@@ -24,7 +24,7 @@ from distill.residual import LEVEL
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from onepass.foundation.errors import UserError
-from onepass.foundation.intervals import format_measure, weighted_mean
+from onepass.foundation.measures import format_measure, weighted_mean
 from onepass.foundation.options import takes
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput

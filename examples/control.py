@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError, in_one_line
 from onepass.foundation.progress import Progress
+from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.training.config import OptimizerConfig
 from onepass.replicator.training.state import adam

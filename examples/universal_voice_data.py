@@ -17,8 +17,8 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from onepass.foundation.cores import in_threads
 from onepass.foundation.errors import UserError
+from onepass.foundation.processor import in_threads
 from wavenet.data import audio
 
 RATE_HZ = 22_050

@@ -10,10 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.foundation.arguments import check_unmasked, whole_number
-from onepass.foundation.code_lengths import measure_code_lengths
-from onepass.foundation.ending import MOST_ROWS, ends, limit_rows
 from onepass.foundation.errors import UserError
-from onepass.foundation.intervals import Measure, weighted_mean
+from onepass.foundation.measures import (
+    MOST_ROWS,
+    Measure,
+    ends,
+    limit_rows,
+    measure_code_lengths,
+    weighted_mean,
+)
 from onepass.interface import Model
 
 CONDITION, ELEMENTS, LENGTHS = "condition", "elements", "lengths"

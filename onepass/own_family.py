@@ -56,7 +56,7 @@ def _refuse(given: EvaluateArguments, model: Any, data: Path) -> dict:
 
 
 def _report(figures: dict) -> str:
-    from onepass.foundation.intervals import format_measure
+    from onepass.foundation.measures import format_measure
 
     bits = format_measure(figures["bits_per_element"])
     return f"{bits} bits per element, of {figures['elements']:,} elements"

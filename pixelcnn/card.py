@@ -23,7 +23,7 @@ from onepass.foundation.card import (
     training_lines,
 )
 from onepass.foundation.errors import UserError
-from onepass.foundation.intervals import EXPLAINED
+from onepass.foundation.measures import EXPLAINED
 from onepass.foundation.model_folder import read_stored_model
 from onepass.foundation.stored_config import to_json
 from onepass.trained import Trained

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.code_lengths import CodeLengths, measure_code_lengths
-from onepass.foundation.compute_dtype import compute_dtype
+from onepass.foundation.measures import CodeLengths, measure_code_lengths
+from onepass.foundation.processor import compute_dtype
 from onepass.likelihoods.initial import Initial
 from onepass.networks.conditions import Specs
 from onepass.replicator import Replicator

@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.draw import Draw
-from onepass.foundation.code_lengths import CodeLengths
-from onepass.foundation.intervals import share_of, weighted_mean
+from onepass.foundation.measures import CodeLengths, share_of, weighted_mean
 from onepass.foundation.progress import Progress, during, show_progress
 from onepass.trained import Trained
 from pixelcnn import shipped

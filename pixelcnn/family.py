@@ -138,8 +138,8 @@ def training_data(path: Path) -> str:
 
 def format_report(figures: dict) -> str:
     """Return the result of an evaluation as lines of text."""
-    from onepass.foundation import intervals
     from onepass.foundation.folders import count_noun
+    from onepass.foundation.measures import format_measure
     from pixelcnn.measures import DEEP_NAMES, NAMES
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
@@ -150,7 +150,7 @@ def format_report(figures: dict) -> str:
     lines = [
         f"{figures['model']}, {trained}, on {count_noun(used, 'dev image')} of {figures['data']}"
         f"{left}",
-        f"  bits per dimension   {intervals.format_measure(bits)}",
+        f"  bits per dimension   {format_measure(bits)}",
     ]
     for name, title in (DEEP_NAMES if set(codecs) <= set(DEEP_NAMES) else NAMES).items():
         said = "not measured"
@@ -168,7 +168,7 @@ def format_report(figures: dict) -> str:
         lines.append(f"  seconds an image    {figures['seconds_per_picture']:.3f}")
     for name, measure in figures["measures"].items():
         if name != "bits_per_dim":
-            lines.append(f"  {name.replace('_', ' ')}   {intervals.format_measure(measure)}")
+            lines.append(f"  {name.replace('_', ' ')}   {format_measure(measure)}")
     if samples := figures.get("samples"):
         heat = " ".join(f"{temperature:g}" for temperature in samples["temperature"])
         what = f"guidance {samples['guidance']:g}, temperature {heat}"
@@ -180,11 +180,11 @@ def format_report(figures: dict) -> str:
 
 
 def _quality(measures: dict) -> str:
-    from onepass.foundation import intervals
+    from onepass.foundation.measures import format_measure
 
     few = " of too few images" if measures.get("too_few_images") else ""
     return (
-        f"class seen in {intervals.format_measure(measures['class_accuracy'], 100.0, 1, '%')}, "
+        f"class seen in {format_measure(measures['class_accuracy'], 100.0, 1, '%')}, "
         f"Frechet distance {measures['frechet_distance']:.2f}{few}, "
         f"precision {measures['precision']:.2f}, recall {measures['recall']:.2f}"
     )

@@ -23,7 +23,7 @@ from PIL import Image
 
 from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.errors import UserError
-from onepass.foundation.intervals import share_of
+from onepass.foundation.measures import share_of
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train_network
 from onepass.training.state import WeightsModule

@@ -14,9 +14,8 @@ from pathlib import Path
 import tensorflow as tf
 from toys import Line, line_batch
 
-from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError
-from onepass.foundation.run_directory import RunDirectory
+from onepass.foundation.run_directory import Checkpoints, RunDirectory
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.strategies.coordination import variable_scope
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig

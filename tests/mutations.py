@@ -71,7 +71,7 @@ FAULTS = {
         ("tests/onepass/replicator/test_accumulation.py",),
     ),
     "the best checkpoint is deleted with the old ones": Fault(
-        "onepass/foundation/checkpoints.py",
+        "onepass/foundation/run_directory.py",
         "protected = {*self.steps()[-self.keep :], self.best_step()}",
         "protected = {*self.steps()[-self.keep :]}",
         ("tests/onepass/foundation/test_checkpoints.py",),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import shipped
 from wavenet.config import DataConfig, TrainConfig, WaveNetConfig

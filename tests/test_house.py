@@ -129,8 +129,8 @@ def test_the_library_keeps_the_rules():
 
 
 OTHER_WORDS = re.compile(
-    r"(?:must be |, \")(?:positive(?! definite)|nonnegative|not negative|0 or more|greater than"
-    r"|> ?\d)"
+    r"(?:must be |, \")"
+    r"(?:positive(?! definite)|nonnegative|not negative|0 or more|greater than|> ?\d)"
 )
 
 

@@ -11,7 +11,7 @@ from onepass.foundation.card import (
     measure_table,
     training_lines,
 )
-from onepass.foundation.intervals import EXPLAINED
+from onepass.foundation.measures import EXPLAINED
 from onepass.foundation.stored_config import changed_flags
 from onepass.trained import Trained
 from wavenet.config import PRESETS, TrainConfig, config_from

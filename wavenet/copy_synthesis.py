@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.intervals import EXPLAINED, finite_mean
+from onepass.foundation.measures import EXPLAINED, finite_mean
 from onepass.foundation.progress import Progress
 from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames

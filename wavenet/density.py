@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.code_lengths import CodeLengths, measure_code_lengths
+from onepass.foundation.measures import CodeLengths, measure_code_lengths
 from onepass.foundation.tensorflow_state import check_eager
 from wavenet.dev_recordings import condition_of
 from wavenet.sound_network import Network

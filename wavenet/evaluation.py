@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.folders import count_noun
-from onepass.foundation.intervals import format_measure, weighted_mean
+from onepass.foundation.measures import format_measure, weighted_mean
 from onepass.foundation.progress import show_progress
 from onepass.likelihoods import Codec
 from onepass.trained import Trained

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.compute_dtype import compute_dtype
+from onepass.foundation.processor import compute_dtype
 from onepass.likelihoods.distribution import with_scales
 from onepass.likelihoods.initial import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from onepass.foundation.compute_dtype import compute_dtype
 from onepass.foundation.errors import UserError
+from onepass.foundation.processor import compute_dtype
 from onepass.likelihoods.distribution import Distribution, LocationScale, with_scales
 from onepass.likelihoods.initial import Initial
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner

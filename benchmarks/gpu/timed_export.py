@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from benchmarks.gpu import timed_training
 from onepass.foundation.atomic_files import write_npz
-from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator.portable.export import adopt, export_function, named_weights
 from onepass.replicator.portable.manifest import read_manifest
 from pixelcnn.data.dataset import ImageDataset

@@ -28,8 +28,8 @@ from distill.cpu import noise, recursion
 from distill.cpu.kernels import ROWS, gate_rows, pack_gates, pack_outputs, product_rows
 from distill.residual import Prediction
 from distill.student import Flow, FlowLayer
-from onepass.foundation.cores import cores
 from onepass.foundation.errors import require
+from onepass.foundation.processor import cores
 from onepass.likelihoods.affine import FlowOutput
 from onepass.machine import kernels
 from onepass.machine.kernels import (

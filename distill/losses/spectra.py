@@ -3,7 +3,6 @@
 van den Oord et al. 2017: || phi(g(z, c)) - phi(y) ||^2 with phi(x) = |STFT(x)|^2. The
 windows are Hann windows, because side lobes would otherwise hide high-frequency noise. Errors of
 powers and magnitudes are relative to the energy of the recording plus `SILENT`: clips with far more
-from onepass.foundation.errors import require
 energy than `SILENT` have equal weight, and quieter clips count less. `squared_loss` uses the energy
 of averaged power spectra, for which noise at -50 dB of full scale is quiet (0.008) and noise at -30
 dB is not (80); `magnitude_loss` and `multi_loss` sum over frames, and for them both are loud.
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from onepass.foundation.errors import require
 from wavenet.features import MelConvention, mel_filters, num_frames
 from wavenet.features.mel import hann_window
 

@@ -68,7 +68,7 @@ from onepass.bundles.signature import (
 from onepass.draw import LISTS, OPTIONS, Draw
 from onepass.families import installed, known_kinds
 from onepass.foundation.errors import UserError, must_be
-from onepass.foundation.plain_files import read_plain
+from onepass.foundation.folders import read_plain
 from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow
 from onepass.interface import collect_images, stream_images
 from onepass.replicator.training.family import ModelFamily

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.plain_files import read_plain
+from onepass.foundation.folders import read_plain
 
 
 class Reach(NamedTuple):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shlex
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,13 +13,14 @@ import tensorflow as tf
 from numpy.typing import DTypeLike
 
 from onepass.foundation.atomic_files import write_text
-from onepass.foundation.intervals import format_interval, format_measure
+from onepass.foundation.measures import format_interval, format_measure
 from onepass.foundation.metrics import training_seconds
 from onepass.foundation.model_folder import SPEC_FILE, save
+from onepass.foundation.processor import machine_name
 from onepass.foundation.progress import in_time
-from onepass.foundation.provenance import git_revision, machine_name
 from onepass.foundation.run_directory import RunDirectory
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 LOCATIONS = ("data_folder", "teacher", "start_from")  # keys of paths, of which only names are kept
 
 
@@ -65,6 +67,23 @@ def _seconds(path: Path) -> float:
     if (path / SPEC_FILE).exists():
         return float(json.loads((path / SPEC_FILE).read_text())["training_seconds"])
     return training_seconds(path)
+
+
+def git_revision() -> str:
+    """Return this checkout's git revision; `unknown` without one, even in another repository."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "--show-toplevel", "HEAD"],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return "unknown"
+    top, _, revision = done.stdout.strip().rpartition("\n")
+    is_own = done.returncode == 0 and Path(top).resolve() == CHECKOUT
+    return revision if is_own else "unknown"
 
 
 class Measured(NamedTuple):

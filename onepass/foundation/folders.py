@@ -2,16 +2,20 @@
 
 A process locks each file or folder that it creates. If an uncatchable signal ends the process, the
 file is left without a lock, and the next process that writes into the folder removes it.
+
+Either may replace a file between a check and its opening, so the opened file is checked.
 """
 
 import collections
 import contextlib
 import fcntl
 import hashlib
+import io
 import os
 import re
 import secrets
 import shutil
+import stat
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -243,3 +247,23 @@ def split_by_hash(names: Sequence[str], dev_share: float) -> list[str]:
         num_dev = min(max(num_dev, 1), len(names) - 1)
     dev = set(sorted(range(len(names)), key=hashes.__getitem__)[:num_dev])
     return ["dev" if i in dev else "train" for i in range(len(names))]
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a file for reading; raise UserError unless it is plain, OSError if it is missing."""
+    if path.is_symlink():
+        raise UserError(f"{path} must be a plain file, not a link.")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path} must be a plain file.")
+    return open(descriptor, "rb")
+
+
+def read_plain(path: Path, most_bytes: int) -> bytes:
+    """Read a file; raise UserError unless it is plain and has at most `most_bytes`."""
+    with open_plain(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise UserError(f"{path} must have at most {most_bytes:,} bytes.")
+    return content

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.plain_files import read_plain
+from onepass.foundation.folders import read_plain
 
 SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 SAVED_FILE = "autoregressive.json"  # written by `onepass.save`

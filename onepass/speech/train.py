@@ -14,8 +14,8 @@ from distill.model import load as load_model
 from onepass.foundation.atomic_files import replacing_folder, write_npz, write_text
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.metrics import training_seconds
+from onepass.foundation.processor import machine_name
 from onepass.foundation.progress import in_time
-from onepass.foundation.provenance import machine_name
 from onepass.foundation.stored_config import to_json
 from onepass.speech.density_training import DensityConfig, train_density
 from onepass.speech.evaluation import frame_measures, measure_speech, variance_corrections

@@ -28,7 +28,7 @@ from onepass.foundation.allowed_operations import (
     ordered_functions,
 )
 from onepass.foundation.errors import UserError
-from onepass.foundation.plain_files import open_plain, read_plain
+from onepass.foundation.folders import open_plain, read_plain
 from onepass.step.replay import BRANCHING
 from onepass.storage.freezing import (
     GRADIENT,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from onepass.foundation.atomic_files import replacing
-from onepass.foundation.cores import in_threads
 from onepass.foundation.folders import show_path, some
+from onepass.foundation.processor import in_threads
 from wavenet.data import audio
 from wavenet.data.recorded_level import below_full_scale_db
 from wavenet.data.recordings import SPLITS, DataError, Recording, ScanReport, digest_of

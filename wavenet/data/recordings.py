@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from onepass.foundation.atomic_files import replacing
-from onepass.foundation.cores import in_threads
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.folders import (
     count_noun,
@@ -23,6 +22,7 @@ from onepass.foundation.folders import (
     split_by_hash,
     unread,
 )
+from onepass.foundation.processor import in_threads
 from wavenet.data import audio
 from wavenet.data.audio import SUFFIXES, AudioError
 

@@ -26,12 +26,11 @@ from tensorflow.compiler.mlir.stablehlo import stablehlo
 from tensorflow.compiler.tf2xla.python import xla
 
 from onepass.foundation.atomic_files import Arrays, replacing, write_npz, write_text
-from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import make_folder
 from onepass.foundation.metrics import read_metrics
 from onepass.foundation.model_folder import variable_names
-from onepass.foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
+from onepass.foundation.run_directory import NO_DEFAULTS, Checkpoints, Keys, RunDirectory
 from onepass.replicator.portable.manifest import manifest_of, read_manifest, write_manifest
 from onepass.replicator.training.state import LossFn, TrainState
 from onepass.replicator.training.training_run import Recipe, TrainingRun

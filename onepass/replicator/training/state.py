@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
+from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator.strategies.base import Replicator
 from onepass.replicator.strategies.coordination import broadcast_initial_state
 from onepass.replicator.training.batches import Batch, accumulate_gradients, split_microbatches

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from onepass.foundation.atomic_files import read_npy, read_npz
-from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import read_folder
 from onepass.foundation.model_spec import read_spec
-from onepass.foundation.run_directory import RunDirectory
+from onepass.foundation.run_directory import Checkpoints, RunDirectory
 
 DEEP = "[" * 10_000 + "]" * 10_000
 

@@ -14,10 +14,9 @@ import tensorflow as tf
 from processes import ROOT
 
 from onepass.foundation.atomic_files import read_npy, read_npz, write_npz, write_text
-from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError, in_one_line
 from onepass.foundation.model_folder import best_or_newest
-from onepass.foundation.run_directory import RunDirectory
+from onepass.foundation.run_directory import Checkpoints, RunDirectory
 from onepass.replicator import strategies
 from onepass.replicator.training.state import assign_arrays, resume_variables
 
@@ -220,7 +219,7 @@ def test_a_write_that_the_system_cuts_short_leaves_what_was_there(saved):
 import resource
 import numpy as np
 from pathlib import Path
-from onepass.foundation.checkpoints import Checkpoints
+from onepass.foundation.run_directory import Checkpoints
 from onepass.foundation.errors import UserError, in_one_line
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:

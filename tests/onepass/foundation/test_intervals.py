@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from onepass.foundation.intervals import finite_mean, format_measure, share_of, weighted_mean
+from onepass.foundation.measures import finite_mean, format_measure, share_of, weighted_mean
 
 TRIALS = 4000
 

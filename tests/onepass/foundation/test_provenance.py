@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onepass.foundation import provenance
+from onepass.foundation import card
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 
@@ -24,27 +24,27 @@ def repository(tmp_path):
 
 @needs_git
 def test_the_revision_is_that_of_the_checkout(repository, monkeypatch):
-    monkeypatch.setattr(provenance, "CHECKOUT", repository)
+    monkeypatch.setattr(card, "CHECKOUT", repository)
     head = subprocess.run(
         ["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True
     )
-    assert provenance.git_revision() == head.stdout.strip()
+    assert card.git_revision() == head.stdout.strip()
 
 
 @needs_git
 def test_a_package_installed_inside_another_repository_has_no_revision(repository, monkeypatch):
     installed = repository / "venv" / "site-packages"
     installed.mkdir(parents=True)
-    monkeypatch.setattr(provenance, "CHECKOUT", installed)
-    assert provenance.git_revision() == "unknown"
+    monkeypatch.setattr(card, "CHECKOUT", installed)
+    assert card.git_revision() == "unknown"
 
 
 def test_without_git_or_outside_of_a_repository_the_revision_is_unknown(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "CHECKOUT", tmp_path)
-    assert provenance.git_revision() == "unknown"
+    monkeypatch.setattr(card, "CHECKOUT", tmp_path)
+    assert card.git_revision() == "unknown"
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance.git_revision() == "unknown"
+    assert card.git_revision() == "unknown"
 
 
 def test_the_checkout_is_the_folder_of_the_packages():
-    assert Path(__file__).resolve().parents[3] == provenance.CHECKOUT
+    assert Path(__file__).resolve().parents[3] == card.CHECKOUT

@@ -18,9 +18,8 @@ import tensorflow as tf
 from carried import assert_equal, assert_same_training, run_alone
 
 from onepass.foundation.atomic_files import read_npz
-from onepass.foundation.checkpoints import Checkpoints
 from onepass.foundation.errors import UserError
-from onepass.foundation.run_directory import RunDirectory
+from onepass.foundation.run_directory import Checkpoints, RunDirectory
 from onepass.replicator.portable import export as portable
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import adopt, export_portable

@@ -14,7 +14,7 @@ import tensorflow as tf
 from fit_models import WAVES, drawn, trained
 from PIL import Image
 
-from onepass.foundation import ending
+from onepass.foundation import measures
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import loss_curves, loss_figure
 from onepass.training.scores import KerasCallbacks
@@ -112,7 +112,7 @@ class Reiterated:
 
 @pytest.mark.parametrize("kind", ["generator", "cycle", "iterable", "unknown"])
 def test_only_the_first_rows_of_what_may_have_no_end_are_scored(kind, monkeypatch):
-    monkeypatch.setattr(ending, "MOST_ROWS", 24)  # the held-out data twice
+    monkeypatch.setattr(measures, "MOST_ROWS", 24)  # the held-out data twice
     endless = {
         "generator": (HELD_OUT for _ in itertools.count()),
         "cycle": itertools.cycle([HELD_OUT]),
@@ -129,7 +129,7 @@ def test_only_the_first_rows_of_what_may_have_no_end_are_scored(kind, monkeypatc
 
 
 def test_every_score_is_of_all_rows_of_a_generator_that_ends(monkeypatch):
-    monkeypatch.setattr(ending, "MOST_ROWS", len(HELD_OUT))
+    monkeypatch.setattr(measures, "MOST_ROWS", len(HELD_OUT))
     expected, lines = trained(evaluate=HELD_OUT, evaluate_every=2)[1], []
     parts = (part for part in (HELD_OUT[:5], HELD_OUT[5:]))
     outcome = trained(validation=parts, evaluate_every=2, log=lines.append)[1]

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
-from onepass.foundation.cores import cores
 from onepass.foundation.errors import require
+from onepass.foundation.processor import cores
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
 from onepass.machine.machine import Pace
 from onepass.samplers.registry import register

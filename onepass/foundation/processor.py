@@ -1,15 +1,21 @@
-"""Count the processor cores of this process, and use them by threads."""
+"""The processor: its cores, which threads use, its name, and whether it has bfloat16."""
 
 import contextlib
 import ctypes
 import functools
 import os
+import platform
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from onepass.foundation.errors import require
 from onepass.foundation.progress import Progress
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 Result = TypeVar("Result")
 
@@ -85,3 +91,65 @@ def in_threads(
         return results
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine_name() -> str:
+    """Return a description of this machine, such as `2 cores of AMD EPYC`."""
+    return f"{os.cpu_count()} cores of {processor()}"
+
+
+CPU_INFO = Path("/proc/cpuinfo")
+INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
+
+
+def compute_dtype(name: str) -> "tf.DType":
+    """Return the dtype of a network's arithmetic.
+
+    If it is bfloat16 and this machine has neither an accelerator nor, as far as is known, bfloat16
+    instructions, the first call prints a warning on standard error: TensorFlow then converts every
+    number to float32 and back, and a training step takes several times as long as in float32.
+    """
+    import tensorflow as tf
+
+    if name == "bfloat16":
+        _warn_where_slow()
+    return tf.as_dtype(name)
+
+
+@functools.cache
+def _warn_where_slow() -> None:
+    import tensorflow as tf
+
+    accelerated = any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU"))
+    if accelerated or has_instructions() is not False:
+        return
+    print(
+        "warning: this processor has no instructions for bfloat16, which takes several times as "
+        "long as float32 here; set `compute_dtype` to float32 to compute faster.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def has_instructions() -> bool | None:
+    """Return whether the processor has bfloat16 instructions; None if that is unknown."""
+    try:
+        text = CPU_INFO.read_text()
+    except OSError:
+        return None
+    flags = [
+        line.partition(":")[2].split()
+        for line in text.splitlines()
+        if line.lower().startswith(("flags", "features"))
+    ]
+    return not INSTRUCTIONS.isdisjoint(flags[0]) if flags else None

@@ -1,12 +1,118 @@
-"""Means and proportions with 95% confidence intervals, and their formatting."""
+"""Measures of models on data that ends: code lengths, means and their 95% intervals."""
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import special
+
+from onepass.foundation.errors import UserError
+
+# Rows that are read of data whose end is not known; enough for a mean, and few enough to be held.
+MOST_ROWS = 2**14
+INFINITE = -1  # the cardinality of a `tf.data.Dataset` that repeats; that of an unknown one is -2
+
+Part = TypeVar("Part")
+
+
+def ends(data: Any, name: str) -> bool:
+    """Return whether data is known to end; False for a generator, which may do so."""
+    cardinality = getattr(data, "cardinality", None)
+    if cardinality is None:
+        return isinstance(data, Sized) or hasattr(data, "shape")
+    count = int(cardinality())
+    if count == INFINITE:
+        raise UserError(
+            f"`{name}` must be data that ends, got a dataset that repeats without end; leave out"
+            " `repeat()`, or use `take(n)`."
+        )
+    return count >= 0
+
+
+def limit_rows(
+    parts: Iterable[Part],
+    rows: Callable[[Part], int],
+    name: str,
+    say: Callable[[str], object],
+    most: int | None = None,
+) -> Iterator[Part]:
+    """Yield parts until they have enough rows; if there are more, say so and stop."""
+    count, most = 0, MOST_ROWS if most is None else most
+    for part in parts:
+        if count >= most:
+            say(
+                f"`{name}` may have no end: only its first {count:,} rows are read; to use more,"
+                " pass arrays, a list or a dataset of known length."
+            )
+            return
+        count += rows(part)
+        yield part
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeLengths:
+    """What a model needs for each of some examples: its negative log-likelihood.
+
+    Attributes:
+      parts: nats of each example, float64 [examples], by the name of the part of the model that
+        gives them; a model of one part calls it "".
+      sizes: number of elements of each example, float64 [examples].
+    """
+
+    parts: Mapping[str, np.ndarray]
+    sizes: np.ndarray
+
+    @property
+    def nats(self) -> np.ndarray:
+        """Nats of each example, in all parts, float64 [examples]."""
+        return np.sum(list(self.parts.values()), axis=0)
+
+    @property
+    def nats_per_element(self) -> np.ndarray:
+        """Nats per element of each example, in all parts, float64 [examples]."""
+        return self.nats / np.maximum(self.sizes, 1.0)
+
+    @property
+    def mean_bits(self) -> float:
+        """Bits per element of all examples together."""
+        return float(self.nats.sum() / self.sizes.sum() / math.log(2.0))
+
+    @property
+    def bits_per_element(self) -> np.ndarray:
+        """Bits per element of each example, in all parts, float64 [examples]."""
+        return self.nats_per_element / math.log(2.0)
+
+
+def measure_code_lengths(
+    batches: Iterable[Any],
+    log_prob: Callable[[Any], Any],
+    sizes: Callable[[Any], Any],
+) -> CodeLengths:
+    """Measure the code lengths of examples under a model.
+
+    Args:
+      log_prob: function from a batch to log-probabilities in nats, [rows, ...], whose sum over a
+        row is that of the example; or a dict of such arrays, by the name of the model's part.
+      sizes: function from a batch to the number of elements of each row, [rows].
+
+    Raises:
+      UserError: there are no examples.
+    """
+    found: dict[str, list[np.ndarray]] = {}
+    counts: list[np.ndarray] = []
+    for batch in batches:
+        values = log_prob(batch)
+        for part, each in (values if isinstance(values, Mapping) else {"": values}).items():
+            nats = -np.asarray(each, np.float64)
+            found.setdefault(part, []).append(nats.sum(axis=tuple(range(1, nats.ndim))))
+        counts.append(np.asarray(sizes(batch), np.float64))
+    if not counts:
+        raise UserError("`data` must contain an example.")
+    parts = {part: np.concatenate(each) for part, each in found.items()}
+    return CodeLengths(parts, np.concatenate(counts))
+
 
 CONFIDENCE = 0.95
 FEW = 10  # with fewer values, an interval relies on the assumption of a normal distribution
