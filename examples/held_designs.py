@@ -1,6 +1,6 @@
 """Hold out designs of known subjects from training, to test whether a model generalises to them.
 
-Run as `python -m pixelcnn.data.held_designs SOURCE TARGET`. SOURCE is a folder with a `*_train.npz`
+Run as `python -m examples.held_designs SOURCE TARGET`. SOURCE is a folder with a `*_train.npz`
 and a `*_dev.npz`, in which `names` identify subjects and `styles` identify designs. Both files are
 written to TARGET, the train file without the held-out pairs. The held-out pairs are written to a
 `*_dev.npz` in TARGET/held, for `onepass evaluate MODEL --data`.

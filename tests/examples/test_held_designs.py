@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pixelcnn.data.held_designs import held_pairs, subject_of, write_held
+from examples.held_designs import held_pairs, subject_of, write_held
 from pixelcnn.data.npz import DataError, read_arrays
 
 DESIGNS = ("round", "square", "flat")
