@@ -1,7 +1,6 @@
 """Plots of waveforms and spectrograms."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import scipy.signal
@@ -10,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from onepass.foundation.atomic_files import replacing
-from onepass.foundation.errors import UserError
 
 DB_RANGE = 80.0  # dB
 WINDOW_SECONDS = 0.03
@@ -106,8 +104,5 @@ def spectrogram_png(
 ) -> None:
     """Write `spectrogram_figure` atomically to a PNG file, whose folder must exist."""
     figure = spectrogram_figure(waveforms, sample_rate_hz)
-    try:
-        with replacing(Path(path)) as temporary:
-            figure.savefig(temporary, format="png", dpi=100)
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=100)

@@ -28,10 +28,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path next to `path` and rename it to `path` when the block ends.
 
     The temporary file exists and is empty when the block begins. If the block raises, `path` is
-    unchanged and the temporary file is removed.
+    unchanged and the temporary file is removed. An error of the file system is a UserError.
     """
     target = Path(path)
-    with beside(target) as temporary:
+    with write_errors(target), beside(target) as temporary:
         yield temporary
         os.replace(temporary, target)
 
@@ -77,16 +77,16 @@ def read_npy(path: Path) -> np.ndarray:
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write arrays to an npz file atomically and flush it to disk; raise UserError on failure."""
-    with _whole(path) as temporary, open(temporary, "wb") as file:
+    """Write arrays to an npz file atomically and flush it to disk."""
+    with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
         file.flush()
         os.fsync(file.fileno())
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically; raise UserError on failure."""
-    with _whole(path) as temporary:
+    """Write a UTF-8 text file atomically."""
+    with replacing(path) as temporary:
         temporary.write_text(text, "utf-8")
 
 
@@ -115,12 +115,6 @@ def _check_header(file: IO[bytes]) -> None:
     if declared > end - start and not dtype.hasobject:
         raise ValueError(f"its header declares {declared:,} bytes, and it has {end - start:,}")
     file.seek(0)
-
-
-@contextlib.contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    with write_errors(path), replacing(path) as temporary:
-        yield temporary
 
 
 @contextlib.contextmanager

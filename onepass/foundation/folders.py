@@ -9,6 +9,7 @@ Either may replace a file between a check and its opening, so the opened file is
 import collections
 import contextlib
 import fcntl
+import functools
 import hashlib
 import io
 import os
@@ -16,7 +17,6 @@ import re
 import secrets
 import shutil
 import stat
-import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -24,14 +24,12 @@ from pathlib import Path, PurePosixPath
 from onepass.foundation.errors import UserError
 
 NAME = re.compile(r"\.onepass-[0-9a-f]{16}(\.\w+)?")
-_swept: set[str] = set()
-_lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
     """Yield a new empty file or folder next to `target`, and remove it when the block ends."""
-    _sweep_once(target.parent)
+    _sweep_once(os.path.realpath(target.parent))
     path, descriptor = _make_locked(target, is_folder)
     try:
         yield path
@@ -51,13 +49,10 @@ def sweep(folder: Path) -> list[Path]:
     return removed
 
 
-def _sweep_once(folder: Path) -> None:
+@functools.cache
+def _sweep_once(folder: str) -> None:
     """Sweep a folder once per process, because it may contain thousands of files."""
-    with _lock:
-        known = os.path.realpath(folder) in _swept
-        _swept.add(os.path.realpath(folder))
-    if not known:
-        sweep(folder)
+    sweep(Path(folder))
 
 
 def _make_locked(target: Path, is_folder: bool) -> tuple[Path, int]:

@@ -157,11 +157,8 @@ def loss_figure(run: Path, is_same: bool) -> Figure:
 def write_loss_plot(run: Path, is_same: bool) -> None:
     """Write `loss_figure` to RUN/loss.png, atomically."""
     path, figure = Path(run) / PLOT_FILE, loss_figure(run, is_same)
-    try:
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=100)
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=100)
 
 
 def _mark_best(axes: Axes, curve: Curve) -> None:

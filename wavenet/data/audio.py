@@ -312,12 +312,12 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
     container = WRITTEN.get(Path(path).suffix.lower())
     if container is None:
         raise AudioError(path, "the name must end in .wav or .flac")
+    clipping = _Clipping(path)
     try:
-        clipping = _Clipping(path)
         data = _encode_samples(clipping.pcm(waveform), sample_rate_hz, container)
         with replacing(path) as temporary:
             temporary.write_bytes(data)
-    except (soundfile.SoundFileError, OSError) as error:
+    except soundfile.SoundFileError as error:
         raise AudioError(path, f"cannot be written ({reason_of(error)})") from error
     clipping.warn()
 
@@ -338,7 +338,7 @@ def writing(
             soundfile.SoundFile(temporary, "w", sample_rate_hz, 1, "PCM_16", format="WAV") as file,
         ):
             yield lambda waveform: file.write(clipping.pcm(waveform))
-    except (soundfile.SoundFileError, OSError) as error:
+    except soundfile.SoundFileError as error:
         raise AudioError(path, f"cannot be written ({reason_of(error)})") from error
     clipping.warn()
 

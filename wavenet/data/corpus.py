@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from onepass.foundation.atomic_files import replacing
-from onepass.foundation.folders import show_path, some
+from onepass.foundation.folders import make_folder, show_path, some
 from onepass.foundation.processor import in_threads
 from wavenet.data import audio
 from wavenet.data.recorded_level import below_full_scale_db
-from wavenet.data.recordings import SPLITS, DataError, Recording, ScanReport, digest_of
+from wavenet.data.recordings import SPLITS, Recording, ScanReport, digest_of
 from wavenet.features.mel import MelConvention, above_silence, mel_spectrogram
 from wavenet.features.pitch import PitchConvention, fundamental_frequency, log_f0_features
 
@@ -153,11 +153,8 @@ def _read_cache(path: Path) -> dict[str, np.ndarray] | None:
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an npz file atomically."""
-    try:
-        with replacing(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise DataError(f"{show_path(path)}: cannot be written ({error.strerror}).") from error
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def _prepare_recording(
@@ -187,17 +184,6 @@ def _check_conventions(recipe: _Recipe) -> None:
         )
 
 
-def _cache_folder(cache_folder: str | os.PathLike[str] | None) -> Path | None:
-    if cache_folder is None:
-        return None
-    try:
-        Path(cache_folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        name = show_path(cache_folder)
-        raise DataError(f"{name}: cannot be made a cache folder ({error.strerror}).") from error
-    return Path(cache_folder)
-
-
 def _recordings_to_prepare(
     report: ScanReport, recipe: _Recipe, speeds: Sequence[float]
 ) -> list[tuple[Recording, _Recipe]]:
@@ -223,7 +209,7 @@ def prepare(
     notes += _notes_on_loud(report.recordings, gain_db)
     recipe = _Recipe(report.sample_rate_hz, gain_db, mel, pitch)
     _check_conventions(recipe)
-    cache = _cache_folder(cache_folder)
+    cache = None if cache_folder is None else make_folder(Path(cache_folder))
     speakers, num_train_speakers = _speakers(report)
     number = {name: index for index, name in enumerate(speakers)}
     wanted = _recordings_to_prepare(report, recipe, speeds)

@@ -17,6 +17,7 @@ from onepass.foundation.folders import (
     count_noun,
     endings,
     list_files,
+    make_folder,
     show_path,
     some,
     split_by_hash,
@@ -230,7 +231,7 @@ def save_infos(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
     """Write properties by cache key to the cache, if there is a cache folder."""
     if cache_folder is None:
         return
-    cache_folder.mkdir(parents=True, exist_ok=True)
+    make_folder(cache_folder)
     values = {name: dataclasses.asdict(info) for name, info in cached.items()}
     with replacing(cache_folder / FILE) as temporary:
         temporary.write_text(json.dumps(values, indent=0), "utf-8")
@@ -373,12 +374,7 @@ def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileI
     results = in_threads(lambda pair: measure_file(*pair), pairs, "scanning", "recording")
     good = {k: r for k, r in zip(keys, results, strict=True) if isinstance(r, FileInfo)}
     if good.keys() - known.keys():
-        try:
-            save_infos(cache_folder, known | good)
-        except OSError as error:
-            raise DataError(
-                f"{show_path(cache_folder)}: cannot be written ({error.strerror})."
-            ) from error
+        save_infos(cache_folder, known | good)
     return results
 
 

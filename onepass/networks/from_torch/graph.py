@@ -140,10 +140,7 @@ def write_folder(graph: Graph, folder: str | Path) -> Path:
         "format": FORMAT,
         "tensors": {name: {"trainable": each.trainable} for name, each in graph.tensors.items()},
     }
-    try:
-        _write_weights(folder / WEIGHTS_FILE, arrays)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}.") from error
+    _write_weights(folder / WEIGHTS_FILE, arrays)
     write_text(folder / GRAPH_FILE, json.dumps(described, allow_nan=False) + "\n")
     return folder
 

@@ -9,7 +9,8 @@ import pytest
 import soundfile
 import tensorflow as tf
 
-from wavenet.data import DataError, audio, batch_sampling, corpus, pipeline, scan
+from onepass.foundation.errors import UserError
+from wavenet.data import audio, batch_sampling, corpus, pipeline, scan
 from wavenet.features import (
     MelConvention,
     PitchConvention,
@@ -191,7 +192,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(report, tmp_pat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(DataError, match=r"cannot be written \(No space left on device\)"):
+    with pytest.raises(UserError, match=r"^Cannot write .*: No space left on device\. Earlier"):
         corpus.prepare(report, cache_folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from onepass.foundation.errors import UserError
 from wavenet import shipped
 from wavenet.data import DataError, ScanRules, audio, corpus, recordings, scan
 
@@ -281,7 +282,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path, damage):
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
     fill(tmp_path / "data", ["a.wav", "b.wav"])
     (tmp_path / "cache").write_text("a file where a folder should be")
-    with pytest.raises(DataError, match=r"cache: cannot be written \(File exists\)"):
+    with pytest.raises(UserError, match=r"Cannot create the folder .*cache: File exists\."):
         scan(tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache")
 
 
