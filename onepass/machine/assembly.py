@@ -262,8 +262,10 @@ def _divide(rows: np.ndarray) -> None:
             continue
         pitch_in, pitch_out = (0, 0) if is_past else (int(row[11]), int(row[12]))
         repeats = 0 if is_past else each - 1
-        held = 2 * each if row[0] == Op.AHEAD else int(row[11])  # rows that a product may read
-        size_in = inputs * held if is_past else pitch_in * repeats + inputs
+        if row[0] == Op.AHEAD:
+            size_in = (2 * each - 1) * int(row[12]) + inputs
+        else:
+            size_in = inputs * int(row[11]) if is_past else pitch_in * repeats + inputs
         source = (int(row[2]), int(row[2]) + size_in)
         start = int(row[1])
         columns = (start, vectors, repeats, pitch_out if repeats else 0)
@@ -667,7 +669,7 @@ class Fusion:
         for each in list(self.instructions):
             if each.op is Op.PRODUCT and each.numbers[2] == 1 and not self._is_dropped(each):
                 parts = self._parts(each)
-                if any(self._lag(part) or self._argument(part.reads[0]) for part in parts):
+                if any(self._lag(part) or self._argument_of(part) for part in parts):
                     self._split(each, parts)
 
     def _parts(self, product: Instruction) -> list[Instruction]:
@@ -710,7 +712,7 @@ class Fusion:
         made: list[Instruction] = []
 
         def is_late(copy: Instruction) -> int:
-            return 0 if self._lag(copy) else 2 - bool(self._argument(copy.reads[0]))
+            return 0 if self._lag(copy) else 2 - bool(self._argument_of(copy))
 
         # Past rows and arguments come first; the product of the current row is added to their sums.
         for copy in sorted(parts, key=is_late):
@@ -726,8 +728,8 @@ class Fusion:
                 numbers = (count, vectors, block, read.numbers[6], lag, self._begun(block))  # type: ignore[union-attr]
                 made.append(Instruction(Op.PAST, out, reads, numbers, False))  # type: ignore[arg-type]
             else:
-                numbers = (count, vectors, 1, 0, vectors * LANES)
-                made.append(Instruction(Op.PRODUCT, out, [copy.reads[0], weights, bias], numbers))  # type: ignore[list-item]
+                sizes = (count, vectors, 1, 0, vectors * LANES)
+                made.append(Instruction(Op.PRODUCT, out, [copy.reads[0], weights, bias], sizes))  # type: ignore[list-item]
             self._drop(copy)
         if product.scale is not None:
             made[-1].scale, made[-1].reads = product.scale, [*made[-1].reads, product.reads[3]]
@@ -740,13 +742,16 @@ class Fusion:
         self._blocks[block] += 1
         return self._blocks[block] % block
 
-    def _argument(self, place: Place) -> Instruction | None:
-        """Return the instruction that reads a whole argument of floats, which is `place`; or None.
+    def _argument_of(self, copy: Instruction) -> Instruction | None:
+        return self._argument(copy.reads[0], copy.numbers[3])
+
+    def _argument(self, place: Place, count: int) -> Instruction | None:
+        """Return the instruction that reads the argument of floats that `place` is in, or None.
 
         Several values are worth a product ahead; a single one is usually a symbol or its noise.
         """
         made = self._maker(place, Op.INPUT)
-        if made is None or place.start or place.buffer.wide or place.buffer.size < LANES:
+        if made is None or place.buffer.wide or count < LANES:
             return None
         return made if made.numbers[2] == place.buffer.size else None
 
@@ -757,21 +762,23 @@ class Fusion:
             if each.op is not Op.PRODUCT or each.numbers[2] != 1:
                 continue
             source, (inputs, vectors) = each.reads[0], each.numbers[:2]
-            argument = self._argument(source)
-            if argument is None or inputs != source.buffer.size:
+            argument = self._argument(source, inputs)
+            if argument is None:
                 continue
+            size = source.buffer.size
             if source.buffer not in rows:
                 made = Instruction(
                     Op.INPUT,
-                    Place(Buffer(2 * BLOCK * inputs, False, kept=True), 0),
+                    Place(Buffer(2 * BLOCK * size, False, kept=True), 0),
                     [],
                     (*argument.numbers[:3], BLOCK),
                 )
                 self.instructions.insert(self.instructions.index(argument), made)
                 rows[source.buffer] = made.out  # type: ignore[assignment]
             sums = Buffer(BLOCK * vectors * LANES, False, kept=True)
-            each.op, each.numbers = Op.AHEAD, (inputs, vectors, BLOCK, self._begun(BLOCK))
-            each.reads = [rows[source.buffer], *each.reads[1:3], Place(sums, 0), *each.reads[3:]]
+            each.op, each.numbers = Op.AHEAD, (inputs, vectors, BLOCK, self._begun(BLOCK), size)
+            here = Place(rows[source.buffer].buffer, source.start)
+            each.reads = [here, *each.reads[1:3], Place(sums, 0), *each.reads[3:]]
         self.instructions = drop_unused(self.instructions)
 
     def _place_parts(self) -> None:

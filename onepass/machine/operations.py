@@ -191,7 +191,7 @@ def ahead(
     first: int,
     count: int,
 ) -> None:
-    """Do what `product` does for one row of an argument, for a block of steps at its first one.
+    """Do what `product` does for a row of an argument, or a part of it, for several steps at once.
 
     `rows` are the argument's in the two blocks from the last multiple of `block` steps on, `time`
     is the number of steps before this one, and `left` that of the steps from this one on. The
@@ -209,8 +209,9 @@ def ahead(
                 clear(row + i * pitch, count)
             else:
                 copy(row + i * pitch, bias, count)
-        here = rows + (time % block + early) * inputs * 4
-        multiply(row, pitch, w, here, inputs * 4, steps, inputs, count)
+        x_pitch = 4 * field(p, 12)
+        here = rows + (time % block + early) * x_pitch
+        multiply(row, pitch, w, here, x_pitch, steps, inputs, count)
     if early:
         return
     if adds:

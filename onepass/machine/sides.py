@@ -139,15 +139,15 @@ def _schedule(nodes: Sequence[_Node]) -> float:
     while ready:
         side = int(clocks[1] < clocks[0])
         now = clocks[side]
-        node = _next(ready, side, now, longest)
-        if node is None:
+        chosen = _next(ready, side, now, longest)
+        if chosen is None:
             later = [times[side] for times in ready.values() if times[side] > now]
             clocks[side] = min(later, default=clocks[1 - side] + 1.0)
             continue
-        del ready[node]
-        node.side, node.start = side, now
-        clocks[side] = node.end
-        for other in following[node]:
+        del ready[chosen]
+        chosen.side, chosen.start = side, now
+        clocks[side] = chosen.end
+        for other in following[chosen]:
             missing[other] -= 1
             if not missing[other]:
                 ready[other] = _ready(other, 0), _ready(other, 1)

@@ -445,7 +445,7 @@ def conditioned(step_of):
         x, c = x[0], c[0]
         old = tf.gather(past, position % step_of)
         taps = tf.concat([old, x, c], -1) @ tf.concat([KERNEL, kernels[0]], 0)
-        y = x + tf.tanh(taps + c @ kernels[1]) + 0.5 * (c @ kernels[2])
+        y = x + tf.tanh(taps + c @ kernels[1]) + 0.5 * (c[:, 2:18] @ kernels[2][2:18])
         past = tf.tensor_scatter_nd_update(past, [[position % step_of]], y[None])
         return [y], [position + 1, past]
 
