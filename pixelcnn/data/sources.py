@@ -290,13 +290,13 @@ def gather(source: Path | str, rules: ImageRules, workers: int | None = None) ->
     entries = []
     left_out, remarked = collections.defaultdict(list), collections.defaultdict(list)
     for entry in _decode_all(listing.entries, rules, workers):
-        name = show_path(entry.name)
         if isinstance(entry.image, ImageError):
-            left_out[f"left out, {entry.image.kind}"].append(f"{name} ({entry.image.detail})")
+            name, why = show_path(entry.name), entry.image
+            left_out[f"left out, {why.kind}"].append(f"{name} ({why.detail})")
             continue
         entries.append(entry)
         for remark in entry.image.remarks:
-            remarked[remark].append(name)
+            remarked[remark].append(show_path(entry.name))
     found, said = (
         [f"{what}: {some(names)}" for what, names in sorted(each.items())]
         for each in (left_out, remarked)
@@ -332,7 +332,8 @@ def _check_entries(source: Path | str, entries: list[Entry]) -> None:
             for what, text in {"class": entry.class_name, "caption": entry.caption}.items():
                 if text == "":
                     raise UserError(f"its {what} is empty.")
-            encode_caption(entry.caption or "")
+            if entry.caption is not None:
+                encode_caption(entry.caption)
         except UserError as error:
             raise DataError(source, f"{show_path(entry.name)}: {error}") from error
     for field, lack in {
@@ -355,7 +356,10 @@ def _decode_all(entries: list[Entry], rules: ImageRules, workers: int | None) ->
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
         read = functools.partial(_decode, rules=rules)
-        decoded = in_threads(read, entries, "reading", "image", workers)
+        if entries and isinstance(entries[0].image, Path):
+            decoded = in_threads(read, entries, "reading", "image", workers)
+        else:  # arrays take less time than threads
+            decoded = [read(entry) for entry in entries]
     # The highest level in 16-bit images defines their depth.
     images = [entry.image for entry in decoded if not isinstance(entry.image, ImageError)]
     depth = depth_of(max((image.highest for image in images if image.deep), default=0))
@@ -371,6 +375,7 @@ def _changed(entry: Entry, function: Callable[..., DecodedImage], *arguments: An
     if isinstance(entry.image, ImageError):
         return entry
     try:
-        return dataclasses.replace(entry, image=function(entry.image, *arguments))
+        image: Any = function(entry.image, *arguments)
     except ImageError as error:
-        return dataclasses.replace(entry, image=error)
+        image = error
+    return entry if image is entry.image else dataclasses.replace(entry, image=image)
