@@ -141,9 +141,10 @@ def loss_figure(run: Path, is_same: bool) -> Figure:
     curves = loss_curves(run)
     figure = Figure(figsize=(8.0, 4.0 if is_same else 6.0), layout="constrained")
     panels = figure.subplots(1 if is_same else 2, 1, squeeze=False, sharex=True)[:, 0]
-    panels[0].plot(*curves["loss"], color="tab:blue", linewidth=0.8, label="training batches")
+    (steps, losses), (scored, scores) = curves["loss"], curves["dev"]
+    panels[0].plot(steps, losses, color="tab:blue", linewidth=0.8, label="training batches")
     score = "validation" if is_same else "score"
-    panels[-1].plot(*curves["dev"], color="tab:orange", marker="o", markersize=3, label=score)
+    panels[-1].plot(scored, scores, color="tab:orange", marker="o", markersize=3, label=score)
     _mark_best(panels[-1], curves["dev"])
     panels[0].set_ylabel("loss")
     panels[-1].set_ylabel("loss" if is_same else "score, lower is better")

@@ -173,7 +173,8 @@ class ImageDataset:
         """Return endless training batches starting at a step."""
         shard = {"shard_index": shard_index, "num_shards": num_shards}
         rows = shard_rows(self.config.data.batch_size, shard_index, num_shards)
-        make = functools.partial(batches_of(*self.training_arrays), **shard)
+        arrays, settings = self.training_arrays
+        make = functools.partial(batches_of(arrays, settings), **shard)
         return as_dataset(make, start_step, rows=rows.stop - rows.start)
 
     @property

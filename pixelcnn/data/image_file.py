@@ -213,9 +213,9 @@ def fit_levels(levels: np.ndarray, rules: ImageRules) -> np.ndarray:
     With `rules.crop`, return the whole image with a longer side of `size` instead.
     """
     if rules.crop:
-        longer = max(levels.shape[:2])
-        sides = [max(1, (2 * side * rules.size + longer) // (2 * longer)) for side in levels.shape]
-        return with_channels(area_averaged(levels, *sides[:2]), rules.channels)
+        sides, longer = levels.shape[:2], max(levels.shape[:2])
+        height, width = (max(1, (2 * side * rules.size + longer) // (2 * longer)) for side in sides)
+        return with_channels(area_averaged(levels, height, width), rules.channels)
     reduce = subsample_pixels if rules.reduce == "subsample" else area_averaged
     return with_channels(reduce(centred_square(levels), rules.size), rules.channels)
 
@@ -345,7 +345,7 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _of_file(opened: Image.Image, rules: ImageRules) -> DecodedImage:
-    _check_size(*opened.size, rules)
+    _check_size(opened.width, opened.height, rules)
     # More than 8 bits per level; pillow forgets it as it loads colour.
     is_deep = opened.mode.startswith("I") or ";16" in str(getattr(opened, "tile", ""))
     opened.load()

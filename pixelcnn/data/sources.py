@@ -226,7 +226,8 @@ def list_npz(path: Path, split: str | None = None) -> Listing:
     )
 
 
-def _list_pair(train: Path, dev: Path) -> Listing:
+def _list_pair(files: tuple[Path, Path]) -> Listing:
+    train, dev = files
     first, second = list_npz(train, "train"), list_npz(dev, "dev")
     if any(a != b for a, b in zip(first.classes, second.classes, strict=False)):
         raise DataError(f"{train} and {dev}", "their `classes` differ.")
@@ -322,7 +323,7 @@ def _list_source(source: Path | str, rules: ImageRules) -> Listing:
     if not path.is_dir():
         return list_npz(path)
     files = None if rules.crop else pair(path)
-    return _list_pair(*files) if files else list_folder(path)
+    return _list_pair(files) if files else list_folder(path)
 
 
 def _check_entries(source: Path | str, entries: list[Entry]) -> None:

@@ -86,11 +86,13 @@ def _check_episodes(path: Path) -> Arrays:
     return arrays
 
 
-def _check_alike(train: Path, dev: Path, of: dict[str, Arrays]) -> None:
+def _check_alike(files: tuple[Path, Path], of: dict[str, Arrays]) -> None:
     for key, first_axis in {"frames": 3, "actions": 2, "states": 2}.items():
         ends = [list(arrays[key].shape[first_axis:]) for arrays in of.values()]
         if ends[0] != ends[1]:
-            raise DataError(f"{train} and {dev}", f"`{key}` end in {ends[0]} and {ends[1]}.")
+            raise DataError(
+                f"{files[0]} and {files[1]}", f"`{key}` end in {ends[0]} and {ends[1]}."
+            )
 
 
 def _check_numbers(folder: Path, arrays: Arrays, statistics: Statistics) -> None:
@@ -149,16 +151,20 @@ def read_episodes(
     if files is None:
         raise DataError(folder, "no folder with a *_train.npz and a *_dev.npz.")
     of = {split: _check_episodes(file) for split, file in zip(SPLITS, files, strict=True)}
-    _check_alike(*files, of)
+    _check_alike(files, of)
     height, width = of["train"]["frames"].shape[3:5]
     if rules and min(height, width) < rules.size:
         wanted = f"{rules.size}x{rules.size}"
         raise DataError(folder, f"its frames are {width}x{height}, smaller than {wanted}.")
     if statistics is None:
-        statistics = Statistics(*_moments(of["train"]["actions"]), *_moments(of["train"]["states"]))
+        action_mean, action_std = _moments(of["train"]["actions"])
+        state_mean, state_std = _moments(of["train"]["states"])
+        statistics = Statistics(action_mean, action_std, state_mean, state_std)
     _check_numbers(folder, of["train"], statistics)
     splits = {split: _episodes(arrays, statistics, rules) for split, arrays in of.items()}
-    return Video(splits, statistics, tuple(_note(*item) for item in splits.items()))
+    return Video(
+        splits, statistics, tuple(_note(split, episodes) for split, episodes in splits.items())
+    )
 
 
 def others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
