@@ -16,7 +16,7 @@ from onepass.foundation.arguments import (
     check_temperature,
     whole_number,
 )
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from onepass.foundation.tensorflow_state import check_compiler
 from onepass.interface import Model
 from onepass.likelihoods.affine import FlowOutput, compose
@@ -66,7 +66,8 @@ class FlowStudent(Model):
         condition_channels: int = 0,
         noise: Literal["logistic", "normal"] = "logistic",
     ):
-        require(noise in NOISE, "noise", "logistic or normal", repr(noise))
+        if noise not in NOISE:
+            raise ValueError(must_be("noise", "logistic or normal", repr(noise)))
         self.networks, self.codec, self.noise_kind = list(networks), codec, noise
         self.condition_channels = condition_channels
         self.conditions = as_specs(condition_channels)

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.fft
 import scipy.sparse
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from wavenet.features.conventions import MelConvention
 from wavenet.features.mel import MappedFrames, hann_window, mel_filters, overlap_added
 
@@ -27,7 +27,8 @@ class Refiner:
     """Refinement passes over sounds whose mel frames are known; sounds are padded with zeros."""
 
     def __init__(self, convention: MelConvention, passes: int) -> None:
-        require(passes >= 1, "passes", "at least 1", passes)
+        if passes < 1:
+            raise ValueError(must_be("passes", "at least 1", passes))
         self.convention, self.passes = convention, passes
         self._window = hann_window(convention.window_samples).astype(np.float32)
         filters = mel_filters(convention)

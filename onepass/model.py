@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from onepass.draw import OPTIONS, Draw
 from onepass.foundation.arguments import check_draw_length, check_flag, check_seed, whole_number
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
@@ -106,7 +106,8 @@ class Autoregressive(Model):
         start: float | None = None,
         input_scale: Sequence[float] | None = None,
     ) -> None:
-        require(order in ("time", "raster"), "order", "time or raster", repr(order))
+        if order not in ("time", "raster"):
+            raise ValueError(must_be("order", "time or raster", repr(order)))
         check_parts(network, distribution)
         codec = codec_for(distribution, codec, order)
         if condition_channels and conditions is not None:

@@ -26,11 +26,6 @@ def store(root):
     return made
 
 
-def registry_of(store, settings):
-    metrics = Metrics()
-    return ModelRegistry(store.root, settings, store.load, metrics), metrics
-
-
 class Running:
     """`with Running(store) as running`: its `address`, `registry`, `metrics` and `server`."""
 

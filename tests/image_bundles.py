@@ -70,15 +70,3 @@ def without_lowered(kind: str, folder: Path) -> Path:
 def resigned(path: Path) -> Path:
     write_manifest(path)
     return path
-
-
-def saved_by_copy(kind: str):
-    """A `tf.saved_model.save` that writes the program of `bundle_folder(kind)`."""
-
-    written = bundle_folder(kind)  # by `tf.saved_model.save` itself, which this one replaces
-
-    def save(module, folder, *rest):
-        shutil.copyfile(written / "saved_model.pb", Path(folder) / "saved_model.pb")
-        shutil.copytree(written / "variables", Path(folder) / "variables")
-
-    return save

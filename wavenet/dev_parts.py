@@ -6,7 +6,7 @@ Checkpoints and settings are selected on one half, and results are reported on t
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 
 DevPart = Literal["choose", "report", "dev"]
 
@@ -17,7 +17,8 @@ def dev_part(items: Sequence[dict], part: DevPart) -> list[dict]:
     The part "choose" contains the second, fourth, ... item, "report" the first, third, ... item,
     and "dev" all items. A single item belongs to every part.
     """
-    require(part in get_args(DevPart), "part", f"one of {get_args(DevPart)}", repr(part))
+    if part not in get_args(DevPart):
+        raise ValueError(must_be("part", f"one of {get_args(DevPart)}", repr(part)))
     ordered = sorted(items, key=lambda item: item["name"])
     if part == "dev" or len(ordered) < 2:
         return ordered

@@ -28,7 +28,7 @@ from distill.cpu import noise, recursion
 from distill.cpu.kernels import ROWS, gate_rows, pack_gates, pack_outputs, product_rows
 from distill.residual import Prediction
 from distill.student import Flow, FlowLayer
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be, require
 from onepass.foundation.processor import cores
 from onepass.likelihoods.affine import FlowOutput
 from onepass.machine import kernels
@@ -520,7 +520,8 @@ class FlowEngine:
 
     def initial_state(self, batch: int) -> FlowState:
         """Return the state of `batch` sounds before their first sample."""
-        require(batch >= 1, "batch", "at least 1", batch)
+        if batch < 1:
+            raise ValueError(must_be("batch", "at least 1", batch))
         sizes, layers = self._packed.sizes, self._packed.layers
         channels = int(sizes["residual_vectors"]) * LANES
         return FlowState(

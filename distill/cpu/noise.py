@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from onepass.likelihoods.noise import FOLD_LANE, KEY_PARITY
 from onepass.machine.kernels import compiled, entry
 
@@ -13,7 +13,8 @@ _LANE, _PARITY = np.uint32(FOLD_LANE), np.uint32(KEY_PARITY)
 
 def words(seed: int, rows: Sequence[int] | np.ndarray, start: int, length: int) -> np.ndarray:
     """Return two random words per row index of the seed and position, uint32 [rows, length, 2]."""
-    require(0 <= seed < 2**64, "seed", "in [0, 2^64)", seed)
+    if not 0 <= seed < 2**64:
+        raise ValueError(must_be("seed", "in [0, 2^64)", seed))
     key = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
     made = np.empty([len(rows), length, 2], np.uint32)
     _fill(key, np.array(rows, np.uint32), np.uint32(start), made)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from wavenet.features import MelConvention, mel_filters, num_frames
 from wavenet.features.mel import hann_window
 
@@ -23,8 +23,10 @@ EPSILON = 1e-16  # inside the root: |X| of silence is 1e-8, its gradient 0 inste
 def _check_waveform(
     waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int
 ) -> None:
-    require(hop_samples >= 1, "hop_samples", "at least 1", hop_samples)
-    require(fft_size >= window_samples, "fft_size", f"at least {window_samples}", fft_size)
+    if hop_samples < 1:
+        raise ValueError(must_be("hop_samples", "at least 1", hop_samples))
+    if fft_size < window_samples:
+        raise ValueError(must_be("fft_size", f"at least {window_samples}", fft_size))
     if waveform.shape.rank != 2:
         raise ValueError(f"`waveform` must have the shape [batch, time], got {waveform.shape}.")
     if waveform.shape[1] is not None and waveform.shape[1] < window_samples:

@@ -44,7 +44,7 @@ from onepass.families import of_kind
 from onepass.foundation.allowed_operations import PROGRAM
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.atomic_files import replacing_folder, write_npz
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.errors import UserError, must_be, require
 from onepass.foundation.model_spec import SPEC_FILE
 from onepass.foundation.tensorflow_state import check_compiler, name_for_tensorflow
 from onepass.model import Autoregressive
@@ -346,7 +346,8 @@ def export(
         check_folder(out, "`out`")
     check_new(out)
     if not is_own:
-        require(method in METHODS, "method", " or ".join(METHODS), repr(method))
+        if method not in METHODS:
+            raise ValueError(must_be("method", " or ".join(METHODS), repr(method)))
         return write_fixed(functions(model, method=method), out, format, rows, length)
     before, model.sample_rate_hz = model.sample_rate_hz, rate_of(model, sample_rate_hz)
     try:

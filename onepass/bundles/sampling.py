@@ -43,7 +43,7 @@ from onepass.foundation.arguments import (
     check_unmasked,
     whole_number,
 )
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.errors import UserError, must_be
 from onepass.interface import Model
 
 LAST_ROW = 2**31 - 1  # largest row number of a seed
@@ -85,12 +85,8 @@ class Request:
         """
         num, shape = whole_number(draw.num, "num"), check_draw_length(draw.length, order)
         first_row = whole_number(draw.row, "row", 0)
-        require(
-            first_row + num - 1 <= LAST_ROW,
-            "row",
-            f"at most {LAST_ROW} for the last row",
-            first_row,
-        )
+        if first_row + num - 1 > LAST_ROW:
+            raise ValueError(must_be("row", f"at most {LAST_ROW} for the last row", first_row))
         seed, draw = seed_number(draw.seed), draw.checked(num, shape[0], order)
         conditions = condition(num, shape[0])
         return cls(num, shape, seed, conditions, draw, first_row, hop_samples, side_frames)

@@ -14,7 +14,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be, require
+from onepass.likelihoods import levels as level_grid
 from onepass.likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 
 
@@ -162,7 +163,8 @@ class Integers(_Grid):
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """See `Codec.encode`: the elements themselves; raise ValueError for other dtypes."""
         elements = tf.convert_to_tensor(elements)
-        require(elements.dtype.is_integer, "elements", "integers", elements.dtype.name)
+        if not elements.dtype.is_integer:
+            raise ValueError(must_be("elements", "integers", elements.dtype.name))
         return tf.cast(elements, tf.int32)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -216,7 +218,8 @@ class Reals:
     levels = None
 
     def __post_init__(self) -> None:
-        require(0.0 < self.unit < math.inf, "unit", "above 0 and finite", self.unit)
+        if not 0.0 < self.unit < math.inf:
+            raise ValueError(must_be("unit", "above 0 and finite", self.unit))
 
     @property
     def log_unit(self) -> float:

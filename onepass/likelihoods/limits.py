@@ -1,6 +1,6 @@
 """Limits on the settings of likelihoods, which configurations check without TensorFlow."""
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 
 # Above this, the values of some adjacent levels are equal in float32.
 MAX_LEVELS = 2**22
@@ -12,9 +12,11 @@ MAX_TOKENS = 2**20
 
 def check_levels(num_levels: int, most: int = MAX_LEVELS) -> None:
     """Raise ValueError unless there are between 2 and `most` levels."""
-    require(2 <= num_levels <= most, "levels", f"between 2 and {most}", num_levels)
+    if not 2 <= num_levels <= most:
+        raise ValueError(must_be("levels", f"between 2 and {most}", num_levels))
 
 
 def check_components(components: int) -> None:
     """Raise ValueError unless a mixture has at least one component."""
-    require(components >= 1, "components", "at least 1", components)
+    if components < 1:
+        raise ValueError(must_be("components", "at least 1", components))

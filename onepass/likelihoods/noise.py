@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.arguments import check_seed, integer
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 KEY_PARITY = 0x1BD11BDA
@@ -88,8 +88,10 @@ def bits(
     Raises:
       ValueError: the lane or the length is out of range.
     """
-    require(0 <= lane < FOLD_LANE, "lane", "in [0, 2^32 - 1)", lane)
-    require(not isinstance(length, int) or length >= 0, "length", "at least 0", length)
+    if not 0 <= lane < FOLD_LANE:
+        raise ValueError(must_be("lane", "in [0, 2^32 - 1)", lane))
+    if isinstance(length, int) and length < 0:
+        raise ValueError(must_be("length", "at least 0", length))
     if tf.executing_eagerly():
         return tf.constant(_bits_at_once(seed, rows, start, int(length), lane))
     key = fold_in(seed, tf.convert_to_tensor(rows))[:, tf.newaxis, :]
@@ -209,7 +211,8 @@ def _rotate_left(word: tf.Tensor, count: int) -> tf.Tensor:
 
 def _as_word(number: int | tf.Tensor, name: str) -> tf.Tensor:
     if isinstance(number, int | np.integer):
-        require(0 <= number < 2**32, name, "in [0, 2^32)", number)
+        if not 0 <= number < 2**32:
+            raise ValueError(must_be(name, "in [0, 2^32)", number))
         return tf.constant(number, tf.uint32)
     number = tf.convert_to_tensor(number)
     return number if number.dtype == tf.uint32 else tf.bitcast(tf.cast(number, tf.int32), tf.uint32)

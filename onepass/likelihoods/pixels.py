@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be, require
 from onepass.likelihoods import codec as level_grid
+from onepass.likelihoods import levels as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.categorical import COLDEST, sample_categorical
 from onepass.likelihoods.mixture import LogisticMixture, Mixture
@@ -46,7 +47,8 @@ class PixelMixture:
     make_mixture: Callable[..., Mixture] = LogisticMixture
 
     def __post_init__(self) -> None:
-        require(self.channels in PAIRS, "channels", "1 or 3", self.channels)
+        if self.channels not in PAIRS:
+            raise ValueError(must_be("channels", "1 or 3", self.channels))
         self.mixture  # noqa: B018 - checks levels and components
 
     @property

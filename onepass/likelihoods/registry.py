@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from onepass import likelihoods
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from onepass.foundation.stored_config import choices
 from onepass.likelihoods.limits import (
     MAX_COMPANDED_LEVELS,
@@ -58,7 +58,8 @@ LikelihoodName = Annotated[str, choices(lambda: LIKELIHOODS)]
 
 def check(name: str, levels: int, components: int) -> None:
     """Raise ValueError unless `name` is known and supports these levels and components."""
-    require(name in LIKELIHOODS, "likelihood", f"one of {', '.join(LIKELIHOODS)}", repr(name))
+    if name not in LIKELIHOODS:
+        raise ValueError(must_be("likelihood", f"one of {', '.join(LIKELIHOODS)}", repr(name)))
     check_levels(levels, MAX_COMPANDED_LEVELS if LIKELIHOODS[name].is_companded else MAX_LEVELS)
     if LIKELIHOODS[name].is_mixture:
         check_components(components)

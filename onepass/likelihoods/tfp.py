@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be, require
 from onepass.likelihoods import codec as level_grid
+from onepass.likelihoods import levels as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.limits import check_levels
 
@@ -101,12 +102,8 @@ class FromTFP:
             uniform = tf.cast(noise[..., 0], level_grid.real(parameters).dtype)
             tempered = _temper_uniforms(uniform, tf.cast(temperature, uniform.dtype))
             return self._symbols(self._make_distribution(parameters).quantile(tempered))
-        require(
-            not isinstance(temperature, float | int) or temperature == 1,
-            "temperature",
-            "1 without a quantile",
-            temperature,
-        )
+        if isinstance(temperature, float | int) and temperature != 1:
+            raise ValueError(must_be("temperature", "1 without a quantile", temperature))
         shape = tf.shape(parameters)[:-1]
         each = tf.map_fn(
             lambda one: tf.cast(self._make_distribution(one[0]).sample(seed=one[1]), tf.float32),
@@ -124,7 +121,8 @@ class FromTFP:
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """See `Continuous.log_density`; raise ValueError if the symbols are integers."""
-        require(self.levels is None, "levels", "None for a density", self.levels)
+        if self.levels is not None:
+            raise ValueError(must_be("levels", "None for a density", self.levels))
         return self.log_prob(parameters, values)
 
     def noise(

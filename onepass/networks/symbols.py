@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be, require
 from onepass.likelihoods import codec as level_grid
+from onepass.likelihoods import levels as level_grid
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution, pixel_channels
 from onepass.likelihoods.truncated import mask_of
@@ -124,24 +125,23 @@ def reading_of(
     """Check the settings of a `Reading`, None for a default, and return it."""
     scale = _checked_scale(input_scale, dtype)
     if order != "time":
-        require(
-            start is None,
-            "start",
-            "None in raster order, where networks are not shifted",
-            repr(start),
-        )
+        if start is not None:
+            raise ValueError(
+                f"`start` must be None in raster order, where networks are not shifted, got"
+                f" {start!r}."
+            )
         return Reading(codec, dtype, scale)
     if start is None:
         return Reading(codec, dtype, scale, Reading(codec, dtype, scale).usual_start)
-    require(_is_finite(start), "start", "a finite number", repr(start))
+    if not _is_finite(start):
+        raise ValueError(must_be("start", "a finite number", repr(start)))
     if not dtype.is_integer:
         return Reading(codec, dtype, scale, float(start))
-    require(
-        start == int(start) and 0 <= start <= dtype.max,
-        "start",
-        "an integer of at least 0 for a network that reads integers",
-        repr(start),
-    )
+    if start != int(start) or not 0 <= start <= dtype.max:
+        raise ValueError(
+            f"`start` must be an integer of at least 0 for a network that reads integers, got"
+            f" {start!r}."
+        )
     return Reading(codec, dtype, scale, int(start))
 
 
@@ -184,20 +184,20 @@ def describe_rescaling(network: Any, reading: Reading) -> str:
 def check_start(reading: Reading, entries: int) -> None:
     """Raise ValueError if the network's embedding has no entry for the symbol `reading.start`."""
     most = max(entries, reading.codec.levels or 0)
-    require(
-        reading.start is None or reading.start < most,
-        "start",
-        f"below {most}, the symbols that the network can tell apart",
-        reading.start,
-    )
+    if reading.start is not None and reading.start >= most:
+        raise ValueError(
+            f"`start` must be below {most}, the symbols that the network can tell apart, got"
+            f" {reading.start}."
+        )
 
 
 def _checked_scale(given: Any, dtype: tf.DType) -> tuple[float, float]:
     if given is None:
         return SCALE
-    require(
-        not dtype.is_integer, "input_scale", "None for a network that reads integers", repr(given)
-    )
+    if dtype.is_integer:
+        raise ValueError(
+            f"`input_scale` must be None for a network that reads integers, got {given!r}."
+        )
     is_pair = isinstance(given, Sequence | np.ndarray) and len(given) == 2
     if is_pair and all(map(_is_finite, given)) and given[0] < given[1]:
         return float(given[0]), float(given[1])
@@ -403,12 +403,10 @@ class TimeOrder:
         condition: tf.TensorSpec | Specs | None,
     ) -> None:
         self.network, self.reading = network, reading
-        require(
-            inputs.shape.rank in (2, 3) and None not in inputs.shape[2:],
-            "inputs",
-            "[batch, time] or [batch, time, channels]",
-            inputs.shape,
-        )
+        if inputs.shape.rank not in (2, 3) or None in inputs.shape[2:]:
+            raise ValueError(
+                f"`inputs` must be [batch, time] or [batch, time, channels], got {inputs.shape}."
+            )
         names, given = ["", *as_specs(condition)], [inputs, *as_specs(condition).values()]
         call, self._specs = any_length(network, given)
         self.inputs = self._specs[0]

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.errors import UserError, must_be
 
 _NEIGHBOURS = 3  # calls shown before and after the first difference
 # TensorFlow's messages about different shapes, between workers and between a worker's devices.
@@ -247,7 +247,8 @@ def reducer(name: str) -> Primitive:
         "min": functools.partial(_extreme, reduce=tf.reduce_min),
         "max": functools.partial(_extreme, reduce=tf.reduce_max),
     }
-    require(name in functions, "reducer", "sum, mean, min or max", repr(name))
+    if name not in functions:
+        raise ValueError(must_be("reducer", "sum, mean, min or max", repr(name)))
     return functions[name]
 
 

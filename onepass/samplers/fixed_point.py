@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from onepass.likelihoods.distribution import Distribution, pixel_channels
 from onepass.likelihoods.truncated import recalling
 from onepass.networks.conditions import NOTHING, Condition
@@ -159,7 +159,8 @@ def by_windows(
       few: number of passes over whole images before passes over windows.
     """
     for name, count in (("active_rows", active_rows), ("slots", slots)):
-        require(count is None or count >= 1, name, "at least 1", count)
+        if count is not None and count < 1:
+            raise ValueError(must_be(name, "at least 1", count))
     if guess is None:
         guess = empty_symbols(distribution, noise) + (distribution.levels or 0) // 2
     (height, width), above = noise.shape[1:3], getattr(network, "rows_above", None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from onepass.networks.conditions import Frames, Specs, is_at_rate, shape_at
 from onepass.networks.network import one_line_errors
 from onepass.step.replay import captures_by_name, operations_for, run_graph, static_value
@@ -115,7 +115,8 @@ class Hoisted:
         self._call, self._specs, self._names = call, list(specs), list(names)
         self._frames = [n for n, spec in enumerate(specs) if isinstance(spec, Frames)]
         rates = {spec.hop for spec in specs if isinstance(spec, Frames)}
-        require(len(rates) <= 1, "hop", "the same for all conditions", sorted(rates))
+        if len(rates) > 1:
+            raise ValueError(must_be("hop", "the same for all conditions", sorted(rates)))
         (self.hop,) = rates
         self._known: dict[tuple, tf.Graph] = {}
         given = dict(zip(names, specs[1:], strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.model_spec import read_spec
 from onepass.likelihoods import noise as counter_noise
 from onepass.model import Autoregressive
@@ -179,12 +179,8 @@ class StoredCodec:
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """See `Codec.encode`; raise ValueError for floats if it encodes integers."""
         elements = tf.convert_to_tensor(elements)
-        require(
-            not self._encode.specs[0].dtype.is_integer or elements.dtype.is_integer,
-            "elements",
-            "integers",
-            elements.dtype.name,
-        )
+        if self._encode.specs[0].dtype.is_integer and not elements.dtype.is_integer:
+            raise ValueError(must_be("elements", "integers", elements.dtype.name))
         return _call_at_rank(self._encode, elements)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:

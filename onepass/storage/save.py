@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.atomic_files import write_errors, write_text
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.folders import make_folder, sweep
 from onepass.foundation.model_spec import PROGRAM_FOLDERS, SAVED_FILE, program_name
 from onepass.likelihoods.codec import Codec
@@ -317,7 +317,8 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
     rate_hz = model.sample_rate_hz if sample_rate_hz is None else sample_rate_hz
     if rate_hz is not None:
         rate_hz = whole_number(rate_hz, "sample_rate_hz")
-    require(rate_hz is None or model.order == "time", "sample_rate_hz", "None for images", rate_hz)
+    if rate_hz is not None and model.order != "time":
+        raise ValueError(must_be("sample_rate_hz", "None for images", rate_hz))
     if sample_rate_hz is not None and filler(model.codec).dtype.kind in "iu":
         raise ValueError(
             f"`sample_rate_hz` must be None for a model of integers, got {sample_rate_hz}; an audio"

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.initial import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised
@@ -289,7 +289,8 @@ class Multiscale(tf.Module):
         self.sizes = sizes_between(config.base_size, size)
         known = part_names(self.sizes)
         for part in parts or ():
-            require(part in known, "parts", f"of {', '.join(known)}", part)
+            if part not in known:
+                raise ValueError(must_be("parts", f"of {', '.join(known)}", part))
         self.parts = known if parts is None else tuple(part for part in known if part in parts)
         self.base: Any = None  # a PixelCNN or an ImageFlow, if the base is one of the parts
         if known[0] in self.parts and config.base_flows:

@@ -136,7 +136,7 @@ def test_chunks_with_carried_past_are_the_whole(flow, config, cuts):
         ("flows", (), "at least one"),
         ("flows", (3, 0), "at least 1 layer each"),
         ("filter_width", 4, "2 or 3"),
-        ("initial_scale", 0.0, "positive"),
+        ("initial_scale", 0.0, "above 0"),
         ("frame_width", 4, "odd"),
         ("bunch_samples", 0, "at least 1"),
     ],

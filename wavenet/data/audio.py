@@ -21,7 +21,7 @@ import soxr
 
 from onepass.foundation.arguments import check_unmasked
 from onepass.foundation.atomic_files import replacing
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from wavenet.data.decoding import AudioError, SoundFile, Stamp, reason_of
 
 FULL_SCALE = 1.0 - 2.5 / 65535  # reached by the two outermost 16-bit values on either side
@@ -234,7 +234,8 @@ def read_samples(path: str | os.PathLike[str]) -> tuple[np.ndarray, SoundPropert
 
 def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
     """Resample a waveform with soxr at very high quality, float32 [samples * to_hz / from_hz]."""
-    require(to_hz >= 1, "to_hz", "at least 1", to_hz)
+    if to_hz < 1:
+        raise ValueError(must_be("to_hz", "at least 1", to_hz))
     if from_hz == to_hz:
         return waveform
     return soxr.resample(waveform, from_hz, to_hz, quality="VHQ").astype(np.float32)
@@ -276,7 +277,8 @@ def _pcm(waveform: Any) -> np.ndarray:
     array = np.asarray(waveform)
     if array.dtype == np.int16 and array.ndim == 1:
         return array
-    require(array.dtype.kind == "f", "waveform", "floating or int16", array.dtype)
+    if array.dtype.kind != "f":
+        raise ValueError(must_be("waveform", "floating or int16", array.dtype))
     return to_int16(check_samples(waveform, least=0))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.fft
 import scipy.sparse
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.errors import UserError, must_be
 from wavenet.features.conventions import MelConvention
 
 FRAMES_AT_ONCE = 2048
@@ -203,7 +203,8 @@ def griffin_lim(
     """
     frames = _check_mel(mel_frames, convention, num_samples)
     bands = _bands(frames, convention)
-    require(iterations >= 0, "iterations", "at least 0", iterations)
+    if iterations < 0:
+        raise ValueError(must_be("iterations", "at least 0", iterations))
     magnitudes = magnitudes_of_mel(frames, convention)
     grid = _Grid(convention, num_samples)
     phases = 2.0 * np.pi * np.random.default_rng(seed).random(magnitudes.shape)
@@ -243,12 +244,10 @@ def _check_mel(mel_frames: np.ndarray, convention: MelConvention, num_samples: i
     if not np.all(np.isfinite(frames)):
         raise ValueError("`mel_frames` must be finite, got NaN or infinity.")
     hop = convention.hop_samples
-    require(
-        num_samples >= 1 and num_frames(num_samples, hop) == len(frames),
-        "num_samples",
-        f"above {(len(frames) - 1) * hop} and at most {len(frames) * hop} for {len(frames)} frames",
-        num_samples,
-    )
+    if num_samples < 1 or num_frames(num_samples, hop) != len(frames):
+        most = len(frames) * hop
+        rule = f"above {most - hop} and at most {most} for {len(frames)} frames"
+        raise ValueError(must_be("num_samples", rule, num_samples))
     return frames
 
 
@@ -338,7 +337,8 @@ class FramesInPieces:
     def __getitem__(self, part: slice) -> np.ndarray:
         """Return the frames in a slice, float32 [frames, channels]."""
         start, stop, step = part.indices(len(self))
-        require(step == 1, "part", "a slice of step 1", part)
+        if step != 1:
+            raise ValueError(must_be("part", "a slice of step 1", part))
         if start < self._first:
             self._begin()
         while self._first + len(self._held) < stop:

@@ -43,12 +43,11 @@ def stream(
     "naive", yields the whole waveform as one chunk.
     """
     symbols, start = autoregressive(network).symbol_network, primed_samples(request)
-    require(
-        not (start % symbols.block),
-        "prefix",
-        f"a multiple of {symbols.block} samples, which are drawn as one",
-        start,
-    )
+    if start % symbols.block:
+        raise ValueError(
+            f"`prefix` must be a multiple of {symbols.block} samples, which are drawn as one, got "
+            f"{start}."
+        )
     sampler = sampler_of(network, backend)
     if sampler is None:
         return (_whole(network, request, backend) for _ in range(1))

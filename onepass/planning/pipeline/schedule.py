@@ -11,7 +11,7 @@ activations for a microbatch are live from the start of F to the end of W. If th
 not split, W follows B immediately, and stage s - 1 waits for both.
 
 A block contains the slots of the passes of microbatch 0 on each stage; microbatch j runs j
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 intervals later. Repeated without collisions, it gives a schedule, which is then squeezed (sections
 2 and 3). If an activation lives for l slots, those of l / T microbatches are live at once, where T
 is the interval, so the offsets between stages determine the memory. With d devices:
@@ -43,7 +43,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.errors import UserError, must_be, require
 from onepass.replicator.portable.layouts.simulation import COMPUTE, Event, Network, Timeline
 
 KINDS = ("F", "B", "W")
@@ -390,7 +390,8 @@ def simulate(
     network; by default all stages are equal.
     """
     shares = shares or [1.0 / schedule.num_chunks] * len(schedule.devices)
-    require(len(shares) == len(schedule.devices), "shares", str(len(schedule.devices)), len(shares))
+    if len(shares) != len(schedule.devices):
+        raise ValueError(must_be("shares", str(len(schedule.devices)), len(shares)))
     spans: dict[Pass, tuple[float, float]] = {}
     idle, work = [0.0] * schedule.num_devices, 0.0
     for device, _, each in schedule.rows():
@@ -429,7 +430,8 @@ class Stages:
     def join_stages(self, count: int) -> list[float]:
         """Return the work of `count` groups of consecutive stages, the largest one minimal."""
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
-        require(1 <= count <= total, "count", f"between 1 and {total}", count)
+        if not 1 <= count <= total:
+            raise ValueError(must_be("count", f"between 1 and {total}", count))
 
         @functools.cache
         def largest(first: int, runs: int) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError, require
+from onepass.foundation.errors import UserError, must_be
 from onepass.replicator import collectives
 from onepass.replicator.collectives import CollectiveOrderError, CollectiveRecord, call_text
 
@@ -340,7 +340,8 @@ class Replicator(abc.ABC):
         That replica receives the gradient; other replicas get zeros. Raise ValueError if there is
         no such replica.
         """
-        require(0 <= source < self.num_replicas, "source", f"in [0, {self.num_replicas})", source)
+        if not 0 <= source < self.num_replicas:
+            raise ValueError(must_be("source", f"in [0, {self.num_replicas})", source))
         function = collectives.broadcast_from(source)
         return self._collective(f"broadcast[{source}]", function, value)
 
@@ -415,7 +416,8 @@ def whole(batches: Any) -> Any:
 
 def check_steps_per_call(steps_per_call: int) -> None:
     """Raise ValueError unless `steps_per_call` is positive."""
-    require(steps_per_call >= 1, "steps_per_call", "at least 1", steps_per_call)
+    if steps_per_call < 1:
+        raise ValueError(must_be("steps_per_call", "at least 1", steps_per_call))
 
 
 def check_num_steps(num_steps: int, steps_per_call: int) -> None:

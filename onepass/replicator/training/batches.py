@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 
 Batch = dict[str, tf.Tensor]
 
@@ -144,7 +144,8 @@ class _MicrobatchCollectives:
             self._results.append(reduce(stacked))
 
     def all_reduce(self, value: Any, reducer: str) -> Any:
-        require(reducer == "mean", "reducer", "mean over microbatches", repr(reducer))
+        if reducer != "mean":
+            raise ValueError(must_be("reducer", "mean over microbatches", repr(reducer)))
         return self._exchange_value(value, self._mean_of_all, lambda tensor: tensor)
 
     def all_gather(self, value: Any) -> Any:
@@ -190,7 +191,8 @@ def as_dataset(
     All batches have equal keys, dtypes and shapes, except for the number of rows and the second
     axis of the `free` arrays.
     """
-    require(first >= 0, "start_step", "at least 0", first)
+    if first < 0:
+        raise ValueError(must_be("start_step", "at least 0", first))
     example = make(first)
 
     shapes = {

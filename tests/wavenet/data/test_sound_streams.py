@@ -12,7 +12,6 @@ from wavenet.data import audio, decoding, scan
 from wavenet.data.audio import SoundFile, mono_blocks, properties
 
 RATE_HZ = 16000
-XING_FRAME_BYTES = 288  # the first frame of what LAME writes at this rate
 
 
 def voice(seed=0, seconds=4.0):

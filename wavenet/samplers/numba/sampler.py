@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
-from onepass.foundation.errors import require
+from onepass.foundation.errors import must_be
 from onepass.foundation.processor import cores
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
 from onepass.machine.machine import Pace
@@ -42,7 +42,8 @@ class CompiledSampler(abc.ABC):
 
         The first call for a batch size measures whether two threads per group of rows are faster.
         """
-        require(batch >= 1, "batch", "at least 1", batch)
+        if batch < 1:
+            raise ValueError(must_be("batch", "at least 1", batch))
         config = self._config
         blocks = np.zeros([batch, config.context_blocks, config.context_block_samples], np.float32)
         state = first_state(self.program, blocks, self.threads, self._paces[batch])
