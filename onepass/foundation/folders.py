@@ -3,7 +3,8 @@
 A process locks each file or folder that it creates. If an uncatchable signal ends the process, the
 file is left without a lock, and the next process that writes into the folder removes it.
 
-Either may replace a file between a check and its opening, so the opened file is checked.
+A link can lead anywhere, and a pipe blocks its reader. Either may replace a file between a check
+and its opening, so `open_plain` checks the opened file.
 """
 
 import collections

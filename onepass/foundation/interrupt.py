@@ -1,6 +1,7 @@
 """Handle signals: as a stop request that loops check, or as an exception like Ctrl-C."""
 
 import contextlib
+import dataclasses
 import signal
 import threading
 from collections.abc import Iterator
@@ -23,36 +24,33 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
+@dataclasses.dataclass
 class Received:
-    """The signal that interrupted a block; `number` is None if there was none."""
+    """The signal that interrupted a block, if any."""
 
-    def __init__(self) -> None:
-        self.number: int | None = None
-
-    def raise_once(self, number: int, frame: Any) -> None:
-        """Raise `Interrupted` unless the block has already been interrupted.
-
-        A signal can arrive twice, because shells, terminals and `timeout` may send it both to a
-        process and to its group.
-        """
-        if self.number is None:
-            self.number = number
-            raise Interrupted(number)
+    number: int | None = None
 
 
 @contextlib.contextmanager
 def signals_interrupt() -> Iterator[Received]:
     """Raise `Interrupted` in the block for the first signal in `ENDING` that arrives.
 
-    Signals that are ignored, such as SIGHUP under nohup, or that already have a handler are left
-    alone. Outside the main thread, which is the only one that can install handlers, this does
-    nothing.
+    A signal can arrive twice, because shells, terminals and `timeout` may send it both to a process
+    and to its group. Signals that are ignored, such as SIGHUP under nohup, or that already have a
+    handler are left alone. Outside the main thread, which is the only one that can install
+    handlers, this does nothing.
     """
     received, replaced = Received(), []
+
+    def raise_once(number: int, frame: FrameType | None) -> None:
+        if received.number is None:
+            received.number = number
+            raise Interrupted(number)
+
     if threading.current_thread() is threading.main_thread():
         replaced = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
     for number in replaced:
-        signal.signal(number, received.raise_once)
+        signal.signal(number, raise_once)
     try:
         yield received
     finally:

@@ -207,10 +207,7 @@ class RunDirectory:
             return run
         if run.path.exists() and not run.path.is_dir():
             raise UserError(f"The run directory {path} must be a folder, but it is a file.")
-        try:
-            run.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"Cannot create the run directory {path}: {error.strerror}.") from error
+        make_folder(run.path)
         run.lock()
         return run
 

@@ -332,7 +332,7 @@ def test_a_file_is_no_run_directory(mistake, data, tmp_path):
     file.write_text("mine")
     line = mistake(*arguments(data, file))
     assert line == f"The run directory {file} must be a folder, but it is a file."
-    assert mistake(*arguments(data, file / "run")).startswith("Cannot create the run directory ")
+    assert mistake(*arguments(data, file / "run")).startswith("Cannot create the folder ")
     assert file.read_text() == "mine"
 
 

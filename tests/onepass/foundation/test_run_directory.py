@@ -158,7 +158,7 @@ def test_a_file_is_no_run_directory(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="file must be a folder, but it is a file"):
         RunDirectory.create(tmp_path / "file", CONFIG)
-    with pytest.raises(UserError, match=r"Cannot create the run directory .*file/run: Not a dir"):
+    with pytest.raises(UserError, match=r"Cannot create the folder .*file/run: Not a dir"):
         RunDirectory.create(tmp_path / "file" / "run", CONFIG)
     assert (tmp_path / "file").read_text() == "mine"
 
