@@ -28,7 +28,7 @@ from distill.cpu import noise, recursion
 from distill.cpu.kernels import ROWS, gate_rows, pack_gates, pack_outputs, product_rows
 from distill.residual import Prediction
 from distill.student import Flow, FlowLayer
-from onepass.foundation.errors import must_be, require
+from onepass.foundation.errors import must_be
 from onepass.foundation.processor import cores
 from onepass.likelihoods.affine import FlowOutput
 from onepass.machine import kernels

@@ -14,8 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be, require
-from onepass.likelihoods import levels as level_grid
+from onepass.foundation.errors import must_be
 from onepass.likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be, require
+from onepass.foundation.errors import must_be
 from onepass.likelihoods import codec as level_grid
-from onepass.likelihoods import levels as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.categorical import COLDEST, sample_categorical
 from onepass.likelihoods.mixture import LogisticMixture, Mixture

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be, require
+from onepass.foundation.errors import must_be
 from onepass.likelihoods import codec as level_grid
-from onepass.likelihoods import levels as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.limits import check_levels
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import must_be, require
+from onepass.foundation.errors import must_be
 from onepass.likelihoods import codec as level_grid
-from onepass.likelihoods import levels as level_grid
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution, pixel_channels
 from onepass.likelihoods.truncated import mask_of
