@@ -251,7 +251,8 @@ def read_program(folder: Path, spec: dict[str, Any]) -> FrozenProgram:
     expected = [specs[weight_name(index)] for index in range(len(spec["weights"]))]
     arrays = _read_weights(folder, spec, expected)
     pairs = zip(arrays, spec["weights"], strict=True)
-    return FrozenProgram(graph, functions, [_weight(each, *kind) for each, kind in pairs])
+    weights = [_weight(array, kind, name) for array, (kind, name) in pairs]
+    return FrozenProgram(graph, functions, weights)
 
 
 def _weight(array: np.ndarray, kind: str, name: str) -> tf.Variable | tf.Tensor:

@@ -12,7 +12,7 @@ from onepass.foundation.model_spec import read_spec
 from onepass.likelihoods import noise as counter_noise
 from onepass.model import Autoregressive
 from onepass.networks.any_length import pad_time
-from onepass.networks.conditions import ONLY, Frames, Memory
+from onepass.networks.conditions import Frames, Memory
 from onepass.networks.trainable import Listed
 from onepass.storage.frozen import FrozenFunction, FrozenProgram, read_program
 
@@ -102,7 +102,6 @@ class StoredDistribution:
     """A stored distribution, with the methods of `likelihoods.distribution.Distribution`."""
 
     def __init__(self, program: FrozenProgram, spec: dict[str, Any]) -> None:
-        self._program = program
         self.name, self.levels = spec["name"], spec["levels"]
         self.num_parameters = spec["num_parameters"]
         self.noise_channels = spec["noise_channels"]
@@ -114,6 +113,14 @@ class StoredDistribution:
         self.form = spec.get("form")
         self.sections = spec.get("sections")
         self.min_log_scale = spec.get("min_log_scale")
+        # Only a `Continuous` and a `Normal` have these methods.
+        if (density := program.get("log_density_2")) is not None:
+            by_rank = {2: density, 3: program["log_density_3"]}
+            self.log_density = lambda parameters, values: by_rank[values.shape.rank](
+                parameters, values
+            )
+        if (normal := program.get("normal")) is not None:
+            self.normal = lambda rows: tuple(normal(rows))
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """See `Distribution.log_prob`."""
@@ -147,25 +154,6 @@ class StoredDistribution:
         noise = self._noise(counter_noise.as_key(seed), rows, start, length)
         count = length if isinstance(length, int) else None
         return tf.ensure_shape(noise, [rows.shape[0], count, self.noise_channels])
-
-
-class StoredContinuous(StoredDistribution):
-    """A stored distribution that also has a density over the reals, a `Continuous`."""
-
-    def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """See `Continuous.log_density`, for values [batch, time] or [draws, batch, time]."""
-        return self._program[f"log_density_{values.shape.rank}"](parameters, values)
-
-
-class StoredNormal(StoredContinuous):
-    """A stored normal distribution, with mean and log-scale."""
-
-    def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Normal.normal`."""
-        return tuple(self._program["normal"](parameters))
-
-
-DENSITIES = {"none": StoredDistribution, "any": StoredContinuous, "normal": StoredNormal}
 
 
 class StoredCodec:
@@ -206,7 +194,8 @@ def _call_at_rank(function: FrozenFunction, values: Any) -> tf.Tensor:
 def load(folder: str | Path) -> Autoregressive:
     """Load a model that `save` wrote; raise UserError unless its graph only computes."""
     with readable(Path(folder)):
-        return make_model(*read(Path(folder)))
+        program, spec = read(Path(folder))
+        return make_model(program, spec)
 
 
 @contextlib.contextmanager
@@ -223,10 +212,9 @@ def readable(folder: Path) -> Iterator[None]:
 
 def make_model(program: FrozenProgram, spec: dict[str, Any]) -> Autoregressive:
     """Return the model of a program and the values in `autoregressive.json`."""
-    named = spec.get("conditions") or ({ONLY: spec["condition"]} if spec["condition"] else {})
     network = network_of(program, spec)
     stored = spec["distribution"]
-    distribution = DENSITIES[stored.get("density", "none")](program, stored)
+    distribution = StoredDistribution(program, stored)
     codec = StoredCodec(program, distribution.levels, spec["log_unit"])
     model = Autoregressive(
         network,
@@ -234,7 +222,7 @@ def make_model(program: FrozenProgram, spec: dict[str, Any]) -> Autoregressive:
         codec=codec,
         order=spec["order"],
         inputs=_spec(spec["inputs"]),
-        conditions={name: _spec(each) for name, each in named.items()},
+        conditions={name: _spec(each) for name, each in spec["conditions"].items()},
         start=spec["start"],
         input_scale=spec["input_scale"],
     )

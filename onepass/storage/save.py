@@ -31,7 +31,7 @@ from onepass.likelihoods.distribution import (
     with_density,
 )
 from onepass.model import Autoregressive
-from onepass.networks.conditions import ONLY, Frames, Memory, is_at_rate, only_rate, plain
+from onepass.networks.conditions import Frames, Memory, is_at_rate, plain
 from onepass.networks.elements import Layout, filler
 from onepass.networks.network import brings_step
 from onepass.networks.symbols import settings_of
@@ -406,15 +406,11 @@ def named_reasons(verb: str) -> Iterator[None]:
 
 def _spec(model: Autoregressive) -> dict[str, Any]:
     network, distribution = model.symbol_network, model.distribution
-    condition = only_rate(model.conditions) if model.order == "time" else None
-    named = {} if condition is not None and ONLY in model.conditions else model.conditions
-    described = {name: _describe_spec(each) for name, each in named.items()}
     return {
         "kind": model.kind,
         "order": model.order,
         "inputs": _describe_spec(network.inputs),
-        "condition": None if condition is None else _describe_spec(condition),
-        **({"conditions": described} if described else {}),
+        "conditions": {name: _describe_spec(each) for name, each in model.conditions.items()},
         **settings_of(network),
         "distribution": {
             "name": type(distribution).__name__,
@@ -422,18 +418,11 @@ def _spec(model: Autoregressive) -> dict[str, Any]:
             "num_parameters": distribution.num_parameters,
             "noise_channels": distribution.noise_channels,
             "channels": pixel_channels(distribution),
-            "density": _density(distribution) if model.layout.rank != 3 else "none",
             "tempers": tempers(distribution),
             **closed_form(distribution),
         },
         "log_unit": model.codec.log_unit,
     }
-
-
-def _density(distribution: Distribution) -> str:
-    if with_density(distribution) is None:
-        return "none"
-    return "normal" if is_normal(distribution) else "any"
 
 
 def _describe_spec(spec: tf.TensorSpec) -> dict[str, Any]:

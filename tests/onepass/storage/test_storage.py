@@ -19,7 +19,6 @@ from onepass.likelihoods import Categorical, Gaussian
 from onepass.likelihoods.distribution import Tabulated
 from onepass.model import Autoregressive
 from onepass.storage import load, save
-from onepass.storage import save as program_module
 
 PROGRAM = """
 import sys
@@ -251,15 +250,16 @@ def test_saving_that_is_killed_on_either_side_of_its_rename_leaves_a_whole_model
 def test_a_model_that_does_not_come_back_is_not_saved_and_leaves_the_old_one(tmp_path, monkeypatch):
     folder = save(small(3), tmp_path / "mine")
     before = (folder / "autoregressive.json").read_bytes()
-    write = program_module.freeze
+    saving = sys.modules["onepass.storage.save"]  # the package exports a function of this name
+    write = saving.freeze
 
     def wrong(model, with_step):
         frozen, more = write(model, with_step)
-        specs = program_module.network_specs(model)
+        specs = saving.network_specs(model)
         frozen.add("call", lambda x: 2.0 * model.symbol_network.call(x), specs)
         return frozen, more
 
-    monkeypatch.setattr(sys.modules["onepass.storage.save"], "freeze", wrong)
+    monkeypatch.setattr(saving, "freeze", wrong)
     with pytest.raises(UserError, match=r"cannot be stored: read back, its network differs by"):
         save(small(5), folder)
     assert (folder / "autoregressive.json").read_bytes() == before
