@@ -471,11 +471,11 @@ def check_causal(
         both = f"{message}; {error}" if message and ahead is None else message
         return Causality(False, False, both or str(error))
     causal, names = [spec for spec in specs if is_at_rate(spec)], layer_names(network)
-    lengths = probe_lengths(call, tables, specs)
-    seen = observed_fault(call, specs, causal, seed, *lengths, names=names)
+    length, longest = probe_lengths(call, tables, specs)
+    seen = observed_fault(call, specs, causal, seed, length, longest, names=names)
     if seen:
         return Causality(False, False, seen if ahead is None else message)
-    is_causal = (ahead or 0) < max(lengths)  # no call shows a look-ahead farther than that
+    is_causal = (ahead or 0) < max(length, longest)  # no call shows a look-ahead farther than that
     return Causality(is_causal, stepped is not None, message, _unknown(stepped, specs))
 
 
@@ -523,20 +523,3 @@ def _derivation(
     except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
         return one_line(error), None, None
     return "", stepped, None
-
-
-def observed_lookahead(
-    network: Any,
-    *,
-    inputs: tf.TensorSpec | None = None,
-    condition: Any = None,
-    seed: int = 0,
-    length: int = LENGTHS[0],
-) -> str:
-    """Compare outputs over `length` steps, as `check_causal`; return the fault, or ""."""
-    given = condition_specs(network, condition)
-    call, specs = _take_network(
-        network, [input_spec(network, inputs), *given.values()], list(given)
-    )
-    causal = [spec for spec in specs if is_at_rate(spec)]
-    return observed_fault(call, specs, causal, seed, length, names=layer_names(network))

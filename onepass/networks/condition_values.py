@@ -72,6 +72,8 @@ def _check_value(value: Any, rule: Rule, label: str, for_all: bool) -> Any:
         value = _as_array(value, rule, label)
     if value is not None and not _is_number(value):
         raise ValueError(f"`{label}` must be {rule.dtype.name}, got {value.dtype.name}.")
+    if getattr(getattr(value, "shape", None), "rank", 0) is None:
+        value.set_shape(rule.shape)  # of a graph that says nothing of it
     value = _in_rows(value, rule, for_all)
     found = None if value is None else tuple(value.shape)
     if found is None or not _fits(rule.shape, found):

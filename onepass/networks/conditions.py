@@ -171,7 +171,7 @@ def check_conditions(
     """
     sizes, is_time = shape[: 2 if order == "time" else 3], order == "time"
     specs = network.conditions
-    counts = getattr(network, "class_counts", {}) if specs else {}
+    counts = getattr(network, "class_counts", {}) if tf.executing_eagerly() and specs else {}
     values = check_specs(specs, given, counts, sizes)
     return by_time(values, [n for n, spec in specs.items() if is_time and is_at_rate(spec)])
 

@@ -1,7 +1,8 @@
 """Call users' networks of any kind in a uniform way, at other sizes, and check what they return.
 
-The layers are called individually; no layer is copied. Keras checks input shapes only when the
-model as a whole is called. Sizes stored in layers are replaced where they are recognised.
+For other sizes, the layers of a Keras model that is a graph of layers are called individually; no
+layer is copied. Keras checks input shapes only when the model as a whole is called. Sizes stored in
+layers are replaced where they are recognised.
 """
 
 import contextlib

@@ -464,10 +464,10 @@ class TimeOrder:
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on later inputs or the length, or are random."""
         call, specs = self._on_sequence, free_time_axis([self._specs[0], *self._read.values()])
-        lengths = probe_lengths(call, self.tables, specs, with_random_weights)
-        self._longest = max(lengths) if with_random_weights else self._longest
+        length, longest = probe_lengths(call, self.tables, specs, with_random_weights)
+        self._longest = max(length, longest) if with_random_weights else self._longest
         levels, names = self.reading.codec.levels, layer_names(self.network)
-        fault = observed_fault(call, specs, specs[:1], 0, *lengths, levels, names)
+        fault = observed_fault(call, specs, specs[:1], 0, length, longest, levels, names)
         if fault:
             raise NotCausalError(f"`network` must be causal: {fault}.")
         call.remember()
@@ -586,7 +586,6 @@ class RasterOrder:
         a channel, and the network outputs parameters for every channel.
     """
 
-    condition = None
     has_step = False
     few = SMALL
 

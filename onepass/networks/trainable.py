@@ -4,9 +4,9 @@ A `tf.Variable` has an attribute `trainable`. A Keras variable is trained if its
 lists it among `trainable_variables`; this can change later without changing the `tf.Variable` that
 it wraps. Therefore the layers are searched for among all objects that a network refers to.
 
-Two looks at a network answer it. `Watch` compares the objects that the network refers to with those
-it referred to before, which takes microseconds and so precedes every call. `graph_digest` compares
-the operations of a fresh trace; it decides whether another object makes another network.
+`Watch` compares those objects with earlier ones, which takes microseconds and so precedes every
+call. `graph_digest` compares the operations of a fresh trace; it decides whether another object
+makes another network.
 """
 
 import dis

@@ -13,14 +13,17 @@ import tensorflow as tf
 
 from onepass.likelihoods import Categorical, Gaussian, Integers
 from onepass.model import Autoregressive
+from onepass.networks.any_length import any_length
 from onepass.networks.causality import (
     MOST_COMPARED,
     check_causal,
     free_time_axis,
-    observed_lookahead,
+    observed_fault,
     probe_lengths,
 )
+from onepass.networks.network import input_spec
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
+from onepass.step.tracing import layer_names
 from onepass.training.fit import fit
 
 
@@ -42,7 +45,10 @@ def test_the_layer_that_looks_ahead_is_named():
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_outputs_show_it_without_the_graph(make, text):
-    assert re.search(text, observed_lookahead(make()))
+    network = make()
+    call, specs = any_length(network, [input_spec(network)])
+    specs = free_time_axis(specs)
+    assert re.search(text, observed_fault(call, specs, specs, names=layer_names(network)))
 
 
 def test_attention_with_shifted_scores_is_causal_and_has_no_step():
