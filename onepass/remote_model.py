@@ -80,7 +80,7 @@ class RemoteModel(Sampling):
           ClientError: the server rejects the request or cannot be reached.
         """
         if self._is_sequence:
-            return self._own_sample(draw)
+            return self._draw_rows(draw)
         if self.makes_sound:
             num = whole_number(draw.num, "num")
             rows = [self._sound(dataclasses.replace(draw, row=draw.row + n)) for n in range(num)]
@@ -89,8 +89,7 @@ class RemoteModel(Sampling):
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
         if self._is_sequence:
-            with self._own_errors():
-                request = self._own_request(draw, for_all=True)
+            request = self._request(draw, for_all=True)
             return self.stream_chunks(request, 1 if chunk is None else chunk)
         if chunk is not None:
             raise UserError("`chunk` must be None: the server chooses the parts.")

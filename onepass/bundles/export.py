@@ -1,10 +1,9 @@
 """`export` writes a model for use without its code: a bundle, or functions of one size.
 
-Writes also the warm-up requests of TensorFlow Serving, the manifest and the signature.
-
-What a bundle draws is compared with a user's model by one pass of the network, which draws each
-element again from its noise and the bundle's elements before it: one that rounding moves to another
-level has no effect on those after it. Where many move, the model's passes may not have converged.
+A bundle has a SavedModel, warm-up requests of TensorFlow Serving, a manifest and a signature. What
+it draws is compared with a user's model by one pass of the network, which draws each element again
+from its noise and the bundle's elements before it: one that rounding moves to another level has no
+effect on those after it. Where many move, the model's passes may not have converged.
 """
 
 import functools

@@ -33,12 +33,12 @@ class Function:
     Attributes:
       fn: the function, from inputs to outputs.
       signature: the inputs and outputs; without outputs, those that `fn` returns.
-      state: inputs that a call returns for the next one, with their values before the first.
+      state: names of the inputs that a call returns for the next one; the first has zeros.
     """
 
     fn: Make
     signature: Signature
-    state: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    state: tuple[str, ...] = ()
 
     @property
     def specs(self) -> dict[str, tf.TensorSpec]:
@@ -94,9 +94,8 @@ class Function:
 
     def first_state(self) -> dict[str, np.ndarray]:
         """Return the state before the first call, of a function of one size."""
-        inputs = self.signature.inputs
-        shapes: dict[str, Any] = {name: inputs[name].shape for name in self.state}
-        return {n: np.full(shapes[n], v, inputs[n].dtype) for n, v in self.state.items()}
+        inputs: Any = self.signature.inputs
+        return {name: np.zeros(inputs[name].shape, inputs[name].dtype) for name in self.state}
 
 
 @dataclasses.dataclass
@@ -197,11 +196,6 @@ def drawing_functions(
         return {name: each.fixed(rows, *sizes) for name, each in kept.items()}
 
     return Functions(calls, fixed, batches)
-
-
-def row_function(signature: Signature, row: Make) -> Function:
-    """Return the function `by_rows(signature, row)`."""
-    return Function(by_rows(signature, row), signature)
 
 
 def keys_of(seeds: tf.Tensor) -> tf.Tensor:

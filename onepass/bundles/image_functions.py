@@ -18,10 +18,10 @@ from onepass.bundles.function import (
     Functions,
     Make,
     Tensors,
+    by_rows,
     drawing_functions,
     keys_of,
     noise_infos,
-    row_function,
 )
 from onepass.bundles.signature import COMPILED, IMAGE, PLAIN, Signature, TensorInfo, scale_name
 from onepass.foundation.errors import UserError
@@ -57,7 +57,7 @@ class Drawing(NamedTuple):
     def function(self, program: Callable[..., Any]) -> Function:
         """Return the function of batches that calls a program for every row."""
         row: Make = functools.partial(self.row, program)
-        return row_function(self.signature, row)
+        return Function(by_rows(self.signature, row), self.signature)
 
 
 def image_functions(
@@ -173,7 +173,8 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
     for name, spec in condition_specs(density.config).items():
         shape = (None, *spec.shape.as_list()[1:])
         dtype = np.dtype(spec.dtype.as_numpy_dtype)
-        request[name] = TensorInfo(dtype, shape, *limits.get(name, (None, None)))
+        low, high = limits.get(name, (None, None))
+        request[name] = TensorInfo(dtype, shape, low, high)
     return request
 
 

@@ -26,23 +26,23 @@ from onepass.bundles.function import (
     Function,
     Functions,
     Tensors,
+    by_rows,
     drawing_functions,
     keys_of,
     noise_infos,
-    row_function,
 )
 from onepass.bundles.image_functions import BATCHES
 from onepass.bundles.sequence_functions import (
     MAX_TEMPERATURE,
     Advanced,
     Conditioning,
-    Filled,
+    FlatState,
     Maybe,
     NoiseSource,
     Size,
     State,
+    StateSpecs,
     StreamingModel,
-    storable,
 )
 from onepass.bundles.signature import (
     COMPILED,
@@ -153,7 +153,7 @@ class Conditions:
         self.channels = sum(self._sizes)
         self.has_fixed = len(self._timed) < len(specs)
         self.at_frame_rate = any(isinstance(spec, Frames) for spec in specs.values())
-        exact = self.is_frames or all(x.dtype.is_floating and x.dtype.size <= 4 for x in timed)
+        exact = all(x.dtype.is_floating and x.dtype.size <= 4 for x in timed)
         self.dtype = tf.float32 if exact else tf.float64  # float64 represents integers up to 2^53
 
     @property
@@ -163,8 +163,6 @@ class Conditions:
 
     def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
         """Return the inputs' descriptions by name; axes shared with elements have these `sizes`."""
-        if self.is_frames:
-            return {FRAMES: TensorInfo(FLOAT32, (None, *sizes, self.channels))}
         found = {}
         for name, spec in self._specs.items():
             shape = spec.shape.as_list()[1:]
@@ -173,8 +171,9 @@ class Conditions:
             if isinstance(spec, Frames):
                 shape[0] = None if sizes[0] is None else spec.count(sizes[0])
             count = self._counts.get(name)
-            limits = (0, 1) if spec.dtype.is_bool else (0, count - 1) if count else (None, None)
-            found[self.names[name]] = TensorInfo(_input_dtype(spec.dtype), (None, *shape), *limits)
+            high = 1 if spec.dtype.is_bool else count - 1 if count else None
+            low, dtype = None if high is None else 0, _input_dtype(spec.dtype)
+            found[self.names[name]] = TensorInfo(dtype, (None, *shape), low, high)
         return found
 
     def of(self, given: Tensors, length: Any = None) -> Tensors:
@@ -325,7 +324,7 @@ class StreamingSequence(StreamingModel):
     """A user's model in time order as a `StreamingModel`, which continues from a state."""
 
     hop_samples, side_frames, speakers = 1, 0, 0
-    limits: tuple[float, float] | None = None
+    clips = False
     largest_feature: float | None = None
 
     def __init__(
@@ -333,22 +332,16 @@ class StreamingSequence(StreamingModel):
     ):
         # A derived step reads variables by their handles, so they must be listed.
         self.variables = _named(networks)
-        self._model, self._structure = model, first
-        self._first = [tf.convert_to_tensor(tensor).numpy() for tensor in tf.nest.flatten(first)]
+        self._model, self._kept = model, FlatState(first)
         self.conditions, self._longest, self.dtype = conditions, longest, conditions.dtype
         self.feature_channels = self.channels = conditions.channels
         self.output = ELEMENTS if model.sample_rate_hz is None else SOUND
         short = min(PIECES[0], longest)
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
 
-    def state(self) -> dict[str, Filled]:
-        """Return dtype, shape and initial value of the state's nonempty tensors, by flat index."""
-        stored = {n: _as_stored(tf.constant(value)) for n, value in enumerate(self._first)}
-        return {
-            str(n): (value.dtype, tuple(value.shape), 0)
-            for n, value in stored.items()
-            if 0 not in value.shape  # no protocol supports empty inputs
-        }
+    def state(self) -> StateSpecs:
+        """See `StreamingModel.state`."""
+        return self._kept.specs()
 
     def begin_rows(self, given: Tensors, state: State) -> State:
         """Return the state; rows at position 0, or all without `start`, get the first state."""
@@ -414,27 +407,13 @@ class StreamingSequence(StreamingModel):
         return made, self.pack_state(after)
 
     def unpack_state(self, start: tf.Tensor, state: State) -> Any:
-        """Return the step's state of one row; at position 0, the first state (see `begin_rows`)."""
-        before = []
-        for n, first in enumerate(self._first):
-            if not first.size:
-                before.append(tf.constant(first))
-                continue
-            value = _from_stored(state[str(n)][0], tf.as_dtype(first.dtype))
-            # If the first state depends on the conditions, `begin_rows` set it; otherwise it is set
-            # here, whatever a client sent at position 0.
-            is_made = self.conditions.has_fixed
-            before.append(value if is_made else tf.where(start[0] == 0, first, value))
-        return tf.nest.pack_sequence_as(self._structure, before)
+        """Return the step's state of one row."""
+        # A first state that depends on the conditions is made by `begin_rows`.
+        return self._kept.unpack(state, None if self.conditions.has_fixed else start)
 
     def pack_state(self, state: Any) -> State:
-        """Return the step's state of one row by name, in types that all protocols support."""
-        flat = zip(tf.nest.flatten(state), self._first, strict=True)
-        return {
-            str(n): _as_stored(tf.ensure_shape(value, first.shape))[tf.newaxis]
-            for n, (value, first) in enumerate(flat)
-            if first.size
-        }
+        """Return the step's state of one row by name."""
+        return self._kept.pack(state)
 
     def _state_of(self, fixed: Tensors) -> Any:
         raise NotImplementedError
@@ -443,19 +422,6 @@ class StreamingSequence(StreamingModel):
         self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
     ) -> tuple[tf.Tensor, Any]:
         raise NotImplementedError
-
-
-def _as_stored(value: tf.Tensor) -> tf.Tensor:
-    if value.dtype.is_complex:
-        value = tf.stack([tf.math.real(value), tf.math.imag(value)], -1)
-    return tf.cast(value, storable(value.dtype))
-
-
-def _from_stored(value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    if dtype.is_complex:
-        parts = tf.cast(value, dtype.real_dtype)
-        return tf.complex(parts[..., 0], parts[..., 1])
-    return tf.cast(value, dtype)
 
 
 class StreamingAutoregressive(StreamingSequence):
@@ -527,13 +493,13 @@ def of_shape(
     signature = Signature(inputs, {output: info})
     draw = drawer(model, shape, conditions)
 
-    def elements(*given: Any) -> tf.Tensor:
-        return model.codec.decode(draw(*given))
+    def elements(key: tf.Tensor, row: tf.Tensor, heat: Any, condition: Any) -> tf.Tensor:
+        return model.codec.decode(draw(key, row, heat, condition))
 
     calls = {}
     for name, compiled in ((PLAIN, False), (COMPILED, True)):
         drawn = tf.function(elements, autograph=False, jit_compile=compiled)
-        calls[name] = row_function(signature, _row(drawn, output, info, conditions))
+        calls[name] = Function(by_rows(signature, _row(drawn, output, info, conditions)), signature)
     found = drawing_functions(calls, BATCHES, density, sizes)
     found.calls[LOG_PROB] = density[LOG_PROB]
     if conditions.at_frame_rate:
@@ -549,7 +515,8 @@ def density_functions(
     Sequences have no `channels`; `length` is the only length, or None for any.
     """
     axes = (None, length) if channels is None else (None, None, None, channels)
-    inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
+    low, high = element_range(model)
+    inputs = {ELEMENTS: TensorInfo(element_type(model), axes, low, high)}
     inputs |= conditions.infos([length] if channels is None else [None, None])
     # A distribution over whole pixels has one value per pixel, any other one per element.
     by_pixel = channels is not None and pixel_channels(model.distribution) is not None

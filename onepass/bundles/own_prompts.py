@@ -22,7 +22,6 @@ from onepass.bundles.function import (
     Functions,
     Tensors,
     by_rows,
-    row_function,
 )
 from onepass.bundles.own_functions import (
     Conditions,
@@ -32,12 +31,13 @@ from onepass.bundles.own_functions import (
     element_type,
 )
 from onepass.bundles.sequence_functions import (
-    Filled,
     NoiseSource,
     State,
+    StateSpecs,
     first_state,
-    first_values,
     noise_source,
+    state_infos,
+    states_among,
 )
 from onepass.bundles.signature import (
     COMPILED,
@@ -139,8 +139,8 @@ class Rows:
         self._distribution = restrict_tokens(distribution)
         self.longest_loop = streaming.pieces[1]
         is_of_tokens = table_of(distribution) is not None
-        counts: dict[str, Filled] = {COUNTS: (tf.int32, (distribution.levels or 0,), 0)}
-        self.memory = counts if is_of_tokens else {}
+        counts = {COUNTS: tf.TensorSpec([distribution.levels or 0], tf.int32)}
+        self.memory: StateSpecs = counts if is_of_tokens else {}
         options: dict[str, Any] = {"jit_compile": True, "autograph": False}
         self._draw = tf.function(self._draw_symbols, **options)
         self._read = tf.function(self._after, **options)
@@ -240,18 +240,14 @@ def prompt_functions(found: Functions, model: Autoregressive, streaming: Streami
     longest = found.serving["limits"]["max_frames"]
     base, prompt = _with_prompt(found, model, longest)
     rows = Rows(streaming, model)
-    state = {
-        f"{STATE}{name}": TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), default=fill)
-        for name, (dtype, shape, fill) in (streaming.state() | rows.memory).items()
-    }
-    returned = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
+    state, returned = state_infos(streaming.state() | rows.memory)
     start = {"start": TensorInfo(INT32, (None,), low=0, default=0)}
     nats, flags = TensorInfo(FLOAT32, (None, None)), TensorInfo(INT32, (None,))
     whole = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
     chunk = Signature({**prompt, **start, **state}, {**base.outputs, ENDED: flags, **returned})
     for name, signature in ((PROMPTED, whole), (PROMPTED_CHUNK, chunk)):
         made = _of_steps(rows, streaming, model, signature)
-        found.calls[name] = Function(made, signature, first_values(signature))
+        found.calls[name] = Function(made, signature, states_among(signature))
     found.serving["cropped"][LOG_PROB] = {"axis": 1, "length": "num_samples"}
 
 
@@ -269,7 +265,7 @@ def prompt_functions_of_shape(
     nats = TensorInfo(FLOAT32, (None, *shape))
     signature = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
     made = _of_passes(model, shape, signature, conditions)
-    found.calls[PROMPTED] = row_function(signature, made)
+    found.calls[PROMPTED] = Function(by_rows(signature, made), signature)
 
 
 def _with_prompt(
@@ -277,8 +273,10 @@ def _with_prompt(
 ) -> tuple[Signature, dict[str, TensorInfo]]:
     """Return the signature `compiled`, and its inputs with a prompt's; add rules that pad lists."""
     base = found.calls[COMPILED].signature
-    options = prompt_inputs(_facts(model, longest))
-    inputs = {name: TensorInfo(np.dtype(each.dtype), *each[1:]) for name, each in options.items()}
+    options = prompt_inputs(_facts(model, longest)).items()
+    inputs = {
+        n: TensorInfo(np.dtype(x.dtype), x.shape, x.low, x.high, x.default) for n, x in options
+    }
     for name in filter(inputs.__contains__, LISTS):
         most = int(inputs[LISTS[name]].high or 1)
         sizes = [SHORTEST_BUCKET << n for n in range(32) if SHORTEST_BUCKET << n < most]
@@ -289,14 +287,9 @@ def _with_prompt(
 
 def _facts(model: Autoregressive, longest: int) -> Facts:
     of_tokens = table_of(model.distribution) is not None
-    return Facts(
-        model.order == "time",
-        of_tokens,
-        model.codec.levels,
-        element_type(model).name,
-        *element_range(model),
-        longest,
-    )
+    low, high = element_range(model)
+    dtype, levels = element_type(model).name, model.codec.levels
+    return Facts(model.order == "time", of_tokens, levels, dtype, low, high, longest)
 
 
 def _flag() -> TensorInfo:
@@ -359,8 +352,9 @@ def _of_steps(
         )
         state = {name: given[key] for name, key in states.items()} if is_chunk else None
         first = streaming.begin_rows(given, state or first_state(streaming, 1))
-        for name, (dtype, shape, _) in rows.memory.items():
-            first[name] = given[f"{STATE}{name}"] if is_chunk else tf.zeros([1, *shape], dtype)
+        for name, spec in rows.memory.items():
+            zeros = tf.zeros([1, *spec.shape], spec.dtype)
+            first[name] = given[f"{STATE}{name}"] if is_chunk else zeros
         symbols, ended, after = rows.make_symbols(part, first)
         elements = tf.cast(model.codec.decode(symbols), element_type(model))
         outputs = {

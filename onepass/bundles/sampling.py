@@ -218,31 +218,47 @@ class Sampling(Model):
     def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
         raise NotImplementedError
 
-    def _own_sample(self, draw: Draw) -> Any:
-        length = draw.length
+    def _draw_rows(self, draw: Draw, for_all: bool = False) -> Any:
+        """Return whole rows, and their log-probabilities if the draw asks for them."""
         with self._own_errors():
             return_log_prob = check_flag(draw.return_log_prob, "return_log_prob")
-            request = self._own_request(draw)
-        signature = self._signature_for(request, COMPILED, PROMPTED)
-        with_nats = return_log_prob and signature == PROMPTED
-        parts, nats = [], []
-        for outputs in self._outputs_of_rows(signature, request, with_nats):
-            parts.append(only_output(outputs))
-            nats += [outputs[LOG_PROB]] if with_nats else []
-            # A program of one shape ignores the requested length.
-            if parts[0].shape[1:] != request.shape:
-                wanted = parts[0].shape[1:] if parts[0].ndim > 2 else parts[0].shape[1]
-                raise self.problem(f"`length` must be {wanted}, as exported, got {length}.")
-        elements = np.concatenate(parts).astype(self._dtype)
+        request = self._request(draw, for_all)
+        elements, nats = self._elements(request, return_log_prob)
         if not return_log_prob:
             return elements
-        if with_nats:
-            return elements, np.concatenate(nats)
-        return elements, self.log_prob(elements, draw.condition)
+        return elements, self.log_prob(elements, draw.condition) if nats is None else nats
 
-    def _own_request(self, draw: Draw, for_all: bool = False) -> Request:
+    def _elements(self, request: Request, with_nats: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return whole rows, and their log-probabilities where a program has both."""
+        signature = self._signature_for(request, COMPILED, PROMPTED)
+        with_nats &= signature == PROMPTED
+        outputs = list(self._outputs_of_rows(signature, request, with_nats))
+        elements = np.concatenate([only_output(each) for each in outputs]).astype(self._dtype)
+        if request.hop_samples > 1:  # of whole frames
+            elements = elements[:, : request.shape[0]]
+        if elements.shape[1:] != request.shape:  # a program of one shape reads no length
+            wanted = elements.shape[1:] if elements.ndim > 2 else elements.shape[1]
+            got = request.draw.length
+            raise self.problem(f"`length` must be {wanted}, as exported, got {got}.")
+        return elements, np.concatenate([x[LOG_PROB] for x in outputs]) if with_nats else None
+
+    def _request(self, draw: Draw, for_all: bool = False) -> Request:
+        """Return a checked request, for all of whose rows one of a condition may stand."""
         order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
-        return Request.check_draw(draw, order, self._conditions(draw.condition, for_all))
+        streaming = self.spec.get("serving", {}).get("streaming") or {}
+        with self._own_errors():
+            return Request.check_draw(
+                draw,
+                order,
+                lambda rows, length: self._conditions(draw, rows, length, for_all),
+                hop_samples=streaming.get("hop_samples", 1),
+                side_frames=streaming.get("side_frames", 0),
+            )
+
+    def _conditions(self, draw: Draw, rows: int, length: int, for_all: bool) -> Arrays:
+        known = self._inputs_of(COMPILED)
+        names = names_of(self.spec, known)
+        return condition_arrays(draw.condition, names, known, rows, length, for_all)
 
     def log_prob(
         self,
@@ -285,8 +301,8 @@ class Sampling(Model):
             raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
         streaming = self.spec.get("serving", {}).get("streaming") or self.spec
         unit = int(streaming["unit_samples"])
-        sizes = (-(-size // unit) * unit for size in (opening or chunk, chunk))
-        return self._parts(request, signature, *sizes)
+        first, chunk = (-(-size // unit) * unit for size in (opening or chunk, chunk))
+        return self._parts(request, signature, first, chunk)
 
     @property
     def _dtype(self) -> str:
@@ -295,16 +311,6 @@ class Sampling(Model):
     @property
     def _is_own(self) -> bool:
         return isinstance(self.spec.get(ELEMENTS), dict)
-
-    def _conditions(self, condition: Any, for_all: bool = False) -> Callable[[int, int], Arrays]:
-        """Return a function from numbers of rows and time steps to conditions' inputs.
-
-        `Request.check_draw` calls it. If `for_all`, one row may be given for all rows even in a
-        condition with a time axis.
-        """
-        known = self._inputs_of(COMPILED)
-        names = names_of(self.spec, known)
-        return lambda rows, length: condition_arrays(condition, names, known, rows, length, for_all)
 
     def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
         sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))
@@ -344,7 +350,7 @@ class Sampling(Model):
         self, request: Request, signature: str, opening: int, chunk: int
     ) -> Iterator[np.ndarray]:
         known, (length,) = self._inputs_of(signature), request.shape
-        groups = [_Following(known, *group) for group in self._groups(request.num)]
+        groups = [_Following(known, rows, count) for rows, count in self._groups(request.num)]
         first, size = 0, opening
         while first < length and not all(group.ended.all() for group in groups):
             count, made = min(size, length - first), []
@@ -551,7 +557,7 @@ class ImageSampling(Sampling):
             self.inputs(value, seed, row, heat, draw.prefix, draw.guidance)
             for row, value in enumerate(conditions, first)
         ]
-        return (self._scales(*call, start) for call in calls)
+        return (self._scales(signature, inputs, start) for signature, inputs in calls)
 
     def inputs(
         self,
@@ -752,36 +758,32 @@ class SoundSampling(Sampling):
             raise UserError(f"Features of a recording need the package {error.name}.") from error
         return front.frames(waveform)
 
-    def _sounds(self, draw: Draw) -> np.ndarray:
+    def _draw_sounds(self, draw: Draw) -> np.ndarray:
         draw = self._read_recording(draw)
-        condition = draw.condition
-        request = self._request(draw)
-        refinement = self._refinement(condition, draw.refine)
-        if self._engine is not None:
-            whole = self._engine.whole(request)
-        else:
-            signature = self._signature_for(request, COMPILED, PROMPTED)
-            whole = np.concatenate(
-                [only_output(each) for each in self._outputs_of_rows(signature, request)]
-            )
-            whole = whole[:, : request.shape[0]].astype(self._dtype)
-        if refinement is not None and condition is not None:
-            whole = np.concatenate(list(refinement(iter([whole]), condition)), axis=1)
-        return restore_level(whole, condition)
+        refinement = self._refinement(draw)
+        sound = self._draw_rows(draw, for_all=True)
+        if refinement is not None:
+            sound = np.concatenate(list(refinement(iter([sound]), draw.condition)), axis=1)
+        return restore_level(sound, draw.condition)
 
-    def _sound_chunks(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
+    def _elements(self, request: Request, with_nats: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        if self._engine is not None:
+            return self._engine.whole(request), None
+        return super()._elements(request, with_nats)
+
+    def _stream_rows(self, draw: Draw, chunk: int | None) -> Iterator[np.ndarray]:
         """Return an iterator over sounds in chunks, of which the first is short to arrive early.
 
         The refining passes run after the program, whose signatures return unrefined audio. A single
         row may be given for all rows even in a condition with a time axis.
         """
+        if not self._inputs_of(CHUNK):
+            raise InvalidInput(f"The model `{self.name}` cannot stream: call `sample`.")
         draw = self._read_recording(draw)
-        condition = draw.condition
-        request = self._request(draw)
+        request = self._request(draw, for_all=True)
         with self._own_errors():
             samples = whole_number(CHUNK_SAMPLES if chunk is None else chunk, "chunk")
-            refine = None if draw.refine is None else whole_number(draw.refine, "refine", least=0)
-        refinement = self._refinement(condition, refine)
+        refinement = self._refinement(draw)
         # The first chunk includes the look-ahead of its refinement.
         ahead = 0 if refinement is None else refinement.ahead_samples
         if self._engine is not None:
@@ -789,9 +791,9 @@ class SoundSampling(Sampling):
         else:
             opening = self.spec["serving"]["streaming"]["pieces"][0] + ahead
             sound = self.stream_chunks(request, samples, opening)
-        if refinement is not None and condition is not None:
-            sound = refinement(sound, condition)
-        return (restore_level(part, condition) for part in sound)
+        if refinement is not None:
+            sound = refinement(sound, draw.condition)
+        return (restore_level(part, draw.condition) for part in sound)
 
     def _read_recording(self, draw: Draw) -> Draw:
         recording = draw.condition
@@ -800,47 +802,39 @@ class SoundSampling(Sampling):
         length = len(recording) if draw.length is None else draw.length
         return dataclasses.replace(draw, condition=self.frames(recording), length=length)
 
-    def _request(self, draw: Draw) -> Request:
-        condition, speaker = draw.condition, draw.speaker
-        known = self._inputs_of(CHUNK)
-        if not known:
-            raise InvalidInput(f"The model `{self.name}` cannot stream: call `sample`.")
-        length, info = self._length(condition, draw.length), known["temperature"]
+    def _request(self, draw: Draw, for_all: bool = False) -> Request:
+        if not self._inputs_of(CHUNK):
+            return super()._request(draw, for_all)
+        info = self._inputs_of(COMPILED)["temperature"]
         heat: Any = info.default if draw.temperature is None else draw.temperature
         if np.ndim(heat) and self._engine is not None:
             raise InvalidInput("`temperature` must be one number for the engine `numba`.")
-        check_speaker(self.known_speakers, speaker)
-        sides = self.spec["serving"]["streaming"]
-
-        def conditions(rows: int, length: int) -> Arrays:
-            found = self._conditions(condition, for_all=True)(rows, length)
-            if FRAMES in found:
-                found[FRAMES] = check_input(FRAMES, known[FRAMES], found[FRAMES])
-            if SPEAKER in known:
-                index = self.known_speakers.index(speaker or self.known_speakers[0])
-                found[SPEAKER] = np.full([rows], index, np.int32)
-            return found
-
-        with self._own_errors():
-            request = Request.check_draw(
-                dataclasses.replace(draw, length=length, temperature=heat),
-                "time",
-                conditions,
-                hop_samples=sides["hop_samples"],
-                side_frames=sides["side_frames"],
-            )
+        length = self._length(draw.condition, draw.length)
+        draw = dataclasses.replace(draw, length=length, temperature=heat)
+        request = super()._request(draw, for_all)
         check_input("temperature", info, request.temperature)
-        self._signature_for(request, CHUNK, PROMPTED_CHUNK)  # raises an error for a prompt
         return request
 
-    def _refinement(self, condition: np.ndarray | None, refine: int | None) -> _Refinement | None:
-        mel = (self.spec.get("features") or {}).get("mel")
-        default = int(self.spec.get("refine", 0)) if hasattr(condition, "gain_db") else 0
-        passes = default if refine is None else refine
-        if passes < 0 or (passes and (not mel or self.spec.get("kind") == "wavenet")):
-            rule = "at least 0" if passes < 0 else "0 for a model that is not a student of a mel"
+    def _conditions(self, draw: Draw, rows: int, length: int, for_all: bool) -> Arrays:
+        found, known = super()._conditions(draw, rows, length, for_all), self._inputs_of(COMPILED)
+        check_speaker(self.known_speakers, draw.speaker)
+        if FRAMES in found:
+            found[FRAMES] = check_input(FRAMES, known[FRAMES], found[FRAMES])
+        if SPEAKER in known:
+            index = self.known_speakers.index(draw.speaker or self.known_speakers[0])
+            found[SPEAKER] = np.full([rows], index, np.int32)
+        return found
+
+    def _refinement(self, draw: Draw) -> _Refinement | None:
+        condition, mel = draw.condition, (self.spec.get("features") or {}).get("mel")
+        passes = int(self.spec.get("refine", 0)) if hasattr(condition, "gain_db") else 0
+        if draw.refine is not None:
+            with self._own_errors():
+                passes = whole_number(draw.refine, "refine", least=0)
+        if passes and (not mel or self.spec.get("kind") == "wavenet"):
+            rule = "0 for a model that is not a student of a mel"
             raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
-        return _Refinement(self.spec, passes) if passes else None
+        return _Refinement(self.spec, passes) if passes and condition is not None else None
 
     def _length(self, condition: Any, length: int | None) -> int:
         most = None

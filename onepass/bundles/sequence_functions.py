@@ -49,12 +49,11 @@ from onepass.bundles.signature import (
 )
 
 State = dict[str, Any]
-Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without batch axis, initial value
+StateSpecs = dict[str, tf.TensorSpec]  # by name, without the batch axis; all begin with zeros
 Maybe: TypeAlias = tf.Tensor | None
 Size: TypeAlias = tf.Tensor | int  # int32 []
 Advanced = tuple[tf.Tensor, State]  # new samples, and the state after them
 MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; filters overflow far beyond
-FULL_SCALE = (-1.0, 1.0)
 CHANNELS = "channels"  # of the condition of every sample, what `step` reads
 
 
@@ -94,7 +93,7 @@ class StreamingModel:
       pieces: the short and the long compiled length, in samples; the first divides the second.
       block: the only number of samples of a step; 0: any.
       rows_alone: whether each row must be computed with batch size 1.
-      limits: lowest and highest sample, to which samples are clipped; None: no limits.
+      clips: whether samples are clipped to full scale.
       largest_feature: largest magnitude allowed in `frames`; None: any.
     """
 
@@ -110,12 +109,12 @@ class StreamingModel:
     rows_alone: bool = True
     block: int = 0
     output = "sound"
-    limits: tuple[float, float] | None = FULL_SCALE
+    clips: bool = True
     largest_feature: float | None = MAX_FEATURE
     tempers: bool = True  # whether temperatures other than 1 are allowed
 
-    def state(self) -> dict[str, Filled]:
-        """Return the dtype, shape and initial value of every tensor of the state, by name."""
+    def state(self) -> StateSpecs:
+        """Return the spec of every tensor of the state, by name."""
         raise NotImplementedError
 
     def begin_rows(self, given: State, state: State) -> State:
@@ -143,8 +142,8 @@ class StreamingModel:
     def frame_info(self, count: int | None = None) -> TensorInfo:
         """Return the description of the input `frames`."""
         largest = self.largest_feature
-        limits = (None, None) if largest is None else (-largest, largest)
-        return TensorInfo(FLOAT32, (None, count, self.feature_channels), *limits)
+        low = None if largest is None else -largest
+        return TensorInfo(FLOAT32, (None, count, self.feature_channels), low, largest)
 
     def speaker_infos(self) -> dict[str, TensorInfo]:
         """Return the description of the input `speaker`; {} if the model has one speaker."""
@@ -197,6 +196,56 @@ def storable(dtype: tf.DType) -> tf.DType:
     return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
 
 
+class FlatState:
+    """The state of one row, a structure of tensors, as tensors by number.
+
+    They have types that every protocol supports. At position 0 the state is the first one, whatever
+    is sent.
+    """
+
+    def __init__(self, first: Any) -> None:
+        self._structure = first
+        self._first = [tf.convert_to_tensor(tensor).numpy() for tensor in tf.nest.flatten(first)]
+
+    def specs(self) -> StateSpecs:
+        """Return the specs of the tensors that are not empty, which no protocol supports."""
+        stored = {str(n): _as_stored(tf.constant(each)) for n, each in enumerate(self._first)}
+        return {n: tf.TensorSpec(x.shape, x.dtype) for n, x in stored.items() if 0 not in x.shape}
+
+    def unpack(self, state: State, start: tf.Tensor | None) -> Any:
+        """Return the structure; `start` is int32 [1], or None if `state` has the first one."""
+        before = []
+        for n, first in enumerate(self._first):
+            if not first.size:
+                before.append(tf.constant(first))
+                continue
+            value = _from_stored(state[str(n)][0], tf.as_dtype(first.dtype))
+            before.append(value if start is None else tf.where(start[0] == 0, first, value))
+        return tf.nest.pack_sequence_as(self._structure, before)
+
+    def pack(self, after: Any) -> State:
+        """Return a structure as tensors [1, ...] by number."""
+        flat = zip(tf.nest.flatten(after), self._first, strict=True)
+        return {
+            str(n): _as_stored(tf.ensure_shape(value, first.shape))[tf.newaxis]
+            for n, (value, first) in enumerate(flat)
+            if first.size
+        }
+
+
+def _as_stored(value: tf.Tensor) -> tf.Tensor:
+    if value.dtype.is_complex:
+        value = tf.stack([tf.math.real(value), tf.math.imag(value)], -1)
+    return tf.cast(value, storable(value.dtype))
+
+
+def _from_stored(value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    if dtype.is_complex:
+        parts = tf.cast(value, dtype.real_dtype)
+        return tf.complex(parts[..., 0], parts[..., 1])
+    return tf.cast(value, dtype)
+
+
 def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
     """Return the pieces rounded up to whole frames, the long one a multiple of the short one."""
     short = -(-pieces[0] // hop_samples) * hop_samples
@@ -233,8 +282,7 @@ def make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
 def first_state(streaming: StreamingModel, batch: Size) -> State:
     """Return the state before the first sample of each of `batch` rows."""
     return {
-        name: tf.fill([batch, *shape], tf.constant(fill, dtype))
-        for name, (dtype, shape, fill) in streaming.state().items()
+        name: tf.zeros([batch, *spec.shape], spec.dtype) for name, spec in streaming.state().items()
     }
 
 
@@ -247,7 +295,7 @@ def synthesize(
     source: NoiseSource,
     state: State,
 ) -> tf.Tensor:
-    """Generate whole sounds, float32 [batch, longest], clipped to the model's limits.
+    """Generate whole sounds, float32 [batch, longest].
 
     Samples after a row's end are 0. `frames` are float32 [batch, frames, features], `lengths` int32
     [batch] samples; noise and state start at position 0.
@@ -272,16 +320,14 @@ def synthesize(
         shape_invariants=(*shapes, _shapes(state)),
         parallel_iterations=1,
     )
-    return trim_to_lengths(sound, lengths, streaming.limits)
+    return trim_to_lengths(streaming, sound, lengths)
 
 
-def trim_to_lengths(
-    sound: tf.Tensor, lengths: tf.Tensor, limits: tuple[float, float] | None
-) -> tf.Tensor:
-    """Clip samples to the limits, set those after a row's end to 0, and cut at the longest row."""
+def trim_to_lengths(streaming: StreamingModel, sound: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Clip samples, set those after a row's end to 0, and cut at the longest row."""
     sound = sound[:, : tf.reduce_max(lengths)]
-    if limits is not None:
-        sound = tf.clip_by_value(sound, *limits)
+    if streaming.clips:
+        sound = tf.clip_by_value(sound, -1.0, 1.0)
     within = tf.sequence_mask(lengths, tf.shape(sound)[1])
     return tf.where(within, sound, tf.zeros_like(sound))
 
@@ -393,14 +439,19 @@ def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
     if not streaming.rows_alone:
         return run
 
-    def make_piece(*given: Any) -> Advanced:
-        source, _, state = given
-        if source.start.shape[0] is not None:
-            made: Advanced = each_alone(lambda one: run(*one), given, source.start.shape[0])
+    def make_piece(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
+        given, count = (source, channels, state), source.start.shape[0]
+
+        def alone(one: tuple[NoiseSource, Maybe, State]) -> Advanced:
+            source, channels, state = one
+            return run(source, channels, state)
+
+        if count is not None:
+            made: Advanced = each_alone(alone, given, count)
             return made
 
         def row(n: tf.Tensor) -> Any:
-            return rows_at(run(*rows_at(given, slice(n, n + 1))), 0)
+            return rows_at(alone(rows_at(given, slice(n, n + 1))), 0)
 
         shapes = {name: tf.TensorSpec(v.shape[1:], v.dtype) for name, v in state.items()}
         signature = (tf.TensorSpec([size], tf.float32), shapes)
@@ -469,7 +520,7 @@ def sequence_functions(
         CHUNK: Function(
             lambda given: _chunk(streaming, compiled, given),
             signatures[CHUNK],
-            first_values(signatures[CHUNK]),
+            states_among(signatures[CHUNK]),
         ),
     }
     counted = streaming.count_inputs().items()
@@ -477,7 +528,7 @@ def sequence_functions(
     serving = {
         "limits": {"max_frames": lengths[-1]},
         "cropped": {streaming.output: {"axis": 1, "length": NUM_SAMPLES}},
-        "streaming": _streaming_spec(streaming, signatures[CHUNK]),
+        "streaming": _streaming_spec(streaming),
         **({"padded": padded} if padded else {}),
     }
     usual_batches = ANY_BATCHES if streaming.rows_alone else BATCHES
@@ -519,8 +570,8 @@ def _of_size(
         source = NoiseSource(None, None, given["start"], given["temperature"], given["noise"])
         before = streaming.begin_rows(given, before)
         made, after = step(source, given.get(CHANNELS), before)
-        if streaming.limits is not None:
-            made = tf.clip_by_value(made, *streaming.limits)
+        if streaming.clips:
+            made = tf.clip_by_value(made, -1.0, 1.0)
         return {streaming.output: made, **{f"{STATE}{n}": value for n, value in after.items()}}
 
     def draw(given: Tensors) -> Tensors:
@@ -531,9 +582,8 @@ def _of_size(
         return {streaming.output: advance({**given, **draw_noise(given)})[streaming.output]}
 
     def of(fn: Callable[[Tensors], Tensors], *inputs: dict[str, TensorInfo]) -> Function:
-        together = {name: info for each in inputs for name, info in each.items()}
-        function = Function(fn, Signature(together, {}), first_values(Signature(together, {})))
-        return function.fixed(rows)
+        signature = Signature({n: info for each in inputs for n, info in each.items()}, {})
+        return Function(fn, signature, states_among(signature)).fixed(rows)
 
     found = {"noise": of(draw_noise, noise, start)}
     drawn = found["noise"].trace().structured_outputs["noise"]
@@ -548,10 +598,18 @@ def _of_size(
     return found
 
 
-def first_values(signature: Signature) -> dict[str, float]:
-    """Return the value of every input that is a state, before the first call."""
-    inputs = signature.inputs.items()
-    return {name: info.default or 0 for name, info in inputs if name.startswith(STATE)}
+def states_among(signature: Signature) -> tuple[str, ...]:
+    """Return the names of the inputs that are a state."""
+    return tuple(name for name in signature.inputs if name.startswith(STATE))
+
+
+def state_infos(specs: StateSpecs) -> tuple[dict[str, TensorInfo], dict[str, TensorInfo]]:
+    """Return the inputs of a state, by default zeros, and the outputs."""
+    infos = {
+        f"{STATE}{name}": TensorInfo(np.dtype(x.dtype.as_numpy_dtype), (None, *x.shape), default=0)
+        for name, x in specs.items()
+    }
+    return infos, {name: TensorInfo(info.dtype, info.shape) for name, info in infos.items()}
 
 
 def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
@@ -566,10 +624,10 @@ def _signatures(
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     low, high = (0.0, MAX_TEMPERATURE) if streaming.tempers else (temperature, temperature)
     noise = noise_infos((None,), low, high, temperature) | streaming.speaker_infos()
-    state = {f"{STATE}{name}": _info(filled) for name, filled in streaming.state().items()}
+    state, returned = state_infos(streaming.state())
     if streaming.has_phase:
         state[PHASE] = TensorInfo(FLOAT64, (None,), 0, 1, 0)
-    returned = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
+        returned[PHASE] = TensorInfo(FLOAT64, (None,))
     position = {"start": _numbers(low=0, default=0)}
     length, window = {"num_samples": _numbers(low=1, high=longest)}, {}
     if streaming.feature_channels:
@@ -590,15 +648,7 @@ def _numbers(
     return TensorInfo(INT32, (None,), low, high, default)
 
 
-def _info(filled: Filled) -> TensorInfo:
-    dtype, shape, fill = filled
-    # Levels, and the number after them for "no past"; integers that start at 0 have no limit.
-    top = fill if dtype == tf.int32 and fill else None
-    low = None if top is None else 0
-    return TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), low, top, fill)
-
-
-def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, Any]:
+def _streaming_spec(streaming: StreamingModel) -> dict[str, Any]:
     """Return the information that clients of `chunk` need.
 
     Returns:
@@ -608,7 +658,6 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
         of a call must have equal length; pieces: the compiled lengths; rows_alone: whether each row
         is generated separately, by pieces that are compiled for batch size 1.
     """
-    state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {
         "signature": CHUNK,
         "side_frames": streaming.side_frames,
@@ -616,10 +665,6 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
         "unit_samples": streaming.unit,
         "pieces": list(streaming.pieces),
         "rows_alone": streaming.rows_alone,
-        "state": {
-            name: {"dtype": info.dtype.name, "shape": info.sizes, "fill": info.default}
-            for name, info in state.items()
-        },
     }
 
 
@@ -659,7 +704,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
     after = {f"{STATE}{name}": value for name, value in later.items()}
     if streaming.has_phase:
         after[PHASE] = conditioning.phase
-    made = trim_to_lengths(sound, lengths, streaming.limits)
+    made = trim_to_lengths(streaming, sound, lengths)
     return {streaming.output: made, "num_samples": lengths, **after}
 
 

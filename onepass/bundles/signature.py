@@ -1,12 +1,11 @@
 """The inputs and outputs of a signature, conditions among them, and the check of a request.
 
-The input for a model's only condition is called `condition`; with several conditions, the inputs
-are called `condition_NAME`. If the only condition has one row per element of a sequence, its input
-is `frames`, counted by `num_frames`. `conditions` in model.json maps each condition's name to its
-input. A condition whose input has a time axis (of any size) has one row per element; any other
-condition is the same at every time step.
-
-They are made of the fields of `onepass.draw.Draw`.
+Inputs for options are made of the fields of `onepass.draw.Draw`. The input for a model's only
+condition is called `condition`; with several conditions, the inputs are called `condition_NAME`. If
+the only condition has one row of floats per element of a sequence, its input is `frames`, counted
+by `num_frames`. `conditions` in model.json maps each condition's name to its input. A condition
+whose input has a time axis (of any size) has one row per element; any other condition is the same
+at every time step.
 """
 
 import dataclasses
@@ -296,11 +295,11 @@ class Signature:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Signature":
         """Return the signature in an entry of model.json, with errors as `TensorInfo.from_dict`."""
-        sides = [
+        inputs, outputs = (
             {name: TensorInfo.from_dict(info) for name, info in stored[side].items()}
             for side in ("inputs", "outputs")
-        ]
-        return cls(*sides)
+        )
+        return cls(inputs, outputs)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry for model.json."""

@@ -11,11 +11,12 @@ from onepass.bundles.function import Functions
 from onepass.bundles.sequence_functions import (
     Advanced,
     Conditioning,
-    Filled,
+    FlatState,
     Maybe,
     NoiseSource,
     Size,
     State,
+    StateSpecs,
     StreamingModel,
     default_buckets,
     sequence_functions,
@@ -27,13 +28,12 @@ from onepass.replicator.portable.export import named_variables
 from onepass.samplers.cached import FixedPointSampler
 from onepass.trained import Trained
 from wavenet.network import WaveNet
-from wavenet.samplers import SamplerState, VocoderSampler, VocoderState, XlaSampler
+from wavenet.samplers import VocoderSampler, XlaSampler
 from wavenet.samplers.symbols import BlockPass
 from wavenet.vocoder import VocoderWaveNet
 
 STUDENT_PIECES = (1600, 16_000)  # approximate samples of the short and the long compiled piece
 TEACHER_PIECES = (256, 1024)
-PASTS = ("wave", "residual", "scaled")  # fields of a `VocoderState`
 
 
 def sound_functions(
@@ -67,14 +67,14 @@ class StreamingStudent(StreamingModel):
         self.channels, self.dtype = config.gate_inputs, student.dtype
         self.pieces = whole_pieces(STUDENT_PIECES, config.hop_samples)
 
-    def state(self) -> dict[str, Filled]:
+    def state(self) -> StateSpecs:
         """Describe `fronts` [flows, width] and `windows` [rows, channels], past layer inputs."""
         flows, config = self._student.flows, self._student.config
         rows = sum(layer.past_samples for flow in flows for layer in flow.layers)
         outer = flows[0].outer_dtype
         return {
-            "fronts": (outer, (len(flows), config.front_width), 0),
-            "windows": (storable(self.dtype), (rows, config.residual_channels), 0),
+            "fronts": tf.TensorSpec([len(flows), config.front_width], outer),
+            "windows": tf.TensorSpec([rows, config.residual_channels], storable(self.dtype)),
         }
 
     def conditioning(
@@ -135,10 +135,10 @@ class StreamingResidual(StreamingStudent):
         self.has_phase = student.config.source != "none"
         self.channels, self.dtype = student.config.gate_inputs + 2 + self._order, tf.float32
 
-    def state(self) -> dict[str, Filled]:
+    def state(self) -> StateSpecs:
         """Describe the state of `StreamingStudent` and `wave` [order], the newest samples."""
         outer = self._student.flows[0].outer_dtype
-        return {**super().state(), "wave": (outer, (self._order,), 0)}
+        return {**super().state(), "wave": tf.TensorSpec([self._order], outer)}
 
     def _by_sample(self, condition: Condition, samples: Size) -> Maybe:
         if condition.prediction is None:
@@ -173,11 +173,10 @@ class StreamingTeacher(StreamingModel):
     A larger batch sums in a different order, which would make a row depend on its neighbours.
     """
 
-    sampler_type: Any = XlaSampler
-
     def __init__(self, network: WaveNet | VocoderWaveNet):
         config, self._network = network.config, network
-        self._sampler: Any = self.sampler_type(network)
+        self._sampler: Any = self._make_sampler()
+        self._kept = FlatState(self._sampler.initial_state(1))
         self.variables = named_variables(network)
         self.hop_samples, self.dtype = config.hop_samples, network.dtype
         self.side_frames = config.frame_width // 2 + 2 if config.feature_channels else 0
@@ -188,18 +187,12 @@ class StreamingTeacher(StreamingModel):
         whole = whole_pieces(TEACHER_PIECES, config.hop_samples)
         self.pieces = (self.block, self.block) if context else whole
 
-    def state(self) -> dict[str, Filled]:
-        """Describe `past`, `queues` [slots, channels] and, with a context stack, `blocks`."""
-        config, network = self._network.config, self._network
-        past: Filled = (tf.float32, (config.front_width,), 0)
-        if config.reads_levels:
-            past = (tf.int32, (1,), config.levels)
-        slots = (self._sampler.rings.slots, config.residual_channels)
-        state: dict[str, Filled] = {"past": past, "queues": (storable(network.dtype), slots, 0)}
-        if config.context_layers:
-            blocks = (config.context_blocks, config.context_block_samples)
-            state["blocks"] = (tf.float32, blocks, 0)
-        return state
+    def _make_sampler(self) -> Any:
+        return XlaSampler(self._network)
+
+    def state(self) -> StateSpecs:
+        """See `StreamingModel.state`."""
+        return self._kept.specs()
 
     def conditioning(
         self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
@@ -220,86 +213,28 @@ class StreamingTeacher(StreamingModel):
         self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
     ) -> Advanced:
         """Return the samples that the sampler draws, one by one, and the state after them."""
-        before = self._unpack_state(source.start[0], state)
+        before = self._kept.unpack(state, source.start)
         levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
-        later = self._pack_state(after)
-        named = {
-            name: tf.ensure_shape(later[name], [None, *shape])
-            for name, (_, shape, _) in self.state().items()
-        }
-        return self._network.codec.decode(levels), named
-
-    def _unpack_state(self, position: tf.Tensor, state: State) -> Any:
-        blocks = state.get("blocks")
-        if blocks is None:
-            blocks = tf.zeros([tf.shape(state["past"])[0], 0, 0])
-        return SamplerState(position, state["past"], self._queues(state), blocks)
-
-    def _pack_state(self, after: Any) -> State:
-        return {"past": after.past, "blocks": after.blocks, **self._store_queues(after)}
-
-    def _queues(self, state: State) -> Any:
-        return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
-
-    def _store_queues(self, after: Any) -> State:
-        queues = tf.transpose(after.queues, [1, 0, 2])
-        return {"queues": tf.cast(queues, storable(self._network.dtype))}
+        return self._network.codec.decode(levels), self._kept.pack(after)
 
 
 class StreamingVocoder(StreamingTeacher):
     """The cached sampler of a WaveNet that draws bunches of samples, as a `StreamingModel`."""
-
-    sampler_type = VocoderSampler
 
     def __init__(self, network: VocoderWaveNet):
         super().__init__(network)
         self.dtype = network.front_dtype  # the condition's dtype may differ from the layers'
         self.side_frames = network.conditioner.side_frames
 
-    def state(self) -> dict[str, Filled]:
-        """Describe `wave`, `residual` and `scaled` [history], and `queues` [slots, channels]."""
-        network = self._network
-        past = {name: (network.front_dtype, (self._sampler.history,), 0) for name in PASTS}
-        slots = (self._sampler.rings.slots, network.config.residual_channels)
-        return {**past, "queues": (storable(network.dtype), slots, 0)}
-
-    def _unpack_state(self, position: tf.Tensor, state: State) -> Any:
-        wave, residual, scaled = (tf.transpose(state[name]) for name in PASTS)
-        return VocoderState(position, wave, residual, scaled, self._queues(state))
-
-    def _pack_state(self, after: Any) -> State:
-        past = {name: tf.transpose(getattr(after, name)) for name in PASTS}
-        return {**past, **self._store_queues(after)}
+    def _make_sampler(self) -> Any:
+        return VocoderSampler(self._network)
 
 
 class StreamingPasses(StreamingTeacher):
     """The fixed-point sampler of a WaveNet, which makes passes over windows of samples."""
 
-    def __init__(self, network: WaveNet | VocoderWaveNet):
-        super().__init__(network)
-        self._sampler = FixedPointSampler(BlockPass(network), network.likelihood)
-        self._first = self._sampler.initial_state(1)
-        self._state = {
-            str(n): (storable(value.dtype), tuple(value.shape[1:]), value.numpy().flat[0].item())
-            for n, value in enumerate(tf.nest.flatten(self._first))
-            if value.shape.num_elements()  # no protocol supports empty inputs
-        }
-
-    def state(self) -> dict[str, Filled]:
-        """Describe the past of a block: inputs, their condition, and every layer's inputs."""
-        return self._state
-
-    def _unpack_state(self, position: tf.Tensor, state: State) -> Any:
-        flat = tf.nest.flatten(self._first)
-        given = [
-            tf.cast(state[str(n)], value.dtype) if str(n) in state else value
-            for n, value in enumerate(flat)
-        ]
-        return tf.nest.pack_sequence_as(self._first, given)
-
-    def _pack_state(self, after: Any) -> State:
-        later = {str(n): value for n, value in enumerate(tf.nest.flatten(after))}
-        return {n: tf.cast(later[n], dtype) for n, (dtype, _, _) in self.state().items()}
+    def _make_sampler(self) -> Any:
+        return FixedPointSampler(BlockPass(self._network), self._network.likelihood)
 
 
 # The streaming class for each type of network.

@@ -384,7 +384,11 @@ def test_the_longest_bucket_is_two_minutes_of_frames():
     ("kind", "given", "message"),
     [
         (DRAFT, dict(condition=None), "`condition` must be given"),
-        (DRAFT, dict(condition=np.zeros([3, 6])), r"`frames` must have the shape \[any, any, 7\]"),
+        (
+            DRAFT,
+            dict(condition=np.zeros([3, 6])),
+            r"`condition` must be given, \(1, None, 7\), got",
+        ),
         (DRAFT, dict(condition=np.full([3, 7], np.nan)), "`frames` must be finite"),
         (DRAFT, dict(condition=np.full([3, 7], 9.0)), "`frames` must be between -4 and 4"),
         (DRAFT, dict(condition=np.zeros([3, 7]), length=61), "between 1 and 60, got 61"),

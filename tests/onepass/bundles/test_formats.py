@@ -89,7 +89,7 @@ def test_a_call_of_one_size_takes_seeds_in_two_words_and_every_axis_is_known():
         for name, spec in function.specs.items():
             assert spec.shape.is_fully_defined() and spec.shape[0] == 3
             assert name != "seed" or (spec.dtype, spec.shape) == (tf.uint32, [3, 2])
-    assert made["step"].state.keys() == {"state_0", "state_1", "state_2"}
+    assert set(made["step"].state) == {"state_0", "state_1", "state_2"}
     assert made["step"].specs["noise"].shape == [3, 5, 1]
 
 
@@ -183,7 +183,8 @@ def test_a_fixed_point_in_jax_draws_what_the_cached_sampler_draws(tmp_path):
     chunk, before = tf.function(cached.chunk, autograph=False), cached.initial_state(1)
     for start in (0, samples):
         noise = network.likelihood.noise(5, [0], start, samples)
-        made = step(**state, noise=noise.numpy(), temperature=np.float32([0.9]))
+        given = {"noise": noise.numpy(), "start": np.int32([start])}
+        made = step(**state, **given, temperature=np.float32([0.9]))
         levels, _, before = chunk(before, None, noise, tf.constant(0.9))
         np.testing.assert_allclose(made["sound"], network.codec.decode(levels), atol=1e-6)
         state = {name: made[name] for name in state}
