@@ -550,14 +550,11 @@ class ImageSampling(Sampling):
         if len(conditions) != num:
             raise InvalidInput(f"`condition` must be one or {num}, got {len(conditions)}.")
         heat = 1.0 if draw.temperature is None else draw.temperature
-        start = None
-        if draw.prefix is not None and self.sizes[:-1]:
-            start = np.asarray(draw.prefix)
         calls = [
             self.inputs(value, seed, row, heat, draw.prefix, draw.guidance)
             for row, value in enumerate(conditions, first)
         ]
-        return (self._scales(signature, inputs, start) for signature, inputs in calls)
+        return (self._scales(signature, inputs) for signature, inputs in calls)
 
     def inputs(
         self,
@@ -627,16 +624,13 @@ class ImageSampling(Sampling):
                 f"{' or '.join(map(str, sides))} pixels, got {list(start.shape)}."
             )
 
-    def _scales(self, signature: str, inputs: Arrays, start: np.ndarray | None) -> list[np.ndarray]:
-        if start is not None:
-            return self._enlarge_image(inputs, start)
-        return scales_of(self._outputs(signature, inputs), 0)
-
-    def _enlarge_image(self, inputs: Arrays, start: np.ndarray) -> list[np.ndarray]:
-        scales = [start]
+    def _scales(self, signature: str, inputs: Arrays) -> list[np.ndarray]:
+        if "start" not in inputs:
+            return scales_of(self._outputs(signature, inputs), 0)
+        scales = [inputs["start"][0]]
         while len(scales[-1]) < self.size:
-            signature = scale_name(2 * len(scales[-1]))
-            outputs = self._outputs(signature, inputs | {"start": scales[-1][None]})
+            enlarged = inputs | {"start": scales[-1][None]}
+            outputs = self._outputs(scale_name(2 * len(scales[-1])), enlarged)
             scales.append(outputs[IMAGE][0])
         return scales
 

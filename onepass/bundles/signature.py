@@ -105,7 +105,7 @@ def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) ->
             given[name] = np.broadcast_to(array, [rows, *array.shape[1:]])
 
 
-def check_conditions(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def check_condition_lengths(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Raise InvalidInput for a condition with too few time steps; truncate longer ones in place.
 
     In a request for log probabilities, conditions must be exactly as long as the elements.
@@ -320,7 +320,7 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
         if name not in arrays:
             arrays[name] = _default(name, info, rows)
     _check_counts(arrays)
-    check_conditions(signature.inputs, arrays)
+    check_condition_lengths(signature.inputs, arrays)
     check_prompt(signature.inputs, arrays)
     return {name: arrays[name] for name in signature.inputs}
 
