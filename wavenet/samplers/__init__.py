@@ -2,16 +2,14 @@
 
 from wavenet.samplers.generation import Request, generate, stream
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
-from wavenet.samplers.vocoder import VocoderSampler, VocoderState
-from wavenet.samplers.xla import SamplerState, XlaSampler
+from wavenet.samplers.vocoder import VocoderSampler
+from wavenet.samplers.xla import XlaSampler
 
 __all__ = [
     "NumbaSampler",
     "NumbaVocoderSampler",
     "Request",
-    "SamplerState",
     "VocoderSampler",
-    "VocoderState",
     "XlaSampler",
     "generate",
     "stream",
