@@ -18,6 +18,7 @@ import tensorflow as tf
 from benchmarks import cpp_bound, torch_peers
 from benchmarks.report import Benchmark, Measure, Row
 from benchmarks.while_loop import PlainLoop
+from onepass.networks.conditions import only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
 from wavenet.config import PRESETS, WaveNetConfig
@@ -103,7 +104,7 @@ def derived_loop(network: Network) -> Call:
     symbols, likelihood = SoundSymbols(network), network.likelihood
 
     def sample(noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
-        return SAMPLERS["cached"](symbols, likelihood, noise, condition)
+        return SAMPLERS["cached"](symbols, likelihood, noise, only_timed(condition))
 
     return tf.function(sample, jit_compile=True, autograph=False)
 
@@ -151,7 +152,7 @@ def _naive_speed(network: Network, batch: int, samples: int = 2) -> Measure:
     levels = tf.fill([batch, total], network.config.levels // 2)
     prompt = Prompt(levels, tf.fill([batch], known), tf.constant(NO_STOP))
     noise = network.likelihood.noise(0, list(range(batch)), 0, total)
-    condition = _condition(network, batch, total)
+    condition = only_timed(_condition(network, batch, total))
 
     @tf.function(autograph=False)
     def call() -> tf.Tensor:

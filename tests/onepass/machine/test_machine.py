@@ -19,6 +19,7 @@ from onepass.machine.lowering import Lowering
 from onepass.machine.machine import Pace, StepMachine
 from onepass.machine.values import contiguous
 from onepass.networks.causality import check_causal
+from onepass.networks.conditions import NOTHING
 from onepass.samplers import SAMPLERS
 from onepass.samplers.native import native
 from onepass.step import UnsupportedNetworkError
@@ -92,8 +93,8 @@ def noise_of(model, seed, num, shape):
 def test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row(name):
     model = model_of(name)
     noise, temperatures = noise_of(model, 5, 3, (15,)), np.array([1.0, 0.5, 0.0], np.float32)
-    drawn = native_of(model)(noise, None, temperatures)
-    given = model.symbol_network, model.distribution, noise, None, temperatures[:, None]
+    drawn = native_of(model)(noise, NOTHING, temperatures)
+    given = model.symbol_network, model.distribution, noise, NOTHING, temperatures[:, None]
     expected = SAMPLERS["cached"](*given)
     np.testing.assert_allclose(drawn, expected, rtol=1e-4, atol=1e-4)
     assert drawn.dtype == expected.dtype
@@ -102,10 +103,10 @@ def test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row(na
 def test_chunks_are_the_whole_to_the_last_bit():
     model = model_of("real")
     noise, sampler = noise_of(model, 5, 2, (41,)), native_of(model)
-    whole = sampler(noise, None, 1.0)
+    whole = sampler(noise, NOTHING, 1.0)
     state, parts = sampler.begin(2, 20), []
     for start, stop in ((0, 1), (1, 20), (20, 41)):
-        part, state = sampler.advance(noise[:, start:stop], None, 1.0, state)
+        part, state = sampler.advance(noise[:, start:stop], NOTHING, 1.0, state)
         parts.append(part)
     np.testing.assert_array_equal(tf.concat(parts, 1), whole)
 
@@ -251,7 +252,7 @@ def test_two_threads_multiply_the_arguments_of_later_steps_as_one_does(lag, monk
 
 def test_a_step_without_anything_beside_its_longest_chain_is_one_thread():
     model = model_of("gaussian")
-    native_of(model)(noise_of(model, 5, 1, (4,)), None, 1.0)
+    native_of(model)(noise_of(model, 5, 1, (4,)), NOTHING, 1.0)
     (found,) = native_of(model)._machines.values()
     assert sides.divide_step(found.program) is None
 
@@ -276,32 +277,32 @@ def test_a_thread_that_cannot_start_ends_the_others(monkeypatch):
 def test_a_row_is_the_same_in_any_batch_to_the_last_bit(name):
     model = model_of(name)
     sampler = native_of(model)
-    many = sampler(noise_of(model, 5, 7, (30,)), None, 1.0)
+    many = sampler(noise_of(model, 5, 7, (30,)), NOTHING, 1.0)
     for num in (1, 2, 5):
-        few = sampler(noise_of(model, 5, num, (30,)), None, 1.0)
+        few = sampler(noise_of(model, 5, num, (30,)), NOTHING, 1.0)
         np.testing.assert_array_equal(few, many[:num])
 
 
 def test_new_weights_are_read_by_the_next_call_and_the_next_chunk():
     model = new_model("real")
     sampler, noise = native_of(model), noise_of(model, 5, 1, (20,))
-    before = sampler(noise, None, 1.0)
-    _, state = sampler.advance(noise[:, :10], None, 1.0, sampler.begin(1, 20))
+    before = sampler(noise, NOTHING, 1.0)
+    _, state = sampler.advance(noise[:, :10], NOTHING, 1.0, sampler.begin(1, 20))
     for variable in model.network.variables:
         variable.assign(variable * 0.5)
-    after, _ = sampler.advance(noise[:, 10:], None, 1.0, state)
+    after, _ = sampler.advance(noise[:, 10:], NOTHING, 1.0, state)
     assert (after.numpy() != before[:, 10:].numpy()).any()
-    fresh = native(model.symbol_network, model.distribution)(noise, None, 1.0)
-    np.testing.assert_array_equal(sampler(noise, None, 1.0), fresh)
+    fresh = native(model.symbol_network, model.distribution)(noise, NOTHING, 1.0)
+    np.testing.assert_array_equal(sampler(noise, NOTHING, 1.0), fresh)
 
 
 def test_nothing_is_compiled_for_a_second_network():
     model = model_of("real")
-    native_of(model)(noise_of(model, 5, 1, (4,)), None, 1.0)
+    native_of(model)(noise_of(model, 5, 1, (4,)), NOTHING, 1.0)
     before = execute.run.stats.cache_misses, len(execute.run.signatures)
     for name, num, length in (("categorical", 1, 9), ("gaussian", 5, 31)):
         model = model_of(name)
-        native_of(model)(noise_of(model, 2, num, (length,)), None, 0.5)
+        native_of(model)(noise_of(model, 2, num, (length,)), NOTHING, 0.5)
     assert (execute.run.stats.cache_misses, len(execute.run.signatures)) == before
     assert len(execute.run.signatures) == 1
 
@@ -332,7 +333,7 @@ def test_what_the_machine_does_not_know_is_named_and_left_to_xla():
     assert "Digamma" in check_causal(model.network).left_to_xla
     assert check_causal(model_of("gaussian").network).left_to_xla == ""
     with pytest.raises(UnsupportedNetworkError, match="Digamma"):
-        found(noise_of(model, 5, 1, (4,)), None, 1.0)
+        found(noise_of(model, 5, 1, (4,)), NOTHING, 1.0)
     drawn = model.sample(num=1, length=12, seed=4)
     np.testing.assert_array_equal(drawn, model.sample(num=1, length=12, seed=4, method="cached"))
 
