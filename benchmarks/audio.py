@@ -18,13 +18,13 @@ import tensorflow as tf
 from benchmarks import cpp_bound, torch_peers
 from benchmarks.report import Benchmark, Measure, Row
 from benchmarks.while_loop import PlainLoop
+from onepass.model import Autoregressive
 from onepass.networks.conditions import only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
 from wavenet.config import PRESETS, WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import WaveNet
-from wavenet.samplers.generation import sampler_of
 from wavenet.samplers.numba.sampler import sampler_for
 from wavenet.samplers.symbols import SoundSymbols
 from wavenet.sound_network import Network
@@ -80,8 +80,8 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
         "Numba": _chunk(sampler_for(network), batch, condition, noise),
         "Numba, one core": _chunk(sampler_for(network, 1), batch, condition, noise),
     }
-    calls["XLA"] = _chunk(sampler_of(network, "xla"), batch, condition, noise)
-    if not network.config.conditioner_units:  # a vocoder has a step of its own
+    calls["XLA"] = functools.partial(cached_loop(SoundSymbols(network)), noise, condition)
+    if not network.config.conditioner_units:  # no step is derived from a vocoder's graph
         calls["derived step"] = functools.partial(derived_loop(network), noise, condition)
         for name, is_compiled in (("tf.while_loop", False), ("tf.while_loop, XLA", True)):
             loop = PlainLoop(network, jit_compile=is_compiled)
@@ -99,9 +99,22 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
     found.peer(BOUND, bound)
 
 
-def derived_loop(network: Network) -> Call:
+def derived_loop(network: Any) -> Call:
     """Return the sampler whose step the library derives from the graph, of noise and condition."""
-    symbols, likelihood = SoundSymbols(network), network.likelihood
+    specs = SoundSymbols(network).conditions
+    model = Autoregressive(
+        network.of_past,
+        network.likelihood,
+        codec=network.codec,
+        conditions=next(iter(specs.values()), None),
+        inputs=tf.TensorSpec([None, None]),
+    )
+    return cached_loop(model.symbol_network, network.likelihood)
+
+
+def cached_loop(symbols: Any, distribution: Any = None) -> Call:
+    """Return the cached sampler compiled by XLA, as a function of noise and condition."""
+    likelihood = distribution or symbols.network.likelihood
 
     def sample(noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         return SAMPLERS["cached"](symbols, likelihood, noise, only_timed(condition))

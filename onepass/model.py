@@ -362,7 +362,15 @@ class Autoregressive(Model):
         ):
             # raises an error that says what is missing
             first_state(self.symbol_network, 1, length, rows(condition, slice(1)))
-        parts = self.samplers.stream(seed, num, length, chunk, condition, heat, prompt, shared)
+
+        def noise_of(start: int, count: int) -> tf.Tensor:
+            return self.layout.noise(
+                self.distribution, seed, num, self.layout.shape([count]), start
+            )
+
+        parts = self.samplers.stream(
+            "auto", noise_of, num, length, chunk, condition, heat, prompt, shared
+        )
         return decode_chunks(parts, prompt, self.codec)
 
     def as_draft(self, model: "Autoregressive") -> Draft:

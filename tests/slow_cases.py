@@ -243,7 +243,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "wavenet/samplers/test_sampler.py": {
         "test_cached_sampler_equals_naive": ("softmax, speakers-float64", "gaussian, *-float64"),
         "test_a_row_is_the_same_alone_and_in_a_batch": ("prediction, *", "gaussian, frames"),
-        "test_conditionals_while_sampling_equal_teacher_forced_ones": ("mixture, *", "softmax, *"),
+        "test_steps_give_the_conditionals_of_the_whole_network": ("mixture, *", "softmax, *"),
         "test_chunks_equal_the_whole": ("gaussian, frames", "mixture, windows"),
     },
     "wavenet/test_autoregression.py": {

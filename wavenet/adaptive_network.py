@@ -41,7 +41,7 @@ class AdaptiveWaveNet(WaveNet):
         """Return a new network with the same configuration and untrained weights."""
         return AdaptiveWaveNet(self.config)
 
-    def _front(self, past: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _front(self, past: tf.Tensor, skipped: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
         config, shape = self.config, tf.shape(past)
         block, longest = config.prediction_block, max(config.prediction_windows)
         wave, short = tf.cast(past, tf.float64), -shape[1] % block
@@ -53,37 +53,32 @@ class AdaptiveWaveNet(WaveNet):
             tf.reshape(part, [shape[0], -1, part.shape[-1]])[:, : shape[1]] for part in made
         )
 
-    def first_past(self, batch: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the past before the first sample: silence [batch, samples], zeroed predictors."""
+    def initial_state(self, batch: int) -> dict[str, Any]:
+        """See `Network.initial_state`; the state includes the predictors, which are zero."""
         config = self.config
         windows = [batch, len(config.prediction_windows), config.prediction_order + 2]
-        silence = tf.zeros([batch, max(config.prediction_windows)])
-        return silence, tf.zeros(windows, tf.float64)
+        past, solved = (
+            tf.zeros([batch, max(config.prediction_windows)]),
+            tf.zeros(windows, tf.float64),
+        )
+        return {**super().initial_state(batch), "past": past, "solved": solved}
 
-    def past_of(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the past after inputs [batch, time]: the newest samples, and their predictors."""
-        longest = max(self.config.prediction_windows)
-        wave, known = tf.pad(inputs, [[0, 0], [longest, 0]]), tf.shape(inputs)[1]
-        start = known - known % self.config.prediction_block
-        window = tf.gather(wave, start + tf.range(longest), axis=1)
-        return wave[:, -longest:], self.past_prediction(tf.cast(window, tf.float64))
-
-    def append_input(self, past: tuple[tf.Tensor, tf.Tensor], newest: tf.Tensor) -> tuple:
-        """Return the past after one more input [batch, 1], with the same predictors."""
-        return tf.concat([past[0][:, 1:], newest], 1), past[1]
-
-    def front_step(self, past: Any, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tuple]:
-        """Return a step's hidden state, prediction and past; solve predictors if a block begins."""
-        wave, solved = past
+    def _front_after(
+        self, inputs: tf.Tensor, state: dict[str, Any]
+    ) -> tuple[tf.Tensor, tf.Tensor | None, dict[str, Any]]:
+        """Return a step's hidden state and prediction; solve predictors if a block begins."""
+        if inputs.shape[1] != 1:
+            raise ValueError(f"`inputs` must hold 1 sample, got {inputs.shape[1]}.")
+        wave = tf.concat([state["past"][:, 1:], inputs], 1)
         recent = tf.cast(wave, tf.float64)
         solved = tf.cond(
-            tf.equal(position % self.config.prediction_block, 0),
+            tf.equal((state["position"] - 1) % self.config.prediction_block, 0),
             lambda: self.past_prediction(recent),
-            lambda: solved,
+            lambda: state["solved"],
         )
         recent = recent[:, -(self.config.front_width + self.config.prediction_order) :]
         hidden, prediction = self._of_blocks(solved, recent)
-        return hidden[:, 0], prediction[:, 0], (wave, solved)
+        return hidden, prediction, {"past": wave, "solved": solved}
 
     def _of_blocks(self, solved: tf.Tensor, recent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return hidden states and predictions [..., block, channels]: p, g and corrections."""

@@ -1,6 +1,6 @@
 """Lossless compression of recordings with the conditional distributions of a WaveNet."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,53 +12,11 @@ from onepass.compression.conditionals import check_table
 from onepass.compression.container import Container, Kind
 from onepass.compression.odds import narrowest_of
 from onepass.foundation.errors import UserError
-from onepass.model import Autoregressive
-from onepass.networks.conditions import Condition, only_timed
-from onepass.networks.symbols import State
+from onepass.networks.conditions import only_timed
 from wavenet.density import Density
-from wavenet.network import WaveNet
-from wavenet.samplers.symbols import SoundSymbols
-from wavenet.samplers.xla import Step, XlaSampler
+from wavenet.samplers.symbols import autoregressive
 
 SIXTEEN_BIT = 1 << 16  # levels
-
-
-class RingSymbols(SoundSymbols):
-    """`SoundSymbols` with the step of `XlaSampler`, which compiles faster than a derived step."""
-
-    stepped = None  # no step is derived
-
-    def __init__(self, network: WaveNet):
-        super().__init__(network)
-        self._sampler = XlaSampler(network)
-
-    @property
-    def has_step(self) -> bool:
-        """True, since the sampler has a step."""
-        return True
-
-    def initial_state(self, batch: int, length: int = 0, at_once: bool = False) -> State:
-        """Return the state before the first sample: silence as input, and zeroed queues."""
-        silence = tf.fill([batch, 1], tf.constant(self.network.silence, self.inputs.dtype))
-        first = self._sampler.initial_state(batch)
-        return {"input": silence, "network": (first.position, first.past, first.queues)}
-
-    def stepper(self, condition: Condition) -> Callable:
-        """Return a function of (time, remainder, state) that runs one time step of a chunk."""
-        step, given = Step(self.network, self._sampler.rings), self.prepare_condition(condition)
-        config = self.network.config
-
-        def one(time: int, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
-            position, past, queues = state["network"]
-            newest = state["input"]
-            newest = newest if config.reads_levels else newest * config.input_gain
-            past = self.network.append_input(past, newest)
-            now = None if given is None else given[:, time : time + 1]
-            gates = step.gate_offsets(now, newest.shape[0], 1)[0]
-            parameters, past, queues = step(position, past, queues, gates)
-            return parameters[:, tf.newaxis], (position + 1, past, queues)
-
-        return one
 
 
 class Recordings(Kind):
@@ -74,9 +32,8 @@ class Recordings(Kind):
                 "the sound itself, and would have to be in the file."
             )
         self._front, self._network, density = front, network, Density(network)
-        symbols = RingSymbols(network)
-        own = Autoregressive.of_symbols(symbols, likelihood, network.codec)
-        self.conditionals = SymbolConditionals(own, density.window_samples, density.past_samples)
+        own, past = autoregressive(network), density.past_samples
+        self.conditionals = SymbolConditionals(own, density.window_samples, past)
         if self._odds == "table":
             check_table(likelihood)
 

@@ -178,14 +178,16 @@ def _unrolled_steps(correlation: tf.Tensor, order: int) -> tuple[tf.Tensor, tf.T
     return coefficients, error
 
 
-def predictions(wave: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
+def predictions(
+    wave: tf.Tensor, coefficients: tf.Tensor, before: tf.Tensor | None = None
+) -> tf.Tensor:
     """Return the predictions p_t = sum_k a_k(t) x_(t-k) of a waveform, [batch, time].
 
-    The waveform, [batch, time], is assumed to be silent before its first sample. The coefficients
-    are [batch, rows, order], where each row applies to time / rows samples.
+    The waveform, [batch, time], follows `before`, [batch, at least order], or silence. The
+    coefficients are [batch, rows, order], where each row applies to time / rows samples.
     """
     order, rows = coefficients.shape[-1], tf.shape(coefficients)[1]
-    padded = tf.pad(wave, [[0, 0], [order, 0]])
+    padded = with_past(wave, order, before)
     time = tf.shape(wave)[1]
     shape = [tf.shape(wave)[0], rows, -1]
     taps = (
@@ -193,6 +195,13 @@ def predictions(wave: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
         for k in range(1, order + 1)
     )
     return tf.reshape(tf.add_n(list(taps)), [shape[0], time])
+
+
+def with_past(values: tf.Tensor, width: int, before: tf.Tensor | None = None) -> tf.Tensor:
+    """Return values [batch, time] after the last `width` of those before them; None: zeros."""
+    if before is None:
+        return tf.pad(values, [[0, 0], [width, 0]])
+    return tf.concat([before[:, before.shape[1] - width :], values], 1)
 
 
 RISE = 0.9  # share of a window over which it rises; it falls over the rest, up to the block

@@ -23,8 +23,7 @@ from wavenet.config import KIND, ComputeDtype, TrainConfig, config_from
 from wavenet.density import Density
 from wavenet.front import PassCount, SoundFront, batch_of, front_of, spec_of_speech
 from wavenet.network_factory import make_network
-from wavenet.samplers.generation import CHUNK_SAMPLES, stream
-from wavenet.samplers.speculative import SpeculativeSampler
+from wavenet.samplers.generation import CHUNK_SAMPLES, SpeculativeSampler, stream
 from wavenet.samplers.symbols import autoregressive
 from wavenet.sound_network import Network
 
@@ -56,9 +55,9 @@ class SoundSampler:
     def methods(self) -> tuple[str, ...]:
         """Names of the samplers: those of the processor or accelerator, and "speculative".
 
-        "numba" runs on the CPU; "xla" runs on TensorFlow's device; "fixed-point" runs there in
-        passes over many samples; "naive" evaluates the whole network for every sample; "auto" and
-        "cached" choose "numba", or "xla" if there is an accelerator or no Numba implementation.
+        "numba" runs on the CPU; "cached" runs on TensorFlow's device; "fixed-point" runs there in
+        passes over many samples; "naive" evaluates the whole network for every sample; "auto"
+        chooses "numba", or "cached" if there is an accelerator or no Numba implementation.
         """
         return (*methods_of(self.network, self.network.likelihood), "speculative")
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.processor import compute_dtype
@@ -22,6 +23,7 @@ from onepass.replicator.training.rematerialisation import call_rematerialised
 from wavenet.config import WaveNetConfig
 from wavenet.sound_network import (
     Network,
+    OwnStep,
     check_condition,
     initial_embedding,
     initial_output,
@@ -72,14 +74,15 @@ class ResidualLayer(tf.Module):
 
         The last layer of a stack returns `hidden` unchanged. The condition may have fewer rows than
         `hidden`; each row then applies to the same number of time steps. `past` is the preceding
-        input [batch, past_steps, residual]; None: zeros.
+        input [batch, past_steps, residual], of which a single time step needs only the rows that it
+        reads, [batch, width - 1, residual]; None: zeros.
         """
         dtype = hidden.dtype
         # One matrix product for taps and condition is faster than several smaller ones.
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
         if past is None:
             past = tf.zeros([tf.shape(hidden)[0], self.past_steps, hidden.shape[-1]], dtype)
-        inputs = causal_taps(past, hidden, self.dilation)
+        inputs = causal_taps(past, hidden, past.shape[1] // (self.width - 1))
         slow = condition is not None and condition.shape[1] != hidden.shape[1]
         if condition is not None and not slow:
             weights = tf.concat([weights, self.condition_kernel], 0)
@@ -119,8 +122,10 @@ class ResidualStack(tf.Module):
         width: int,
         condition_channels: int,
         name: str | None = None,
+        dtype: tf.DType = tf.float32,
     ) -> None:
         super().__init__(name=name)
+        self.dtype = dtype
         self.layers = [
             ResidualLayer(
                 initial,
@@ -134,32 +139,115 @@ class ResidualStack(tf.Module):
             for i, dilation in enumerate(dilations)
         ]
         self.skip_scale = math.sqrt(1.0 / len(dilations))
+        self._queues = Queues([layer.past_steps for layer in self.layers], dilations)
 
-    def __call__(self, hidden: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
+    def __call__(self, hidden: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the scaled sum of skips, [batch, time, skip]."""
-        return self.with_hiddens(hidden, condition)[0]
+        return self._run_layers(hidden, condition, [None] * len(self.layers))[0]
 
-    def with_hiddens(
-        self,
-        hidden: tf.Tensor,
-        condition: tf.Tensor | None,
-        pasts: Sequence[tf.Tensor] | None = None,
+    def initial_state(self, batch: int) -> dict[str, tf.Tensor]:
+        """Return the state before the first time step: zeroed queues."""
+        channels = self.layers[0].gate_kernel.shape[1]
+        queues = tf.zeros([self._queues.slots, batch, channels], self.dtype)
+        return {"position": tf.constant(0), "queues": queues}
+
+    def step(
+        self, hidden: tf.Tensor, state: dict[str, tf.Tensor], condition: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Return the scaled skips of the next n time steps, and the state after them.
+
+        Args:
+          hidden: [batch, n, residual] with static n.
+          state: an initial state, or that of the previous call.
+          condition: [batch, n, channels], or None.
+        """
+        position, queues = state["position"], state["queues"]
+        pasts = self._queues.read(queues, position, hidden.shape[1])
+        skips, hiddens = self._run_layers(hidden, condition, pasts)
+        queues = self._queues.write(queues, position, pasts, hiddens)
+        return skips, {"position": position + hidden.shape[1], "queues": queues}
+
+    def _run_layers(
+        self, hidden: tf.Tensor, condition: tf.Tensor | None, pasts: Sequence[tf.Tensor | None]
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the scaled sum of skips, and the input of every layer [batch, time, residual]."""
         skips, hiddens = 0.0, []
-        for i, layer in enumerate(self.layers):
+        for layer, past in zip(self.layers, pasts, strict=True):
             hiddens.append(hidden)
-            past = None if pasts is None else pasts[i]
             hidden, skip = call_rematerialised(layer, hidden, condition, past)
             skips += skip
         return skips * self.skip_scale, hiddens
+
+
+class Queues:
+    """The past inputs of all layers as rings in one buffer, [slots, batch, channels].
+
+    A layer with dilation d and width k reads k - 1 of its last (k - 1) d inputs and writes one (Le
+    Paine et al. 2016, "Fast WaveNet Generation Algorithm", arXiv 1611.09482). With all rings in one
+    buffer, a time step takes one gather and one scatter.
+    """
+
+    def __init__(self, lengths: Sequence[int], dilations: Sequence[int]) -> None:
+        self.lengths, self.dilations = np.array(lengths, np.int32), np.array(dilations, np.int32)
+        self.starts = (np.cumsum(self.lengths) - self.lengths).astype(np.int32)
+        self.slots = int(self.lengths.sum())
+
+    def read(self, queues: tf.Tensor, position: tf.Tensor, count: int) -> list[tf.Tensor]:
+        """Return the pasts that the layers read for `count` time steps, [batch, rows, channels].
+
+        For a single time step these are only the rows that it reads.
+        """
+        if count == 1:
+            rows = tf.transpose(tf.gather(queues, self.reads(position)), [0, 2, 1, 3])
+            return tf.unstack(rows)
+        rings = tf.split(queues, self.lengths)
+        return [
+            tf.transpose(tf.roll(ring, -(position % length), 0), [1, 0, 2])
+            for ring, length in zip(rings, self.lengths, strict=True)
+        ]
+
+    def write(
+        self,
+        queues: tf.Tensor,
+        position: tf.Tensor,
+        pasts: Sequence[tf.Tensor],
+        hiddens: Sequence[tf.Tensor],
+    ) -> tf.Tensor:
+        """Return the buffer after time steps with these inputs, whose pasts `read` has found."""
+        count = hiddens[0].shape[1]
+        if count == 1:
+            # The slot to write contains the oldest row, which has been read.
+            rows = tf.stack([hidden[:, 0] for hidden in hiddens])
+            return tf.tensor_scatter_nd_update(queues, self.writes(position)[:, None], rows)
+        rings = []
+        for past, hidden, length in zip(pasts, hiddens, self.lengths, strict=True):
+            recent = tf.concat([past, hidden], 1)[:, -length:]
+            ring = tf.roll(tf.transpose(recent, [1, 0, 2]), (position + count) % length, 0)
+            rings.append(ring)
+        return tf.concat(rings, 0)
+
+    def reads(self, position: tf.Tensor) -> tf.Tensor:
+        """Return the slots of each layer's past rows, oldest first, int32 [layers, width - 1]."""
+        back = self.dilations[:, None] * np.arange(self.lengths[0] // self.dilations[0], 0, -1)
+        # Adding the length keeps the dividend non-negative near the start.
+        ring = (position + (self.lengths[:, None] - back).astype(np.int32)) % self.lengths[:, None]
+        return self.starts[:, None] + ring
+
+    def writes(self, position: tf.Tensor) -> tf.Tensor:
+        """Return the slots to which the layers' current inputs are written, int32 [layers]."""
+        return self.starts + position % self.lengths
 
 
 def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -> ResidualStack:
     """Return the residual layers for a configuration and a number of condition channels."""
     channels = (config.residual_channels, config.gate_channels, config.skip_channels)
     return ResidualStack(
-        initial, channels, config.dilations, config.filter_width, condition_channels, "stack"
+        initial,
+        channels,
+        config.dilations,
+        config.filter_width,
+        condition_channels,
+        "stack",
+        compute_dtype(config.compute_dtype),
     )
 
 
@@ -289,6 +377,7 @@ class WaveNet(Network):
         initial = Initial(seed)
         self.config = config
         self.likelihood, self.codec = config.make_likelihood(), config.make_codec()
+        self.silence = config.levels if config.reads_levels else 0  # the level is an unused one
         self.dtype = compute_dtype(config.compute_dtype)
         # A waveform needs 16 bits of precision, more than bfloat16 has.
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
@@ -343,7 +432,72 @@ class WaveNet(Network):
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """See `Network.__call__`. The result is float32, or float64 if `compute_dtype` is."""
-        return self.run_layers(inputs, condition)[0]
+        if self.context_stack is not None:
+            condition = self._with_context(self.context_stack, inputs, condition)
+        return self.of_past(self.delay_inputs(inputs), condition)
+
+    def initial_state(self, batch: int) -> dict[str, Any]:
+        """See `Network.initial_state`."""
+        config, before = self.config, self.silence
+        kind = tf.int32 if config.reads_levels else tf.float32
+        state = {"past": tf.fill([batch, config.front_width - 1], tf.constant(before, kind))}
+        if self.context_stack is not None:
+            context = [batch, 1, config.context_channels]
+            wave = tf.zeros([batch, config.context_blocks * config.context_block_samples])
+            state |= {"wave": wave, "context": tf.zeros(context, self.dtype)}
+        return {**state, "position": tf.constant(0), "layers": self.stack.initial_state(batch)}
+
+    def stepper(self, condition: tf.Tensor | None) -> OwnStep:
+        """See `Network.stepper`."""
+
+        def step(
+            time: Any, remainder: int, newest: tf.Tensor, state: dict[str, Any]
+        ) -> tuple[tf.Tensor, dict[str, Any]]:
+            del remainder  # a step draws one sample
+            now = None if condition is None else condition[:, time][:, tf.newaxis]
+            return self.chunk(newest, state, now)
+
+        return step
+
+    def chunk(
+        self, inputs: tf.Tensor, state: dict[str, Any], condition: tf.Tensor | None
+    ) -> tuple[tf.Tensor, dict[str, Any]]:
+        """See `Network.chunk`; n is 1 for a network that reads whole blocks of past samples."""
+        state = {**state, "position": state["position"] + inputs.shape[1]}
+        if self.context_stack is not None:
+            state |= self._read_context(self.context_stack, inputs, state)
+            context = [] if condition is None else [condition]
+            condition = tf.concat([*context, state["context"]], -1)
+        hidden, prediction, read = self._front_after(inputs, state)
+        skips, layers = self.stack.step(hidden, state["layers"], condition)
+        return self.head(skips, prediction), {**state, **read, "layers": layers}
+
+    def _front_after(
+        self, inputs: tf.Tensor, state: dict[str, Any]
+    ) -> tuple[tf.Tensor, tf.Tensor | None, dict[str, Any]]:
+        """Return hidden states, predictions and what changes in the state, for the next inputs."""
+        joined = tf.concat([state["past"], tf.cast(inputs, state["past"].dtype)], 1)
+        hidden, prediction = self._front(joined, self.config.front_width - 1)
+        return hidden, prediction, {"past": joined[:, inputs.shape[1] :]}
+
+    def _read_context(
+        self, stack: ContextStack, newest: tf.Tensor, state: dict[str, Any]
+    ) -> dict[str, tf.Tensor]:
+        """Return the wave and the context after one more input, [batch, 1]."""
+        before, position = state["wave"], state["position"] - 1
+        if newest.shape[1] != 1:
+            raise ValueError(f"`inputs` must hold 1 sample, got {newest.shape[1]}.")
+        wave = self.wave(newest) if self.config.reads_levels else newest * self.config.input_gain
+        # The input before the first sample is no sample.
+        wave = tf.where(position == 0, 0.0, tf.cast(wave, before.dtype))
+        wave = tf.concat([before[:, 1:], wave], 1)
+        blocks = tf.reshape(wave, [tf.shape(wave)[0], -1, stack.block_samples])
+        context = tf.cond(
+            tf.equal(position % stack.block_samples, 0),
+            lambda: stack.blocks(tf.cast(blocks, self.dtype))[:, -1:],
+            lambda: state["context"],
+        )
+        return {"wave": wave, "context": context}
 
     def training_parameters(
         self, inputs: tf.Tensor, frames: tf.Tensor | None = None, speaker: tf.Tensor | None = None
@@ -368,21 +522,6 @@ class WaveNet(Network):
         """Return the parameters of every sample, given a condition from `clip_rows`."""
         return self(inputs, rows)
 
-    def run_layers(
-        self,
-        inputs: tf.Tensor,
-        condition: tf.Tensor | None = None,
-        pasts: Sequence[tf.Tensor] | None = None,
-        skipped: int = 0,
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """See `Network.run_layers`; only front and context stack read the `skipped` inputs."""
-        if self.context_stack is not None:
-            condition = self._with_context(self.context_stack, inputs, condition)
-        bottom = (*self._front(self.delay_inputs(inputs)), condition)
-        hidden, prediction, condition = (x if x is None else x[:, skipped:] for x in bottom)
-        skips, hiddens = self.stack.with_hiddens(hidden, condition, pasts)
-        return self.head(skips, prediction), hiddens
-
     def wave(self, levels: tf.Tensor) -> tf.Tensor:
         """Return the waveform of integer levels [...], times `input_gain`, float32 [...]."""
         return self.codec.scale(levels) * self.config.input_gain
@@ -397,11 +536,6 @@ class WaveNet(Network):
         raw += tf.cast(self.head2_bias, raw.dtype)
         return self._in_scaled_units(raw, prediction)
 
-    @property
-    def silence(self) -> int:
-        """The network's input before the first sample: the unused level `levels`, or 0."""
-        return self.config.levels if self.config.reads_levels else 0
-
     def delay_inputs(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the inputs delayed by one sample, [batch, time], starting with silence."""
         return tf.pad(inputs, [[0, 0], [1, 0]], constant_values=self.silence)[:, :-1]
@@ -410,12 +544,16 @@ class WaveNet(Network):
         """Return the parameters of every sample [batch, time, parameters], from shifted inputs.
 
         Output t depends on `past` [batch, time], a result of `delay_inputs`, up to t inclusive. The
-        network must not have a context stack.
+        condition includes the context.
         """
         hidden, prediction = self._front(past)
         return self.head(self.stack(hidden, condition), prediction)
 
-    def _front(self, past: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+    def _front(self, past: tf.Tensor, skipped: int = 0) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Return hidden states and predictions, without those of the first `skipped` inputs.
+
+        These must be the `front_width - 1` inputs that the next one reads; if 0, they are silence.
+        """
         if self.config.reads_levels:
             # One more row of zeros, for the input before the first sample.
             rows = tf.pad(tf.cast(self.front_kernel, self.dtype), [[0, 1], [0, 0]])
@@ -425,48 +563,12 @@ class WaveNet(Network):
         if self.prediction_kernel is not None:
             kernel = tf.concat([kernel, self.prediction_kernel[:, None]], -1)
         wave = tf.cast(past * self.config.input_gain, self.front_dtype)
-        past = tf.pad(wave, [[0, 0], [width - 1, 0]])[..., None]
+        past = tf.pad(wave, [[0, 0], [width - 1 - skipped, 0]])[..., None]
         out = tf.nn.conv1d(past, tf.cast(kernel, past.dtype)[:, None, :], 1, "VALID")
         residual = self.config.residual_channels
         hidden = tf.cast(out[..., :residual] + tf.cast(self.front_bias, out.dtype), self.dtype)
         prediction = out[..., residual:] if self.prediction_kernel is not None else None
         return hidden, prediction
-
-    def first_past(self, batch: int) -> Any:
-        """Return the past that the first step reads, which is silence.
-
-        The past of a step is the latest amplified inputs, oldest first, float32 [batch,
-        front_width], or the latest level, int32 [batch, 1].
-        """
-        if self.config.reads_levels:
-            return tf.fill([batch, 1], self.config.levels)
-        return tf.zeros([batch, self.config.front_width])
-
-    def past_of(self, inputs: tf.Tensor) -> Any:
-        """Return the past that a step reads after inputs [batch, time], preceded by silence."""
-        if self.config.reads_levels:
-            return inputs[:, -1:]
-        width = self.config.front_width
-        return tf.pad(inputs * self.config.input_gain, [[0, 0], [width, 0]])[:, -width:]
-
-    def append_input(self, past: Any, newest: tf.Tensor) -> Any:
-        """Return the past after one more amplified input or level, [batch, 1]."""
-        return tf.concat([past[:, 1:], tf.cast(newest, past.dtype)], 1)
-
-    def front_step(self, past: Any, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, Any]:
-        """Return the first layer's input [batch, residual], prediction [batch, 1], and `past`."""
-        del position
-        if self.config.reads_levels:
-            rows = tf.pad(self.front_kernel, [[0, 1], [0, 0]])  # the last row: no past yet
-            hidden = tf.cast(tf.gather(rows, past[:, 0]) + self.front_bias, self.dtype)
-            return hidden, None, past
-        wave = tf.cast(past, self.front_dtype)
-        hidden = tf.matmul(wave, tf.cast(self.front_kernel, wave.dtype))
-        hidden = tf.cast(hidden + tf.cast(self.front_bias, wave.dtype), self.dtype)
-        if self.prediction_kernel is None:
-            return hidden, None, past
-        kernel = tf.cast(self.prediction_kernel[:, None], wave.dtype)
-        return hidden, tf.matmul(wave, kernel), past
 
     def _in_scaled_units(self, raw: tf.Tensor, prediction: tf.Tensor | None) -> tf.Tensor:
         """Return the parameters after converting means and log-scales to the waveform's units.

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,9 @@ from onepass.networks.conditions import Specs, check_specs
 from onepass.samplers.compiled import Compiled
 from wavenet.config import WaveNetConfig
 
+# (time, remainder, newest input, state) -> parameters and state; see `Network.stepper`.
+OwnStep = Callable[[Any, int, tf.Tensor, dict[str, Any]], tuple[tf.Tensor, dict[str, Any]]]
+
 
 class Network(tf.Module):
     """A causal audio network: the base class of `WaveNet` and `VocoderWaveNet`.
@@ -24,6 +27,7 @@ class Network(tf.Module):
       upsampler: upsamples frames to the sample rate; None if there are no frames or a conditioner
         reads them.
       context_stack: computes a condition from blocks of past samples, or None.
+      silence: the network's input before the first sample.
     """
 
     config: WaveNetConfig
@@ -35,6 +39,7 @@ class Network(tf.Module):
     conditioner: Any = None
     upsampler: Any = None
     context_stack: Any = None
+    silence: int = 0
 
     def copy_untrained(self) -> "Network":
         """Return a new network with the same configuration and untrained weights."""
@@ -86,18 +91,27 @@ class Network(tf.Module):
         """Return each sample's parameters, given a condition from `clip_rows`."""
         raise NotImplementedError
 
-    def run_layers(
-        self,
-        inputs: tf.Tensor,
-        condition: tf.Tensor | None,
-        pasts: Sequence[tf.Tensor] | None = None,
-        skipped: int = 0,
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return each sample's parameters, and the input of every layer [batch, steps, residual].
+    def initial_state(self, batch: int) -> dict[str, Any]:
+        """Return the state of `stepper` and `chunk` before the first sample: silence."""
+        raise NotImplementedError
+
+    def stepper(self, condition: tf.Tensor | None) -> OwnStep:
+        """Return the step for samples with this condition, [batch, time, channels] or None.
+
+        It is a function of the time step, that step modulo `config.bunch_samples` as a Python
+        integer, the network's input before it [batch, 1], and the state. It returns the sample's
+        parameters [batch, 1, parameters], and the next state.
+        """
+        raise NotImplementedError
+
+    def chunk(
+        self, inputs: tf.Tensor, state: dict[str, Any], condition: tf.Tensor | None
+    ) -> tuple[tf.Tensor, dict[str, Any]]:
+        """Return the parameters of the next n samples from one pass, and the state after them.
 
         Args:
-          pasts: the earlier inputs of every layer, [batch, steps, residual] each; None: zeros.
-          skipped: number of leading inputs that are only context, for which nothing is returned.
+          inputs: the network's inputs before each sample, [batch, n], static whole bunches.
+          condition: that of these samples, [batch, n, channels], or None.
         """
         raise NotImplementedError
 

@@ -11,8 +11,9 @@ The layers run once per bunch of B samples; a small head, causal within the bunc
 mixture of each sample (bunched LPCNet, arXiv 2008.04574). Every density is exact.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -23,9 +24,15 @@ from onepass.likelihoods.initial import Initial
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
-from wavenet.linear_prediction import predictions
+from wavenet.linear_prediction import predictions, with_past
 from wavenet.network import gate_halves, stack_of
-from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
+from wavenet.sound_network import (
+    Network,
+    OwnStep,
+    check_condition,
+    initial_embedding,
+    speaker_row,
+)
 
 AHEAD = 4  # number of pitch taps after the sample exactly one period ago
 
@@ -133,31 +140,105 @@ class VocoderWaveNet(Network):
             # Pad the end to a whole bunch; no earlier sample depends on the padding.
             short = [[0, 0], [0, -time % self.config.bunch_samples]]
             inputs, condition = tf.pad(inputs, short), tf.pad(condition, [*short, [0, 0]])
-        return self.run_layers(inputs, condition, row_samples=row_samples)[0][:, :time]
-
-    def run_layers(
-        self,
-        inputs: tf.Tensor,
-        condition: tf.Tensor,
-        pasts: Sequence[tf.Tensor] | None = None,
-        skipped: int = 0,
-        row_samples: int = 1,
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """See `Network.run_layers`.
-
-        `inputs` and `skipped`, which only front and head read, must be whole bunches; a layer has
-        one step per bunch.
-        """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
-        steps = skipped // self.config.bunch_samples
-        skips, hiddens = self.stack.with_hiddens(
-            bottom.hidden[:, steps:], bottom.local[:, steps:], pasts
-        )
-        raw = self.head(skips, bottom, skipped)
+        raw = self.head(self.stack(bottom.hidden, bottom.local), bottom)
         log_gain = spread(made.log_gain, row_samples)
-        wave = self.in_wave_units(raw, bottom.predicted[:, skipped:], log_gain[:, skipped:])
-        return wave, hiddens
+        return self.in_wave_units(raw, bottom.predicted, log_gain)[:, :time]
+
+    @property
+    def past_samples(self) -> dict[str, int]:
+        """Number of past samples, residuals and samples over their level that a step reads."""
+        config = self.config
+        return {
+            "wave": max(config.prediction_order, 1),
+            "residual": config.history_samples,
+            "scaled": max(config.front_width, config.head_width),
+        }
+
+    def initial_state(self, batch: int) -> dict[str, Any]:
+        """See `Network.initial_state`.
+
+        The state holds the past without its newest sample, which is the next input: its prediction,
+        its inverse gain and level, and the layers' contribution to the head for the present bunch.
+        """
+        config, kind = self.config, self.front_dtype
+        sizes = {name: n + config.bunch_samples - 1 for name, n in self.past_samples.items()}
+        past = {name: tf.zeros([batch, size], kind) for name, size in sizes.items()}
+        newest = {name: tf.zeros([batch], kind) for name in ("predicted", "gain", "shrink")}
+        heads = tf.zeros([batch, config.bunch_samples * 2 * config.head_channels], self.dtype)
+        return {**past, **newest, "heads": heads, "layers": self.stack.initial_state(batch)}
+
+    def stepper(self, condition: tf.Tensor | None) -> OwnStep:
+        """See `Network.stepper`; the layers run in the first step of a bunch."""
+        made = self.split(tf.cast(condition, self.front_dtype))
+        gain, shrink = tf.exp(-made.log_gain), tf.exp(-made.log_level)
+        front, head = self.config.front_width, self.config.head_width
+
+        def step(
+            time: Any, remainder: int, newest: tf.Tensor, state: dict[str, Any]
+        ) -> tuple[tf.Tensor, dict[str, Any]]:
+            past, taps = self._append_newest(newest, state, begins=not remainder), None
+            residual, scaled = past["residual"], past["scaled"]
+            if count := self.config.pitch_taps:
+                first = (
+                    residual.shape[1] + AHEAD + 1 - count - self.whole_period(made.period[:, time])
+                )
+                taps = tf.gather(residual, first[:, tf.newaxis] + tf.range(count), batch_dims=1)
+            heads, layers = state["heads"], state["layers"]
+            if not remainder:
+                hidden = self.front(residual[:, -front:], scaled[:, -front:], taps)
+                local = tf.cast(made.local[:, time], self.dtype)[:, tf.newaxis]
+                skips, layers = self.stack.step(hidden[:, tf.newaxis], layers, local)
+                heads = self.from_layers(skips[:, 0])
+            recent = self.from_recent(residual[:, -head:], scaled[:, -head:], taps)
+            raw = self.outputs(tf.split(heads, self.config.bunch_samples, -1)[remainder] + recent)
+            predicted = tf.zeros_like(past["wave"][:, 0])
+            if order := self.config.prediction_order:
+                terms = past["wave"][:, : -order - 1 : -1] * made.coefficients[:, time]
+                predicted = tf.reduce_sum(terms, -1)
+            parameters = self.in_wave_units(raw, predicted, made.log_gain[:, time])
+            newest = {"predicted": predicted, "gain": gain[:, time], "shrink": shrink[:, time]}
+            return parameters[:, tf.newaxis], {**past, **newest, "heads": heads, "layers": layers}
+
+        return step
+
+    def chunk(
+        self, inputs: tf.Tensor, state: dict[str, Any], condition: tf.Tensor | None
+    ) -> tuple[tf.Tensor, dict[str, Any]]:
+        """See `Network.chunk`."""
+        made = self.split(tf.cast(condition, self.front_dtype))
+        past = self._append_newest(inputs[:, :1], state, begins=True)
+        # No parameters depend on the last sample, which is not known yet.
+        wave = tf.cast(tf.pad(inputs[:, 1:], [[0, 0], [0, 1]]), self.front_dtype)
+        bottom = self._bottom(wave, made, 1, past)
+        steps = inputs.shape[1] // self.config.bunch_samples
+        hidden = tf.ensure_shape(bottom.hidden, [None, steps, None])
+        skips, layers = self.stack.step(hidden, state["layers"], bottom.local)
+        parameters = self.in_wave_units(
+            self.head(skips, bottom, past), bottom.predicted, made.log_gain
+        )
+        new = {"wave": wave, "residual": bottom.residual, "scaled": bottom.scaled}
+        after = {
+            name: tf.concat([past[name], new[name][:, :-1]], 1)[:, -state[name].shape[1] :]
+            for name in past
+        }
+        last = {"gain": tf.exp(-made.log_gain[:, -1]), "shrink": tf.exp(-made.log_level[:, -1])}
+        after |= {**last, "predicted": bottom.predicted[:, -1], "layers": layers}
+        return parameters, {**state, **after}
+
+    def _append_newest(
+        self, newest: tf.Tensor, state: dict[str, Any], begins: bool
+    ) -> dict[str, tf.Tensor]:
+        """Return the past with its newest sample, [batch, 1]; where a bunch begins, without one."""
+        value = tf.cast(newest[:, 0], self.front_dtype)
+        residual = (value - state["predicted"]) * state["gain"]
+        entries = {"wave": value, "residual": residual, "scaled": value * state["shrink"]}
+        first = self.config.bunch_samples if begins else 0
+        return {
+            name: tf.concat([state[name], entry[:, tf.newaxis]], 1)[:, first:]
+            for name, entry in entries.items()
+        }
 
     def training_parameters(
         self, inputs: tf.Tensor, frames: tf.Tensor | None, speaker: tf.Tensor | None = None
@@ -182,16 +263,24 @@ class VocoderWaveNet(Network):
         padded = tf.pad(inputs, [[0, 0], [0, beyond]])
         return self(padded, rows, self.row_samples)[:, :time]
 
-    def _bottom(self, wave: tf.Tensor, made: Condition, row_samples: int) -> "_Bottom":
-        bunch = self.config.bunch_samples
-        predicted, residual, scaled = self.residuals(wave, made, row_samples)
+    def _bottom(
+        self,
+        wave: tf.Tensor,
+        made: Condition,
+        row_samples: int,
+        before: Mapping[str, tf.Tensor] = MappingProxyType({}),
+    ) -> "_Bottom":
+        """Return what layers and head read, for a wave after the entries `before` of a state."""
+        bunch, (residual_before, scaled_before) = self.config.bunch_samples, _past_of(before)
+        predicted, residual, scaled = self.residuals(wave, made, row_samples, before.get("wave"))
         taps, step_taps = None, None
         if self.config.pitch_taps:
-            taps = self.pitch_taps(residual, spread(made.period, row_samples))
+            period = spread(made.period, row_samples)
+            taps = self.pitch_taps(residual, period, residual_before)
             step_taps = taps[:, ::bunch]
         hidden = self.front(
-            past(residual, self.config.front_width, bunch),
-            past(scaled, self.config.front_width, bunch),
+            past(residual, self.config.front_width, bunch, residual_before),
+            past(scaled, self.config.front_width, bunch, scaled_before),
             step_taps,
         )
         local = tf.cast(made.local, hidden.dtype)
@@ -200,12 +289,16 @@ class VocoderWaveNet(Network):
         return _Bottom(hidden, local, predicted, residual, scaled, taps)
 
     def residuals(
-        self, wave: tf.Tensor, made: Condition, row_samples: int = 1
+        self,
+        wave: tf.Tensor,
+        made: Condition,
+        row_samples: int = 1,
+        before: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return predictions p_t, residuals e_t, and samples x_t / level, [batch, time] each."""
         predicted = tf.zeros_like(wave)
         if self.config.prediction_order:
-            predicted = predictions(wave, made.coefficients)
+            predicted = predictions(wave, made.coefficients, before)
         residual = (wave - predicted) * spread(tf.exp(-made.log_gain), row_samples)
         return predicted, residual, wave * spread(tf.exp(-made.log_level), row_samples)
 
@@ -219,14 +312,16 @@ class VocoderWaveNet(Network):
         hidden = tf.matmul(inputs, tf.cast(self.front_kernel, inputs.dtype))
         return tf.cast(hidden + tf.cast(self.front_bias, hidden.dtype), self.dtype)
 
-    def pitch_taps(self, residual: tf.Tensor, period: tf.Tensor) -> tf.Tensor:
+    def pitch_taps(
+        self, residual: tf.Tensor, period: tf.Tensor, before: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """Return the residuals around one period before every sample, [batch, time, pitch_taps].
 
         Tap j of sample t is the residual of sample t - period + j - pitch_taps + AHEAD + 1, always
         an earlier one since `whole_period` has a lower bound.
         """
         taps, longest = self.config.pitch_taps, self.config.longest_period
-        padded = tf.pad(residual, [[0, 0], [longest + taps, 0]])
+        padded = with_past(residual, longest + taps, before)
         start = tf.range(tf.shape(residual)[1]) - self.whole_period(period)
         index = start[..., None] + (longest + AHEAD + 1 + tf.range(taps))
         return tf.gather(padded, index, batch_dims=1)
@@ -236,18 +331,22 @@ class VocoderWaveNet(Network):
         shortest, longest = self.config.pitch_taps + AHEAD, self.config.longest_period
         return tf.cast(tf.clip_by_value(tf.round(period), shortest, longest), tf.int32)
 
-    def head(self, skips: tf.Tensor, bottom: "_Bottom", skipped: int = 0) -> tf.Tensor:
-        """Return the mixture parameters of the residuals, [batch, time - skipped, parameters]."""
-        config = self.config
-        units = 2 * config.head_channels
-        given = self.from_layers(skips)
-        given = tf.reshape(given, [tf.shape(skips)[0], -1, units])
+    def head(
+        self,
+        skips: tf.Tensor,
+        bottom: "_Bottom",
+        before: Mapping[str, tf.Tensor] = MappingProxyType({}),
+    ) -> tf.Tensor:
+        """Return the mixture parameters of the residuals, [batch, time, parameters]."""
+        config, (residual_before, scaled_before) = self.config, _past_of(before)
+        heads = self.from_layers(skips)
+        heads = tf.reshape(heads, [tf.shape(skips)[0], -1, 2 * config.head_channels])
         recent = self.from_recent(
-            past(bottom.residual, config.head_width),
-            past(bottom.scaled, config.head_width),
+            past(bottom.residual, config.head_width, 1, residual_before),
+            past(bottom.scaled, config.head_width, 1, scaled_before),
             bottom.taps,
         )
-        return self.outputs(given + recent[:, skipped:])
+        return self.outputs(heads + recent)
 
     def from_layers(self, skips: tf.Tensor) -> tf.Tensor:
         """Return the layers' contribution to the head per bunch, [..., B * 2 head_channels]."""
@@ -304,9 +403,13 @@ class _Bottom(NamedTuple):
     taps: tf.Tensor | None
 
 
-def past(x: tf.Tensor, width: int, every: int = 1) -> tf.Tensor:
+def _past_of(before: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+    return before.get("residual"), before.get("scaled")
+
+
+def past(x: tf.Tensor, width: int, every: int = 1, before: tf.Tensor | None = None) -> tf.Tensor:
     """Return the `width` values before every `every`-th value, [batch, time / every, width]."""
-    padded = tf.pad(x, [[0, 0], [width, 0]])
+    padded = with_past(x, width, before)
     time = tf.shape(x)[1]
     return tf.stack([padded[:, j : j + time : every] for j in range(width)], -1)
 

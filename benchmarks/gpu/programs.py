@@ -12,12 +12,13 @@ from benchmarks.gpu import plan
 from benchmarks.gpu.gpt import gpt
 from distill.student import ParallelWaveNet
 from onepass.replicator.portable.export import PureFn, named_weights
+from onepass.samplers import SAMPLERS
 from onepass.step import incremental
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.sampling.samplers import multiscale_words, sample
 from wavenet.network import WaveNet
-from wavenet.samplers import generation
+from wavenet.samplers.symbols import SoundSymbols
 from wavenet.sound_network import Network
 
 NUMBER = 4  # bytes of a float32
@@ -84,13 +85,12 @@ def _inputs(config: Any, batch: int, samples: int) -> Specs:
 
 
 def _cached_sound(network: Network, batch: int, samples: int) -> Program:
-    sampler = generation.sampler_of(network, "xla")
+    symbols = SoundSymbols(network)
 
     def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         noise = network.likelihood.noise(given["seed"], given["rows"], 0, samples)
         condition = network.condition(given["frames"], None, samples)
-        start = sampler.initial_state(batch)
-        return {"levels": sampler.chunk(start, condition, noise, tf.constant(1.0))[0]}
+        return {"levels": SAMPLERS["cached"](symbols, network.likelihood, noise, condition)}
 
     inputs = _inputs(network.config, batch, samples)
     weights, config = named_weights(network), network.config

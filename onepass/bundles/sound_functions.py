@@ -24,12 +24,14 @@ from onepass.bundles.sequence_functions import (
     whole_pieces,
 )
 from onepass.foundation.errors import UserError
+from onepass.networks.conditions import only_timed
 from onepass.replicator.portable.export import named_variables
-from onepass.samplers.cached import FixedPointSampler
+from onepass.samplers import cached_chunk
+from onepass.samplers.fixed_point import draw_by_passes
 from onepass.trained import Trained
 from wavenet.network import WaveNet
-from wavenet.samplers import VocoderSampler, XlaSampler
-from wavenet.samplers.symbols import BlockPass
+from wavenet.samplers.symbols import SoundSymbols
+from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
 STUDENT_PIECES = (1600, 16_000)  # approximate samples of the short and the long compiled piece
@@ -47,8 +49,9 @@ def sound_functions(
 
     `method` is "cached", or "fixed-point" for a network whose samples are drawn by passes.
     """
-    passes = method == "fixed-point"
-    streaming = StreamingPasses(model.network) if passes else streaming_model(model.network)
+    streaming = streaming_model(model.network)
+    if method == "fixed-point":
+        streaming = StreamingTeacher(model.network, passes=True)
     usual = default_buckets(model.front.sample_rate_hz, streaming.hop_samples)
     lengths = sorted(set(buckets)) or usual
     return sequence_functions(streaming, lengths, batches, model.front.temperature)
@@ -168,27 +171,26 @@ class StreamingResidual(StreamingStudent):
 
 
 class StreamingTeacher(StreamingModel):
-    """The cached sampler of a WaveNet as a `StreamingModel` that computes each row separately.
+    """A WaveNet as a `StreamingModel`, which draws each row separately.
 
     A larger batch sums in a different order, which would make a row depend on its neighbours.
+    With `passes`, samples are drawn by the fixed-point sampler, in passes over windows.
     """
 
-    def __init__(self, network: WaveNet | VocoderWaveNet):
-        config, self._network = network.config, network
-        self._sampler: Any = self._make_sampler()
-        self._kept = FlatState(self._sampler.initial_state(1))
+    def __init__(self, network: Network, passes: bool = False):
+        config, self._network, self._passes = network.config, network, passes
+        self._symbols = SoundSymbols(network)
         self.variables = named_variables(network)
         self.hop_samples, self.dtype = config.hop_samples, network.dtype
         self.side_frames = config.frame_width // 2 + 2 if config.feature_channels else 0
+        if network.conditioner is not None:
+            # The condition's type may differ from the layers'.
+            self.dtype, self.side_frames = network.front_dtype, network.conditioner.side_frames
         self.feature_channels, self.speakers = config.feature_channels, config.speakers
         context = config.context_channels if config.context_layers else 0
         self.channels = config.gate_inputs - context
-        self.block = config.context_block_samples if context else 0
-        whole = whole_pieces(TEACHER_PIECES, config.hop_samples)
-        self.pieces = (self.block, self.block) if context else whole
-
-    def _make_sampler(self) -> Any:
-        return XlaSampler(self._network)
+        self.pieces = whole_pieces(TEACHER_PIECES, config.hop_samples)
+        self._kept = FlatState(self._symbols.initial_state(1))
 
     def state(self) -> StateSpecs:
         """See `StreamingModel.state`."""
@@ -212,29 +214,17 @@ class StreamingTeacher(StreamingModel):
     def advance(
         self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
     ) -> Advanced:
-        """Return the samples that the sampler draws, one by one, and the state after them."""
-        before = self._kept.unpack(state, source.start)
-        levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
-        return self._network.codec.decode(levels), self._kept.pack(after)
-
-
-class StreamingVocoder(StreamingTeacher):
-    """The cached sampler of a WaveNet that draws bunches of samples, as a `StreamingModel`."""
-
-    def __init__(self, network: VocoderWaveNet):
-        super().__init__(network)
-        self.dtype = network.front_dtype  # the condition's dtype may differ from the layers'
-        self.side_frames = network.conditioner.side_frames
-
-    def _make_sampler(self) -> Any:
-        return VocoderSampler(self._network)
-
-
-class StreamingPasses(StreamingTeacher):
-    """The fixed-point sampler of a WaveNet, which makes passes over windows of samples."""
-
-    def _make_sampler(self) -> Any:
-        return FixedPointSampler(BlockPass(self._network), self._network.likelihood)
+        """Return the samples that the network draws for one row, and the state after them."""
+        before, samples = self._kept.unpack(state, source.start), noise.shape[1]
+        noise = tf.ensure_shape(noise, [1, *noise.shape[1:]])
+        if channels is not None:
+            channels = tf.ensure_shape(channels, [1, samples, self.channels])
+        network, heat = self._network, source.temperature[0]
+        draw = draw_by_passes if self._passes else cached_chunk
+        condition = only_timed(channels)
+        levels, after = draw(self._symbols, network.likelihood, noise, condition, heat, before)
+        levels = tf.ensure_shape(levels, [1, samples])
+        return network.codec.decode(levels), self._kept.pack(after)
 
 
 # The streaming class for each type of network.
@@ -243,7 +233,7 @@ STREAMING: dict[type, Callable[[Any], StreamingModel]] = {
         StreamingStudent if student.residual is None else StreamingResidual
     )(student),
     WaveNet: StreamingTeacher,
-    VocoderWaveNet: StreamingVocoder,
+    VocoderWaveNet: StreamingTeacher,
 }
 
 

@@ -1,6 +1,5 @@
 """The cached sampler: one step of the network per symbol, in chunks that pass on a state."""
 
-import abc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,89 +10,9 @@ from onepass.likelihoods.distribution import Distribution
 from onepass.likelihoods.truncated import counts_after, first_counts, with_counts
 from onepass.networks.conditions import NOTHING, Condition, first_state, over_time
 from onepass.networks.symbols import Prompt, SteppedSymbols
-from onepass.samplers.fixed_point import WINDOW, WindowPasses, by_time_windows
 from onepass.samplers.registry import method
 
 SHORTEST = 64  # shortest chunk, so that short sequences share a program
-
-
-class ChunkSampler(abc.ABC):
-    """A sampler with a network's current weights, compiled once for each shape of a chunk.
-
-    Attributes:
-      found: name of the second result of `generate_chunk`, between the symbols and the state.
-      heats_rows: whether the temperature may differ between rows, [batch, 1].
-    """
-
-    found, heats_rows = "parameters", False
-
-    def __init__(self, network: Any) -> None:
-        self.network = network
-        self._chunk = tf.function(self.chunk, jit_compile=True, autograph=False)
-        self._prime = tf.function(self.prime_state, autograph=False, reduce_retracing=True)
-
-    def present(self) -> Any:
-        """Return a sampler with the network's current weights; by default, this sampler."""
-        return self
-
-    @abc.abstractmethod
-    def initial_state(self, batch: int) -> Any:
-        """Return the state before the first symbol."""
-
-    def generate_chunk(
-        self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: Any = 1.0
-    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """Return the next symbols int32 [batch, time], the result `found`, and the next state.
-
-        Time is a multiple of the number of symbols that the network computes together.
-        """
-        return self._chunk(state, condition, noise, tf.cast(temperature, tf.float32))
-
-    def prime(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
-        """Return the state after known symbols, int32 [batch, time], from one parallel pass.
-
-        `state` must be an initial state, except in fixed-point samplers. The number of symbols must
-        be a multiple of the number that the network computes together.
-        """
-        return self._prime(state, condition, levels)
-
-    @abc.abstractmethod
-    def chunk(
-        self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """See `generate_chunk`, as a pure function; the temperature is [] or one for each row."""
-
-    @abc.abstractmethod
-    def prime_state(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
-        """See `prime`, as a pure function."""
-
-
-class FixedPointSampler(ChunkSampler):
-    """A fixed-point sampler over windows, which reports its number of passes."""
-
-    found, heats_rows = "passes", True
-
-    def __init__(
-        self, passes: WindowPasses, distribution: Distribution, window: int = WINDOW
-    ) -> None:
-        super().__init__(passes.network)
-        self._pass, self._distribution, self._window = passes, distribution, window
-
-    def initial_state(self, batch: int) -> Any:
-        """See `ChunkSampler.initial_state`."""
-        return self._pass.initial_state(batch)
-
-    def prime_state(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
-        """See `ChunkSampler.prime_state`; it takes one pass."""
-        return self._pass.after(self._pass(state, levels, condition)[1], levels)
-
-    def chunk(
-        self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """See `ChunkSampler.chunk`; the second result is the number of passes."""
-        return by_time_windows(
-            self._pass, self._distribution, noise, condition, temperature, state, self._window
-        )
 
 
 def in_chunks(
@@ -103,15 +22,13 @@ def in_chunks(
     condition: Any,
     count: int,
     length: int,
-    temperature: Any = 1.0,
+    temperature: float = 1.0,
     known: np.ndarray | None = None,
-    passes: Any = None,
 ) -> Iterator[np.ndarray]:
     """Yield chunks of `length` symbols of each row; the last chunk may be shorter.
 
     `noise` maps a position and a number of symbols to their noise; `condition` is that of all
-    positions, including those of `known`. `passes.add` gets each chunk's numbers of passes and
-    symbols, if the sampler reports them.
+    positions, including those of `known`.
     """
     sampler, start = sampler.present(), 0
     state = sampler.initial_state(batch)
@@ -124,11 +41,7 @@ def in_chunks(
         part = (
             None if condition is None else pad_chunk(condition[:, first : first + length], length)
         )
-        symbols, found, state = sampler.generate_chunk(
-            state, part, noise(first, length), temperature
-        )
-        if passes is not None and sampler.found == "passes":
-            passes.add(int(found), length)
+        symbols, _, state = sampler.generate_chunk(state, part, noise(first, length), temperature)
         yield np.asarray(symbols)[:, : count - done]
 
 

@@ -6,7 +6,7 @@ draws one symbol, or a block of them (`NativeBlocks`).
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -37,14 +37,14 @@ def native(network: SteppedSymbols, distribution: Distribution) -> "Native | Non
     """Return the sampler on the step machine; None with a GPU or for steps of several symbols."""
     if network.block != 1 or tf.config.list_logical_devices("GPU"):
         return None
-    return Native(network, distribution)
+    return Native(getattr(network, "on_machine", network), distribution)
 
 
 def outputs_of(network: SteppedSymbols, distribution: Distribution) -> "NativeOutputs | None":
     """Return the network's outputs on the step machine; None as for `native`."""
     if not network.has_step or native(network, distribution) is None:
         return None
-    return NativeOutputs(network, distribution)
+    return NativeOutputs(getattr(network, "on_machine", network), distribution)
 
 
 class First(NamedTuple):
@@ -216,47 +216,17 @@ class NativeOutputs(Native):
         return step
 
 
-class BlockNetwork(Protocol):
-    """A network whose step draws a block of symbols, each given those before it in the block."""
-
-    block: int
-
-    def first_state(self) -> Any:
-        """Return the state of one row before the first block."""
-
-    def draw_block(
-        self, condition: tf.Tensor | None, state: Any, draw: Callable[[int, tf.Tensor], tf.Tensor]
-    ) -> Any:
-        """Draw a block of one row; return the state after it.
-
-        `condition` is [1, channels]; `draw` maps a symbol's index in the block, and its parameters
-        [1, parameters], to the symbol [1].
-        """
-
-
 class NativeBlocks(Native):
     """A sampler on the step machine for a network that draws a block of symbols per step.
 
     The condition must be constant within a block.
     """
 
-    def __init__(self, network: BlockNetwork, distribution: Distribution) -> None:
-        super().__init__(network, distribution)  # type: ignore[arg-type]
-        self._blocks = network
-
-    def begin(self, batch: int, length: int = 0, condition: Condition = NOTHING) -> "First":
-        """See `Native.begin`."""
-        del length, condition  # the state does not depend on them
-        changed = [machine.refresh() for machine in self._machines.values()]
-        if any(changed) or not self._firsts:
-            self._firsts = {0: self._blocks.first_state()}
-        return First(batch, self._firsts[0], tf.nest.flatten(self._firsts[0]))
-
     def advance(
         self, noise: tf.Tensor, condition: Condition, temperature: Any, state: Any
     ) -> tuple[tf.Tensor, NativeState]:
         """See `Native.advance`; the symbols are whole blocks."""
-        block, shape = self._blocks.block, noise.shape
+        block, shape = self._network.block, noise.shape
         if shape[1] % block:
             raise ValueError(f"`noise` must hold whole blocks of {block}, got {shape[1]} symbols.")
         noise = tf.reshape(noise, [shape[0], -1, block, *shape[2:]])
@@ -265,21 +235,17 @@ class NativeBlocks(Native):
         return tf.reshape(symbols, shape[:2]), state
 
     def _step(self, first: Any, like: Any) -> Callable:
-        network, distribution, count = self._blocks, self._distribution, len(like.timed)
+        network, distribution, count = self._network, self._distribution, len(like.timed)
 
         def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-            condition = given[0][:, 0] if count else None
             temperature, *flat = given[count:]
-            drawn: list[tf.Tensor] = []
-
-            def draw(index: int, parameters: tf.Tensor) -> tf.Tensor:
-                drawn.append(distribution.sample(parameters, noise[:, 0, index], temperature))
-                return drawn[-1]
-
             state = tf.nest.pack_sequence_as(first, flat)
-            after = network.draw_block(condition, state, draw)
-            symbols = tf.reshape(tf.stack(drawn, -1), [1, 1, network.block])
-            return [symbols], tf.nest.flatten(after)
+            run, drawn = network.stepper(with_steps(like, given[:count])), []
+            for index in range(network.block):
+                parameters, after = run(0, index, state)
+                drawn.append(distribution.sample(parameters, noise[:, :, index], temperature))
+                state = {"input": network.read(drawn[-1]), "network": after}
+            return [tf.stack(drawn, -1)], tf.nest.flatten(state)
 
         return step
 

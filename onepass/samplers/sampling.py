@@ -77,24 +77,22 @@ class Samplers:
         return self._compiled.once(("own", method), find)
 
     def _own(self, method: str, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
-        name = "cached" if prompt is not None and method == "auto" else method
-        own = self.find_registered(name)
-        fits = getattr(own, "heats_rows", False) and not isinstance(temperature, Choice)
-        fits |= _is_plain(temperature, None)
+        own, fits = self.find_registered(method), _is_plain(temperature, None)
         if prompt is not None:  # a chunk sampler continues from whole blocks, equal in all rows
             lengths = set(prompt.known.numpy())
-            whole = {length % getattr(self._network, "block", 1) for length in lengths} == {0}
-            fits &= whole and len(lengths) == 1 and not prompt.stops
-            fits &= hasattr(own, "present")
+            fits &= hasattr(own, "present") and len(lengths) == 1 and not prompt.stops
+            fits = fits and all(length % own.block == 0 for length in lengths)
         if not (own and fits) and method not in ("auto", *SAMPLERS):
             reason = "such a prompt or temperature" if own else "this network"
             raise ValueError(f"`method` must not be {method!r} for {reason}.")
         return own if fits else None
 
-    def find_chunk_sampler(self, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
+    def find_chunk_sampler(
+        self, temperature: tf.Tensor | Choice, prompt: Prompt | None, method: str = "auto"
+    ) -> Any:
         """Return the registered chunk sampler that supports the request, or None."""
-        found = (self._own(method, temperature, prompt) for method in ("cached", "auto"))
-        return next((own for own in found if hasattr(own, "present")), None)
+        own = self._own(method, temperature, prompt)
+        return own if hasattr(own, "present") else None
 
     def _in_chunks(
         self,
@@ -108,17 +106,15 @@ class Samplers:
         prompt: Prompt | None,
     ) -> Iterator[np.ndarray]:
         network = self._network
-        length = chunk_length(chunk, count, network.block, network.longest)
+        length = chunk_length(chunk, count, sampler.block, sampler.longest)
         known = None if prompt is None else prompt.symbols[:, : int(prompt.known[0])].numpy()
         if known is not None:
             yield from (
                 known[:, start : start + chunk] for start in range(0, known.shape[1], chunk)
             )
             count -= known.shape[1]
-        heat = temperature if temperature.shape.rank else float(temperature)
-        yield from in_chunks(
-            sampler, num, noise, network.prepare_condition(condition), count, length, heat, known
-        )
+        given, heat = network.prepare_condition(condition), float(temperature)
+        yield from in_chunks(sampler, num, noise, given, count, length, heat, known)
 
     def _machine(
         self,
@@ -207,7 +203,7 @@ class Samplers:
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
     ) -> tuple[int, Any]:
         network, start = self._network, 0
-        if prompt is None or network.block != 1:
+        if prompt is None or not getattr(network, "has_chunks", network.block == 1):
             return 0, state
         read = self._compiled.function("read", self.read)
         size = LONGEST_PASS
@@ -230,7 +226,8 @@ class Samplers:
 
     def stream(
         self,
-        seed: Any,
+        method: str,
+        noise_of: Callable[[int, int], tf.Tensor],
         num: int,
         length: int,
         chunk: int,
@@ -239,19 +236,24 @@ class Samplers:
         prompt: Prompt | None,
         shared: int,
     ) -> Iterator[np.ndarray]:
-        """Draw symbols as `draw` does, and yield up to `chunk` of each row at a time."""
+        """Draw symbols as `draw` does, and yield up to `chunk` of each row at a time.
+
+        Args:
+          method: "auto", "cached" or the name of a registered chunk sampler.
+          noise_of: function from a position and a number of symbols to their noise.
+          chunk: a multiple of the network's block.
+          shared: number of first symbols that are known in every row.
+        """
         distribution, layout = self._model.distribution, self._model.layout
-
-        def noise_of(start: int, count: int) -> tf.Tensor:
-            return layout.noise(distribution, seed, num, layout.shape([count]), start)
-
-        own = self.find_chunk_sampler(temperature, prompt)
+        own = self.find_chunk_sampler(temperature, prompt, method)
         if own is not None:
             yield from self._in_chunks(
                 own, noise_of, num, length, chunk, condition, temperature, prompt
             )
             return
-        machine = self._machine(temperature, prompt, condition, num, length)
+        machine = None
+        if method == "auto":
+            machine = self._machine(temperature, prompt, condition, num, length)
         row_count = row_bucket(num)
         if machine is None:
             whole = Call(tf.zeros([num, 0]), condition, temperature, prompt).of_rows(row_count)

@@ -45,8 +45,7 @@ from onepass.networks.conditions import (
     is_at_rate,
     over_time,
 )
-from onepass.networks.symbols import Prompt, State, TimeOrder
-from onepass.samplers.fixed_point import WindowPasses
+from onepass.networks.symbols import Prompt, State
 
 CANDIDATES = 16  # per round
 ROUNDS = 1 << 17  # at most; if all fail, p and q differ only by rounding
@@ -200,33 +199,45 @@ class Draft(Protocol):
         """
 
 
+class LastPass:
+    """The draft of fixed-point sampling: it proposes what the pass before drew."""
+
+    def initial_state(self, batch: int) -> tuple[()]:
+        """See `Draft.initial_state`."""
+        del batch
+        return ()
+
+    def memory(self, block: Block) -> tuple[()]:
+        """See `Draft.memory`."""
+        del block
+        return ()
+
+    def propose(
+        self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: Any
+    ) -> tuple[tf.Tensor, Any, Any]:
+        """See `Draft.propose`."""
+        del block, known
+        return symbols, memory, state
+
+
 class SteppedPasses:
-    """`WindowPasses` for a network whose step takes several symbols at once."""
+    """Passes over blocks by a network whose step takes several symbols at once."""
 
-    bunch = 1
-
-    def __init__(self, network: TimeOrder) -> None:
+    def __init__(self, network: Any) -> None:
         self.network = network
 
     def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> State:
-        """See `WindowPasses.initial_state`."""
+        """Return the state before the first of `length` symbols."""
         return first_state(self.network, batch, length, condition)
 
     def __call__(self, state: State, symbols: tf.Tensor, condition: Any) -> tuple[tf.Tensor, Any]:
-        """See `WindowPasses.__call__`."""
+        """Return the parameters of symbols int32 [batch, n], and a record of them for `after`."""
         inputs = tf.concat([state["input"], self.network.read(symbols)[:, :-1]], 1)
         return self.network.chunk(inputs, state["network"], condition)
 
-    def after(self, read: Any, symbols: tf.Tensor, count: None = None) -> State:
-        """See `WindowPasses.after`; the last symbol may differ from that in the pass."""
-        del count  # the whole block
+    def after(self, read: Any, symbols: tf.Tensor) -> State:
+        """Return the state after a block, of which the last symbol may differ from the pass's."""
         return {"input": self.network.read(symbols[:, -1:]), "network": read}
-
-
-def passes_of(network: Any) -> WindowPasses:
-    """Return a network's `block_passes`, or `SteppedPasses` if it has none."""
-    own: WindowPasses | None = getattr(network, "block_passes", None)
-    return SteppedPasses(network) if own is None else own
 
 
 class Settled(NamedTuple):
@@ -244,7 +255,7 @@ class Settled(NamedTuple):
 
 
 def speculative(
-    network: TimeOrder,
+    network: Any,
     distribution: Distribution,
     noise: tf.Tensor,
     condition: Condition,
@@ -252,9 +263,17 @@ def speculative(
     draft: Draft,
     block: int = BLOCK,
     prompt: Prompt | None = None,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draw symbols int32 [batch, time], `block` per proposal; return them and the passes."""
-    passes = passes_of(network)
+    states: Any = None,
+) -> tuple[tf.Tensor, tf.Tensor, Any]:
+    """Draw symbols int32 [batch, time], `block` per proposal.
+
+    Args:
+      states: those of network and draft, for a whole number of blocks; None: the first ones.
+
+    Returns:
+      The symbols, the number of passes, and the states after them.
+    """
+    passes = SteppedPasses(network)
     batch, wanted = noise.shape[0], noise.shape[1]
     block = -(-block // network.block) * network.block
     short = [[0, 0], [0, -wanted % block], [0, 0]]
@@ -277,7 +296,8 @@ def speculative(
         part = over_time(lambda x: tf.gather(x, rows, axis=1), condition)
         heat = with_counts(temperature, *memory) if memory else temperature
         now = Block(tf.gather(noise, rows, axis=1), part, heat)
-        symbols, known = _prompt_block(prompt, batch, number * block, block)
+        middle = tf.fill([batch, block], (distribution.levels or 0) // 2)
+        symbols, known = _prompt_block(prompt, middle, number * block)
         done = settle_block(passes, distribution, coupling, draft, now, states, symbols, known)
         memory = tuple(counts_after(counts, done.symbols) for counts in memory)
         written = drawn.write(number, done.symbols)
@@ -285,27 +305,29 @@ def speculative(
 
     if isinstance(draft, SteppedDraft):
         draft = draft.of_length(length, condition)
-    states = passes.initial_state(batch, length, condition), draft.initial_state(batch)
+    if states is None:
+        states = passes.initial_state(batch, length, condition), draft.initial_state(batch)
     first = (0, states, drawn, 0, *memory)
     blocks = noise.shape[1] // block
-    _, _, drawn, count, *_ = tf.while_loop(
+    _, states, drawn, count, *_ = tf.while_loop(
         lambda number, *_: number < blocks, body, first, maximum_iterations=blocks
     )
     symbols = tf.reshape(tf.transpose(drawn.stack(), [1, 0, 2]), [batch, -1])
-    return symbols[:, :wanted], count
+    return symbols[:, :wanted], count, states
 
 
 def _prompt_block(
-    prompt: Prompt | None, batch: int, start: tf.Tensor, size: int
+    prompt: Prompt | None, unknown: tf.Tensor, start: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
+    batch, size = unknown.shape
     if prompt is None:
-        return tf.zeros([batch, size], tf.int32), tf.zeros([batch], tf.int32)
+        return unknown, tf.zeros([batch], tf.int32)
     symbols = tf.gather(prompt.symbols, start + tf.range(size), axis=1)
     return symbols, tf.clip_by_value(prompt.known - start, 0, size)
 
 
 def settle_block(
-    passes: WindowPasses,
+    passes: SteppedPasses,
     distribution: Distribution,
     rule: Rule,
     draft: Draft,
@@ -337,7 +359,7 @@ def settle_block(
         kept |= index < known[:, tf.newaxis]
         first = tf.reduce_min(tf.where(kept, size, index), 1)
         return Settled(
-            tf.where(index == first[:, tf.newaxis], fresh(first), guess),
+            tf.where(index >= first[:, tf.newaxis], fresh(first), guess),
             tf.minimum(first + 1, size),
             tf.reduce_any(first < size - 1),  # no symbol of the block depends on its last one
             progress.corrected + tf.cast(first < size, tf.int32),
@@ -458,5 +480,5 @@ def check_speculative(model: Any) -> None:
             f'`method="speculative"` needs one channel per time step, got {model.layout.channels}.'
         )
     network = model.symbol_network
-    if network.block != 1 and not hasattr(network, "block_passes"):
-        raise ValueError('`method="speculative"` needs a model with steps of one symbol.')
+    if not getattr(network, "has_chunks", network.block == 1):
+        raise ValueError('`method="speculative"` needs a model whose passes read several symbols.')

@@ -26,8 +26,7 @@ from onepass.samplers.speculative import (
 from wavenet.config import WaveNetConfig
 from wavenet.front import PassCount, Request
 from wavenet.network import WaveNet
-from wavenet.samplers.generation import generate
-from wavenet.samplers.speculative import SpeculativeSampler
+from wavenet.samplers import SpeculativeSampler, generate
 
 LEVELS, TIME, ROWS = 4, 3, 4000
 

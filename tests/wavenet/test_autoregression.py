@@ -3,22 +3,16 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from marks import some_slow
-from networks import KINDS, condition_of, levels_of, network_of
-from vocoders import KINDS as VOCODERS
+from networks import condition_of, levels_of, network_of
 from vocoders import frames_of, vocoder_of
 
 import onepass
-from onepass.samplers import SAMPLERS
-from onepass.step import UnsupportedNetworkError
 from wavenet.density import Density
 from wavenet.samplers import Request, generate
 from wavenet.samplers.numba.sampler import loops_of
 from wavenet.samplers.symbols import autoregressive
 
 BATCH, SAMPLES, SEED = 2, 46, 3
-# The step of a WaveNet is derived.
-WITH_STEPS = [*(kind for kind in KINDS if "context" not in kind), *VOCODERS]
 BUNCHES = "prediction, pitch, bunches of 4"
 
 
@@ -48,7 +42,7 @@ def drawn(network, method, samples=SAMPLES, batch=BATCH):
     return network.codec.encode(sound).numpy()
 
 
-def test_rows_of_different_temperatures_are_settled_in_windows(monkeypatch):
+def test_rows_of_different_temperatures_are_settled_in_windows():
     network, heats = network_of("softmax, speakers", compute_dtype="float64"), [1.0, 0.3]
     condition = sound_of(network)[2]
 
@@ -57,27 +51,17 @@ def test_rows_of_different_temperatures_are_settled_in_windows(monkeypatch):
         return model.sample(BATCH, SAMPLES, SEED, condition, method="fixed-point", temperature=heat)
 
     expected = [sample(heat)[row] for row, heat in enumerate(heats)]
-    monkeypatch.setitem(SAMPLERS, "fixed-point", None)  # by whole passes
     np.testing.assert_array_equal(sample(heats), expected)
-
-
-@pytest.mark.parametrize("kind", some_slow(WITH_STEPS, {*WITH_STEPS} - {BUNCHES}))
-def test_the_step_draws_the_sound_of_the_hand_written_one(kind):
-    make = vocoder_of if kind in VOCODERS else network_of
-    network = make(kind, compute_dtype="float64")
-    expected = drawn_by(network, "xla")
-    assert len(np.unique(expected)) > 5
-    np.testing.assert_array_equal(drawn(network, "cached"), expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["naive", "fixed-point"])
 def test_passes_over_the_whole_sound_draw_it_too(method):
     network = network_of("gaussian, frames", compute_dtype="float64")
-    expected = drawn_by(network, "xla", 24)
+    expected = drawn_by(network, "cached", 24)
     np.testing.assert_array_equal(drawn(network, method, 24), expected)
     vocoder = vocoder_of("bunches of 4", compute_dtype="float64")
-    expected = drawn_by(vocoder, "xla", 14)
+    expected = drawn_by(vocoder, "cached", 14)
     np.testing.assert_array_equal(drawn(vocoder, method, 14), expected)
 
 
@@ -113,7 +97,7 @@ def test_chunks_of_a_vocoder_that_are_no_whole_bunches_join_to_the_sound():
     )
     assert [chunk.shape[1] for chunk in chunks] == [20, 20, 6]
     levels = network.codec.encode(np.concatenate(chunks, 1)).numpy()
-    np.testing.assert_array_equal(levels, drawn_by(network, "xla"))
+    np.testing.assert_array_equal(levels, drawn_by(network, "cached"))
 
 
 @pytest.mark.parametrize("kind", ["mixture, context", "softmax, speakers"])
@@ -127,10 +111,14 @@ def test_log_probabilities_are_those_of_the_density(kind):
     np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_network_with_a_context_stack_has_no_step_of_one_sample():
-    model = autoregressive(network_of("mixture, context"))
-    with pytest.raises(UnsupportedNetworkError, match="reads the sound in whole blocks"):
-        model.sample(1, 16, 0, method="cached")
+def test_a_context_stack_is_read_step_by_step():
+    network = network_of("mixture, context", compute_dtype="float64")
+    expected = drawn(network, "naive")
+    np.testing.assert_array_equal(drawn(network, "cached"), expected)
+    begun = network.codec.decode(expected[:, :21])
+    model = autoregressive(network)
+    sound = model.sample(BATCH, SAMPLES, SEED, method="cached", prefix=begun)
+    np.testing.assert_array_equal(network.codec.encode(sound), expected)
 
 
 def test_a_condition_that_is_needed_is_asked_for():
@@ -151,7 +139,7 @@ def test_the_shipped_teacher_draws_the_sound_of_its_seed():
     model = onepass.load("shipped-teacher")
     frames = np.random.default_rng(0).normal(0.5, 0.1, [5, 80]).astype(np.float32)
     condition = model.network.condition(np.stack([frames] * BATCH))
-    for method, backend in (("auto", "numba"), ("cached", "xla")):
+    for method, backend in (("auto", "numba"), ("cached", "cached")):
         expected = model.sample(
             condition=frames, seed=SEED, num=BATCH, temperature=1.0, method=backend
         )

@@ -46,7 +46,7 @@ def recordings_for(model, lengths=(90, 40)):
 @functools.cache
 def drawn():
     """Levels [1, samples] that the model of a mixture draws."""
-    return generate(model_of("mixture").network, Request(2500), "xla")
+    return generate(model_of("mixture").network, Request(2500), "cached")
 
 
 @pytest.mark.parametrize("kind", ["mixture, predicting, amplified", "softmax, speakers", WINDOWS])

@@ -1,16 +1,13 @@
-"""WaveNet samplers in XLA and Numba, which draw the same waveforms up to rounding."""
+"""Samplers of WaveNets, which draw the same waveforms up to rounding."""
 
-from wavenet.samplers.generation import Request, generate, stream
+from wavenet.samplers.generation import Request, SpeculativeSampler, generate, stream
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
-from wavenet.samplers.vocoder import VocoderSampler
-from wavenet.samplers.xla import XlaSampler
 
 __all__ = [
     "NumbaSampler",
     "NumbaVocoderSampler",
     "Request",
-    "VocoderSampler",
-    "XlaSampler",
+    "SpeculativeSampler",
     "generate",
     "stream",
 ]

@@ -147,10 +147,10 @@ class SoundOptions(Sounds):
     """Student (or `shipped`) that drafts samples for a WaveNet with a logistic or Gaussian output,
     which checks many per pass; the distribution is exactly the WaveNet's. For accelerators."""
     method: Annotated[
-        Literal["auto", "numba", "numba-bfloat16", "xla", "fixed-point", "tensorflow", "naive"],
+        Literal["auto", "numba", "numba-bfloat16", "cached", "fixed-point", "tensorflow", "naive"],
         AS_IT_IS,
     ] = "auto"
-    """Sampler; all but numba-bfloat16 give the same sound. A WaveNet has numba, xla, fixed-point
+    """Sampler; all but numba-bfloat16 give the same sound. A WaveNet has numba, cached, fixed-point
     (passes over many samples, for accelerators) and naive; a student has numba, tensorflow and
     numba-bfloat16 (up to 1.5 times as fast, on processors with AVX512-BF16; differs by -54 dB)."""
 

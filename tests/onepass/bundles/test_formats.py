@@ -21,7 +21,7 @@ from onepass.bundles.functions import functions
 from onepass.bundles.manifest import verify
 from onepass.bundles.sequence_functions import sequence_functions
 from onepass.bundles.signature import COMPILED, PLAIN
-from onepass.bundles.sound_functions import StreamingPasses, streaming_model
+from onepass.bundles.sound_functions import StreamingTeacher, streaming_model
 from onepass.draw import Draw
 from onepass.foundation.atomic_files import read_npz
 from onepass.foundation.errors import UserError
@@ -32,7 +32,8 @@ from pixelcnn.sampling.generation import ImageSampler
 from wavenet.config import WaveNetConfig
 from wavenet.data import audio
 from wavenet.network import WaveNet
-from wavenet.samplers import XlaSampler
+from wavenet.samplers import Request as SoundRequest
+from wavenet.samplers import generate as generate_sound
 
 FRAMES = students.FRAMES
 
@@ -152,15 +153,17 @@ def test_a_wavenet_in_jax_draws_the_same_sound_in_chunks(tmp_path, changes):
     written(tmp_path, "stablehlo", found, 2, 64)
     step, noise = (portable_run.load(tmp_path, name) for name in ("step", "noise"))
     state = read_npz(tmp_path / "step_state.npz")
-    expected, parts = XlaSampler(network), [{}, {}]
-    before = expected.initial_state(2)
+    parts, frames, speaker = [{}, {}], None, None
     if not context:
-        frames, speaker = frames_of(network.config, 2, 2), np.array([1, 0], np.int32)
-        made = portable_run.load(tmp_path, "condition")(frames=frames, speaker=speaker)
-        reference = network.condition(frames, speaker).numpy()
+        frames, speaker = frames_of(network.config, 2, 4), np.array([1, 0], np.int32)
+        made = portable_run.load(tmp_path, "condition")(frames=frames[:, :2], speaker=speaker)
+        reference = network.condition(frames[:, :2], speaker).numpy()
         np.testing.assert_allclose(made["channels"], reference, rtol=1e-5, atol=1e-6)
-        parts = [{"channels": reference}] * 2
+        every = network.condition(frames, speaker).numpy()
+        parts = [{"channels": every[:, :64]}, {"channels": every[:, 64:]}]
     heat, rows = np.full(2, 0.9, np.float32), np.array([4, 0], np.int32)
+    request = SoundRequest(128, 3 * 2**32 + 7, (4, 0), frames, speaker, temperature=0.9)
+    expected = network.codec.decode(generate_sound(network, request, "cached"))
     for number, part in enumerate(parts):
         start = np.full(2, 64 * number, np.int32)
         drawn = noise(seed=seeds(3 * 2**32 + 7, 2), row=rows, start=start)["noise"]
@@ -168,25 +171,24 @@ def test_a_wavenet_in_jax_draws_the_same_sound_in_chunks(tmp_path, changes):
         np.testing.assert_array_equal(drawn, known)
         made = step(**state, noise=drawn, temperature=heat, start=start, **part)
         state = {name: made[name] for name in state}
-        levels, _, before = expected.generate_chunk(before, part.get("channels"), known, 0.9)
-        np.testing.assert_allclose(made["sound"], network.codec.decode(levels), atol=1e-6)
+        whole = expected[:, 64 * number : 64 * number + 64]
+        np.testing.assert_allclose(made["sound"], whole, atol=1e-6)
 
 
 @pytest.mark.integration
 def test_a_fixed_point_in_jax_draws_what_the_cached_sampler_draws(tmp_path):
     config = WaveNetConfig(**SMALL, filter_width=2, likelihood="categorical", levels=64)
     network, samples = WaveNet(config, seed=2), 24
-    found = sequence_functions(StreamingPasses(network), [samples])
+    found = sequence_functions(StreamingTeacher(network, passes=True), [samples])
     written(tmp_path, "stablehlo", found, 1, samples, "step")
     step, state = portable_run.load(tmp_path, "step"), read_npz(tmp_path / "step_state.npz")
-    cached = XlaSampler(network)
-    chunk, before = tf.function(cached.chunk, autograph=False), cached.initial_state(1)
+    request = SoundRequest(2 * samples, 5, temperature=0.9)
+    expected = network.codec.decode(generate_sound(network, request, "cached"))
     for start in (0, samples):
         noise = network.likelihood.noise(5, [0], start, samples)
-        given = {"noise": noise.numpy(), "start": np.int32([start])}
-        made = step(**state, **given, temperature=np.float32([0.9]))
-        levels, _, before = chunk(before, None, noise, tf.constant(0.9))
-        np.testing.assert_allclose(made["sound"], network.codec.decode(levels), atol=1e-6)
+        made = step(**state, noise=noise.numpy(), temperature=np.float32([0.9]))
+        whole = expected[:, start : start + samples]
+        np.testing.assert_allclose(made["sound"], whole, atol=1e-6)
         state = {name: made[name] for name in state}
 
 
@@ -349,8 +351,9 @@ def test_a_wavenet_in_litert_draws_from_a_seed_what_it_draws_here(tmp_path):
     assert [entry["select"] for entry in entries.values()] == [[], [], []]
     step, noise, condition = (interpreter(tmp_path / f"{name}.tflite") for name in entries)
     channels = condition(speaker=np.int32([2]))["channels"]
-    state, sampler = read_npz(tmp_path / "step_state.npz"), XlaSampler(network)
-    before, here = sampler.initial_state(1), network.condition(None, tf.constant([2]), 16)
+    state, speaker = read_npz(tmp_path / "step_state.npz"), np.int32([2])
+    request = SoundRequest(32, 2**40 + 1, (5,), speaker=speaker, temperature=0.9)
+    expected = network.codec.decode(generate_sound(network, request, "cached"))
     for first in (0, 16):
         start = np.int32([first])
         drawn = noise(seed=seeds(2**40 + 1), row=np.int32([5]), start=start)["noise"]
@@ -358,8 +361,7 @@ def test_a_wavenet_in_litert_draws_from_a_seed_what_it_draws_here(tmp_path):
         np.testing.assert_array_equal(drawn, known)
         given = {"noise": drawn, "channels": channels, "start": start}
         made = step(**given, temperature=np.float32([0.9]), **state)
-        levels, _, before = sampler.generate_chunk(before, here, known, 0.9)
-        np.testing.assert_allclose(made["sound"], network.codec.decode(levels), atol=1e-6)
+        np.testing.assert_allclose(made["sound"], expected[:, first : first + 16], atol=1e-6)
         state = {name: made[name] for name in state}
 
 

@@ -135,14 +135,14 @@ def test_a_wavenet_trains(network):
 
 def test_all_samplers_of_sound_draw_the_same(network):
     request = Request(40, seed=3, rows=(0, 5))
-    drawn = {name: generate(network, request, name) for name in ("naive", "xla", "fixed-point")}
-    for name in ("xla", "fixed-point"):
+    drawn = {name: generate(network, request, name) for name in ("naive", "cached", "fixed-point")}
+    for name in ("cached", "fixed-point"):
         np.testing.assert_array_equal(drawn[name], drawn["naive"])
-    np.testing.assert_array_equal(generate(network, request, "auto"), drawn["xla"])
+    np.testing.assert_array_equal(generate(network, request, "auto"), drawn["cached"])
 
 
 def test_numba_refuses_it_by_name(network):
-    with pytest.raises(ValueError, match="WaveNet of LaplaceMixture; sample it by xla"):
+    with pytest.raises(ValueError, match="WaveNet of LaplaceMixture; sample it by cached"):
         generate(network, Request(8), "numba")
 
 

@@ -12,6 +12,7 @@ from image_runs import config_of
 from networks import network_of
 from vocoders import vocoder_of
 
+import onepass
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_function, named_weights
 from onepass.replicator.portable.manifest import read_manifest
@@ -19,7 +20,6 @@ from onepass.samplers import SAMPLERS
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import sample_pixelcnn, sampler_of
 from pixelcnn.sampling.samplers import sample
-from wavenet.samplers import generation
 from wavenet.samplers.symbols import SoundSymbols
 
 SAMPLES = 48
@@ -27,12 +27,12 @@ SAMPLES = 48
 
 def wavenet(network):
     """The cached sampler of a sound."""
-    sampler, channels = generation.sampler_of(network, "xla"), network.likelihood.noise_channels
+    symbols, channels = SoundSymbols(network), network.likelihood.noise_channels
 
     def fn(given):
-        condition = given.get("condition")
-        start = sampler.initial_state(1)
-        return {"levels": sampler.chunk(start, condition, given["noise"], tf.constant(1.0))[0]}
+        asked = given["noise"], given.get("condition")
+        drawn = SAMPLERS["cached"](symbols, network.likelihood, *asked)
+        return {"levels": tf.ensure_shape(drawn, [1, SAMPLES])}
 
     inputs = {"noise": tf.TensorSpec([1, SAMPLES, channels])}
     if network.config.gate_inputs:
@@ -43,9 +43,12 @@ def wavenet(network):
 def derived():
     """The sampler whose step the library derives."""
     network = network_of("mixture")
+    model = onepass.Autoregressive(
+        network.of_past, network.likelihood, inputs=tf.TensorSpec([None, None])
+    )
 
     def fn(given):
-        drawn = SAMPLERS["cached"](SoundSymbols(network), network.likelihood, given["noise"])
+        drawn = SAMPLERS["cached"](model.symbol_network, network.likelihood, given["noise"])
         return {"x": tf.ensure_shape(drawn, [1, SAMPLES])}
 
     spec = tf.TensorSpec([1, SAMPLES, network.likelihood.noise_channels])

@@ -4,56 +4,36 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from marks import some_slow
 from networks import WINDOWS, network_of
 from vocoders import frames_of, vocoder_of
 
-from onepass.samplers.cached import FixedPointSampler
-from wavenet.front import PassCount, Request
-from wavenet.samplers.generation import stream
-from wavenet.samplers.symbols import BlockPass
-from wavenet.samplers.vocoder import VocoderSampler
-from wavenet.samplers.xla import XlaSampler
+from wavenet.front import PassCount
+from wavenet.samplers import Request, SpeculativeSampler, generate, stream
 
 SAMPLES = 60
-KIND = "softmax, speakers"
 
 
 @functools.cache
 def softmax():
     """In float64: sums in another order draw the same levels."""
-    return network_of(KIND, compute_dtype="float64")
+    return network_of("softmax, speakers", compute_dtype="float64")
 
 
-def by_passes(network, window):
-    """The sampler of a network by passes over a window."""
-    return FixedPointSampler(BlockPass(network), network.likelihood, window)
+def request_of(seed=3, rows=(0, 1), samples=SAMPLES, **fields):
+    speaker = np.array(rows, np.int32) % 3
+    return Request(samples, seed, rows, speaker=speaker, **fields)
 
 
 @functools.cache
-def sampler_of(kind):
-    """A sampler of the softmax network, and its chunk without XLA, which takes longer."""
-    sampler = XlaSampler(softmax()) if kind == "cached" else by_passes(softmax(), kind)
-    return sampler, tf.function(sampler.chunk, autograph=False)
+def sampler_of(window):
+    return SpeculativeSampler(softmax(), block_samples=window)
 
 
-def drawn(kind, seed=3, rows=(0, 1), temperature=1.0, prime=None, chunk=20):
-    """Levels of the softmax network, and the passes they took."""
-    (sampler, generate_chunk), speakers = sampler_of(kind), tf.constant(rows) % 3
-    condition = softmax().condition(None, speakers, SAMPLES)
-    state, first = sampler.initial_state(len(rows)), 0
-    if prime is not None:
-        first = prime.shape[1]
-        state = sampler.prime(state, condition[:, :first], tf.constant(prime))
-    parts, passes = [], 0
-    for start in range(first, SAMPLES, chunk):
-        noise = softmax().likelihood.noise(seed, rows, start, chunk)
-        here = condition[:, start : start + chunk]
-        levels, found, state = generate_chunk(state, here, noise, tf.constant(temperature))
-        parts.append(levels)
-        passes += int(found) if found.shape == [] else 0
-    return np.concatenate(parts, 1), passes
+def by_passes(request, window=16):
+    """Levels, and the passes they took."""
+    count = PassCount()
+    return np.concatenate(list(sampler_of(window).stream(request, count)), 1), count.passes
 
 
 @pytest.mark.parametrize(
@@ -63,42 +43,39 @@ def drawn(kind, seed=3, rows=(0, 1), temperature=1.0, prime=None, chunk=20):
         dict(seed=2**40 + 1),
         dict(temperature=0.0),
         dict(temperature=0.6),
-        dict(prime=np.tile(np.arange(100, 120, dtype=np.int32), (2, 1))),
+        dict(samples=40, prime=np.tile(np.arange(100, 120, dtype=np.int32), (2, 1))),
     ],
 )
 def test_it_draws_what_the_cached_sampler_draws(asked):
-    cached, _ = drawn("cached", **asked)
-    iterated, passes = drawn(16, **asked)
+    cached = generate(softmax(), request_of(**asked), "cached")
+    iterated, passes = by_passes(request_of(**asked))
     np.testing.assert_array_equal(iterated, cached)
     assert len(np.unique(cached)) > 1
     assert 4 <= passes < SAMPLES
 
 
-def test_batch_chunks_and_window_change_the_passes_and_not_the_sound():
-    whole, _ = drawn(16)
-    np.testing.assert_array_equal(drawn(5, rows=(1,), chunk=SAMPLES)[0], whole[1:])
+def test_batch_and_window_change_the_passes_and_not_the_sound():
+    whole, _ = by_passes(request_of())
+    np.testing.assert_array_equal(by_passes(request_of(rows=(1,)), 5)[0], whole[1:])
 
 
-def test_a_request_by_xla_counts_its_passes():
-    asked = Request(SAMPLES, 3, (0, 1), speaker=np.array([0, 1], np.int32))
+def test_a_request_counts_its_passes():
     count = PassCount()
-    parts = list(stream(softmax(), asked, "fixed-point", count=count))
-    np.testing.assert_array_equal(np.concatenate(parts, 1), drawn("cached")[0])
-    assert 1.0 < count.samples_per_pass < SAMPLES
+    parts = list(stream(softmax(), request_of(), "fixed-point", count=count))
+    np.testing.assert_array_equal(np.concatenate(parts, 1), by_passes(request_of())[0])
+    assert 1.0 < count.samples_per_pass < SAMPLES and count.acceptance == 1.0
 
 
 def test_a_vocoder_of_bunches_is_sampled_so_too():
     network = vocoder_of("prediction, pitch, bunches of 4", compute_dtype="float64")
-    noise = network.likelihood.noise(3, [0, 1], 0, 28)
-    condition = network.condition(frames_of(network, 2, 28), None, 28)
-    sounds = []
-    for sampler in (VocoderSampler(network), by_passes(network, 14)):
-        state = sampler.initial_state(2)
-        sounds.append(sampler.chunk(state, condition, noise, tf.constant(1.0))[0])
-    np.testing.assert_array_equal(*sounds)
+    request = Request(27, 3, (0, 1), frames_of(network, 2, 27).numpy())
+    sampler = SpeculativeSampler(network, block_samples=14)
+    assert sampler.block_samples == 16
+    found = np.concatenate(list(sampler.stream(request, PassCount())), 1)
+    np.testing.assert_array_equal(found, generate(network, request, "cached"))
 
 
 @pytest.mark.parametrize("kind", some_slow(["mixture, context", WINDOWS], (WINDOWS,)))
 def test_a_network_that_reads_blocks_is_refused(kind):
     with pytest.raises(ValueError, match="`network` must have no context stack"):
-        BlockPass(network_of(kind))
+        SpeculativeSampler(network_of(kind))

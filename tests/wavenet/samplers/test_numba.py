@@ -19,7 +19,7 @@ from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation
 from wavenet.samplers.numba.bunches import ROOM
 from wavenet.samplers.numba.sampler import sampler_for
-from wavenet.samplers.vocoder import BunchDraws
+from wavenet.samplers.symbols import SoundSymbols
 
 # Channel counts below, between and above whole vectors; taps of blocks 1, 2, 4 and 8.
 NETWORKS = {
@@ -327,11 +327,11 @@ def test_levels_are_those_of_the_definition_in_float64_until_a_draw_lies_on_a_bo
 
 def test_the_step_machine_draws_a_vocoder_bunch_by_bunch(vocoder):
     samples, likelihood = 48, vocoder.likelihood
-    sampler = NativeBlocks(BunchDraws(vocoder), likelihood)
+    sampler = NativeBlocks(SoundSymbols(vocoder).on_machine, likelihood)
     noise, condition = noise_of(vocoder, 3, samples), condition_of(vocoder, 3, samples)
 
     def draw(rows, cuts=()):
-        state, parts = sampler.begin(len(range(3)[rows])), []
+        state, parts = sampler.begin(len(range(3)[rows]), samples), []
         for start, stop in itertools.pairwise([0, *cuts, samples]):
             given = only_timed(condition[rows, start:stop])
             part, state = sampler.advance(noise[rows, start:stop], given, 1.0, state)
@@ -355,10 +355,11 @@ def test_the_step_machine_draws_a_vocoder_bunch_by_bunch(vocoder):
 @pytest.mark.parametrize("kind", [BUNCHES])
 def test_half_a_bunch_is_refused_by_the_step_machine(kind):
     network = network_of(kind)
-    sampler = NativeBlocks(BunchDraws(network), network.likelihood)
+    sampler = NativeBlocks(SoundSymbols(network).on_machine, network.likelihood)
     noise = noise_of(network, 1, 6)
     with pytest.raises(ValueError, match="`noise` must hold whole blocks of 4, got 6 symbols"):
-        sampler.advance(noise, only_timed(condition_of(network, 1, 6)), 1.0, sampler.begin(1))
+        condition = only_timed(condition_of(network, 1, 6))
+        sampler.advance(noise, condition, 1.0, sampler.begin(1, 6))
 
 
 def test_half_a_bunch_is_refused():
@@ -477,7 +478,7 @@ def test_a_likelihood_that_no_loop_knows_is_refused_and_auto_takes_another_sampl
     with pytest.raises(ValueError, match=r"^`network` must be one of .* got WaveNet of Skewed"):
         NumbaSampler(network)
     request = Request(num_samples=8, seed=3)
-    own, auto = (generation.generate(network, request, name) for name in ("xla", "auto"))
+    own, auto = (generation.generate(network, request, name) for name in ("cached", "auto"))
     np.testing.assert_array_equal(auto, own)
 
 
@@ -489,7 +490,7 @@ def test_a_gaussian_mixture_with_linear_prediction_is_drawn_as_the_network_says(
     parameters = network(network.inputs(tf.constant(levels[0])))
     noise = network.likelihood.noise(3, [0], 0, 12)
     np.testing.assert_array_equal(network.likelihood.sample(parameters, noise), levels[0])
-    with pytest.raises(ValueError, match="got WaveNet of GaussianMixture; sample it by xla"):
+    with pytest.raises(ValueError, match="got WaveNet of GaussianMixture; sample it by cached"):
         generation.generate(network, request, "numba")
 
 

@@ -11,11 +11,11 @@ import vocoders
 from marks import some_slow
 from networks import SOME_SLOW, WINDOWS, condition_of, levels_of
 
+from wavenet.network import Queues
 from wavenet.samplers import Request, generate, stream
-from wavenet.samplers.xla import Rings, XlaSampler
+from wavenet.samplers.symbols import SoundSymbols
 
 BATCH, SAMPLES = 2, 48
-TOLERANCE = 1e-4
 # In float32 a 16-bit draw may fall on either side of the border between two levels, because sums
 # run in another order; from there on two sounds differ by a little. float64 leaves no such room.
 NEAR = 8
@@ -65,34 +65,60 @@ def assert_same_sound(network, one, other):
 def test_cached_sampler_equals_naive(kind, compute_dtype):
     network = network_of(kind, compute_dtype=compute_dtype)
     reference = generate(network, request_of(network), "naive")
-    assert_same_sound(network, reference, generate(network, request_of(network), "xla"))
+    assert_same_sound(network, reference, generate(network, request_of(network), "cached"))
 
 
-@pytest.mark.parametrize("kind", [*SOME_SLOW, WINDOWS])
-def test_conditionals_while_sampling_equal_teacher_forced_ones(kind):
-    network = network_of(kind)
-    sampler = XlaSampler(network)
-    condition = condition_of(network, BATCH, SAMPLES)
-    length = network.config.context_block_samples if network.config.context_layers else SAMPLES
-    noise = network.likelihood.noise(3, [0, 1], 0, SAMPLES)
-    state, levels, drawn = sampler.initial_state(BATCH), [], []
-    for t in range(0, SAMPLES, length):
-        part = None if condition is None else condition[:, t : t + length]
-        made, parameters, state = sampler.generate_chunk(state, part, noise[:, t : t + length])
-        levels.append(made)
-        drawn.append(parameters)
-    forced = network(network.inputs(tf.concat(levels, 1)), condition)
-    np.testing.assert_allclose(tf.concat(drawn, 1), forced, atol=TOLERANCE)
+VOCODER_KINDS = some_slow(vocoders.KINDS, (ONE_BY_ONE, "bunches of 4"))
+
+
+def condition_for(network):
+    """A condition of SAMPLES samples, or None."""
+    if network.config.conditioner_units:
+        return network.condition(vocoders.frames_of(network, BATCH, SAMPLES), None, SAMPLES)
+    return condition_of(network, BATCH, SAMPLES)
+
+
+@pytest.mark.parametrize("kind", [*SOME_SLOW, WINDOWS, *VOCODER_KINDS])
+def test_steps_give_the_conditionals_of_the_whole_network(kind):
+    network = network_of(kind, compute_dtype="float64")
+    levels, condition = levels_of(network, BATCH, SAMPLES), condition_for(network)
+    symbols = SoundSymbols(network)
+    step, state, found = symbols.stepper(condition), symbols.initial_state(BATCH), []
+    for time in range(SAMPLES):
+        parameters, after = step(time, time % symbols.block, state)
+        found.append(parameters)
+        state = {"input": symbols.read(levels[:, time : time + 1]), "network": after}
+    expected = network(network.inputs(levels), condition)
+    np.testing.assert_allclose(tf.concat(found, 1), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [*SOME_SLOW, *VOCODER_KINDS])
+def test_passes_over_pieces_give_the_conditionals_of_the_whole_network(kind):
+    network = network_of(kind, compute_dtype="float64")
+    symbols = SoundSymbols(network)
+    if not symbols.has_chunks:
+        with pytest.raises(ValueError, match="`inputs` must hold 1 sample, got 2"):
+            symbols.chunk(tf.zeros([1, 2]), symbols.initial_state(1)["network"], None)
+        return
+    levels, condition = levels_of(network, BATCH, SAMPLES), condition_for(network)
+    first, found, start = symbols.initial_state(BATCH), [], 0
+    inputs, state = tf.concat([first["input"], symbols.read(levels)[:, :-1]], 1), first["network"]
+    for count in (8, 4, 20, 4, 12):
+        part = None if condition is None else condition[:, start : start + count]
+        parameters, state = symbols.chunk(inputs[:, start : start + count], state, part)
+        found.append(parameters)
+        start += count
+    expected = network(network.inputs(levels), condition)
+    np.testing.assert_allclose(tf.concat(found, 1), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", CHUNKED)
 def test_chunks_equal_the_whole(kind):
     network = network_of(kind)
     request = request_of(network, 150)
-    whole = np.concatenate(list(stream(network, request, "xla", 256)), 1)
-    parts = list(stream(network, request, "xla", 64))
-    if not network.config.context_layers:
-        assert [part.shape[1] for part in parts] == [64, 64, 22]
+    whole = np.concatenate(list(stream(network, request, "cached", 256)), 1)
+    parts = list(stream(network, request, "cached", 64))
+    assert [part.shape[1] for part in parts] == [64, 64, 22]
     assert_same_sound(network, whole, np.concatenate(parts, 1))
 
 
@@ -120,7 +146,7 @@ def drawn_by_definition(kind):
 )
 def test_chunks_of_a_vocoder_are_the_sound_of_its_definition(kind, chunk_samples):
     network, request, whole = drawn_by_definition(kind)
-    parts = list(stream(network, request, "xla", chunk_samples))
+    parts = list(stream(network, request, "cached", chunk_samples))
     np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
 
 
@@ -128,8 +154,8 @@ def test_chunks_of_a_vocoder_are_the_sound_of_its_definition(kind, chunk_samples
 def test_a_row_is_the_same_alone_and_in_a_batch(kind):
     exact = dict(compute_dtype="float64") if kind in vocoders.KINDS else {}
     network = network_of(kind, **exact)
-    both = generate(network, request_of(network), "xla")
-    alone = generate(network, request_of(network, rows=(1,)), "xla")
+    both = generate(network, request_of(network), "cached")
+    alone = generate(network, request_of(network, rows=(1,)), "cached")
     assert_same_sound(network, both[1:], alone)
     assert (both[0] != both[1]).any()
 
@@ -137,8 +163,10 @@ def test_a_row_is_the_same_alone_and_in_a_batch(kind):
 def test_temperature_zero_leaves_no_chance():
     network = network_of("gaussian, frames")
     request = request_of(network, temperature=0.0)
-    one = generate(network, request, "xla")
-    other = generate(network, Request(SAMPLES, 4, (0, 1), request.frames, temperature=0.0), "xla")
+    one = generate(network, request, "cached")
+    other = generate(
+        network, Request(SAMPLES, 4, (0, 1), request.frames, temperature=0.0), "cached"
+    )
     np.testing.assert_array_equal(one, other)
 
 
@@ -148,7 +176,7 @@ def test_a_prime_is_continued_not_repeated():
     request = request_of(network, 20, prime=prime)
     reference = generate(network, request, "naive")
     assert reference.shape == (BATCH, 20)
-    for backend in ("xla", "numba"):
+    for backend in ("cached", "numba"):
         assert_same_sound(network, reference, generate(network, request, backend))
 
 
@@ -156,25 +184,27 @@ def test_a_prime_is_continued_not_repeated():
 def test_a_prime_of_a_vocoder_is_continued(kind):
     network, request, whole = drawn_by_definition(kind)
     request = dataclasses.replace(request, num_samples=68, prime=whole[:, :68])
-    np.testing.assert_array_equal(generate(network, request, "xla"), whole[:, 68:])
+    np.testing.assert_array_equal(generate(network, request, "cached"), whole[:, 68:])
 
 
-def test_a_prime_of_half_a_bunch_is_refused():
-    network = network_of("bunches of 4")
-    request = request_of(network, 40, prime=vocoders.levels_of(network, 2, 82))
-    with pytest.raises(ValueError, match="`prefix` must be a multiple of 4"):
-        generate(network, request)
+def test_a_prime_of_half_a_bunch_is_continued():
+    network, request, whole = drawn_by_definition(BUNCHES)
+    request = dataclasses.replace(request, num_samples=74, prime=whole[:, :62])
+    np.testing.assert_array_equal(generate(network, request), whole[:, 62:])
+    with pytest.raises(ValueError, match="`method` must not be 'numba' for such a prompt"):
+        generate(network, request, "numba")
 
 
-def test_rings_hold_each_past_input_where_it_is_read():
-    rings = Rings(network_of("mixture").config)
+def test_queues_hold_each_past_input_where_it_is_read():
+    dilations = (1, 2, 4, 1, 2)
+    queues = Queues([2 * dilation for dilation in dilations], dilations)
     for t in range(30):
-        for layer, dilation in enumerate(rings.dilations):
-            for tap in range(rings.taps):
-                source = t - (rings.taps - tap) * dilation
+        for layer, dilation in enumerate(dilations):
+            for tap in range(2):
+                source = t - (2 - tap) * dilation
                 if source >= 0:
-                    read = rings.reads(np.int32(t))[layer, tap]
-                    assert read == rings.writes(np.int32(source))[layer]
+                    read = queues.reads(np.int32(t))[layer, tap]
+                    assert read == queues.writes(np.int32(source))[layer]
 
 
 @pytest.mark.parametrize(
@@ -192,4 +222,4 @@ def test_impossible_requests_are_refused(fields, rule):
 def test_frames_too_few_for_the_sound_are_refused():
     network = network_of("gaussian, frames")
     with pytest.raises(ValueError, match="`frames` must cover 100 samples, they cover 16"):
-        generate(network, Request(100, frames=np.zeros([1, 1, 7], np.float32)), "xla")
+        generate(network, Request(100, frames=np.zeros([1, 1, 7], np.float32)), "cached")

@@ -222,6 +222,16 @@ class Loops(NamedTuple):
 
     network: Network
 
+    @property
+    def block(self) -> int:
+        """Number of samples of which primes and chunks are multiples."""
+        return self.network.config.block_samples
+
+    @property
+    def longest(self) -> int | None:
+        """Maximum number of samples per chunk; None: unlimited."""
+        return self.block if self.network.config.context_layers else None
+
     def present(self) -> CompiledSampler:
         """Return a sampler with the network's current weights."""
         return sampler_for(self.network)
@@ -252,7 +262,7 @@ def check_known(network: Network) -> None:
         known = ", ".join(f"{kind.__name__} of {of.__name__}" for kind, of in SPECIALISED)
         given = f"{type(network).__name__} of {type(network.likelihood).__name__}"
         raise ValueError(
-            f"`network` must be one of {known} for numba, got {given}; sample it by xla."
+            f"`network` must be one of {known} for numba, got {given}; sample it by cached."
         )
 
 
