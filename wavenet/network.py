@@ -438,9 +438,9 @@ class WaveNet(Network):
 
     def initial_state(self, batch: int) -> dict[str, Any]:
         """See `Network.initial_state`."""
-        config, before = self.config, self.silence
-        kind = tf.int32 if config.reads_levels else tf.float32
-        state = {"past": tf.fill([batch, config.front_width - 1], tf.constant(before, kind))}
+        config, state = self.config, dict[str, Any]()
+        if (width := config.front_width - 1) > 0:
+            state = {"past": tf.zeros([batch, width])}  # a network that reads levels reads one
         if self.context_stack is not None:
             context = [batch, 1, config.context_channels]
             wave = tf.zeros([batch, config.context_blocks * config.context_block_samples])
@@ -476,9 +476,12 @@ class WaveNet(Network):
         self, inputs: tf.Tensor, state: dict[str, Any]
     ) -> tuple[tf.Tensor, tf.Tensor | None, dict[str, Any]]:
         """Return hidden states, predictions and what changes in the state, for the next inputs."""
-        joined = tf.concat([state["past"], tf.cast(inputs, state["past"].dtype)], 1)
-        hidden, prediction = self._front(joined, self.config.front_width - 1)
-        return hidden, prediction, {"past": joined[:, inputs.shape[1] :]}
+        read = {}
+        if (past := state.get("past")) is not None:
+            inputs = tf.concat([past, inputs], 1)
+            read = {"past": inputs[:, inputs.shape[1] - past.shape[1] :]}
+        hidden, prediction = self._front(inputs, self.config.front_width - 1)
+        return hidden, prediction, read
 
     def _read_context(
         self, stack: ContextStack, newest: tf.Tensor, state: dict[str, Any]

@@ -13,7 +13,7 @@ from onepass.likelihoods import LogisticMixture
 from onepass.machine.kernels import entry
 from onepass.machine.machine import Pace
 from onepass.networks.conditions import only_timed
-from onepass.samplers.native import NativeBlocks
+from onepass.samplers.native import NativeBlocks, native
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation
@@ -350,6 +350,19 @@ def test_the_step_machine_draws_a_vocoder_bunch_by_bunch(vocoder):
         assert (draw(slice(3)) != levels).any()
         variable.assign(before)
     np.testing.assert_array_equal(draw(slice(3)), levels)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "softmax"])
+def test_the_step_machine_draws_a_wavenet_sample_by_sample(kind):
+    network, samples = network_of(kind), 45
+    noise, condition = noise_of(network, 2), condition_of(network, 2)
+    sampler = native(SoundSymbols(network), network.likelihood)
+    assert not sampler.fault(samples, condition)
+    levels = sampler(noise, condition, 1.0).numpy()
+    assert len(np.unique(levels)) > 5
+    expected = network.likelihood.sample(conditionals(network, levels), noise, 1.0).numpy()
+    # Rounding may move a value across the border between two levels.
+    assert np.abs(expected - levels).max() <= 1 and (expected == levels).mean() > 0.95
 
 
 @pytest.mark.parametrize("kind", [BUNCHES])
