@@ -438,7 +438,7 @@ class WaveNet(Network):
 
     def initial_state(self, batch: int) -> dict[str, Any]:
         """See `Network.initial_state`."""
-        config, state = self.config, dict[str, Any]()
+        config, state = self.config, {}
         if (width := config.front_width - 1) > 0:
             state = {"past": tf.zeros([batch, width])}  # a network that reads levels reads one
         if self.context_stack is not None:

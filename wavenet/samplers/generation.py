@@ -155,10 +155,8 @@ class SpeculativeSampler:
     ) -> Iterator[np.ndarray]:
         network, length, rows = self._network, self.block_samples, tf.constant(request.rows)
         batch, seed = len(request.rows), noise.as_key(request.seed)
-        heat, condition = (
-            tf.constant(request.temperature, tf.float32),
-            condition_of(network, request),
-        )
+        heat = tf.constant(request.temperature, tf.float32)
+        condition = condition_of(network, request)
         known = np.zeros([batch, 0], np.int32) if request.prime is None else request.prime
         total = known.shape[1] + request.num_samples
         begun = np.full([batch, -(-total // length) * length], network.likelihood.levels // 2)
@@ -171,7 +169,8 @@ class SpeculativeSampler:
             part = None if condition is None else pad_chunk(condition[:, start:end], length)
             part = only_timed(part)
             where = Address(seed, rows, tf.constant(start))
-            here = Block(network.likelihood.noise(*where, length), part, heat, drafted)
+            drawn = network.likelihood.noise(seed, rows, start, length)
+            here = Block(drawn, part, heat, drafted)
             if by_rejection:
                 here = here._replace(noise=self._draft.noise(where, length), address=where)
             symbols = tf.constant(begun[:, start:end], tf.int32)
