@@ -37,6 +37,7 @@ from onepass.machine.values import Buffer
 
 # Times are in nanoseconds of a core that makes three thousand million steps a second.
 _EXCHANGE = 200.0  # until one thread can read what the other has written
+_FETCH = 60.0  # to read it
 _NEAR, _FAR = 0.7, 2.0  # to multiply a vector of weights that are in the core's own cache, or not
 _OWN_CACHE = 1 << 20  # weights of both threads' own caches
 _BETWEEN = 20.0  # to begin an instruction
@@ -59,12 +60,7 @@ class _Node:
     chain: float = 0.0  # time of the longest chain from here to the end of the step
     side: int = 0
     number: int = 0  # in the order of its side, from 1 on
-    start: float = 0.0
-
-    @property
-    def end(self) -> float:
-        """Time at which it ends."""
-        return self.start + self.cost
+    end: float = 0.0  # time at which it ends
 
     def reads(self) -> set[Buffer]:
         """Return the buffers that are read."""
@@ -115,7 +111,7 @@ def divide_step(program: Program) -> tuple[np.ndarray, np.ndarray] | None:
     taken, nodes = min(found, key=lambda one: one[0])
     if taken + _MEETING > _WORTHWHILE * alone:
         return None
-    sides = [sorted((x for x in nodes if x.side == side), key=lambda x: x.start) for side in (0, 1)]
+    sides = [sorted((x for x in nodes if x.side == side), key=lambda x: x.end) for side in (0, 1)]
     for side in sides:
         for number, node in enumerate(side, 1):
             node.number = number
@@ -145,7 +141,8 @@ def _schedule(nodes: Sequence[_Node]) -> float:
             clocks[side] = min(later, default=clocks[1 - side] + 1.0)
             continue
         del ready[chosen]
-        chosen.side, chosen.start = side, now
+        fetches = any(other.side != side for other in chosen.before)
+        chosen.side, chosen.end = side, now + chosen.cost + _FETCH * fetches
         clocks[side] = chosen.end
         for other in following[chosen]:
             missing[other] -= 1
@@ -177,7 +174,7 @@ def _next(
     """
 
     def is_urgent(node: _Node, at: float) -> bool:
-        return at + node.chain > longest - 2.0 * _EXCHANGE
+        return at + 1.2 * node.chain > longest - 2.0 * _EXCHANGE  # estimates may be too low
 
     for node in sorted(ready, key=lambda node: -node.chain):
         times = ready[node]

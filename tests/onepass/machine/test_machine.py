@@ -185,6 +185,7 @@ def skipping(width):
 def two_sides(monkeypatch):
     """Let two threads divide the instructions of any step, large or small."""
     monkeypatch.setattr(sides, "_EXCHANGE", 1.0)
+    monkeypatch.setattr(sides, "_FETCH", 0.0)
     monkeypatch.setattr(sides, "_MEETING", 0.0)
     monkeypatch.setattr(sides, "_WORTHWHILE", 10.0)
     monkeypatch.setattr(sides, "_WORTH_HALVING", 0.0)
