@@ -41,7 +41,7 @@ _FETCH = 60.0  # to read it
 _NEAR, _FAR = 0.7, 2.0  # to multiply a vector of weights that are in the core's own cache, or not
 _OWN_CACHE = 1 << 20  # weights of both threads' own caches
 _BETWEEN = 20.0  # to begin an instruction
-_MEETING = 1000.0  # until both threads have begun the same step
+_BARRIER = 1000.0  # until both threads have begun the same step
 _WORTH_HALVING = 4 * _EXCHANGE
 _WORTHWHILE = 0.8  # of the time of one thread, which two must not exceed
 _SIMPLE = CODES["Relu6"]  # functions up to this one take a few operations
@@ -109,7 +109,7 @@ def divide_step(program: Program) -> tuple[np.ndarray, np.ndarray] | None:
             nodes = _halve(nodes)
         found.append((_schedule(nodes), nodes))
     taken, nodes = min(found, key=lambda one: one[0])
-    if taken + _MEETING > _WORTHWHILE * alone:
+    if taken + _BARRIER > _WORTHWHILE * alone:
         return None
     sides = [sorted((x for x in nodes if x.side == side), key=lambda x: x.end) for side in (0, 1)]
     for side in sides:

@@ -186,7 +186,7 @@ def two_sides(monkeypatch):
     """Let two threads divide the instructions of any step, large or small."""
     monkeypatch.setattr(sides, "_EXCHANGE", 1.0)
     monkeypatch.setattr(sides, "_FETCH", 0.0)
-    monkeypatch.setattr(sides, "_MEETING", 0.0)
+    monkeypatch.setattr(sides, "_BARRIER", 0.0)
     monkeypatch.setattr(sides, "_WORTHWHILE", 10.0)
     monkeypatch.setattr(sides, "_WORTH_HALVING", 0.0)
     monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
