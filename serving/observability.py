@@ -28,6 +28,10 @@ LOG = logging.getLogger(__name__)
 
 _request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 request_id = _request_id.get  # of the current request; "" outside a request
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_provider: Any = None
 
 
 def begin_request(given: str | None = None) -> str:
@@ -127,10 +131,6 @@ def configure_logging(
     return handler
 
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-ROWS = (1, 2, 4, 8, 16, 32, 64)
-
-
 class Metrics:
     """Counters, gauges and histograms in a separate Prometheus registry.
 
@@ -217,10 +217,6 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """Return the page that Prometheus reads, and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
-
-
-ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_provider: Any = None
 
 
 def configure_tracing(provider: Any = None) -> bool:

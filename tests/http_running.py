@@ -12,9 +12,8 @@ from loops import end_loop
 from onepass import speech
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
-from serving.http.server import HttpServer
 from serving.observability import Metrics
-from serving.server import bind_socket
+from serving.server import HttpServer, bind_socket
 from serving.settings import Settings
 
 

@@ -13,6 +13,8 @@ from onepass.foundation.errors import UserError, require
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 5.0  # pause between two attempts
 Answer = TypeVar("Answer")
+Cancel = Callable[[], object]
+Chunk = TypeVar("Chunk")
 
 
 class ClientError(UserError):
@@ -108,10 +110,6 @@ class Retrying:
         except RetryableError as retryable:
             raise retryable.error from None
         raise deadline.timeout_error()
-
-
-Cancel = Callable[[], object]
-Chunk = TypeVar("Chunk")
 
 
 @dataclasses.dataclass(frozen=True)

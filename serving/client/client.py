@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 60.0
 RETRIES = 4
 
 
-class Client:
+class Client(contextlib.AbstractContextManager["Client"]):
     """A client of the models on one server.
 
     Connections to other machines use the proxies in environment variables (HTTPS_PROXY, HTTP_PROXY,
@@ -60,9 +60,6 @@ class Client:
         self._seconds, retrying = timeout_seconds, calls.Retrying(retries)
         calls.Deadline(timeout_seconds)
         self._transport = _transport(scheme, server, token, retrying, authorities)
-
-    def __enter__(self) -> "Client":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -22,6 +22,17 @@ from serving.settings import Settings
 REMEMBERED = 8  # calls remembered per kind
 MAX_KINDS = 256
 MAX_STEP = 8.0  # largest ratio of costs between a kind and the kind it is estimated from
+Arrays = dict[str, np.ndarray]
+COUNTS = ("num_frames", "num_samples")  # inputs that determine the length of the output
+MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call
+CALL_SECONDS = 1.0  # longest intended call of several rows, as other requests wait for it
+SPARE_PART = 8  # the queue accepts 1/8 more rows from clients that fill little of it
+SMALL_PART = 1 / 16  # largest share of the queue that counts as little
+LEAST_CHARGE = 1e-3  # in seconds, for a row of unknown duration, until its call ends
+LOG = logging.getLogger(__name__)
+MAX_RETRY_SECONDS = 60.0
+LARGE_BYTES = 2**20  # larger outputs are copied in a thread
+Call = Callable[[str, Arrays], Arrays]
 
 
 class CallTimes:
@@ -57,11 +68,6 @@ class CallTimes:
         ]
         known, seconds = max(smaller, default=(1.0, 0.0))
         return seconds * cost / known
-
-
-Arrays = dict[str, np.ndarray]
-COUNTS = ("num_frames", "num_samples")  # inputs that determine the length of the output
-MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,12 +191,6 @@ def _zero_padded(array: np.ndarray, axis: int, length: int) -> np.ndarray:
     if not missing:
         return array
     return np.pad(array, [(0, missing if n == axis else 0) for n in range(array.ndim)])
-
-
-CALL_SECONDS = 1.0  # longest intended call of several rows, as other requests wait for it
-SPARE_PART = 8  # the queue accepts 1/8 more rows from clients that fill little of it
-SMALL_PART = 1 / 16  # largest share of the queue that counts as little
-LEAST_CHARGE = 1e-3  # in seconds, for a row of unknown duration, until its call ends
 
 
 @dataclasses.dataclass(eq=False)
@@ -389,12 +389,6 @@ class RowQueue:
             self._changed(rows)
 
 
-LOG = logging.getLogger(__name__)
-MAX_RETRY_SECONDS = 60.0
-LARGE_BYTES = 2**20  # larger outputs are copied in a thread
-Call = Callable[[str, Arrays], Arrays]
-
-
 class Batcher:
     """Calls a model with batches of rows from concurrent requests.
 
@@ -405,12 +399,7 @@ class Batcher:
     """
 
     def __init__(
-        self,
-        call: Call,
-        padding: Padding,
-        limits: Settings,
-        metrics: Metrics,
-        name: str = "model",
+        self, call: Call, padding: Padding, limits: Settings, metrics: Metrics, name: str = "model"
     ):
         self._call, self._padding, self._limits = call, padding, limits
         self._metrics, self._name = metrics, name

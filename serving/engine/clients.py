@@ -24,6 +24,13 @@ MIN_CHARACTERS = 16
 OPEN_PATHS = ("/healthz", "/")
 HEALTH_PREFIX = "/grpc.health.v1.Health/"  # probes send no token
 OPEN_PREFIXES = ("/page/", HEALTH_PREFIX)
+IPV6_NETWORK_BITS = 64  # prefix length of one customer's network
+MAX_ACCOUNTS = 4096
+_client: contextvars.ContextVar[str] = contextvars.ContextVar("client", default="")
+HEAD_START_SECONDS = 1.0  # of work that has not held a permit, before other work of its client
+MAX_RUNNING = 8  # each may need 100 MB for the frames of the longest part of a text
+MAX_RUNNING_OF_CLIENT = 4
+SHORT_PART = 1 / 8  # a job with less of the work of each running job of its client is short
 
 
 class TokenAuth:
@@ -70,12 +77,6 @@ def read_tokens(settings: Settings) -> tuple[str, ...]:
                 f"characters in one line, got {len(token)}."
             )
     return tokens
-
-
-IPV6_NETWORK_BITS = 64  # prefix length of one customer's network
-MAX_ACCOUNTS = 4096
-
-_client: contextvars.ContextVar[str] = contextvars.ContextVar("client", default="")
 
 
 def current_client() -> str:
@@ -200,9 +201,6 @@ class RequestOrder:
             del self._waiting[client], self._progress[client]
 
 
-HEAD_START_SECONDS = 1.0  # of work that has not held a permit, before other work of its client
-
-
 @dataclasses.dataclass
 class Use:
     """The seconds for which the permits of one piece of work after the other were held."""
@@ -275,11 +273,6 @@ class Permits:
 
 
 PROCESSORS = Permits(os.cpu_count() or 1)  # for all models together
-
-
-MAX_RUNNING = 8  # each may need 100 MB for the frames of the longest part of a text
-MAX_RUNNING_OF_CLIENT = 4
-SHORT_PART = 1 / 8  # a job with less of the work of each running job of its client is short
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,6 +39,13 @@ RULES = {
     "none_required": "null",
 }
 Model = TypeVar("Model")
+SEED_RULE = "an integer in [0, 2^64)"
+Seed = Annotated[int, pydantic.Field(ge=0, le=2**64 - 1)]
+Name = Annotated[str, pydantic.Field(max_length=MAX_NAME_CHARACTERS)]
+adapter: Any = functools.cache(pydantic.TypeAdapter)
+# By the kind of a dtype: the JSON types of an element, and their plural in messages.
+INTEGERS: tuple[set[type], str] = {int}, "integers"
+ELEMENTS = dict.fromkeys("iu", INTEGERS)
 
 
 class Fields(pydantic.BaseModel):
@@ -49,12 +56,6 @@ class Fields(pydantic.BaseModel):
     """
 
     model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False, defer_build=True)
-
-
-SEED_RULE = "an integer in [0, 2^64)"
-Seed = Annotated[int, pydantic.Field(ge=0, le=2**64 - 1)]
-Name = Annotated[str, pydantic.Field(max_length=MAX_NAME_CHARACTERS)]
-adapter: Any = functools.cache(pydantic.TypeAdapter)
 
 
 def as_model(fields: Mapping[str, Any], model: type[Model], *, are_texts: bool = False) -> Model:
@@ -117,9 +118,6 @@ def excerpt(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-# By the kind of a dtype: the JSON types of an element, and their plural in messages.
-INTEGERS: tuple[set[type], str] = {int}, "integers"
-ELEMENTS = dict.fromkeys("iu", INTEGERS)
 ELEMENTS |= {"f": ({int, float}, "numbers"), "b": ({bool}, "booleans")}
 
 

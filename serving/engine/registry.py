@@ -34,6 +34,14 @@ from serving.sandbox.sandboxed_bundle import (
 from serving.settings import Settings
 
 MOST_FILES = 1000  # largest number of files per version that are checked for changes
+LOG = logging.getLogger(__name__)
+REPORT_SECONDS = 10.0  # after this time, a slow load lets the next model load
+LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
+MAX_ENDED = 16  # largest number of unloaded versions to list
+State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
+MAX_DELAY_SECONDS = 60.0
+HIDDEN_ERROR = "The server's log says why."
+MISSED_SCANS = 3  # a folder missing for fewer scans may be in the middle of a replacement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,11 +129,6 @@ def _changes(folder: Path) -> Iterator[tuple[int, ...]]:
 
 def _reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
-
-
-LOG = logging.getLogger(__name__)
-REPORT_SECONDS = 10.0  # after this time, a slow load lets the next model load
-LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 
 
 class LoadTimeout(DeadlineExceeded):
@@ -221,11 +224,6 @@ def _check_connections(settings: Settings) -> None:
             f"{settings.threads}), got {settings.max_streams}: start more servers, or serve "
             "bundles that you trust with `--no-sandbox`."
         )
-
-
-MAX_ENDED = 16  # largest number of unloaded versions to list
-
-State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,11 +350,6 @@ class VersionSet:
     def list_loaded(self) -> list[ServedModel]:
         """Return the loaded versions, which may still answer requests; the current one is last."""
         return [*self.unloading, *([] if self.current is None else [self.current])]
-
-
-MAX_DELAY_SECONDS = 60.0
-HIDDEN_ERROR = "The server's log says why."
-MISSED_SCANS = 3  # a folder missing for fewer scans may be in the middle of a replacement
 
 
 class ModelRegistry:

@@ -27,6 +27,7 @@ LOOKAHEAD = 2  # chunks computed before they are requested
 STREAM_TIMEOUT_FACTOR = 10  # time limit of a stream, relative to the limit of a chunk
 
 Chunk = TypeVar("Chunk")
+_END = object()  # marks the end of a stream
 
 
 class Streams:
@@ -68,7 +69,8 @@ class Streams:
         )
         self._client_slots.take(client)
         self._changed(1)
-        work.start()
+        # A daemon, so hanging work does not keep the process alive.
+        threading.Thread(target=work.run, name="stream", daemon=True).start()
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_seconds
         try:
@@ -80,9 +82,6 @@ class Streams:
     def _end_stream(self, client: str) -> None:
         self._client_slots.leave(client)
         self._changed(-1)
-
-
-_END = object()  # marks the end of a stream
 
 
 class _StreamThread(Generic[Chunk]):
@@ -101,10 +100,6 @@ class _StreamThread(Generic[Chunk]):
         self._stopped = threading.Event()
         self._request = request_id()
 
-    def start(self) -> None:
-        """Start a daemon thread, so hanging work does not keep the process alive."""
-        threading.Thread(target=self._run, name="stream", daemon=True).start()
-
     def stop(self) -> None:
         self._stopped.set()
         self._slots.release()
@@ -121,7 +116,7 @@ class _StreamThread(Generic[Chunk]):
         self._slots.release()
         return chunk
 
-    def _run(self) -> None:
+    def run(self) -> None:
         last: Any = _END
         try:
             with contextlib.ExitStack() as stack:

@@ -35,6 +35,25 @@ UNKNOWN_LENGTH, HEAD_BYTES = 0xFFFFFFFF, 44
 OPENAI_PCM_HZ = 24_000
 OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
 BLOCK_SAMPLES = 1 << 16
+Chunks = AsyncGenerator[np.ndarray, None]
+Data = AsyncGenerator[bytes, None]
+# The media type of whole files, with soundfile's names of container and encoding.
+FILES = {
+    "flac": ("audio/flac", "FLAC", "PCM_16"),
+    "mp3": ("audio/mpeg", "MP3", "MPEG_LAYER_III"),
+    "ogg": ("audio/ogg; codecs=vorbis", "OGG", "VORBIS"),
+    "opus": ("audio/ogg; codecs=opus", "OGG", "OPUS"),
+}
+SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
+LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
+MAX_CHANNELS = 8
+LEAST_SAMPLES = 2  # at the model's sample rate; mel frames reflect a sound at its ends
+FLAC = b"fLaC"
+OWN_LENGTH = "`recording` must be one sound with its own length in its header: it holds more."
+FIRST_BLOCK = b"fLaC\x00\x00\x00\x22"  # the beginning of a stream, but for one bit
+LOG = logging.getLogger(__name__)
+UNCONDITIONAL_SECONDS = 2.0
+Temperature = Annotated[float, Field(ge=0, le=10)]
 
 
 def wav_header(sample_rate_hz: int, num_samples: int | None = None) -> bytes:
@@ -54,17 +73,6 @@ def little_endian(waveform: np.ndarray) -> bytes:
 def big_endian(waveform: np.ndarray) -> bytes:
     """Encode a waveform as big-endian 16-bit samples (RFC 2586, RFC 3551 section 4.5.11)."""
     return to_int16(waveform).astype(">i2").tobytes()
-
-
-Chunks = AsyncGenerator[np.ndarray, None]
-Data = AsyncGenerator[bytes, None]
-# The media type of whole files, with soundfile's names of container and encoding.
-FILES = {
-    "flac": ("audio/flac", "FLAC", "PCM_16"),
-    "mp3": ("audio/mpeg", "MP3", "MPEG_LAYER_III"),
-    "ogg": ("audio/ogg; codecs=vorbis", "OGG", "VORBIS"),
-    "opus": ("audio/ogg; codecs=opus", "OGG", "OPUS"),
-}
 
 
 def encode_sound(
@@ -130,15 +138,6 @@ def _file_bytes(name: str, waveform: np.ndarray, rate_hz: int) -> bytes:
         for start in range(0, len(waveform), BLOCK_SAMPLES):
             file.write(to_int16(waveform[start : start + BLOCK_SAMPLES]))
     return memory.getvalue()
-
-
-SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
-LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
-MAX_CHANNELS = 8
-LEAST_SAMPLES = 2  # at the model's sample rate; mel frames reflect a sound at its ends
-FLAC = b"fLaC"
-OWN_LENGTH = "`recording` must be one sound with its own length in its header: it holds more."
-FIRST_BLOCK = b"fLaC\x00\x00\x00\x22"  # the beginning of a stream, but for one bit
 
 
 @functools.cache
@@ -221,11 +220,6 @@ def _decode_samples(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
         left -= len(block)
         blocks.append(mixed.add(block))
     return np.concatenate(blocks)
-
-
-LOG = logging.getLogger(__name__)
-UNCONDITIONAL_SECONDS = 2.0
-Temperature = Annotated[float, Field(ge=0, le=10)]
 
 
 class SynthesisFields(Fields):

@@ -1,20 +1,32 @@
-"""The gRPC server, for the protocols of TensorFlow Serving, v2 inference, health and onepass."""
+"""The gRPC server, for the protocols of TensorFlow Serving, v2 inference, health and onepass.
+
+Every method is registered as one that reads a stream of bytes. Therefore the token is checked
+before a message is received, the deadline also applies to slow messages, and bytes that are not a
+valid message are reported as the client's error, not the server's.
+"""
 
 import asyncio
 import contextlib
+import ipaddress
 import json
+import logging
+import math
+import os
 import re
-from collections.abc import AsyncGenerator
+import time
+import urllib.parse
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
 from typing import Any
 
 import grpc
 import numpy as np
 from google.protobuf.json_format import ParseDict
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from onepass.bundles.errors import InvalidInput, NotFound, ServingError
+from onepass.bundles import errors
 from onepass.bundles.manifest import version_problem
 from onepass.bundles.sampling import check_convention
 from onepass.bundles.signature import (
@@ -28,17 +40,25 @@ from onepass.bundles.signature import (
     input_info,
     v2_dtype,
 )
-from serving.engine.clients import TokenAuth, read_tokens
+from serving import observability
+from serving.engine.clients import HEALTH_PREFIX, TokenAuth, begin_client, read_tokens
 from serving.engine.descriptions import SERVER_VERSION, describe_signatures, metadata_of
 from serving.engine.fields import as_model
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import STREAM_TIMEOUT_FACTOR, ServedModel
 from serving.engine.speech import SynthesisFields, is_conditional, signature, synthesis
 from serving.grpc import tensors
-from serving.grpc.interceptor import RequestInterceptor, seconds_left
-from serving.observability import Metrics
+from serving.observability import Metrics, begin_request, event
 from serving.settings import Settings
 
+PROXIES_VARIABLE, DEFAULT_PROXIES = "FORWARDED_ALLOW_IPS", "127.0.0.1"
+FORWARDED = "x-forwarded-for"
+REQUEST_ID = "x-request-id"
+PROTOCOL = "grpc"
+MAX_PUSHBACK_SECONDS = 3600
+LOG = logging.getLogger(__name__)
+POLL_SECONDS = 0.5  # interval of the checks for a stopping server
+SILENT_SECONDS = 10.0  # time for a probe, which needs no token, to send its message
 METADATA = "signature_def"
 SIGNATURE = "signature_name"  # name of a parameter of v2 inference
 # The field of InferTensorContents for each type; FP16 has none.
@@ -50,14 +70,250 @@ CONTENTS = {
     **{"FP32": "fp32_contents", "FP64": "fp64_contents"},
 }
 STATES = tensors.enum_values("tensorflow.serving.ModelVersionStatus.State")
+WATCH_SECONDS = 0.25
+Status = health_pb2.HealthCheckResponse.ServingStatus
+HEALTH = "grpc.health.v1.Health"
+SERVICES = (
+    *("tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"),
+    *("inference.GRPCInferenceService", "onepass.Models"),
+)
+MAX_CONNECTIONS = 1024
+MAX_CALLS = 256  # largest number of concurrent calls, each with a message up to the size limit
+MAX_CALLS_PER_CONNECTION = 64  # further calls wait in the client
+MAX_METADATA_BYTES = 16 * 1024
+IDLE_SECONDS = 120  # a connection without calls is closed after this time
+HANDSHAKE_SECONDS = 10
+ALIVE_SECONDS = 30.0  # between two pings of a client, and for its answer
+ONLY_IDENTITY = 1  # a compressed message could expand without limit
+
+
+def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
+    """Return the address that a trusted proxy names ("x-forwarded-for"), or else the peer's."""
+    given = metadata.get(FORWARDED)
+    if not isinstance(given, str) or not is_proxy(peer):
+        return peer
+    named = [address.strip() for address in given.split(",")]
+    return next((address for address in reversed(named) if not is_proxy(address)), named[0])
+
+
+def is_proxy(address: str) -> bool:
+    """Return whether an address belongs to a trusted proxy."""
+    for proxy in os.environ.get(PROXIES_VARIABLE, DEFAULT_PROXIES).split(","):
+        if proxy.strip() in ("*", address):
+            return True
+        with contextlib.suppress(ValueError):
+            if ipaddress.ip_address(address) in ipaddress.ip_network(proxy.strip()):
+                return True
+    return False
+
+
+class Call:
+    """A call in progress, which is logged and counted in the metrics when it ends."""
+
+    def __init__(
+        self,
+        method: str,
+        metadata: dict[str, Any],
+        context: grpc.aio.ServicerContext,
+        metrics: Metrics,
+    ):
+        self.method, self._context, self._metrics = method, context, metrics
+        self.client = client_address(client_of(context.peer()), metadata)
+        given = metadata.get(REQUEST_ID)
+        self._id = begin_request(given if isinstance(given, str) else None)
+        self._start, self._model = time.perf_counter(), ""
+        self._received = self._sent = 0
+        self._first_byte_at: float | None = None
+
+    def parse_message(self, handler: Any, message: bytes) -> Any:
+        """Parse a message; raise InvalidInput if its bytes are not a message of this method."""
+        self._received += len(message)
+        try:
+            request = handler.request_deserializer(message)
+        except DecodeError:
+            raise errors.InvalidInput("The request is not a message of this method.") from None
+        spec = getattr(request, "model_spec", None)
+        name = spec.name if spec is not None else getattr(request, "model_name", "")
+        self._model = name[:64]
+        return request
+
+    def serialise_response(self, handler: Any, response: Message, limit_bytes: int) -> bytes:
+        """Serialise a response; raise TooLarge if it is over the limit."""
+        answer = handler.response_serializer(response)
+        if len(answer) > limit_bytes:
+            raise errors.TooLarge(
+                f"The answer has {len(answer)} bytes, over the server's limit of {limit_bytes}: "
+                "ask for fewer rows, fewer outputs, or a stream."
+            )
+        self._sent += len(answer)
+        self._first_byte_at = self._first_byte_at or time.perf_counter()
+        return answer
+
+    async def __aenter__(self) -> "Call":
+        self._context.set_trailing_metadata(((REQUEST_ID, self._id),))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._record("ok")
+        elif isinstance(error, errors.ServingError):
+            await self._abort(error)
+        elif isinstance(error, TimeoutError):
+            await self._abort(errors.DeadlineExceeded("The answer was not ready in time."))
+        elif isinstance(error, grpc.aio.AbortError):  # the handler has set the status
+            self._record("not_implemented")
+        elif isinstance(error, asyncio.CancelledError):
+            self._record("cancelled")
+        elif isinstance(error, MemoryError):
+            await self._abort(errors.Overloaded("There is not enough memory for this request."))
+        elif isinstance(error, Exception):
+            LOG.error("a call failed", exc_info=error)
+            await self._abort(errors.Internal("The server failed; see its log."))
+
+    async def _abort(self, error: errors.ServingError) -> None:
+        self._record(error.code)
+        trailing: list[tuple[str, str]] = [(REQUEST_ID, self._id)]
+        if error.retry_after_seconds is not None:
+            seconds = min(error.retry_after_seconds, MAX_PUSHBACK_SECONDS)
+            trailing.append(("retry-after", str(max(1, math.ceil(seconds)))))
+            trailing.append(("grpc-retry-pushback-ms", str(math.ceil(1000 * seconds))))
+        status = getattr(grpc.StatusCode, error.grpc_status)
+        await self._context.abort(status, str(error), tuple(trailing))
+
+    def _record(self, status: str) -> None:
+        seconds = time.perf_counter() - self._start
+        level = logging.DEBUG if self.method.startswith(HEALTH_PREFIX) else logging.INFO
+        fields = {"method": self.method, "model": self._model, "status": status}
+        fields["client"] = self.client
+        event(LOG, "answered", level, **fields, seconds=seconds, bytes=self._sent)
+        sizes = {"received_bytes": self._received, "sent_bytes": self._sent}
+        first = None if self._first_byte_at is None else self._first_byte_at - self._start
+        self._metrics.request(
+            self._model or None, PROTOCOL, status, seconds, first_byte_seconds=first, **sizes
+        )
+
+
+def client_of(peer: str) -> str:
+    """Return the address of a peer such as `ipv4:127.0.0.1:40000` or `ipv6:%5B::1%5D:40000`."""
+    return urllib.parse.unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
+
+
+class RequestInterceptor(grpc.aio.ServerInterceptor):
+    """Checks calls and maps their errors to statuses; awaits no more messages while stopping."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        auth: TokenAuth,
+        metrics: Metrics,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ):
+        self._settings, self._auth = settings, auth
+        self._metrics, self._is_stopping = metrics, is_stopping
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Return the method's handler, wrapped by this interceptor; None for an unknown method."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        kind = "stream" if handler.response_streaming else "unary"
+        method_handler = getattr(grpc, f"stream_{kind}_rpc_method_handler")
+        return method_handler(self._answering(method, handler, metadata))
+
+    def _answering(self, method: str, handler: Any, metadata: dict[str, Any]) -> Callable:
+        async def answer_call(
+            messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext
+        ) -> bytes | None:
+            async with Call(method, metadata, context, self._metrics) as call:
+                given = metadata.get("authorization", b"")
+                given = given.encode() if isinstance(given, str) else given
+                token = self._auth.check(method, given)
+                begin_client(call.client, token)
+                headers = {name: v for name, v in metadata.items() if isinstance(v, str)}
+                with observability.span("grpc", headers, method=method):
+                    if handler.response_streaming:
+                        await self._forward_stream(call, handler, messages, context)
+                        return None
+                    async with asyncio.timeout(seconds_left(context, self._settings)):
+                        request = await self._single_message(call, handler, messages)
+                        response = await handler.unary_unary(request, context)
+                return call.serialise_response(handler, response, self._settings.max_body_bytes)
+
+        return answer_call
+
+    async def _forward_stream(
+        self, call: Call, handler: Any, messages: Any, context: grpc.aio.ServicerContext
+    ) -> None:
+        if handler.request_streaming:
+            responses = handler.stream_stream(self._each_message(call, handler, messages), context)
+        else:
+            async with asyncio.timeout(seconds_left(context, self._settings)):
+                request = await self._single_message(call, handler, messages)
+            responses = handler.unary_stream(request, context)
+        endless = call.method.startswith(HEALTH_PREFIX)  # the method `Watch`
+        seconds = None if endless else seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
+        async with asyncio.timeout(seconds), contextlib.aclosing(responses):
+            async for response in responses:
+                message = call.serialise_response(handler, response, self._settings.max_body_bytes)
+                async with asyncio.timeout(self._settings.timeout_seconds):  # for a stalled reader
+                    await context.write(message)
+
+    async def _each_message(self, call: Call, handler: Any, messages: Any) -> AsyncIterator[Any]:
+        while (message := await self._next_message(messages, math.inf)) is not None:
+            yield call.parse_message(handler, message)
+
+    async def _single_message(
+        self, call: Call, handler: Any, messages: AsyncIterator[bytes]
+    ) -> Any:
+        is_probe = call.method.startswith(HEALTH_PREFIX)
+        seconds = SILENT_SECONDS if is_probe else self._settings.timeout_seconds
+        message = await self._next_message(messages, seconds)
+        if message is not None:
+            return call.parse_message(handler, message)
+        if self._is_stopping():
+            raise errors.NotReady("The server is stopping.")
+        raise errors.InvalidInput("The request must be one message, got none.")
+
+    async def _next_message(self, messages: AsyncIterator[bytes], seconds: float) -> bytes | None:
+        next_one = asyncio.ensure_future(anext(messages, None))
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        try:
+            while not (await asyncio.wait({next_one}, timeout=POLL_SECONDS))[0]:
+                if self._is_stopping():
+                    return None
+                if loop.time() >= end:
+                    raise errors.DeadlineExceeded(f"No message arrived within {seconds:g} seconds.")
+            return next_one.result()
+        finally:
+            next_one.cancel()
+
+
+def seconds_left(context: grpc.aio.ServicerContext, settings: Settings, times: int = 1) -> float:
+    """Return the seconds until the call's deadline, at most `times` times the server's limit."""
+    left, longest = context.time_remaining(), times * settings.timeout_seconds
+    return longest if left is None else min(left, longest)
 
 
 def model_named(spec: Any) -> tuple[str, int | None]:
     """Return the name and version in a ModelSpec; raise InvalidInput without a name."""
     if not spec.name:
-        raise InvalidInput("`model_spec.name` must be given.")
+        raise errors.InvalidInput("`model_spec.name` must be given.")
     if spec.WhichOneof("version_choice") == "version_label":
-        raise InvalidInput("`model_spec.version_label` must not be given: versions are numbers.")
+        raise errors.InvalidInput(
+            "`model_spec.version_label` must not be given: versions are numbers."
+        )
     return spec.name, spec.version.value if spec.HasField("version") else None
 
 
@@ -91,7 +347,7 @@ class Services:
     async def get_model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the signatures of a model."""
         if list(request.metadata_field) != [METADATA]:
-            raise InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
+            raise errors.InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
         served = self._served(request.model_spec)
         signatures = tensors.message("tensorflow.serving.SignatureDefMap")()
         ParseDict(describe_signatures(served), signatures)
@@ -121,7 +377,7 @@ class Services:
                     entry.status.error_code = grpc.StatusCode.INTERNAL.value[0]
                     entry.status.error_message = status.error
         if not response.model_version_status:
-            raise NotFound(f"There is no version {version} of {name}.")
+            raise errors.NotFound(f"There is no version {version} of {name}.")
         return response
 
     async def server_live(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
@@ -137,9 +393,9 @@ class Services:
         response = tensors.message("inference.ModelReadyResponse")
         try:
             self._resolve_model(request.name, request.version)
-        except (NotFound, InvalidInput):
+        except (errors.NotFound, errors.InvalidInput):
             raise
-        except ServingError:
+        except errors.ServingError:
             return response(ready=False)
         return response(ready=self._registry.ready)
 
@@ -180,9 +436,9 @@ class Services:
 
     def _resolve_model(self, name: str, version: str) -> ServedModel:
         if not name:
-            raise InvalidInput("The model's name must be given.")
+            raise errors.InvalidInput("The model's name must be given.")
         if version and (problem := version_problem(version)):
-            raise InvalidInput(f"A version {problem}.")
+            raise errors.InvalidInput(f"A version {problem}.")
         return self._registry.get(name, int(version) if version else None)
 
     def _served(self, spec: Any) -> ServedModel:
@@ -193,7 +449,7 @@ class Services:
         """Return all models that are ready, with their model.json."""
         response = tensors.message("onepass.ListResponse")()
         for name in self._registry.names():
-            with contextlib.suppress(ServingError):  # skips models that are still loading
+            with contextlib.suppress(errors.ServingError):  # skips models that are still loading
                 served = self._registry.get(name)
                 facts = {"version": served.version, "kind": served.kind}
                 response.models.add(name=name, spec_json=json.dumps(served.spec), **facts)
@@ -220,7 +476,7 @@ def _inputs(
 ) -> dict[str, np.ndarray]:
     raw = request.raw_input_contents
     if len(raw) and len(raw) != len(request.inputs):
-        raise InvalidInput(
+        raise errors.InvalidInput(
             f"`raw_input_contents` must have one entry for each of the {len(request.inputs)} "
             f"inputs, got {len(raw)}."
         )
@@ -229,7 +485,7 @@ def _inputs(
     for index, tensor in enumerate(request.inputs):
         input_info(known, tensor.name)
         if tensor.name in arrays:
-            raise InvalidInput(f"`{tensor.name}` must be given once.")
+            raise errors.InvalidInput(f"`{tensor.name}` must be given once.")
         array = _array(tensor, raw[index] if len(raw) else None, left)
         left -= array.nbytes
         arrays[tensor.name] = array
@@ -241,18 +497,22 @@ def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
     count = checked_count(tensor.name, shape, dtype, limit_bytes)
     if raw is not None:
         if tensor.HasField("contents"):
-            raise InvalidInput(f"`{tensor.name}` must have raw bytes or `contents`, got both.")
+            raise errors.InvalidInput(
+                f"`{tensor.name}` must have raw bytes or `contents`, got both."
+            )
         return from_bytes(tensor.name, raw, shape, dtype)
     field = CONTENTS.get(tensor.datatype)
     if field is None:
-        raise InvalidInput(f"`{tensor.name}` of {tensor.datatype} must come as raw bytes.")
+        raise errors.InvalidInput(f"`{tensor.name}` of {tensor.datatype} must come as raw bytes.")
     values = getattr(tensor.contents, field)
     if len(values) != count:
-        raise InvalidInput(f"`{tensor.name}` must have {count} `{field}`, got {len(values)}.")
+        raise errors.InvalidInput(
+            f"`{tensor.name}` must have {count} `{field}`, got {len(values)}."
+        )
     try:
         return np.array(values, dtype).reshape(shape)
     except OverflowError:
-        raise InvalidInput(f"`{tensor.name}` has values beyond {tensor.datatype}.") from None
+        raise errors.InvalidInput(f"`{tensor.name}` has values beyond {tensor.datatype}.") from None
 
 
 def _parse_request(
@@ -261,9 +521,9 @@ def _parse_request(
     frames = None
     if request.HasField("frames") != is_conditional(served):
         rule = "be given" if is_conditional(served) else "not be given: the model is unconditional"
-        raise InvalidInput(f"`frames` must {rule}.")
+        raise errors.InvalidInput(f"`frames` must {rule}.")
     if request.num_samples < 0:
-        raise InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
+        raise errors.InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
     if request.HasField("frames"):
         given = tensors.decode(request.frames, "frames", limit_bytes)[None]
         frames = check_input("frames", signature(served).inputs["frames"], given)[0]
@@ -279,10 +539,6 @@ def _parse_request(
     return as_model(fields, SynthesisFields), frames
 
 
-POLL_SECONDS = 0.25
-Status = health_pb2.HealthCheckResponse.ServingStatus
-
-
 class Health(health_pb2_grpc.HealthServicer):
     """The methods `Check` and `Watch`; "" and gRPC services mean the server, others a model."""
 
@@ -293,7 +549,7 @@ class Health(health_pb2_grpc.HealthServicer):
         """Return the status of a service or model; raise NotFound for an unknown name."""
         status = self._status(request.service)
         if status == Status.SERVICE_UNKNOWN:
-            raise NotFound("There is no such service or model.")
+            raise errors.NotFound("There is no such service or model.")
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:  # noqa: N802
@@ -305,33 +561,18 @@ class Health(health_pb2_grpc.HealthServicer):
             if status != last_sent:
                 yield health_pb2.HealthCheckResponse(status=status)
                 last_sent = status
-            await asyncio.sleep(0 if stopping else POLL_SECONDS)
+            await asyncio.sleep(0 if stopping else WATCH_SECONDS)
 
     def _status(self, name: str) -> int:
         if not name or name in self._services:
             return Status.SERVING if self._registry.ready else Status.NOT_SERVING
         try:
             self._registry.get(name)
-        except NotFound:
+        except errors.NotFound:
             return Status.SERVICE_UNKNOWN
-        except ServingError:
+        except errors.ServingError:
             return Status.NOT_SERVING
         return Status.SERVING if self._registry.ready else Status.NOT_SERVING
-
-
-HEALTH = "grpc.health.v1.Health"
-SERVICES = (
-    *("tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"),
-    *("inference.GRPCInferenceService", "onepass.Models"),
-)
-MAX_CONNECTIONS = 1024
-MAX_CALLS = 256  # largest number of concurrent calls, each with a message up to the size limit
-MAX_CALLS_PER_CONNECTION = 64  # further calls wait in the client
-MAX_METADATA_BYTES = 16 * 1024
-IDLE_SECONDS = 120  # a connection without calls is closed after this time
-HANDSHAKE_SECONDS = 10
-ALIVE_SECONDS = 30.0  # between two pings of a client, and for its answer
-ONLY_IDENTITY = 1  # a compressed message could expand without limit
 
 
 def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> grpc.aio.Server:

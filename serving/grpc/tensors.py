@@ -21,6 +21,11 @@ from onepass.bundles import signature
 from onepass.bundles.errors import InvalidInput
 
 DESCRIPTORS = "protos/services.binpb"
+# The field for the values of each type; "int_val" for all others.
+FIELDS = {
+    f"DT_{kind.upper()}": f"{kind}_val"
+    for kind in ("float", "double", "half", "int64", "uint32", "uint64", "bool")
+}
 
 
 @functools.cache
@@ -56,11 +61,6 @@ DATA_TYPES = enum_values("tensorflow.DataType")
 DTYPES = {DATA_TYPES[name]: dtype for name, dtype in signature.TENSORFLOW_DTYPES.items()}
 ENUMS = {dtype: number for number, dtype in DTYPES.items()}
 NAMES = {number: name for name, number in DATA_TYPES.items()}
-# The field for the values of each type; "int_val" for all others.
-FIELDS = {
-    f"DT_{kind.upper()}": f"{kind}_val"
-    for kind in ("float", "double", "half", "int64", "uint32", "uint64", "bool")
-}
 
 
 def encode(array: np.ndarray, proto: Any) -> None:

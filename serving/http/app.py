@@ -60,6 +60,13 @@ DEFAULT_HEADERS = {
 }
 RESPONSE = "onepass.response"  # a key in an ASGI scope
 LOG = logging.getLogger(__name__)
+PROTOCOLS = (V2, TensorflowRest, SpeakRoute, DrawRoute, OpenaiSpeech, OpenaiImages, ModelListing)
+STATE = create_model("State", status=str)
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "media-src 'self' blob:; font-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
 
 
 class AllowedHosts:
@@ -211,15 +218,6 @@ async def _refuse(raised: Exception, scope: Scope, receive: Receive, send: Send)
         answer = error_response(raised, scope["path"], headers)
         answer.body = b"" if scope["method"] == "HEAD" else answer.body
         await answer(scope, receive, send)
-
-
-PROTOCOLS = (V2, TensorflowRest, SpeakRoute, DrawRoute, OpenaiSpeech, OpenaiImages, ModelListing)
-STATE = create_model("State", status=str)
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "media-src 'self' blob:; font-src 'self'; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
-)
 
 
 class Health(Endpoints):

@@ -33,6 +33,26 @@ LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/x-ndjson"
 MAP_ROWS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
 Map = Annotated[Any, WithJsonSchema({"type": "array", "items": MAP_ROWS, "minItems": 1})]
+SOURCES = ("frames", "recording", "example", "text", "phonemes")
+Word = Annotated[str, Field(min_length=1, max_length=100)]
+Pronunciation = Annotated[str, Field(min_length=1, max_length=200)]
+Pronunciations = Annotated[dict[Word, Pronunciation], Field(max_length=1000, fail_fast=True)]
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+RECORDING_TYPES = ("audio/wav", "audio/x-wav", "audio/wave", "audio/flac", "audio/x-flac")
+FRAMES_ROWS = {"type": "array", "items": {"type": "number"}, "minItems": 1}
+FRAMES = {"type": "array", "items": FRAMES_ROWS, "minItems": 1}
+BASE64 = {"type": ["string", "null"], "contentEncoding": "base64"}
+EXAMPLE: Any = create_model("ExampleEntry", name=str, text=str, seconds=float)
+EXAMPLES = create_model("Examples", examples=list[EXAMPLE])
+MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
+SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
+# A server-sent event, in the form that tools for OpenAPI 3.1 expect.
+EVENT = create_model("SpeechEvent", data=str)
+EVENTS = "text/event-stream"
+ANSWERS = {**dict.fromkeys(SOUNDS, routes.Bytes), EVENTS: EVENT}
+IMAGE: Any = create_model("EncodedImage", b64_json=str)
+FACTS: Any = dict.fromkeys(("output_format", "size", "background"), (str, ...))
+IMAGES = create_model("GeneratedImages", created=int, data=list[IMAGE], **FACTS)
 
 
 class DrawRequest(Fields):
@@ -97,17 +117,6 @@ def _line(number: int, image: np.ndarray, last: bool) -> bytes:
     return orjson.dumps({"picture": number, "side": len(image), "last": last, "png": png}) + b"\n"
 
 
-SOURCES = ("frames", "recording", "example", "text", "phonemes")
-Word = Annotated[str, Field(min_length=1, max_length=100)]
-Pronunciation = Annotated[str, Field(min_length=1, max_length=200)]
-Pronunciations = Annotated[dict[Word, Pronunciation], Field(max_length=1000, fail_fast=True)]
-Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
-RECORDING_TYPES = ("audio/wav", "audio/x-wav", "audio/wave", "audio/flac", "audio/x-flac")
-FRAMES_ROWS = {"type": "array", "items": {"type": "number"}, "minItems": 1}
-FRAMES = {"type": "array", "items": FRAMES_ROWS, "minItems": 1}
-BASE64 = {"type": ["string", "null"], "contentEncoding": "base64"}
-
-
 class SpeakQuery(speech.SynthesisFields):
     """Options and format of the speech, also as the query of a request with a recording as body."""
 
@@ -131,10 +140,6 @@ class SpeakRequest(SpeakQuery):
     pronunciations: Pronunciations | None = None
     force: bool | None = None
     times: bool | None = None
-
-
-EXAMPLE: Any = create_model("ExampleEntry", name=str, text=str, seconds=float)
-EXAMPLES = create_model("Examples", examples=list[EXAMPLE])
 
 
 class SpeakRoute(routes.Endpoints):
@@ -203,10 +208,6 @@ async def _frames(served: ServedModel, fields: SpeakRequest, limit: float) -> np
     return await speech.frames_of(served, given[0], getattr(fields, given[0]), limit, **more)
 
 
-MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
-SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
-
-
 class Voice(Fields):
     """A voice in the form of an object."""
 
@@ -224,12 +225,6 @@ class SpeechRequest(Fields):
     speed: Annotated[float, Field(ge=0.25, le=4)] | None = None
     seed: Seed | None = None
     temperature: speech.Temperature | None = None
-
-
-# A server-sent event, in the form that tools for OpenAPI 3.1 expect.
-EVENT = create_model("SpeechEvent", data=str)
-EVENTS = "text/event-stream"
-ANSWERS = {**dict.fromkeys(SOUNDS, routes.Bytes), EVENTS: EVENT}
 
 
 class OpenaiSpeech(routes.Endpoints):
@@ -291,11 +286,6 @@ class ImagesRequest(Fields):
     output_format: Literal["png", "jpeg", "webp"] | None = None
     seed: Seed | None = None
     stream: bool | None = None
-
-
-IMAGE: Any = create_model("EncodedImage", b64_json=str)
-FACTS: Any = dict.fromkeys(("output_format", "size", "background"), (str, ...))
-IMAGES = create_model("GeneratedImages", created=int, data=list[IMAGE], **FACTS)
 
 
 class OpenaiImages(routes.Endpoints):

@@ -33,6 +33,21 @@ Result = TypeVar("Result")
 ERROR = create_model("Error", error=str)
 REASON = create_model("OpenaiReason", message=str, type=str, param=(None, None), code=str)
 OPENAI_ERROR = create_model("OpenaiError", error=REASON)
+# Limited because parsing JSON blocks the event loop: 400,000 values take 0.1 to 0.3 s.
+MAX_VALUES = 400_000
+MAX_LISTS = 100_000  # lists and objects, which are each as slow as several numbers
+BODIES_AT_ONCE = 16  # limit of the total size of all bodies, in bodies of the largest size
+LARGE_BYTES = 1 << 16
+LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # keys in an ASGI scope
+DECIMAL = re.compile(r"[0-9]{1,18}")
+DESCRIPTION = "The OpenAPI document of all HTTP routes, generated from the models of their bodies."
+REFERENCE = "#/components/schemas/{model}"
+PATH = {
+    "name": Annotated[str, Field(min_length=1, pattern="^[^/:]+$")],
+    "version": Annotated[int, Field(ge=0, le=10**18 - 1)],
+}
+Method = TypeVar("Method", bound=Callable)
+Bytes = Annotated[Any, WithJsonSchema({"type": "string", "format": "binary"})]
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = NO_HEADERS) -> Any:
@@ -136,15 +151,6 @@ class StreamedResponse:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-# Limited because parsing JSON blocks the event loop: 400,000 values take 0.1 to 0.3 s.
-MAX_VALUES = 400_000
-MAX_LISTS = 100_000  # lists and objects, which are each as slow as several numbers
-BODIES_AT_ONCE = 16  # limit of the total size of all bodies, in bodies of the largest size
-LARGE_BYTES = 1 << 16
-LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # keys in an ASGI scope
-DECIMAL = re.compile(r"[0-9]{1,18}")
-
-
 class BodyLimits:
     """The limits on a body's size and duration, and the number of bytes `used` by all bodies."""
 
@@ -209,16 +215,6 @@ def json_object(body: bytes | memoryview) -> dict[str, Any]:
 def json_model(body: bytes | memoryview, model: type[Model]) -> Model:
     """Return the JSON object in a body as a model."""
     return as_model(json_object(body), model)
-
-
-DESCRIPTION = "The OpenAPI document of all HTTP routes, generated from the models of their bodies."
-REFERENCE = "#/components/schemas/{model}"
-PATH = {
-    "name": Annotated[str, Field(min_length=1, pattern="^[^/:]+$")],
-    "version": Annotated[int, Field(ge=0, le=10**18 - 1)],
-}
-Method = TypeVar("Method", bound=Callable)
-Bytes = Annotated[Any, WithJsonSchema({"type": "string", "format": "binary"})]
 
 
 class NameConvertor(StringConvertor):

@@ -36,6 +36,30 @@ from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.http import routes
 
+HEADER = "inference-header-content-length"
+OCTETS = "application/octet-stream"
+EXTENSIONS = {"extensions": ["binary_tensor_data", "model_repository(index)"]}
+TENSOR: Any = create_model("Tensor", name=str, datatype=str, shape=list[int])
+TENSORS: Any = list[TENSOR]
+METADATA = create_model(
+    "Metadata", name=str, versions=list[str], platform=str, inputs=TENSORS, outputs=TENSORS
+)
+# Each output also has its data, or the size of its binary data.
+INFER_RESULT = create_model(
+    "InferResult", model_name=str, model_version=str, id=(str, ""), outputs=TENSORS
+)
+LOG = logging.getLogger(__name__)
+# A model as OpenAI lists it, with more fields if it is ready; alone, with those of TensorFlow.
+KIND: Any = Literal["sound", "picture", "array"] | None
+VERSION: Any = create_model("Version", version=int, state=str)
+ALWAYS: Any = {"id": str, "object": Literal["model"], "created": int, "owned_by": str}
+ENTRY: Any = create_model("ModelEntry", versions=list[VERSION], kind=(KIND, None), **ALWAYS)
+MODELS = create_model("Models", object=Literal["list"], data=list[ENTRY])
+LOAD_ERROR = create_model("LoadError", error_code=str, error_message=str)
+STATE = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
+STATUS: Any = create_model("VersionStatus", version=str, state=STATE, status=LOAD_ERROR)
+MODEL = create_model("ModelStatus", __base__=ENTRY, model_version_status=list[STATUS])
+
 
 class PredictRequest(Fields):
     """A prediction request: rows in `instances`, or tensors in `inputs`."""
@@ -98,11 +122,6 @@ def statuses(registry: ModelRegistry, request: Request) -> list[dict[str, Any]]:
     ]
 
 
-HEADER = "inference-header-content-length"
-OCTETS = "application/octet-stream"
-EXTENSIONS = {"extensions": ["binary_tensor_data", "model_repository(index)"]}
-
-
 class InferParameters(Fields):
     """Parameters of a request; `timeout` is in microseconds, 0 for the server's limit."""
 
@@ -144,17 +163,6 @@ class InferRequest(Fields):
     outputs: Annotated[list[OutputTensor], Field(min_length=1, fail_fast=True)] | None = None
     id: Name | None = None
     parameters: InferParameters | None = None
-
-
-TENSOR: Any = create_model("Tensor", name=str, datatype=str, shape=list[int])
-TENSORS: Any = list[TENSOR]
-METADATA = create_model(
-    "Metadata", name=str, versions=list[str], platform=str, inputs=TENSORS, outputs=TENSORS
-)
-# Each output also has its data, or the size of its binary data.
-INFER_RESULT = create_model(
-    "InferResult", model_name=str, model_version=str, id=(str, ""), outputs=TENSORS
-)
 
 
 def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
@@ -292,19 +300,6 @@ def _wanted_outputs(parsed: InferRequest, known: Signature, default: bool) -> di
     options = {output.name: output.parameters or TensorParameters() for output in outputs}
     asked = {name: option.binary_data for name, option in options.items()}
     return {name: default if binary is None else binary for name, binary in asked.items()}
-
-
-LOG = logging.getLogger(__name__)
-# A model as OpenAI lists it, with more fields if it is ready; alone, with those of TensorFlow.
-KIND: Any = Literal["sound", "picture", "array"] | None
-VERSION: Any = create_model("Version", version=int, state=str)
-ALWAYS: Any = {"id": str, "object": Literal["model"], "created": int, "owned_by": str}
-ENTRY: Any = create_model("ModelEntry", versions=list[VERSION], kind=(KIND, None), **ALWAYS)
-MODELS = create_model("Models", object=Literal["list"], data=list[ENTRY])
-LOAD_ERROR = create_model("LoadError", error_code=str, error_message=str)
-STATE = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
-STATUS: Any = create_model("VersionStatus", version=str, state=STATE, status=LOAD_ERROR)
-MODEL = create_model("ModelStatus", __base__=ENTRY, model_version_status=list[STATUS])
 
 
 class ModelListing(routes.Endpoints):

@@ -26,6 +26,34 @@ RECEIVE, RESPOND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV, SECCOMP_I
 NOTIFICATION_BYTES = 80
 CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 SPARE_THREADS, THREADS_PER_PROCESSOR = 512, 16  # in addition to one per connection
+HELP = "serve bundles that you trust with `--no-sandbox`"
+MOST_OPEN_FILES = 320  # connections, and files read while loading
+CALLS = """
+    access arch_prctl brk clock_getres clock_gettime clock_nanosleep close dup epoll_create1
+    epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group faccessat faccessat2 fadvise64
+    fstat fstatfs futex get_mempolicy get_robust_list getcpu getcwd getdents getdents64 getegid
+    geteuid getgid getpid getppid getpriority getrandom getresgid getresuid getrlimit getrusage
+    gettid gettimeofday getuid lseek lstat madvise membarrier mincore mprotect mremap munmap
+    nanosleep newfstatat pipe2 poll ppoll pread64 preadv pselect6 read readlink readlinkat readv
+    recvfrom restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn rt_sigtimedwait
+    sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam
+    sched_getscheduler sched_yield select sendto set_robust_list
+    set_tid_address sigaltstack stat statfs statx sysinfo time times uname write writev
+"""
+ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SCMP_ACT_ALLOW, SCMP_ACT_ERRNO(number)
+EQUAL_UNDER_MASK = 7  # SCMP_CMP_MASKED_EQ
+INT = 0xFFFFFFFF
+WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # last: O_TMPFILE
+# Allowed commands of fcntl: not F_SETOWN, F_SETSIG and O_ASYNC, with which the kernel signals
+# another process for this one, and no leases and locks of files that others read.
+FCNTL = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL)
+CLONE_THREAD, MAP_TYPE, MAP_PRIVATE, PR_SET_NAME = 0x10000, 0xF, 2, 15
+# Number of Landlock's file rights, by the first version of its interface that has them.
+FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
+NET_VERSION, SCOPE_VERSION = 4, 6
+READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+PATH_BENEATH, QUERY_VERSION = 1, 1
 
 
 def most_threads(connections: int) -> int:
@@ -78,36 +106,6 @@ def _listener() -> int | None:
         listener = os.dup(listener)  # the library closes its own descriptor
     seccomp.seccomp_release(context)
     return listener if listener >= 0 else None
-
-
-HELP = "serve bundles that you trust with `--no-sandbox`"
-MOST_OPEN_FILES = 320  # connections, and files read while loading
-CALLS = """
-    access arch_prctl brk clock_getres clock_gettime clock_nanosleep close dup epoll_create1
-    epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group faccessat faccessat2 fadvise64
-    fstat fstatfs futex get_mempolicy get_robust_list getcpu getcwd getdents getdents64 getegid
-    geteuid getgid getpid getppid getpriority getrandom getresgid getresuid getrlimit getrusage
-    gettid gettimeofday getuid lseek lstat madvise membarrier mincore mprotect mremap munmap
-    nanosleep newfstatat pipe2 poll ppoll pread64 preadv pselect6 read readlink readlinkat readv
-    recvfrom restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn rt_sigtimedwait
-    sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam
-    sched_getscheduler sched_yield select sendto set_robust_list
-    set_tid_address sigaltstack stat statfs statx sysinfo time times uname write writev
-"""
-ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SCMP_ACT_ALLOW, SCMP_ACT_ERRNO(number)
-EQUAL_UNDER_MASK = 7  # SCMP_CMP_MASKED_EQ
-INT = 0xFFFFFFFF
-WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # last: O_TMPFILE
-# Allowed commands of fcntl: not F_SETOWN, F_SETSIG and O_ASYNC, with which the kernel signals
-# another process for this one, and no leases and locks of files that others read.
-FCNTL = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL)
-CLONE_THREAD, MAP_TYPE, MAP_PRIVATE, PR_SET_NAME = 0x10000, 0xF, 2, 15
-# Number of Landlock's file rights, by the first version of its interface that has them.
-FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
-NET_VERSION, SCOPE_VERSION = 4, 6
-READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-PATH_BENEATH, QUERY_VERSION = 1, 1
 
 
 class _Comparison(ctypes.Structure):

@@ -39,6 +39,16 @@ MOST_BYTES = 2**30  # total size of the arrays in a message
 MOST_HEAD_BYTES = 2**16
 LENGTH = struct.Struct("<I")
 DTYPES = {dtype.str: dtype for dtype in V2_DTYPES.values()}
+SYSTEM = (
+    *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"),
+    *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system"),
+)
+MOST_TEXT = 1000  # largest number of characters of an error
+MOST_REQUEST_BYTES = 2**16
+MOST_CONNECTIONS = 250  # sockets per process; the kernel passes at most 253 descriptors at once
+IMPORTS = ("tensorflow", "onepass.bundles.bundle")  # all that bundles need
+UNUSED = ("jax", "keras")  # imported by TensorFlow if installed; no bundle needs them
+DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 class BadMessage(ValueError):  # noqa: N818 - named as the errors of requests
@@ -107,13 +117,6 @@ def _fill(connection: socket.socket, rest: memoryview, end: float | None) -> Non
         if not count:
             raise EOFError
         rest = rest[count:]
-
-
-SYSTEM = (
-    *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"),
-    *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system"),
-)
-MOST_TEXT = 1000  # largest number of characters of an error
 
 
 def run(
@@ -212,13 +215,6 @@ class _Answers:
             close()
         self._chunks = iter(())
         return {}, {}
-
-
-MOST_REQUEST_BYTES = 2**16
-MOST_CONNECTIONS = 250  # sockets per process; the kernel passes at most 253 descriptors at once
-IMPORTS = ("tensorflow", "onepass.bundles.bundle")  # all that bundles need
-UNUSED = ("jax", "keras")  # imported by TensorFlow if installed; no bundle needs them
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def main(descriptor: int) -> None:

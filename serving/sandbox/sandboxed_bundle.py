@@ -45,6 +45,11 @@ KEPT_VARIABLES = {
 }
 EXIT_SECONDS = 10.0
 END_SECONDS = 60.0  # time for the fork server to report how a process ended
+LOG = logging.getLogger(__name__)
+LOADER = "onepass.bundles.bundle:load"
+MOST_FACTS_BYTES = 2 * MOST_SPEC_BYTES
+STREAM_END = "end"
+SPARE_CONNECTIONS = 2  # for features of recordings, in addition to calls and streams
 
 
 class ForkServer:
@@ -163,13 +168,6 @@ def _stop_fork_server(
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-LOG = logging.getLogger(__name__)
-LOADER = "onepass.bundles.bundle:load"
-MOST_FACTS_BYTES = 2 * MOST_SPEC_BYTES
-STREAM_END = "end"
-SPARE_CONNECTIONS = 2  # for features of recordings, in addition to calls and streams
 
 
 class ModelFailed(RuntimeError):  # noqa: N818 - named as the errors of requests

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from serving.http.server import HEAD_BYTES
+from serving.server import HEAD_BYTES
 
 START = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 END = b"\r\n\r\n"

@@ -5,7 +5,7 @@ import pytest
 from grpc_running import Running
 from serve_load import predict, predict_request, until
 
-from serving.grpc.interceptor import client_address
+from serving.grpc.server import client_address
 
 
 @pytest.mark.parametrize(

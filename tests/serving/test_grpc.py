@@ -25,7 +25,7 @@ from tensorflow_serving.apis import (
 )
 
 import onepass
-from serving.grpc.interceptor import client_of
+from serving.grpc.server import client_of
 from serving.grpc.tensors import encode, message
 
 TOKEN = "a token of sixteen characters"

@@ -69,7 +69,7 @@ def is_healthy(connection):
 def test_more_requests_than_there_may_be_are_refused_and_no_client_has_them_all(
     models, monkeypatch
 ):
-    monkeypatch.setattr("serving.http.server.MAX_REQUESTS", PLACES)
+    monkeypatch.setattr("serving.server.MAX_REQUESTS", PLACES)
     clients = {f"127.0.0.{n}": places for n, places in ((2, 4), (3, 2), (4, 1), (5, 1))}
     with (
         http_running.Running(models, timeout_seconds=60.0) as running,
@@ -89,8 +89,8 @@ def test_more_requests_than_there_may_be_are_refused_and_no_client_has_them_all(
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: local", DONE])
 def test_connections_without_a_request_lock_nobody_out(models, monkeypatch, sent):
     """Silent ones, such with half a head, and such whose request is answered: the oldest ends."""
-    monkeypatch.setattr("serving.http.server.MAX_REQUESTS", PLACES)
-    monkeypatch.setattr("serving.http.server.MAX_IDLE", PLACES)
+    monkeypatch.setattr("serving.server.MAX_REQUESTS", PLACES)
+    monkeypatch.setattr("serving.server.MAX_IDLE", PLACES)
     with http_running.Running(models) as running:
         idle = running._server.idle
         with sockets(running, 1, DONE, "127.0.0.3") as (other,), contextlib.ExitStack() as stack:
@@ -111,7 +111,7 @@ def test_connections_without_a_request_lock_nobody_out(models, monkeypatch, sent
     "sent", [b"", b"\r", b"GET /healthz HTTP/1.1\r\nHost: local", DONE, DONE + b"GET /", REFUSED]
 )
 def test_a_connection_without_a_request_is_closed_in_its_time(models, monkeypatch, sent):
-    monkeypatch.setattr("serving.http.server.IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("serving.server.IDLE_SECONDS", 0.2)
     with http_running.Running(models) as running, sockets(running, 2, sent) as connections:
         assert all(map(is_closed, connections))
         until(lambda: not running._server.server_state.connections)
@@ -119,7 +119,7 @@ def test_a_connection_without_a_request_is_closed_in_its_time(models, monkeypatc
 
 
 def test_no_byte_but_the_last_of_a_head_keeps_a_connection(models, monkeypatch):
-    monkeypatch.setattr("serving.http.server.IDLE_SECONDS", 0.3)
+    monkeypatch.setattr("serving.server.IDLE_SECONDS", 0.3)
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
     with http_running.Running(models) as running, sockets(running, 1, head) as (connection,):
         connection.settimeout(0.01)
@@ -133,7 +133,7 @@ def test_no_byte_but_the_last_of_a_head_keeps_a_connection(models, monkeypatch):
 
 
 def test_a_request_at_work_is_not_idle_however_long_it_takes(models, monkeypatch):
-    monkeypatch.setattr("serving.http.server.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("serving.server.IDLE_SECONDS", 0.05)
     control = models.controls["voice", 1]
     with http_running.Running(models) as running:
         control.open.clear()
@@ -226,7 +226,7 @@ def test_a_call_without_the_token_is_refused_before_its_message_comes(models, mo
 
 
 def test_a_probe_that_says_nothing_is_given_up_before_the_deadline(models, monkeypatch):
-    monkeypatch.setattr("serving.grpc.interceptor.SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("serving.grpc.server.SILENT_SECONDS", 0.1)
     with (
         grpc_running.Running(models, timeout_seconds=60.0) as running,
         running.channel() as channel,
