@@ -33,6 +33,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _STAT, _GPUS = Path("/proc/stat"), Path("/proc/driver/nvidia/gpus")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt(3)
 _SMALL_BYTES, _LARGE_BYTES = 2**16, 2**25
+LIMIT_SECONDS = 3600.0
 
 
 def this_machine() -> dict[str, Any]:
@@ -135,9 +136,6 @@ def _fresh_allocations() -> Iterator[None]:
 def _status_bytes(name: str) -> int:
     lines = _STATUS.read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
-
-
-LIMIT_SECONDS = 3600.0
 
 
 @dataclasses.dataclass(frozen=True)

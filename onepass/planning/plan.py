@@ -27,6 +27,15 @@ from onepass.replicator.portable.manifest import read_manifest
 if TYPE_CHECKING:
     from onepass.planning.trainable import Trainable
 
+GIB, MIB = 2**30, 2**20
+ACCELERATOR_BUCKET_MIB = 30.0  # up to which XLA combines all-reduces on a GPU
+MB = 1e6
+HEADER = (
+    f"{'devices':>7s} {'mesh':>11s} {'micro':>5s} {'step':>11s} {'rows/s':>9s} {'memory':>10s} "
+    f"{'sent':>10s} {'efficiency':>10s} {'network':>8s} {'bubble':>7s}"
+)
+ENOUGH_FREE = 0.9  # share of processor time that a reliable profile needs
+
 
 class ModelPrograms:
     """The training step of a model, by default for `batch` rows in `microbatches`.
@@ -78,10 +87,6 @@ class FolderPrograms(ModelPrograms):
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
         """Raise UserError, because TensorFlow cannot run an exported step."""
         raise UserError(f"{self._folder} is an exported step: `--strategy` must be portable.")
-
-
-GIB, MIB = 2**30, 2**20
-ACCELERATOR_BUCKET_MIB = 30.0  # up to which XLA combines all-reduces on a GPU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,13 +327,6 @@ def _is_processor(run: Run) -> bool:
     return run.device.lower() == "cpu"
 
 
-MB = 1e6
-HEADER = (
-    f"{'devices':>7s} {'mesh':>11s} {'micro':>5s} {'step':>11s} {'rows/s':>9s} {'memory':>10s} "
-    f"{'sent':>10s} {'efficiency':>10s} {'network':>8s} {'bubble':>7s}"
-)
-
-
 def lines(predictions: list[Prediction], fitting: list[Prediction]) -> list[str]:
     """Return the table's lines, starred where memory is short, and the cheapest and fastest."""
     table = [f"{_line(each)}{'' if each in fitting else ' *'}" for each in predictions]
@@ -413,9 +411,6 @@ def write_plot(path: Path, predictions: list[Prediction], memory_gib: float | No
     rate.legend()
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], dpi=150)
-
-
-ENOUGH_FREE = 0.9  # share of processor time that a reliable profile needs
 
 
 def run(given: PlanArguments, programs: ModelPrograms) -> int:

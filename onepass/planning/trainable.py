@@ -8,11 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.planning.measurement import (
-    needed_bytes,
-    paired_seconds,
-    time_rounds,
-)
+from onepass.planning.measurement import needed_bytes, paired_seconds, time_rounds
 from onepass.replicator.portable import export
 from onepass.replicator.portable.manifest import manifest_of, write_manifest
 from onepass.replicator.training.batches import Batch

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from onepass.replicator.strategies.base import Replicator as Replicator
     from onepass.replicator.training.config import OptimizerConfig as OptimizerConfig
 
-_EXPORTS = {
-    "OptimizerConfig": "training.config",
-    "Replicator": "strategies.base",
-}
+_EXPORTS = {"OptimizerConfig": "training.config", "Replicator": "strategies.base"}
 __all__ = list(_EXPORTS)
 __getattr__ = lazy_exports(__name__, _EXPORTS)

@@ -28,6 +28,20 @@ _OTHER_SHAPES = (
     r"expected shape (\[.*?\]) but another member in the group expected shape (\[.*?\])",
     r"must have the same size and shape\.\s+Input 0: (\[.*?\]) != input \d+: (\[.*?\])",
 )
+_SUMMABLE = (tf.float32, tf.float64, tf.int64)
+_INTEGERS = (tf.bool, tf.int8, tf.int16, tf.int32, tf.uint8, tf.uint16, tf.uint32)
+_WIDENED = {tf.float16: tf.float32, tf.bfloat16: tf.float32} | {
+    dtype: tf.int64 for dtype in _INTEGERS
+}
+_SAME_BITS = {
+    **dict.fromkeys((tf.float16, tf.bfloat16), tf.int16),
+    **{tf.float32: tf.int32, tf.float64: tf.int64},
+    **dict.fromkeys((tf.uint64, tf.complex64, tf.complex128), tf.int64),
+}
+# Byte b is encoded as b + 1; 0 marks the end of a string.
+_CHARACTERS = [b"", *(bytes([byte]) for byte in range(256))]
+Tensors = list[tf.Tensor]
+Map = Callable[[Tensors], Tensors]
 
 
 class CollectiveOrderError(UserError):
@@ -138,20 +152,6 @@ def _around(calls: list[str], index: int) -> str:
     return ", ".join(shown) or "none"
 
 
-_SUMMABLE = (tf.float32, tf.float64, tf.int64)
-_INTEGERS = (tf.bool, tf.int8, tf.int16, tf.int32, tf.uint8, tf.uint16, tf.uint32)
-_WIDENED = {tf.float16: tf.float32, tf.bfloat16: tf.float32} | {
-    dtype: tf.int64 for dtype in _INTEGERS
-}
-_SAME_BITS = {
-    **dict.fromkeys((tf.float16, tf.bfloat16), tf.int16),
-    **{tf.float32: tf.int32, tf.float64: tf.int64},
-    **dict.fromkeys((tf.uint64, tf.complex64, tf.complex128), tf.int64),
-}
-# Byte b is encoded as b + 1; 0 marks the end of a string.
-_CHARACTERS = [b"", *(bytes([byte]) for byte in range(256))]
-
-
 def is_number(dtype: tf.DType) -> bool:
     """Return whether values of the dtype can be summed."""
     return dtype != tf.bool and (dtype in _SUMMABLE or dtype in _WIDENED or dtype in _SAME_BITS)
@@ -215,10 +215,6 @@ def to_bytes(tensor: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
 def from_bytes(numbers: tf.Tensor) -> tf.Tensor:
     """Return the strings [...] that `to_bytes` encoded as int32 [..., width]."""
     return tf.strings.reduce_join(tf.gather(tf.constant(_CHARACTERS), numbers), axis=-1)
-
-
-Tensors = list[tf.Tensor]
-Map = Callable[[Tensors], Tensors]
 
 
 class Replicas(Protocol):

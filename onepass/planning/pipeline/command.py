@@ -17,6 +17,8 @@ V-ZB. Time is in the unit of the durations; the unit of activations is a device'
 network for one microbatch.
 
   onepass pipeline --devices 8 --microbatches 32 --plot schedules.png"""
+COLOURS = {"F": ("#9ecae1", "#3182bd"), "B": ("#a1d99b", "#31a354"), "W": ("#fdd0a2", "#e6550d")}
+MICROSECONDS = 1000  # in a trace, per unit of time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +87,6 @@ def to_json(simulations: Sequence[Simulation]) -> dict:
     ]
     size = {"devices": schedule.num_devices, "microbatches": schedule.num_microbatches}
     return {**size, "rows": rows}
-
-
-COLOURS = {"F": ("#9ecae1", "#3182bd"), "B": ("#a1d99b", "#31a354"), "W": ("#fdd0a2", "#e6550d")}
-MICROSECONDS = 1000  # in a trace, per unit of time
 
 
 def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:

@@ -24,6 +24,7 @@ from onepass.planning.pipeline.schedule import (
 from onepass.replicator.portable.run import load_exported, read_manifest, read_npz, read_weights
 
 Arrays = dict[str, jax.Array]
+_add = jax.jit(lambda a, b: a + b)
 
 
 class Pipeline:
@@ -146,6 +147,3 @@ class _Step:
         made = self._passes["W", each.stage](self._kept.pop((each.stage, each.microbatch)))
         before = self.found.get(each.stage)
         self.found[each.stage] = made if before is None else jax.tree.map(_add, before, made)
-
-
-_add = jax.jit(lambda a, b: a + b)

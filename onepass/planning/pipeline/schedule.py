@@ -49,6 +49,9 @@ from onepass.replicator.portable.layouts.simulation import COMPUTE, Event, Netwo
 KINDS = ("F", "B", "W")
 # Names in exported stages: tensors kept for a later pass, gradients, the loss, the weights file.
 KEPT, GRADIENT, LOSS, WEIGHTS = "kept/", "gradient/", "loss", "weights.npz"
+Times = dict[tuple[str, int], int]
+V_INTERVAL = 6  # F, B and W of two stages
+LIVING = "temporaries"  # the compiler's term for memory that is live only within a step
 
 
 class Pass(NamedTuple):
@@ -206,10 +209,6 @@ def _earlier(
 def function_name(stage: int, kind: str) -> str:
     """Return the name of a pass's function in an exported folder."""
     return f"stage_{stage}_{kind}"
-
-
-Times = dict[tuple[str, int], int]
-V_INTERVAL = 6  # F, B and W of two stages
 
 
 class Block(NamedTuple):
@@ -380,9 +379,7 @@ class Simulation:
 
 
 def simulate(
-    schedule: Schedule,
-    durations: Durations = Durations(),
-    shares: Sequence[float] | None = None,
+    schedule: Schedule, durations: Durations = Durations(), shares: Sequence[float] | None = None
 ) -> Simulation:
     """Simulate a schedule, with the passes on every device in the schedule's order.
 
@@ -408,16 +405,11 @@ def simulate(
 
 
 def compare(
-    devices: int,
-    microbatches: int,
-    durations: Durations = Durations(),
+    devices: int, microbatches: int, durations: Durations = Durations()
 ) -> list[Simulation]:
     """Simulate every kind of schedule for one network, 1F1B first."""
     names = list(BLOCKS)
     return [simulate(schedule(name, devices, microbatches), durations) for name in names]
-
-
-LIVING = "temporaries"  # the compiler's term for memory that is live only within a step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import select
 import shlex
@@ -17,6 +18,21 @@ from onepass.foundation.errors import UserError, require
 from onepass.foundation.interrupt import StopRequest
 from onepass.replicator.launch import reaper as reaper
 from onepass.replicator.launch import tf_config
+
+MAX_LINE_BYTES = 1 << 20  # longer lines are split
+POLL_SECONDS = 0.05
+SETTLE_SECONDS = 3.0  # time for tasks to end on their own after a failure
+SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
+WORKERS = 2
+DESCRIPTION = """Run a command as a cluster of processes, each with its TF_CONFIG. The command, any
+program, follows ` -- `. `--strategy` is added to an onepass training command that lacks it.
+
+  onepass launch --workers 2 -- onepass train wavenet-cpu-16k --data speech --workdir run
+  onepass launch --workers 2 --servers 1 --restarts 20 -- onepass train ...
+  onepass launch --hosts a:2222,b:2222 -- onepass train ...    # prints each machine's command
+
+Every line of output starts with the task's name. The first failure ends all tasks and determines
+the exit status. Ctrl-C, SIGTERM and SIGHUP are forwarded, so training saves and exits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +69,6 @@ def check(given: LaunchArguments) -> None:
         name, _, port = host.rpartition(":")
         if not name or not port.isdecimal() or not 0 < int(port) < 65536:
             raise UserError(f"`--hosts` must be HOST:PORT, separated by commas, got {host!r}.")
-
-
-MAX_LINE_BYTES = 1 << 20  # longer lines are split
 
 
 class SupervisedProcess:
@@ -143,11 +156,6 @@ class SupervisedProcess:
             pipe.close()  # type: ignore[union-attr]
         if self._log is not None:
             os.close(self._log)
-
-
-POLL_SECONDS = 0.05
-SETTLE_SECONDS = 3.0  # time for tasks to end on their own after a failure
-SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
 
 
 @dataclasses.dataclass
@@ -346,18 +354,6 @@ def _exit_status(run: _ClusterRun) -> int:
     return SHELL_SIGNAL + signal.Signals[run.signal_name]
 
 
-WORKERS = 2
-DESCRIPTION = """Run a command as a cluster of processes, each with its TF_CONFIG. The command, any
-program, follows ` -- `. `--strategy` is added to an onepass training command that lacks it.
-
-  onepass launch --workers 2 -- onepass train wavenet-cpu-16k --data speech --workdir run
-  onepass launch --workers 2 --servers 1 --restarts 20 -- onepass train ...
-  onepass launch --hosts a:2222,b:2222 -- onepass train ...    # prints each machine's command
-
-Every line of output starts with the task's name. The first failure ends all tasks and determines
-the exit status. Ctrl-C, SIGTERM and SIGHUP are forwarded, so training saves and exits."""
-
-
 def run(
     arguments: list[str], parse: Callable[..., LaunchArguments], own_program: Sequence[str]
 ) -> int:
@@ -374,7 +370,7 @@ def run(
     shape = _shape(given)
     command = tf_config.with_strategy(command, shape)
     if given.hosts:
-        for task in shape.tasks(given.addresses):
+        for task in tf_config.tasks_at(shape.counts, given.addresses):
             print(f"# on {task.address}: {task.name}")
             print(f"TF_CONFIG={shlex.quote(task.tf_config)} {shlex.join(command)}")
         return 0
@@ -388,7 +384,8 @@ def run(
             "the CPU.",
             file=sys.stderr,
         )
-    return Supervisor(shape.local_tasks, command, given).run()
+    make_tasks = functools.partial(tf_config.local_tasks, **shape.counts)
+    return Supervisor(make_tasks, command, given).run()
 
 
 def _shape(given: LaunchArguments) -> tf_config.Shape:

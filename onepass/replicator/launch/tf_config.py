@@ -17,6 +17,7 @@ from typing import Any
 from onepass.foundation.errors import UserError, require
 
 KINDS = ("chief", "worker", "ps")
+OWN_PROGRAMS, TRAINING_VERBS = ("onepass",), ("train", "distill")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,9 +136,6 @@ def _shorten_text(text: str) -> str:
     return text if len(text) < 200 else f"{text[:200]}..."
 
 
-OWN_PROGRAMS, TRAINING_VERBS = ("onepass",), ("train", "distill")
-
-
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """The number of processes of each kind in a cluster.
@@ -170,14 +168,6 @@ class Shape:
     def strategy(self) -> str:
         """Value of `--strategy` for this cluster."""
         return "parameter_server" if self.servers else "multi_worker"
-
-    def tasks(self, addresses: Sequence[str]) -> list[Task]:
-        """Return the tasks at these addresses, HOST:PORT; the first task writes to disk."""
-        return tasks_at(self.counts, addresses)
-
-    def local_tasks(self) -> list[Task]:
-        """Return the tasks on free ports of this machine."""
-        return local_tasks(**self.counts)
 
 
 def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:

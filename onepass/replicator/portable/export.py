@@ -52,6 +52,9 @@ _DTYPES = {
     **{"i32": tf.int32, "ui32": tf.uint32, "i16": tf.int16, "ui16": tf.uint16},
     **{"i8": tf.int8, "ui8": tf.uint8},
 }
+STEP = "step"
+SLOT = "slot/"
+PureFn = Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,11 +197,6 @@ def _check_same(
     found = [(tuple(spec.shape), spec.dtype) for spec in lowered]
     if expected != found:
         raise ValueError(f"`fn` must keep the order of its {what}s {expected}, got {found}.")
-
-
-STEP = "step"
-SLOT = "slot/"
-PureFn = Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]]
 
 
 def export_function(

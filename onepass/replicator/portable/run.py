@@ -39,6 +39,23 @@ LINE_SECONDS = 10.0
 CONTINUE, SAVE, TIME = "", "save", "time"
 REQUESTS = (CONTINUE, SAVE, TIME, "SIGINT", "SIGTERM")
 Options = argparse.Namespace
+OPTIONS = (
+    ("--steps", int, None, "total updates, including earlier ones; default: as exported"),
+    ("--minutes", float, 0.0, "minutes after which to save and stop; 0: no limit"),
+    ("--save-minutes", float, 5.0, "minutes between two checkpoints"),
+    ("--devices", int, None, "devices that share a batch; default: as many as divide its rows"),
+    ("--mesh", str, None, "ROWSxMODEL devices for which to search for a layout, as in 4x2"),
+    ("--layout", str, None, "auto: search for a layout and write layout.json; or a layout file"),
+    ("--memory", float, None, "GiB per device; default: as the device reports"),
+    ("--link", float, None, "Gbit/s between devices, for --layout auto; default: by their kind"),
+    ("--coordinator", str, None, "HOST:PORT of process 0; auto: from Slurm or Open MPI"),
+    ("--processes", int, None, "processes that train; default: one, or from the environment"),
+    ("--process", int, None, "index of this process, from 0"),
+    ("--wait-seconds", int, 300, "seconds within which all processes must connect"),
+    ("--keep", int, 2, "number of newest checkpoints to keep"),
+    ("--report-steps", int, 20, "steps between two lines of metrics.jsonl"),
+    ("--folder", Path, Path(__file__).resolve().parent, "folder of manifest.json"),
+)
 
 
 def load(folder: Path | str, name: str, weights: dict | None = None) -> Callable[..., dict]:
@@ -340,25 +357,6 @@ def log(text: str) -> None:
     """Print a line to stderr in the first process."""
     if devices.is_first():
         print(text, file=sys.stderr, flush=True)
-
-
-OPTIONS = (
-    ("--steps", int, None, "total updates, including earlier ones; default: as exported"),
-    ("--minutes", float, 0.0, "minutes after which to save and stop; 0: no limit"),
-    ("--save-minutes", float, 5.0, "minutes between two checkpoints"),
-    ("--devices", int, None, "devices that share a batch; default: as many as divide its rows"),
-    ("--mesh", str, None, "ROWSxMODEL devices for which to search for a layout, as in 4x2"),
-    ("--layout", str, None, "auto: search for a layout and write layout.json; or a layout file"),
-    ("--memory", float, None, "GiB per device; default: as the device reports"),
-    ("--link", float, None, "Gbit/s between devices, for --layout auto; default: by their kind"),
-    ("--coordinator", str, None, "HOST:PORT of process 0; auto: from Slurm or Open MPI"),
-    ("--processes", int, None, "processes that train; default: one, or from the environment"),
-    ("--process", int, None, "index of this process, from 0"),
-    ("--wait-seconds", int, 300, "seconds within which all processes must connect"),
-    ("--keep", int, 2, "number of newest checkpoints to keep"),
-    ("--report-steps", int, 20, "steps between two lines of metrics.jsonl"),
-    ("--folder", Path, Path(__file__).resolve().parent, "folder of manifest.json"),
-)
 
 
 def parse_options(arguments: list[str] | None) -> Options:

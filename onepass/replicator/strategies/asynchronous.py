@@ -30,6 +30,24 @@ from onepass.replicator.launch.tf_config import Task, read_tf_config
 from onepass.replicator.strategies import base
 from onepass.replicator.strategies.coordination import connect_to, missing_tasks, refusal
 
+_OPTIONS = (
+    *("initial_value", "trainable", "name", "dtype", "shape", "constraint"),
+    "distribute_strategy",  # a strategy identifies its variables by it
+)
+START_SECONDS = 60.0  # the chief's wait for workers and servers to start
+CHIEF_SECONDS = 600.0  # a server's wait for the chief to start
+CHIEF_LOST_SECONDS = 10.0  # a chief that accepts no connection for this long has ended
+_CONNECT_SECONDS, _CHIEF_POLL_SECONDS = 2.0, 0.5
+# The connection preface of an HTTP/2 client with empty SETTINGS (RFC 9113, 3.4). A running gRPC
+# server answers with its preface; a suspended one still accepts connections, but does not answer.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+# A run fails if a worker does not answer for this time, and no update finishes, ...
+WORKER_SILENCE_SECONDS = 120.0
+SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer for this time.
+EXIT_SECONDS = 10  # delay of the exit allowed to TensorFlow's threads after a process has ended
+STUCK_SECONDS = 60.0  # silence of a server after which this process is forced to end
+_POLL_SECONDS = 1.0
+
 
 class Snapshots:
     """The values that the step being traced by a thread has read so far."""
@@ -73,12 +91,6 @@ def recorded_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
     return value
 
 
-_OPTIONS = (
-    *("initial_value", "trainable", "name", "dtype", "shape", "constraint"),
-    "distribute_strategy",  # a strategy identifies its variables by it
-)
-
-
 class SnapshotVariable(resource_variable_ops.ResourceVariable):
     """A variable that a step reads only once, unless the step sets it between reads."""
 
@@ -112,15 +124,6 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
 
     def _forget(self) -> None:
         (self._snapshots.values() or {}).pop(id(self), None)
-
-
-START_SECONDS = 60.0  # the chief's wait for workers and servers to start
-CHIEF_SECONDS = 600.0  # a server's wait for the chief to start
-CHIEF_LOST_SECONDS = 10.0  # a chief that accepts no connection for this long has ended
-_CONNECT_SECONDS, _CHIEF_POLL_SECONDS = 2.0, 0.5
-# The connection preface of an HTTP/2 client with empty SETTINGS (RFC 9113, 3.4). A running gRPC
-# server answers with its preface; a suspended one still accepts connections, but does not answer.
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def accepts_connections(address: str) -> bool:
@@ -160,14 +163,6 @@ def available_workers(task: Task) -> list[int]:
             listed = f"{what} {', '.join(absent)}"
             raise UserError(f"Not started after {START_SECONDS:.0f} seconds: {listed}.")
     return [index for index in workers if ("worker", index) not in missing]
-
-
-# A run fails if a worker does not answer for this time, and no update finishes, ...
-WORKER_SILENCE_SECONDS = 120.0
-SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer for this time.
-EXIT_SECONDS = 10  # delay of the exit allowed to TensorFlow's threads after a process has ended
-STUCK_SECONDS = 60.0  # silence of a server after which this process is forced to end
-_POLL_SECONDS = 1.0
 
 
 class ParameterServerReplicator(base.Replicator):

@@ -20,6 +20,13 @@ from onepass.foundation.errors import UserError, must_be
 from onepass.replicator import collectives
 from onepass.replicator.collectives import CollectiveOrderError, CollectiveRecord, call_text
 
+_UNEVEN = "number of rows is not a multiple of the number of replicas"
+StepFn = Callable[[Any], Any]
+InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+ShardFn = Callable[[int, int], tf.data.Dataset]
+Call = Callable[[Any], Any]
+_PREFETCHED_BATCHES = 2
+
 
 def variables_in_step_error(error: Exception) -> UserError | None:
     """Return a UserError if a step created variables while being traced, else None."""
@@ -84,8 +91,11 @@ class WrappedOptimizer(tf.Module):
         """Average gradients over replicas and apply them to variables, inside a step."""
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
-
-_UNEVEN = "number of rows is not a multiple of the number of replicas"
+    def minimize(
+        self, loss: tf.Tensor, variables: Sequence[tf.Variable], tape: tf.GradientTape
+    ) -> Any:
+        """Average the gradients of a loss recorded by `tape` and apply them, inside a step."""
+        return self.apply(tape.gradient(loss, variables), variables)
 
 
 def check_divisible(element_spec: Any, num_replicas: int) -> None:
@@ -151,13 +161,6 @@ def uneven_rows_error(error: Exception, num_replicas: int) -> UserError | None:
 def _uneven_rows_text(rows: int | None, num_replicas: int) -> str:
     got = "" if rows is None else f", got {rows}"
     return f"The rows of a global batch must be a multiple of {num_replicas} replicas{got}."
-
-
-StepFn = Callable[[Any], Any]
-InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
-ShardFn = Callable[[int, int], tf.data.Dataset]
-Call = Callable[[Any], Any]
-_PREFETCHED_BATCHES = 2
 
 
 @dataclasses.dataclass

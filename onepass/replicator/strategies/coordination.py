@@ -30,6 +30,21 @@ from onepass.replicator.strategies.base import Replicator
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
 SAY_SECONDS = 3.0  # after this time a task prints what it waits for
+PAUSE_MICROSECONDS = 20_000
+# These errors may also come from a local device, unless their message is about communication.
+_AMBIGUOUS = (tf.errors.InternalError, tf.errors.FailedPreconditionError)
+PEER_ERRORS = (
+    *(tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError),
+    *(tf.errors.CancelledError, *_AMBIGUOUS),
+)
+_COMMUNICATION = re.compile(
+    r"aborted by|collective|incarnation|RecvBuf|rendezvous|connect|socket|heartbeat|coordination",
+    re.IGNORECASE,
+)
+BARRIER_SECONDS = 24 * 3600.0  # limit of a barrier while every peer is alive
+PEER_CHECK_SECONDS, PEER_ANSWER_SECONDS, PEER_ATTEMPTS = 3.0, 5.0, 2
+_STOP = "stop_request"  # key among the metrics of a step
+_barrier_numbers = itertools.count()
 
 
 def wait_for_all(task: Task, join_seconds: float) -> None:
@@ -135,9 +150,6 @@ def refusal(address: str, seconds: float = _CONNECT_SECONDS) -> Exception | None
     return None
 
 
-PAUSE_MICROSECONDS = 20_000
-
-
 @contextlib.contextmanager
 def default_sigterm() -> Iterator[None]:
     """Return a context in which SIGTERM ends the process, even if other code installs a handler.
@@ -180,18 +192,6 @@ def _loop() -> Any:
     return loop
 
 
-# These errors may also come from a local device, unless their message is about communication.
-_AMBIGUOUS = (tf.errors.InternalError, tf.errors.FailedPreconditionError)
-PEER_ERRORS = (
-    *(tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError),
-    *(tf.errors.CancelledError, *_AMBIGUOUS),
-)
-_COMMUNICATION = re.compile(
-    r"aborted by|collective|incarnation|RecvBuf|rendezvous|connect|socket|heartbeat|coordination",
-    re.IGNORECASE,
-)
-
-
 class PeerLostError(UserError):
     """Another process of the run has ended, or did not answer in time."""
 
@@ -228,12 +228,6 @@ def _reason(error: tf.errors.OpError) -> str:
         return kind
     line = " ".join((cause.group(1) if cause else text).split("\n")[0].split())
     return f"{kind}: {line.split('. ')[0][:160].rstrip(' :')}"
-
-
-BARRIER_SECONDS = 24 * 3600.0  # limit of a barrier while every peer is alive
-PEER_CHECK_SECONDS, PEER_ANSWER_SECONDS, PEER_ATTEMPTS = 3.0, 5.0, 2
-_STOP = "stop_request"  # key among the metrics of a step
-_barrier_numbers = itertools.count()
 
 
 def barrier(replicator: Replicator) -> None:

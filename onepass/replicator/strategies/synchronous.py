@@ -165,15 +165,12 @@ class _CompiledStep:
         self._records.append(record)
 
         # Other arguments are closed over, because a TPU converts all arguments to tensors.
-        def replica_step(batch: Any) -> Any:
-            return self._replica_step(batch, record, is_last)
-
-        outputs = self._replicator._strategy.run(replica_step, args=(batch,))
-        return tf.nest.map_structure(self._first_replica, outputs)
-
-    def _first_replica(self, value: Any) -> Any:
-        local = self._replicator._strategy.experimental_local_results
-        return None if value is None else local(value)[0]
+        strategy = self._replicator._strategy
+        outputs = strategy.run(
+            lambda batch: self._replica_step(batch, record, is_last), args=(batch,)
+        )
+        local = strategy.experimental_local_results
+        return tf.nest.map_structure(lambda v: None if v is None else local(v)[0], outputs)
 
     def _replica_step(self, batch: Any, record: collectives.CollectiveRecord, is_last: bool) -> Any:
         context = tf.distribute.get_replica_context()
@@ -280,10 +277,7 @@ class MultiWorkerReplicator(SynchronousReplicator):
 
     def __init__(self, strategy: tf.distribute.Strategy, task: Task):
         super().__init__(
-            "multi_worker",
-            strategy,
-            num_workers=task.num_workers,
-            worker_index=task.worker_index,
+            "multi_worker", strategy, num_workers=task.num_workers, worker_index=task.worker_index
         )
         # Traced before any step, because TensorFlow numbers collectives in the order of tracing,
         # and steps that differ between workers would change the numbers of these two functions.

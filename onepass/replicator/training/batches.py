@@ -13,6 +13,9 @@ import tensorflow as tf
 from onepass.foundation.errors import must_be
 
 Batch = dict[str, tf.Tensor]
+PARALLEL_BATCHES = 2
+BATCHES_AHEAD = 4
+ENDLESS = np.iinfo(np.int64).max
 
 
 class Collectives(Protocol):
@@ -167,15 +170,10 @@ class _MicrobatchCollectives:
         return self._replicator.all_reduce(means, "mean")
 
     def _gather_all(self, stacked: Any) -> Any:
-        def flat(tensor: tf.Tensor) -> tf.Tensor:
-            return tf.reshape(tensor, [self.num_replicas, *tensor.shape[2:]])
-
-        return tf.nest.map_structure(flat, self._replicator.all_gather(stacked))
-
-
-PARALLEL_BATCHES = 2
-BATCHES_AHEAD = 4
-ENDLESS = np.iinfo(np.int64).max
+        return tf.nest.map_structure(
+            lambda tensor: tf.reshape(tensor, [self.num_replicas, *tensor.shape[2:]]),
+            self._replicator.all_gather(stacked),
+        )
 
 
 def as_dataset(

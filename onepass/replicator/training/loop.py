@@ -35,6 +35,16 @@ from onepass.replicator.training.state import (
     is_single_device,
 )
 
+DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
+NOTHING_TO_TRAIN, NO_IMPROVEMENT, CALLBACK = "nothing to train", "no improvement", "callback"
+SAVE = "save"  # request to wait while the chief writes a timed checkpoint
+# Settings that must be equal in all processes of a run.
+SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile", "patience")
+SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
+Evaluate = Callable[[Any, int], float]  # function from a MetricsLog and the step to a score
+Batches = Iterable[Batch] | ShardFn
+Metrics = Mapping[str, tf.Tensor]
+
 
 class Listener:
     """A receiver of the events of `Trainer.train` in the chief; this base class ignores them.
@@ -58,10 +68,6 @@ class Listener:
 
     def end(self) -> None:
         """Handle the end of training without an error."""
-
-
-DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
-NOTHING_TO_TRAIN, NO_IMPROVEMENT, CALLBACK = "nothing to train", "no improvement", "callback"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,15 +133,6 @@ class StepRate:
         steps, seconds = self._steps, self._seconds
         self._steps, self._seconds = 0, 0.0
         return {"steps_per_second": steps / seconds} if seconds > 0 else {}
-
-
-SAVE = "save"  # request to wait while the chief writes a timed checkpoint
-# Settings that must be equal in all processes of a run.
-SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile", "patience")
-SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
-Evaluate = Callable[[Any, int], float]  # function from a MetricsLog and the step to a score
-Batches = Iterable[Batch] | ShardFn
-Metrics = Mapping[str, tf.Tensor]
 
 
 class DivergedError(UserError):

@@ -24,6 +24,8 @@ from onepass.replicator.training.config import OptimizerConfig
 from onepass.replicator.training.rematerialisation import rematerialising
 
 Tensors = list[tf.Tensor]
+LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
+Metrics = Mapping[str, tf.Tensor]
 
 
 def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> tf.Tensor:
@@ -75,8 +77,8 @@ def adam(
         own_rate, of_m, of_v = (tf.cast(x, w.dtype) for x in (rate, first_bias, second_bias))
         return w - own_rate * (m / of_m) / (tf.sqrt(v / of_v) + config.epsilon)
 
-    after = [update_weight(*each) for each in zip(weights, first, second, strict=True)]
-    return after, first, second
+    triples = zip(weights, first, second, strict=True)
+    return [update_weight(w, m, v) for w, m, v in triples], first, second
 
 
 def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: Tensors) -> Tensors:
@@ -84,10 +86,10 @@ def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: 
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))
 
-    def move_average(a: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        return tf.cast(decay, a.dtype) * a + tf.cast(1.0 - decay, a.dtype) * w
-
-    return [move_average(*each) for each in zip(average, weights, strict=True)]
+    return [
+        tf.cast(decay, a.dtype) * a + tf.cast(1.0 - decay, a.dtype) * w
+        for a, w in zip(average, weights, strict=True)
+    ]
 
 
 def assign_arrays(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
@@ -120,9 +122,6 @@ def resume_variables(
     if arrays is not None:
         assign_arrays(variables, arrays)
     broadcast_initial_state(replicator, variables, identity or {})
-
-
-LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
 
 
 class TrainState(tf.Module):
@@ -280,9 +279,6 @@ class TrainState(tf.Module):
         """Set all weights, the opponent's included, to their Polyak averages."""
         for weight, average in zip(self.weights, self.average, strict=True):
             weight.assign(average)
-
-
-Metrics = Mapping[str, tf.Tensor]
 
 
 def compile_step(

@@ -39,7 +39,7 @@ from onepass.replicator.training.state import LossFn, TrainState, check_rows
 BatchesFrom = Callable[[int, int, int], Iterable[Batch]]
 
 
-class TrainingRun:
+class TrainingRun(contextlib.AbstractContextManager["TrainingRun"]):
     """A training run, from data to outcome; a context manager that unlocks its directory.
 
     Args:
@@ -63,9 +63,6 @@ class TrainingRun:
         self._log = chief_only(self.replicator, log)
         self._stack = contextlib.ExitStack()
         self._steps_before: int | None = None  # length of the run when it was last claimed
-
-    def __enter__(self) -> "TrainingRun":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()

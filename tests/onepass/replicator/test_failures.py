@@ -16,7 +16,7 @@ import pytest
 from processes import ROOT, Process, TensorflowProcess, wait_until
 from runs import assert_same, newest, steps_of
 
-from onepass.replicator.launch.tf_config import Shape
+from onepass.replicator.launch.tf_config import Shape, local_tasks
 
 pytestmark = pytest.mark.integration
 
@@ -52,7 +52,7 @@ def start(tmp_path_factory):
 
     def start(shape, *words):
         processes = []
-        for task in shape.local_tasks():
+        for task in local_tasks(**shape.counts):
             log = folder / f"{len(started)}.log"
             environment = {"TF_CONFIG": task.tf_config}
             processes.append(TensorflowProcess(SCRIPT, log, *words, environment=environment))

@@ -14,7 +14,13 @@ import yaml
 from processes import ROOT, Process, wait_until
 
 import onepass
-from onepass.replicator.launch.tf_config import Shape, gpu_shares, with_strategy
+from onepass.replicator.launch.tf_config import (
+    Shape,
+    gpu_shares,
+    local_tasks,
+    tasks_at,
+    with_strategy,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -312,12 +318,12 @@ def test_a_training_is_given_its_strategy_unless_it_says_so():
 
 def test_gpus_are_shared_evenly_among_those_who_compute(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7,8")
-    shares = [e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(Shape(2, 1).local_tasks())]
+    shares = [e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(local_tasks(**Shape(2, 1).counts))]
     assert shares == ["", "4,5", "6,7", ""]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
-    assert {e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(Shape(2).local_tasks())} == {""}
+    assert {e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(local_tasks(**Shape(2).counts))} == {""}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpu_shares(Shape(2).local_tasks()) == [{}, {}]
+    assert gpu_shares(local_tasks(**Shape(2).counts)) == [{}, {}]
 
 
 SHOW = """import os, sys
@@ -354,10 +360,10 @@ def test_printed_commands_run_each_task(capsys, shape):
     options = ["--hosts", ",".join(addresses), "--servers", str(shape.servers)]
     text = printed(capsys, *options)
     assert shown(run(["sh", "-c", text]).stdout) == [
-        json.loads(task.tf_config) for task in shape.tasks(addresses)
+        json.loads(task.tf_config) for task in tasks_at(shape.counts, addresses)
     ]
     comments = [line for line in text.splitlines() if line.startswith("#")]
-    assert comments[-1] == f"# on {addresses[-1]}: {shape.tasks(addresses)[-1].name}"
+    assert comments[-1] == f"# on {addresses[-1]}: {tasks_at(shape.counts, addresses)[-1].name}"
 
 
 def test_the_kubernetes_file_starts_every_pod_as_its_task():
@@ -375,7 +381,7 @@ def test_the_kubernetes_file_starts_every_pod_as_its_task():
     assert not any("$(" in word for word in container["command"])  # which Kubernetes would expand
     assert with_strategy(words, Shape(4)) == words
     addresses = [f"training-{i}.training:2222" for i in range(4)]
-    for number, task in enumerate(Shape(4).tasks(addresses)):
+    for number, task in enumerate(tasks_at(Shape(4).counts, addresses)):
         shows = [*start, sys.executable, "-Sc", SHOW, *WORDS]
         ran = run(shows, environment | {"JOB_COMPLETION_INDEX": str(number)})
         assert shown(ran.stdout) == [json.loads(task.tf_config)], ran.stderr
@@ -436,7 +442,7 @@ def test_the_slurm_file_starts_every_node_as_its_task(slurm):
     job = slurm(sys.executable, "-Sc", SHOW, *WORDS)
     output, _ = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, output
-    tasks = Shape(2).tasks([f"node{i}:22345" for i in range(2)])
+    tasks = tasks_at(Shape(2).counts, [f"node{i}:22345" for i in range(2)])
     assert {json.dumps(config) for config in shown(output)} == {task.tf_config for task in tasks}
     lines = (DEPLOY / "training.sbatch").read_text().splitlines()
     assert {"#SBATCH --requeue", "#SBATCH --signal=B:USR1@60"} < set(lines)

@@ -37,6 +37,7 @@ STATUS = 2
 GONE = "another process of this training was lost; restart all of them to resume"
 NATIVE_END = b"JAX distributed service detected fatal errors"
 LOST_PEER = re.compile("gloo|nccl|coordination|peer|socket", re.IGNORECASE)
+FILE = "layout.json"
 
 
 @contextlib.contextmanager
@@ -197,9 +198,6 @@ def _maximum(mesh: jax.sharding.Mesh) -> Any:
     return jax.jit(jax.numpy.max, out_shardings=everywhere)
 
 
-FILE = "layout.json"
-
-
 class Devices:
     """The devices that train, and the sharding of each argument of the step.
 
@@ -324,11 +322,11 @@ def choose_layout(
 
         mesh, file = mesh_of(step, options.mesh), Path(folder) / FILE
         machine = Machine.of(jax.default_backend(), limit, options.link)
-
-        def compile_cuts(cuts: tuple[Cut, ...]) -> Any:
-            return Devices(step, Layout(mesh, cuts)).compile_step(advance)
-
-        found = Search(step, text(), mesh, machine, compile_cuts).best()
+        search = Search(
+            step, text(), mesh, machine,
+            lambda cuts: Devices(step, Layout(mesh, cuts)).compile_step(advance),
+        )  # fmt: skip
+        found = search.best()
         if is_first():
             found.layout.write(file, step, found.cost.as_json())
         log(f"{file}: {found}")

@@ -49,6 +49,21 @@ _FREE = {
     *("stablehlo.convert", "sdy.all_slice", "func.return", "sdy.sharding_constraint"),
 }
 _AXES = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')  # "x", or a part of it: "x":(before)parts
+# Floating-point operations and memory bytes per second of a device; bandwidth in Gbit/s and latency
+# in seconds between devices. Round numbers, so that the choice does not vary by machine.
+RATES = {
+    "cpu": (5e10, 1e10, 10.0, 5e-5),
+    "gpu": (1e14, 1e12, 800.0, 1e-5),
+    "tpu": (1e14, 1e12, 800.0, 1e-5),
+}
+_USES_DEPTH = 2  # operations; deeper, the first and last layers differ from the others
+Cuts = tuple[Cut, ...]
+SHORTLIST = 5  # number of layouts that are compiled after the first
+STARTS = 3  # number of layouts from which the search descends
+WIDTH = 4  # width of the beam of propagated decisions
+MOST_ESTIMATES = 500
+NEAR = 1.03  # relative precision of simulated times
+LEAST_SHARE = 0.01  # of the state; smaller groups are not decided separately
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,15 +301,6 @@ def _uses(value: Any, depth: int, seen: dict[Any, str]) -> str:
     return seen[value, depth]
 
 
-# Floating-point operations and memory bytes per second of a device; bandwidth in Gbit/s and latency
-# in seconds between devices. Round numbers, so that the choice does not vary by machine.
-RATES = {
-    "cpu": (5e10, 1e10, 10.0, 5e-5),
-    "gpu": (1e14, 1e12, 800.0, 1e-5),
-    "tpu": (1e14, 1e12, 800.0, 1e-5),
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """A device, its memory (None: unlimited), and the network between devices."""
@@ -428,9 +434,6 @@ def _in_rounds(program: list[Operation]) -> list[Operation]:
     ]
 
 
-_USES_DEPTH = 2  # operations; deeper, the first and last layers differ from the others
-
-
 @dataclasses.dataclass(frozen=True)
 class Group:
     """Arguments that are cut together by one decision.
@@ -466,15 +469,6 @@ def state_groups(step: Step, partitioner: Partitioner) -> list[Group]:
         for (_, shape, _), indices in alike.items()
     ]
     return sorted(groups, key=lambda group: -group.num_elements)
-
-
-Cuts = tuple[Cut, ...]
-SHORTLIST = 5  # number of layouts that are compiled after the first
-STARTS = 3  # number of layouts from which the search descends
-WIDTH = 4  # width of the beam of propagated decisions
-MOST_ESTIMATES = 500
-NEAR = 1.03  # relative precision of simulated times
-LEAST_SHARE = 0.01  # of the state; smaller groups are not decided separately
 
 
 @dataclasses.dataclass(frozen=True)

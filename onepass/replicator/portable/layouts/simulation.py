@@ -37,6 +37,7 @@ _GROUPS = re.compile(
     r"replica_groups=(?:\{\{([\d,]+)\}|\[(?:\d+,)*(\d+)\]<=|mesh\[(.*?)\] \{(.*?)\})"
 )
 COMPUTE, LINK = "compute", "link"
+SERVERS = "servers"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,9 +178,6 @@ def compiled_bytes(compiled: Any) -> int:
     found = compiled.memory_analysis()
     made = found.output_size_in_bytes - found.alias_size_in_bytes
     return found.argument_size_in_bytes + made + found.temp_size_in_bytes
-
-
-SERVERS = "servers"
 
 
 @dataclasses.dataclass(frozen=True)
