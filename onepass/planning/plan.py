@@ -154,14 +154,14 @@ class Planner:
             self._check_rows(rows)
         microbatches = self._programs.microbatches
         found = []
-        for mesh in self._given.meshes:
-            found.append(self.predict_cost(*mesh, microbatches))
+        for rows, model in self._given.meshes:
+            found.append(self.predict_cost(rows, model, microbatches))
             advance()
         found += self._pipelines()
         if any(map(self.fits, found)):
             return found
-        for choice in self._smaller():
-            found.append(self.predict_cost(*choice))
+        for rows, model, microbatches in self._smaller():
+            found.append(self.predict_cost(rows, model, microbatches))
             if self.fits(found[-1]):
                 return found
         least = min(found, key=lambda prediction: prediction.memory_bytes)

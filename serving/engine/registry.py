@@ -211,7 +211,7 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
             return SandboxedBundle(path, fork_server, settings, {"backend": settings.backend})
         from onepass.bundles import bundle  # imports TensorFlow
 
-        return bundle.load(path, settings.backend, *([signed] if signed else []))
+        return bundle.load(path, settings.backend, signed)
 
     return load
 

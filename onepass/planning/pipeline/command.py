@@ -140,7 +140,7 @@ def write_trace(path: Path, simulations: Sequence[Simulation]) -> None:
     """Write a Chrome trace: a process per simulation, a thread per device, an event per pass."""
     from onepass.foundation.atomic_files import write_text
 
-    events = [event for each in enumerate(simulations) for event in _events(*each)]
+    events = [event for n, each in enumerate(simulations) for event in _events(n, each)]
     write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n")
 
 

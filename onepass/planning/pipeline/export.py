@@ -80,7 +80,7 @@ def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
     # Shapes are static; as constants, they avoid keeping a tensor only for its shape.
     reading = [operation for operation in graph.get_operations() if operation.type in OF_SHAPES]
     shapes = {
-        output.name: (source.shape.as_list(), output.dtype)
+        output.name: {"value": source.shape.as_list(), "dtype": output.dtype}
         for operation in reading
         for source, output in zip(operation.inputs, operation.outputs, strict=True)
     }
@@ -93,7 +93,7 @@ def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
     def run(given: Tensors) -> Tensors:
         here = tf.compat.v1.get_default_graph()
         known = {tensor.name: given[name] for name, tensor in takes.items()}
-        known |= {n: tf.constant(*shapes[n]) for n in used & shapes.keys()}
+        known |= {n: tf.constant(**shapes[n]) for n in used & shapes.keys()}
         known |= {n: here.capture(captured[n]) for n in used & captured.keys()}
         made = [tensor.name for tensor in gives.values() if tensor.name not in known]
         inputs = {n: known[n] for n in used & known.keys()}
