@@ -38,6 +38,7 @@ from onepass.likelihoods.truncated import (
     with_counts,
 )
 from onepass.networks.conditions import (
+    NOTHING,
     Condition,
     Frames,
     describe_spec,
@@ -226,7 +227,7 @@ class SteppedPasses:
     def __init__(self, network: Any) -> None:
         self.network = network
 
-    def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> State:
+    def initial_state(self, batch: int, length: int = 0, condition: Condition = NOTHING) -> State:
         """Return the state before the first of `length` symbols."""
         return first_state(self.network, batch, length, condition)
 

@@ -357,6 +357,7 @@ def test_the_step_machine_draws_a_wavenet_sample_by_sample(kind):
     network, samples = network_of(kind), 45
     noise, condition = noise_of(network, 2), condition_of(network, 2)
     sampler = native(SoundSymbols(network), network.likelihood)
+    condition = only_timed(condition)
     assert not sampler.fault(samples, condition)
     levels = sampler(noise, condition, 1.0).numpy()
     assert len(np.unique(levels)) > 5

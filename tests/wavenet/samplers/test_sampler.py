@@ -11,6 +11,7 @@ import vocoders
 from marks import some_slow
 from networks import SOME_SLOW, WINDOWS, condition_of, levels_of
 
+from onepass.networks.conditions import NOTHING, only_timed
 from wavenet.network import Queues
 from wavenet.samplers import Request, generate, stream
 from wavenet.samplers.symbols import SoundSymbols
@@ -83,7 +84,7 @@ def test_steps_give_the_conditionals_of_the_whole_network(kind):
     network = network_of(kind, compute_dtype="float64")
     levels, condition = levels_of(network, BATCH, SAMPLES), condition_for(network)
     symbols = SoundSymbols(network)
-    step, state, found = symbols.stepper(condition), symbols.initial_state(BATCH), []
+    step, state, found = symbols.stepper(only_timed(condition)), symbols.initial_state(BATCH), []
     for time in range(SAMPLES):
         parameters, after = step(time, time % symbols.block, state)
         found.append(parameters)
@@ -98,13 +99,14 @@ def test_passes_over_pieces_give_the_conditionals_of_the_whole_network(kind):
     symbols = SoundSymbols(network)
     if not symbols.has_chunks:
         with pytest.raises(ValueError, match="`inputs` must hold 1 sample, got 2"):
-            symbols.chunk(tf.zeros([1, 2]), symbols.initial_state(1)["network"], None)
+            symbols.chunk(tf.zeros([1, 2]), symbols.initial_state(1)["network"], NOTHING)
         return
     levels, condition = levels_of(network, BATCH, SAMPLES), condition_for(network)
     first, found, start = symbols.initial_state(BATCH), [], 0
     inputs, state = tf.concat([first["input"], symbols.read(levels)[:, :-1]], 1), first["network"]
     for count in (8, 4, 20, 4, 12):
         part = None if condition is None else condition[:, start : start + count]
+        part = only_timed(part)
         parameters, state = symbols.chunk(inputs[:, start : start + count], state, part)
         found.append(parameters)
         start += count
