@@ -147,10 +147,13 @@ class Metrics:
 
         counter, gauge = functools.partial(make, Counter), functools.partial(make, Gauge)
         seconds = functools.partial(make, Histogram, buckets=SECONDS)
-        both, by_version = ("model", "protocol"), ("model", "version", "status")
-        self._requests = counter("requests", "Requests answered.", *both, "status")
-        self._seconds = seconds("request_seconds", "Seconds to the answer's end.", *both)
-        self._first_seconds = seconds("first_byte_seconds", "Seconds to the first byte.", *both)
+        self._requests = counter("requests", "Requests answered.", "model", "protocol", "status")
+        self._seconds = seconds(
+            "request_seconds", "Seconds to the answer's end.", "model", "protocol"
+        )
+        self._first_seconds = seconds(
+            "first_byte_seconds", "Seconds to the first byte.", "model", "protocol"
+        )
         self._bytes = counter("bytes", "Bytes of bodies.", "protocol", "direction")
         self._refused = counter("refused", "Requests refused by a full server.", "what")
         self.log_lines_lost = counter("log_lines_lost", "Log lines not read in time.")
@@ -163,7 +166,9 @@ class Metrics:
         self.streams = gauge("streams", "Open streams.", "model")
         self._loads = counter("loads", "Versions loaded or broken.", "model", "outcome")
         self._version = gauge("model_version", "The version served.", "model")
-        self.version_requests = counter("version_requests", "Requests answered.", *by_version)
+        self.version_requests = counter(
+            "version_requests", "Requests answered.", "model", "version", "status"
+        )
         # TensorFlow Serving's name: a counter's would end in _total.
         count, of_model = ":tensorflow:serving:request_count", ("model_name", "status")
         self._tensorflow = Gauge(count, "Requests answered.", of_model, registry=self.registry)

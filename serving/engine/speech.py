@@ -59,9 +59,10 @@ Temperature = Annotated[float, Field(ge=0, le=10)]
 def wav_header(sample_rate_hz: int, num_samples: int | None = None) -> bytes:
     """Return the 44-byte WAV header for mono 16-bit audio; `num_samples` is None if unknown."""
     size = UNKNOWN_LENGTH if num_samples is None else 2 * num_samples
-    layout = (16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)  # PCM, mono, 2 bytes per sample
     riff = b"RIFF" + struct.pack("<I", min(size + HEAD_BYTES - 8, UNKNOWN_LENGTH)) + b"WAVE"
-    head = riff + b"fmt " + struct.pack("<IHHIIHH", *layout)
+    # PCM, mono, 2 bytes per sample.
+    form = struct.pack("<IHHIIHH", 16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)
+    head = riff + b"fmt " + form
     return head + b"data" + struct.pack("<I", size)
 
 
