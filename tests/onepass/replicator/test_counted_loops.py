@@ -13,6 +13,7 @@ from networks import network_of
 from vocoders import vocoder_of
 
 import onepass
+from onepass.networks.conditions import only_timed
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_function, named_weights
 from onepass.replicator.portable.manifest import read_manifest
@@ -30,8 +31,8 @@ def wavenet(network):
     symbols, channels = SoundSymbols(network), network.likelihood.noise_channels
 
     def fn(given):
-        asked = given["noise"], given.get("condition")
-        drawn = SAMPLERS["cached"](symbols, network.likelihood, *asked)
+        condition = only_timed(given.get("condition"))
+        drawn = SAMPLERS["cached"](symbols, network.likelihood, given["noise"], condition)
         return {"levels": tf.ensure_shape(drawn, [1, SAMPLES])}
 
     inputs = {"noise": tf.TensorSpec([1, SAMPLES, channels])}
