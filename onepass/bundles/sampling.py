@@ -840,7 +840,7 @@ class SoundSampling(Sampling):
         if length is None:
             raise InvalidInput("`length` must be given if there are no frames.")
         with self._own_errors():
-            length = whole_number(length, "length")
+            (length,) = check_draw_length(length, "time")
         if most is not None and length > most:
             raise InvalidInput(f"`length` must be between 1 and {most}, got {length}.")
         return length

@@ -144,7 +144,7 @@ def test_a_score_that_takes_long_says_that_it_is_computed(monkeypatch):
 
     class Heard(io.StringIO):
         def write(self, text):
-            if "step 2: scoring on dev, " in text:
+            if "step 2: scoring on dev: " in text:
                 said.set()
             return super().write(text)
 
