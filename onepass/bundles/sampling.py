@@ -837,8 +837,6 @@ class SoundSampling(Sampling):
                 raise InvalidInput(f"`condition` must be given for {self.name}.")
             most = np.shape(condition)[-2] * self.hop_samples if np.ndim(condition) > 1 else None
         length = most if length is None else length
-        if length is None:
-            raise InvalidInput("`length` must be given if there are no frames.")
         with self._own_errors():
             (length,) = check_draw_length(length, "time")
         if most is not None and length > most:

@@ -397,8 +397,8 @@ def test_the_longest_bucket_is_two_minutes_of_frames():
         (DRAFT, dict(condition=np.zeros([3, 7]), num=0), "`num` must be an integer of"),
         (DRAFT, dict(condition=np.zeros([3, 7]), speaker="anna"), "the model has one voice"),
         (DRAFT, dict(condition=np.zeros([3, 7]), temperature=-1.0), "`temperature` must be"),
-        (FREE, dict(), "`length` must be given"),
-        (FREE, dict(length=0), "`length` must be an integer of at least 1"),
+        (FREE, dict(), "`length` must be a number of elements"),
+        (FREE, dict(length=0), "`length` must be a number of elements"),
         (FREE, dict(length=9, speaker="dora"), "must be one of anna, ben, cleo"),
     ],
 )
