@@ -23,7 +23,8 @@ from wavenet.data.recorded_level import (
     level_gain_db,
     recorded_frames,
 )
-from wavenet.features.conventions import FrameStatistics, MelConvention, read_statistics
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frame_statistics import FrameStatistics, read_statistics
 from wavenet.features.mel import (
     FramesInPieces,
     RepeatedFrames,

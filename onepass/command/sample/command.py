@@ -77,7 +77,7 @@ def _model_here(makes: str, given: Any) -> Any:
 def _drawing(given: options.Options, model: Any) -> Drawing:
     arguments = options.arguments_of(given)
     if isinstance(given, options.Arrays):
-        from onepass.command.sample.drawing import ArrayDrawing
+        from onepass.command.sample.arrays import ArrayDrawing
 
         return ArrayDrawing(given, model, arguments)
     if isinstance(given, options.Images):

@@ -24,7 +24,7 @@ from wavenet.data.recorded_level import (
     check_length,
     recorded_frames,
 )
-from wavenet.features.conventions import unlike
+from wavenet.features.frame_statistics import unlike
 from wavenet.features.mel import FramesInPieces, above_silence
 from wavenet.plots import spectrogram_png
 

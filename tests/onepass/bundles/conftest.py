@@ -17,7 +17,7 @@ class Without:
         room = ".".join(name.split(".")[:2])
         if floor in ("wavenet", "pixelcnn", "distill") or room == "onepass.likelihoods":
             raise ImportError(name, name=floor)
-        runs = ("arguments", "errors", "lazy_exports", "options", "plain_files", "model_spec")
+        runs = ("arguments", "errors", "lazy_exports", "options", "folders", "model_spec")
         runs += ("allowed_operations", "tensorflow_state", "stored_config")
         allowed = tuple(f"onepass.foundation.{each}" for each in runs)
         # What a family is, of which the bundle's kind is asked; nothing that trains.
