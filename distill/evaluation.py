@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from distill.cpu import recursion
 from distill.losses import divergence
-from distill.losses.divergence import ElementDensities
+from distill.losses.kl_divergence import ElementDensities
 from distill.model import random_student
 from distill.residual import LEVEL
 from distill.student import ParallelWaveNet

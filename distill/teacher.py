@@ -5,7 +5,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from distill.frozen import freeze
-from distill.losses.divergence import TeacherConditionals
+from distill.losses.kl_divergence import TeacherConditionals
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.distribution import with_density
 from onepass.trained import Trained

@@ -14,7 +14,7 @@ from distill.config import KIND, DistillConfig, StudentConfig
 from distill.evaluation import measure_closeness
 from distill.frozen import digest, frozen_copy
 from distill.losses.discriminators import Discriminators
-from distill.losses.divergence import divergence
+from distill.losses.kl_divergence import divergence
 from distill.losses.objective import Objective
 from distill.losses.perceptual import (
     UnitClassifier,

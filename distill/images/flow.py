@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.images.config import FlowTargets
-from distill.losses import divergence
+from distill.losses import kl_divergence
 from distill.losses.terms import Weighted, sum_weighted
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import PixelMixture
@@ -275,8 +275,8 @@ class FlowLoss(ImageLoss):
         draws = divergence.standard_draws("logistic", keys, rows, numbers, count, names)
         draws = tf.reshape(draws, [count, -1, *drawn.output.shape[1:]])
         given = conditionals(self._teacher, drawn.output, condition)
-        cross = divergence.cross_entropy(given, drawn, draws)
-        own = divergence.entropy(drawn, "logistic")
+        cross = kl_divergence.cross_entropy(given, drawn, draws)
+        own = kl_divergence.entropy(drawn, "logistic")
         kl = tf.reduce_mean(cross - own, [1, 2, 3])
         return kl, tf.reduce_mean(cross), tf.reduce_mean(own)
 

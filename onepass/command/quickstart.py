@@ -104,9 +104,9 @@ STUDENT_PRESET = "student-quick-16k"
 TRAINING_MINUTES, DISTILLING_MINUTES = 1.75, 0.5
 FILES = (
     *("teacher.wav", "student.wav", "untrained.wav", "recorded.wav"),
-    *("new-teacher.wav", "new-student.wav"),
     *("spectrograms.png", "report.md"),
 )
+TRAINED_FILES = ("new-teacher.wav", "new-student.wav")
 RECORDING = "the recording"
 COLUMNS = 2  # measures that the report shows, the first that are installed
 # By the measure: the head of its column, what it says, and what adds it to a plain installation.
@@ -136,7 +136,8 @@ MEASURED = {
 def run(given: QuickstartArguments) -> int:
     """Run `onepass quickstart` and return the exit status."""
     start = time.monotonic()
-    check_new([given.out / name for name in (*FILES, *image_files())], given.overwrite)
+    written = (*FILES, *(TRAINED_FILES if given.train else ()), *image_files())
+    check_new([given.out / name for name in written], given.overwrite)
     make_folder(given.out)
     data = shipped.recordings_folder()
     recording = sorted(data.glob("dev/*.flac"))[0]

@@ -11,7 +11,7 @@ from networks import condition_of, network_of
 from distill.config import StudentConfig
 from distill.frozen import freeze
 from distill.losses import divergence
-from distill.losses.divergence import TeacherConditionals
+from distill.losses.kl_divergence import TeacherConditionals
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from onepass.likelihoods import noise as counter_noise

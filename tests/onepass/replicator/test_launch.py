@@ -296,7 +296,7 @@ def test_mistakes_are_said_in_one_line(mistake):
     assert "did you mean --workers" in mistake("launch", "--worker", "2", *train)
     assert mistake("launch", "--workers", "0", *train) == "`--workers` must be at least 1, got 0."
     assert "`--grace-seconds` must be" in mistake("launch", "--grace-seconds", "0", *train)
-    assert "`--restarts` must be 0" in mistake("launch", "--restarts", "-1", *train)
+    assert "`--restarts` must be at least 0" in mistake("launch", "--restarts", "-1", *train)
     hosts = ["launch", "--servers", "1", "--workers", "2", "--hosts"]
     assert "must have 4 addresses" in mistake(*hosts, "a:1,b:2", *train)
     assert "got 'a:x'" in mistake(*hosts, "a:x", *train)
