@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.cpu import recursion
-from distill.losses import divergence
+from distill.losses import kl_divergence
 from distill.losses.kl_divergence import ElementDensities
 from distill.model import random_student
 from distill.residual import LEVEL
@@ -52,7 +52,7 @@ from wavenet.optional_packages import describe_unavailable
 def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Tensor:
     """Return the acceptance probability of each sample in `drawn` given its past, [batch, time]."""
     teacher_density = teacher.log_density(drawn.output)
-    return tf.exp(tf.minimum(0.0, teacher_density - divergence.log_density(drawn, kind)))
+    return tf.exp(tf.minimum(0.0, teacher_density - kl_divergence.log_density(drawn, kind)))
 
 
 def mean_run(kept: np.ndarray) -> float:
@@ -93,8 +93,8 @@ def measure_closeness(
     condition, _ = student.condition(frames, speaker, length)
     drawn = student.draw(student.noise(seed, [row], 0, length), condition)
     given = teacher.conditionals(drawn.output, teacher.condition(frames, speaker, length))
-    draws = divergence.standard_draws(kind, seed, 1, length, DRAWS, [row])
-    apart = divergence.divergence(given, drawn, draws, kind)
+    draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS, [row])
+    apart = kl_divergence.divergence(given, drawn, draws, kind)
     kept = acceptance(given, drawn, kind).numpy()[0]
     return Closeness(float(apart.kl), float(apart.entropy), kept)
 

@@ -272,7 +272,7 @@ class FlowLoss(ImageLoss):
         numbers, count = math.prod(drawn.output.shape[1:]), self.targets.draws
         keys, rows = counter_noise.fold_in(seeds, DRAWS), tf.shape(seeds)[0]
         names = tf.zeros_like(seeds[:, 0])  # each image has its own seed
-        draws = divergence.standard_draws("logistic", keys, rows, numbers, count, names)
+        draws = kl_divergence.standard_draws("logistic", keys, rows, numbers, count, names)
         draws = tf.reshape(draws, [count, -1, *drawn.output.shape[1:]])
         given = conditionals(self._teacher, drawn.output, condition)
         cross = kl_divergence.cross_entropy(given, drawn, draws)

@@ -186,7 +186,8 @@ def test_a_fixed_point_in_jax_draws_what_the_cached_sampler_draws(tmp_path):
     expected = network.codec.decode(generate_sound(network, request, "cached"))
     for start in (0, samples):
         noise = network.likelihood.noise(5, [0], start, samples)
-        made = step(**state, noise=noise.numpy(), temperature=np.float32([0.9]))
+        given = {"noise": noise.numpy(), "start": np.int32([start])}
+        made = step(**state, **given, temperature=np.float32([0.9]))
         whole = expected[:, start : start + samples]
         np.testing.assert_allclose(made["sound"], whole, atol=1e-6)
         state = {name: made[name] for name in state}
