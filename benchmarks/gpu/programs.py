@@ -92,7 +92,7 @@ def _cached_sound(network: Network, batch: int, samples: int) -> Program:
         noise = network.likelihood.noise(given["seed"], given["rows"], 0, samples)
         condition = network.condition(given["frames"], None, samples)
         drawn = SAMPLERS["cached"](symbols, network.likelihood, noise, only_timed(condition))
-        return {"levels": drawn}
+        return {"levels": tf.ensure_shape(drawn, [batch, samples])}
 
     inputs = _inputs(network.config, batch, samples)
     weights, config = named_weights(network), network.config
