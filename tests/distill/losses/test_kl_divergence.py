@@ -10,7 +10,7 @@ from networks import condition_of, network_of
 
 from distill.config import StudentConfig
 from distill.frozen import freeze
-from distill.losses import divergence
+from distill.losses import kl_divergence as divergence
 from distill.losses.kl_divergence import TeacherConditionals
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
