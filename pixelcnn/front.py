@@ -162,7 +162,7 @@ NEEDS = {
 
 @dataclasses.dataclass(frozen=True)
 class ImageFront:
-    """What makes a class, a caption or a map a condition, and says what the images are.
+    """The front of images: a class, caption or map becomes a condition; says what the images are.
 
     Args:
       config: the training configuration.

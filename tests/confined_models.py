@@ -24,7 +24,7 @@ LIMITS = Settings(load_seconds=600.0, call_seconds=600.0, max_streams=1)
 
 
 def is_own(file):
-    """Whether a file is of the project: of a package that lies next to `serving`, but no other."""
+    """Return whether a file is of a package that lies next to `serving`."""
     floors = ("wavenet", "pixelcnn", "distill", "serving", "onepass")
     return any(file.startswith(f"{HOME / floor}/") for floor in floors)
 

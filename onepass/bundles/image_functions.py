@@ -48,7 +48,7 @@ GIVEN, GIVEN_COUNT, START = "given", "given_count", "start"
 
 
 class Drawing(NamedTuple):
-    """How images are drawn: a signature, a program, and what calls it for the inputs of one row."""
+    """Drawing of images: a signature, a program, and what calls it for the inputs of one row."""
 
     signature: Signature
     program: Callable[..., Any]

@@ -53,7 +53,7 @@ def limit_rows(
 
 @dataclasses.dataclass(frozen=True)
 class CodeLengths:
-    """What a model needs for each of some examples: its negative log-likelihood.
+    """The negative log-likelihood of each of some examples under a model.
 
     Attributes:
       parts: nats of each example, float64 [examples], by the name of the part of the model that

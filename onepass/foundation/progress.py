@@ -15,7 +15,7 @@ Item = TypeVar("Item", covariant=True)
 
 
 class Items(Sized, Iterable[Item], Protocol):
-    """What can be counted before it is read."""
+    """Items that are counted before they are read."""
 
 
 SECONDS = 10.0  # between status lines

@@ -15,7 +15,7 @@ Shape = tuple[int | None, ...]
 
 
 class Rule(NamedTuple):
-    """What the values of a condition must be in a call.
+    """The rule for the values of a condition in a call.
 
     Attributes:
       description: type and axes, for messages, such as "int32 [num]".

@@ -115,7 +115,7 @@ async def test_no_client_takes_the_last_stream_that_others_have():
     model, open_streams = served(FakeSound(), max_streams=8), []
 
     async def opened(address):
-        """How many streams the client gets before it is refused."""
+        """Count the streams that the client gets before it is refused."""
         begin_client(address)
         for count in range(9):
             stream = model.stream(FRAMES)

@@ -55,7 +55,7 @@ def flat(signs, outputs, off):
 
 
 def shift_of(moved, signs, known, depth, before):
-    """How far odds in all corners are from those before, [corners, count, bits]."""
+    """Return the distance of odds in all corners from those before, [corners, count, bits]."""
     odds = odds_of(moved, np.tile(known, len(signs)), depth)
     return np.abs(odds.t.reshape(-1, *before.t.shape) - before.t)
 

@@ -183,9 +183,11 @@ def test_the_innermost_job_has_the_line_and_gives_it_back(clock, monkeypatch):
 
 def test_a_closed_stream_does_not_stop_the_job(clock):
     stream = io.StringIO()
-    with Progress(9, "training", "step", stream=stream):
+    with Progress(9, "training", "step", stream=stream) as shown:
         stream.close()
         clock.tick()
+        shown.advance()
+    assert shown.done == 1
 
 
 def test_a_line_of_work_inside_does_not_tear_the_bar(clock, monkeypatch):

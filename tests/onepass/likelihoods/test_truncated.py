@@ -112,7 +112,7 @@ def test_only_allowed_tokens_are_drawn_even_if_the_model_forbids_them_all():
 
 
 def counts_of(seen, levels):
-    """How often each of some levels occurs in rows, int32 [rows, levels]."""
+    """Count each of some levels in rows, int32 [rows, levels]."""
     return np.apply_along_axis(np.bincount, 1, seen, minlength=levels).astype(np.int32)
 
 

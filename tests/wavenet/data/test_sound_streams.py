@@ -79,7 +79,7 @@ MOST_PADDING = 4000
 
 
 def holds(sound, part):
-    """Whether a sound holds the second half of another, which is loud, but for its very end."""
+    """Return whether a sound holds the loud second half of another but for its end."""
     part = part[len(part) // 2 : -MOST_PADDING]
     size = 1 << (len(sound) + len(part)).bit_length()
     products = np.fft.irfft(np.fft.rfft(sound, size) * np.fft.rfft(part, size).conj(), size)
