@@ -73,9 +73,9 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=[*PACKAGES, *(f"{name}.*" for name in PACKAGES)]),
     package_data={
-        "wavenet": ["shipped/**"],
-        "pixelcnn": ["shipped/**"],
-        "distill": ["shipped/**"],
+        "wavenet": ["presets.toml", "shipped/**"],
+        "pixelcnn": ["presets.toml", "shipped/**"],
+        "distill": ["presets.toml", "images/presets.toml", "shipped/**"],
         "onepass.speech": ["shipped/**"],
         "serving": ["grpc/protos/**", "page/*"],
     },

@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+import tomllib
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from onepass.foundation.errors import UserError, at_least, require
+from onepass.foundation.stored_config import complete_settings, dataclass_from
 
 Config = TypeVar("Config")
 
@@ -16,6 +18,24 @@ class Preset(Generic[Config]):
 
     about: str
     config: Config
+
+
+def read_presets(file: Path, *kinds: type[Config]) -> dict[str, Preset[Config]]:
+    """Read the presets of a family.
+
+    Args:
+      file: TOML file with a table for each preset: `about`, the settings, and either `like`, an
+        earlier preset whose settings it takes where it has none of its own, or `kind`.
+      *kinds: classes of the configurations; if there are several, each has a name `kind`.
+    """
+    known = {getattr(of, "kind", None): of for of in kinds}
+    presets, settings = {}, {}
+    for name, table in tomllib.loads(file.read_text()).items():
+        about = table.pop("about")
+        settings[name] = complete_settings(table, settings.get(table.pop("like", None), {}))
+        values = dict(settings[name])
+        presets[name] = Preset(about, dataclass_from(known[values.pop("kind", None)], values))
+    return presets
 
 
 @dataclasses.dataclass(frozen=True)
