@@ -76,7 +76,8 @@ setup(
         "wavenet": ["presets.toml", "shipped/**"],
         "pixelcnn": ["presets.toml", "shipped/**"],
         "distill": ["presets.toml", "images/presets.toml", "shipped/**"],
-        "onepass.speech": ["shipped/**"],
+        "onepass.foundation": ["*.toml"],
+        "onepass.speech": ["shipped/**", "*.toml", "*.md"],
         "serving": ["grpc/protos/**", "page/*"],
     },
     # The models of objects are kept only in the source tree, for measurements that use them: a

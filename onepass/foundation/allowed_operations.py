@@ -9,8 +9,10 @@ restore variables.
 """
 
 import graphlib
+import itertools
 import math
 import re
+import tomllib
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,132 +138,17 @@ SAVED_CLASSES = (
     "trackable_list_wrapper",
     "trackable_tuple_wrapper",
 )
-ARITHMETIC = """
-    Abs AccumulateNV2 Add AddN AddV2 Angle Ceil ClipByValue Complex ComplexAbs Conj Cross Cumprod
-    Cumsum CumulativeLogsumexp Div DivNoNan Exp Expm1 Floor FloorDiv FloorMod Imag Inv L2Loss Log
-    Log1p Max Maximum Mean Min Minimum Mod Mul MulNoNan Neg Pow Prod Real RealDiv Reciprocal Rint
-    Round Rsqrt Sign Sqrt Square SquaredDifference Sub Sum TruncateDiv TruncateMod Xdivy Xlogy
-    Xlog1py
-"""
-FUNCTIONS = """
-    Acos Acosh Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e Betainc Cos Cosh
-    Digamma Elu Erf Erfc Erfinv Igamma Igammac LeakyRelu Lgamma LogSoftmax Ndtri Polygamma Relu
-    Relu6 Selu Sigmoid Sin Sinh Softmax SoftmaxCrossEntropyWithLogits Softplus Softsign
-    SparseSoftmaxCrossEntropyWithLogits Tan Tanh Zeta
-"""
-# What the gradients of functions with a gradient of their own are made of.
-GRADIENTS = """
-    AvgPoolGrad BiasAddGrad BroadcastGradientArgs Conv2DBackpropFilter
-    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput EluGrad
-    FusedBatchNormGradV3 IgammaGradA InvGrad LeakyReluGrad MaxPoolGrad MirrorPadGrad
-    ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad
-    SqrtGrad StridedSliceGrad TanhGrad
-"""
-# Random operations that depend only on seeds, which are inputs.
-RANDOM = """
-    StatelessMultinomial StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormalV2
-    StatelessRandomUniformFullIntV2 StatelessRandomUniformV2
-"""
-LOGIC = """
-    All Any ApproximateEqual ArgMax ArgMin BitwiseAnd BitwiseOr BitwiseXor Bucketize
-    CheckNumerics CheckNumericsV2 DebugNumericSummaryV2 Equal Greater
-    GreaterEqual Invert IsFinite IsInf IsNan LeftShift Less LessEqual LogicalAnd LogicalNot
-    LogicalOr LowerBound NotEqual RightShift Select SelectV2 UpperBound Where
-"""
-SHAPES = """
-    BatchToSpace BatchToSpaceND Bitcast BroadcastArgs BroadcastTo Cast Concat ConcatV2
-    DepthToSpace Diag DiagPart EnsureShape ExpandDims Fill Gather GatherNd GatherV2
-    InvertPermutation LinSpace MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 MirrorPad OneHot
-    OnesLike Pack Pad PadV2 ParallelConcat Range Rank Reshape
-    Reverse ReverseSequence ReverseV2 Roll ScatterNd Shape ShapeN Size Slice
-    Snapshot SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice
-    TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate Tile
-    TopKV2 Transpose Unpack UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
-    UnsortedSegmentSum
-    ZerosLike
-"""
-LINEAR = """
-    AvgPool AvgPool3D BatchMatMul BatchMatMulV2 BatchMatMulV3 BiasAdd Cholesky Conv Conv2D
-    Conv2DBackpropInput Conv3D DepthwiseConv2dNative Einsum FFT FFT2D FusedBatchNormV3 IFFT IFFT2D
-    IRFFT IRFFT2D LogMatrixDeterminant MatMul MatrixBandPart MatrixDeterminant MatrixExponential
-    MatrixInverse MatrixSolve MatrixTriangularSolve MaxPool MaxPool3D Qr RFFT RFFT2D
-"""
-FLOW = """
-    Assert Case Const If Identity IdentityN NoOp Placeholder PlaceholderWithDefault PreventGradient
-    StatelessCase StatelessIf StatelessWhile StopGradient While
-"""
-# What networks use more rarely.
-RARE = """
-    AdjustContrastv2 AdjustHue AdjustSaturation ApproxTopK AvgPool3DGrad BandedTriangularSolve
-    BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Bincount CholeskyGrad
-    ConcatOffset ConjugateTranspose Conv2DBackpropFilterV2 Conv2DBackpropInputV2
-    Conv3DBackpropFilterV2 Conv3DBackpropInputV2 CropAndResize CropAndResizeGradBoxes
-    CropAndResizeGradImage DataFormatDimMap DataFormatVecPermute Dawsn DenseBincount Dilation2D
-    Dilation2DBackpropFilter Dilation2DBackpropInput DynamicPartition DynamicStitch Eig
-    EuclideanNorm Expint ExtractImagePatches ExtractVolumePatches FFT3D FFTND
-    FakeQuantWithMinMaxArgs FakeQuantWithMinMaxArgsGradient FakeQuantWithMinMaxVars
-    FakeQuantWithMinMaxVarsGradient FakeQuantWithMinMaxVarsPerChannel
-    FakeQuantWithMinMaxVarsPerChannelGradient FresnelCos FresnelSin HSVToRGB HistogramFixedWidth
-    IFFT3D IFFTND IRFFT3D IRFFTND InTopKV2 LRN LRNGrad ListDiff Lu MatrixDiag MatrixDiagPart
-    MatrixDiagPartV2 MatrixDiagV2 MatrixLogarithm MatrixSetDiag MatrixSolveLs MatrixSquareRoot
-    MaxPool3DGrad MaxPoolGradV2 MaxPoolGradWithArgmax MaxPoolV2 MaxPoolWithArgmax NextAfter
-    NthElement ParallelDynamicStitch PopulationCount RFFT3D RFFTND RGBToHSV RaggedGather RaggedRange
-    RaggedTensorToTensor RandomGammaGrad RandomIndexShuffle ResizeArea ResizeBicubic
-    ResizeBicubicGrad ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor
-    ResizeNearestNeighborGrad ScaleAndTranslate ScaleAndTranslateGrad ScatterNdNonAliasingAdd
-    SegmentMax SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2 SegmentProd SegmentProdV2 SegmentSum
-    SegmentSumV2 SelfAdjointEigV2 Spence StatelessParameterizedTruncatedNormal
-    StatelessRandomBinomial StatelessRandomGammaV2 StatelessRandomGammaV3
-    StatelessRandomGetKeyCounterAlg StatelessRandomNormal StatelessRandomPoisson
-    StatelessRandomUniform StatelessRandomUniformFullInt StatelessRandomUniformInt
-    StatelessRandomUniformIntV2 StatelessShuffle StatelessTruncatedNormal StatelessTruncatedNormalV2
-    Svd TensorListConcat TensorListConcatLists TensorListPushBackBatch TensorListScatter
-    TensorListScatterIntoExistingList TensorListScatterV2 TridiagonalMatMul TridiagonalSolve Unique
-    UniqueV2 UniqueWithCounts UniqueWithCountsV2 UnravelIndex
-"""
-CALLS = "PartitionedCall StatefulPartitionedCall"
-LISTS = """
-    EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor
-    TensorListGather TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack
-    TensorListReserve TensorListResize TensorListSetItem TensorListSplit TensorListStack
-"""
-VARIABLES = "ReadVariableOp ResourceGather VarHandleOp"
 MODULE, ARTIFACT_VERSION = "XlaCallModule", 4  # the first whose module is a portable artifact
-KINDS = (
-    ARITHMETIC,
-    FUNCTIONS,
-    GRADIENTS,
-    RANDOM,
-    LOGIC,
-    SHAPES,
-    LINEAR,
-    FLOW,
-    RARE,
-    CALLS,
-    LISTS,
-    VARIABLES,
-    MODULE,
-)
-ALLOWED = frozenset(" ".join(KINDS).split())
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_BY_KIND = {kind: names.split() for kind, names in _TABLES["tensorflow"].items()}
+ALLOWED = frozenset(itertools.chain([MODULE], *_BY_KIND.values()))
 # Of a frozen graph, which reads no variables and whose calls are inlined.
-FROZEN = ALLOWED.difference(VARIABLES.split(), CALLS.split())
-STABLEHLO = """
-    abs add and atan2 bitcast_convert broadcast broadcast_in_dim case cbrt ceil clamp compare
-    concatenate constant convert convolution cosine divide dot dot_general dynamic_slice
-    dynamic_update_slice exponential exponential_minus_one floor gather get_tuple_element if iota
-    is_finite log log_plus_one logistic maximum minimum multiply negate not or pad popcnt power
-    reduce reduce_window remainder reshape return reverse round_nearest_afz round_nearest_even
-    rsqrt scatter select set_dimension_size shift_left shift_right_arithmetic shift_right_logical
-    sign sine slice sort sqrt subtract tan tanh transpose tuple while xor
-"""
+FROZEN = ALLOWED.difference(_BY_KIND["variables"], _BY_KIND["calls"])
 IN_MODULES = {"func.func", "func.call", "func.return"}.union(
-    f"stablehlo.{name}" for name in STABLEHLO.split()
+    f"stablehlo.{name}" for name in _TABLES["modules"]["stablehlo"].split()
 )
-SAVING = """
-    DisableCopyOnRead MergeV2Checkpoints SaveV2 ShardedFilename StaticRegexFullMatch StringJoin
-"""
+SAVING, RESTORING = (frozenset(names.split()) for names in _TABLES["saver"].values())
 RESTORE = "RestoreV2"
-RESTORING = f"AssignVariableOp {RESTORE}"
 
 
 def scan_graph(path: Path) -> Any:
@@ -369,7 +256,7 @@ def _check_node(path: Path, node: Any, allowed: Container[str]) -> None:
 def _of_saver(found: Reach, name: str) -> frozenset[str]:
     if not name or name in found.called:
         return frozenset()
-    return frozenset((RESTORING if name in found.restoring else SAVING).split())
+    return RESTORING if name in found.restoring else SAVING
 
 
 def _check_restoring(path: Path, graph: Any, functions: Mapping[str, Any]) -> None:

@@ -188,7 +188,7 @@ def with_function(graph, name, op):
     function.node_def.add(name="innocent", op=op)
 
 
-@pytest.mark.parametrize("op", sorted(f"{SAVING} {RESTORING}".split()))
+@pytest.mark.parametrize("op", sorted(SAVING | RESTORING))
 def test_what_saves_variables_must_not_be_reached_by_a_call(tmp_path, op):
     def edit(graph):
         with_function(graph, "inner", op)
@@ -381,7 +381,7 @@ def test_a_signature_that_there_is_not_is_named():
 
 
 def test_every_operation_that_is_allowed_exists():
-    known = ALLOWED.union(SAVING.split(), RESTORING.split())
+    known = ALLOWED | SAVING | RESTORING
     assert [op for op in known if op_def_registry.get(op) is None] == []
 
 
