@@ -21,28 +21,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from onepass.speech.phonemes import COMMA, PRIMARY, QUESTION, SECONDARY, Phoneme
+from onepass.speech.phonemes import COMMA, PRIMARY, QUESTION, SECONDARY, US_ENGLISH, Phoneme
 
 CONTEXT_CHANNELS = 10
 POSITION_CHANNELS = 4
 FAR = 20  # limit of distances, in phonemes or frames
 UNKNOWN = 0  # reserved: no symbol has this number
-# Replacements for phonemes that English recordings lack, by first letter of the symbol.
-NEAREST_SYMBOLS = {
-    "J": "j",
-    "L": "l",
-    "O": "O:",
-    "Q": "g",
-    "R": "r",
-    "X": "k",
-    "c": "k",
-    "e": "eI",
-    "o": "oU",
-    "q": "k",
-    "u": "u:",
-    "x": "h",
-    "y": "u:",
-}
+NEAREST_SYMBOLS = US_ENGLISH["nearest_symbols"]
 ANY_VOWEL = "@"
 
 

@@ -10,108 +10,22 @@ import functools
 import re
 import shutil
 import subprocess
+import tomllib
 import unicodedata
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from onepass.foundation.errors import UserError
 
-ALWAYS_MID_SENTENCE = {
-    "Mr": "Mr",
-    "Mrs": "Mrs",
-    "Ms": "Ms",
-    "Dr": "Doctor",
-    "Prof": "Professor",
-    "Capt": "Captain",
-    "Col": "Colonel",
-    "Gen": "General",
-    "Lt": "Lieutenant",
-    "Sgt": "Sergeant",
-    "Rev": "Reverend",
-    "Gov": "Governor",
-    "Sen": "Senator",
-    "Mt": "Mount",
-    "St": "Saint",
-    "Fig": "figure",
-    "Figs": "figures",
-    "Eq": "equation",
-    "Sec": "section",
-    "Ch": "chapter",
-    "Vol": "volume",
-    "vs": "versus",
-    "cf": "compare",
-    "approx": "approximately",
-    "e.g": "for example",
-    "i.e": "that is",
-    "et al": "et al",
-}
-"""Abbreviations whose period never ends a sentence, and how they are read."""
-
-SOMETIMES_LAST = {
-    "a.m": "A M",
-    "p.m": "P M",
-    "Inc": "Incorporated",
-    "Ltd": "Limited",
-    "Co": "Company",
-    "Corp": "Corporation",
-    "Jr": "Junior",
-    "Sr": "Senior",
-    "etc": "et cetera",
-    "Ph.D": "P H D",
-    "Ave": "Avenue",
-    "Blvd": "Boulevard",
-    "Dept": "Department",
-    "dept": "department",
-    "min": "minutes",
-    "Jan": "January",
-    "Feb": "February",
-    "Aug": "August",
-    "Sept": "September",
-    "Oct": "October",
-    "Nov": "November",
-    "Dec": "December",
-}
-"""Abbreviations whose period can end a sentence, and how they are read."""
-
-UNITS = {
-    "km": "kilometre",
-    "cm": "centimetre",
-    "mm": "millimetre",
-    "m": "metre",
-    "g": "gram",
-    "kg": "kilogram",
-    "mg": "milligram",
-    "ml": "millilitre",
-    "km/h": "kilometre per hour",
-    "kHz": "kilohertz",
-    "Hz": "hertz",
-    "MHz": "megahertz",
-    "GB": "gigabyte",
-    "MB": "megabyte",
-    "\u00b0C": "degree Celsius",
-    "\u00b0F": "degree Fahrenheit",
-}
+US_ENGLISH = tomllib.loads(Path(__file__).with_name("us_english.toml").read_text("utf-8"))
+ALWAYS_MID_SENTENCE = US_ENGLISH["abbreviations"]["always_mid_sentence"]
+SOMETIMES_LAST = US_ENGLISH["abbreviations"]["sometimes_last"]
+UNITS, CURRENCIES, DECADES = (US_ENGLISH[name] for name in ("units", "currencies", "decades"))
 UNCHANGED = ("hertz", "kilohertz", "megahertz")  # the plural is the same
-CURRENCIES = {"$": ("dollar", "cent"), "\u00a3": ("pound", "penny"), "\u20ac": ("euro", "cent")}
-DECADES = (
-    "hundreds",
-    "tens",
-    "twenties",
-    "thirties",
-    "forties",
-    "fifties",
-    "sixties",
-    "seventies",
-    "eighties",
-    "nineties",
-)
 SCALES = "thousand|million|billion|trillion"
-STARTERS = (
-    "A|An|And|As|At|But|For|From|He|Her|His|How|I|If|In|It|Its|My|No|On|Our|She|So|That|The|Their|"
-    "Then|There|These|They|This|Those|To|We|What|When|Where|Which|Who|Why|Yes|You|Your"
-)
-"""Words that often begin a sentence and are not names."""
+STARTERS = "|".join(US_ENGLISH["starters"].split())
 
 _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _MONEY = re.compile(rf"([$\u00a3\u20ac])({_NUMBER})(?: ({SCALES})\b)?")
@@ -306,15 +220,12 @@ def check_text(text: str) -> str:
             raise TextError(
                 f"The text holds a control character, U+{ord(character):04X}, at {place}."
             )
-    text = "".join(c for c in unicodedata.normalize("NFC", text) if _is_visible(c))
+    text = unicodedata.normalize("NFC", text)
+    text = "".join(character for character in text if unicodedata.category(character) != "Cf")
     text = " ".join(re.sub(r"[\[\]]", " ", text).split())
     if not text:
         raise TextError("The text is empty.")
     return text
-
-
-def _is_visible(character: str) -> bool:
-    return unicodedata.category(character) != "Cf"
 
 
 def clauses(text: str) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ from onepass.speech.phonemes import (
     START,
     STOP,
     UNSTRESSED,
+    US_ENGLISH,
     Mark,
     Phoneme,
     TextError,
@@ -27,55 +28,8 @@ from onepass.speech.phonemes import (
     close_sentence,
 )
 
-VOWELS = {
-    "ə": "@",
-    "əl": "@L",
-    "ɚ": "3",
-    "ɜː": "3:",
-    "ɑː": "0",
-    "ɑːɹ": "A@",
-    "ɛ": "E",
-    "ɛɹ": "e@",
-    "ɪ": "I",
-    "ᵻ": "I#",
-    "ɪɹ": "i@3",
-    "ɔ": "O2",
-    "ɔː": "O:",
-    "ɔːɹ": "O@",
-    "oː": "o@",
-    "oːɹ": "o@",
-    "ɔɪ": "OI",
-    "oʊ": "oU",
-    "ʊ": "U",
-    "ʊɹ": "U@",
-    "ʌ": "V",
-    "æ": "a",
-    "ɐ": "a#",
-    "aɪ": "aI",
-    "aɪɚ": "aI3",
-    "aɪə": "aI@",
-    "aʊ": "aU",
-    "eɪ": "eI",
-    "i": "i",
-    "iː": "i:",
-    "iə": "i@",
-    "uː": "u:",
-}
-CONSONANTS = {
-    "n̩": "n-",
-    "ð": "D",
-    "θ": "T",
-    "ŋ": "N",
-    "ʃ": "S",
-    "ʒ": "Z",
-    "dʒ": "dZ",
-    "tʃ": "tS",
-    "ɾ": "t#",
-    "ʔ": "t",  # how the voice says the end of "button"
-    "ɡ": "g",
-    "ɹ": "r",
-    **{letter: letter for letter in "bdfghjklmnprstvwz"},
-}
+VOWELS = US_ENGLISH["ipa"]["vowels"]
+CONSONANTS = US_ENGLISH["ipa"]["consonants"] | {letter: letter for letter in "bdfghjklmnprstvwz"}
 IPA = {**VOWELS, **CONSONANTS}
 STRESSES = {"ˈ": PRIMARY, "'": PRIMARY, "ˌ": SECONDARY}
 ENDS = {**ENDINGS, ",": COMMA, ";": COMMA, ":": COMMA, "\n": COMMA}

@@ -10,25 +10,11 @@ from collections.abc import Mapping
 from typing import TypeVar
 from xml.parsers import expat
 
-from onepass.speech.phonemes import MAX_SPEED, MIN_SPEED, PLAIN, Mark, TextError
+from onepass.speech.phonemes import MAX_SPEED, MIN_SPEED, PLAIN, US_ENGLISH, Mark, TextError
 from onepass.speech.pronunciations import new_mark
 
 MAX_BREAK_SECONDS = 10.0
-BREAKS = {
-    "none": 0.0,
-    "x-weak": 0.1,
-    "weak": 0.25,
-    "medium": 0.5,
-    "strong": 0.75,
-    "x-strong": 1.0,
-}
-RATES = {"x-slow": 0.5, "slow": 0.75, "medium": 1.0, "default": 1.0, "fast": 1.25, "x-fast": 1.5}
-EMPHASES = {  # factor of the durations, and octaves by which the voice is higher
-    "strong": (1.3, 0.25),
-    "moderate": (1.15, 0.12),
-    "none": (1.0, 0.0),
-    "reduced": (0.9, -0.12),
-}
+BREAKS, RATES, EMPHASES = (US_ENGLISH["ssml"][name] for name in ("breaks", "rates", "emphases"))
 ROOT = "speak"
 OBEYED = {"break": ("time", "strength"), "emphasis": ("level",), "prosody": ("rate",)}
 Value = TypeVar("Value")
