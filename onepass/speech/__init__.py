@@ -97,7 +97,11 @@ def text_frames(
     if max_frames is not None:
         voice.check_length(sum(len(reading) for reading in readings), max_frames)
     frames = np.concatenate([voice.speak_frames(reading, pause) for reading in readings])
-    return _add_recorded_level(frames) if voice.draws else frames
+    if not voice.draws:
+        return frames
+    from wavenet.data.recorded_level import recorded_frames  # others need only NumPy
+
+    return recorded_frames(frames, 0.0)
 
 
 def text_times(
@@ -149,10 +153,3 @@ def _readings(
         yield voice.reading(part, speed, marks, style)
         styles = [marks[c] for c in part if c in marks and marks[c].stretch is not None]
         style = styles[-1] if styles else style
-
-
-def _add_recorded_level(frames: np.ndarray) -> np.ndarray:
-    # Imported here so that the front end needs only NumPy.
-    from wavenet.data.recorded_level import recorded_frames
-
-    return recorded_frames(frames, 0.0)

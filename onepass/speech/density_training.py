@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
 
 from onepass.foundation.stored_config import to_json
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
@@ -20,8 +21,8 @@ from onepass.speech.frame_density import (
     initial_density,
     statistics,
 )
-from onepass.speech.network import VoiceConfig, positions
-from onepass.speech.training import Scale, TensorFlowBackend, read_trained_weights, with_silence
+from onepass.speech.network import Networks, VoiceConfig, positions
+from onepass.speech.training import Scale, read_trained_weights, stack_padded, with_silence
 from onepass.speech.voice import Voice
 
 KIND = "speech-density"
@@ -65,19 +66,18 @@ class FrameDensity(tf.Module):
         self.config = config
         values = initial_density(config, seed)
         self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
+        self.networks = Networks(tnp, config, self.weights)
 
     def nats(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Return the negative log density of each whitened frame, in nats, [batch, frames]."""
-        backend, past = TensorFlowBackend(), self.config.density_past
+        past = self.config.density_past
         padded = tf.pad(batch["whitened"], [[0, 0], [past, 0], [0, 0]])
         length = tf.shape(batch["whitened"])[1]
         before = tf.concat(
             [padded[:, past - k : past - k + length] for k in range(1, past + 1)], -1
         )
-        known = context(
-            backend, self.weights, batch["expected"], batch["pitch"], batch["positions"]
-        )
-        means, log_scales = conditional(backend, self.config, self.weights, before, known)
+        known = context(self.networks, batch["expected"], batch["pitch"], batch["positions"])
+        means, log_scales = conditional(self.networks, before, known)
         standard = (batch["whitened"] - means) * tf.exp(-log_scales)
         return tf.reduce_sum(0.5 * tf.square(standard) + log_scales + LOG_ROOT, -1)
 
@@ -131,14 +131,8 @@ def _clip(row: Rows, frames: int, random: np.random.Generator) -> Rows:
 
 def _stack_rows(rows: Sequence[Rows]) -> Rows:
     longest = max(len(row["mask"]) for row in rows)
-    return {
-        name: np.stack([_pad_rows(row[name], longest) for row in rows]).astype(np.float32)
-        for name in rows[0]
-    }
-
-
-def _pad_rows(values: np.ndarray, length: int) -> np.ndarray:
-    return np.pad(values, ((0, length - len(values)), *((0, 0),) * (values.ndim - 1)))
+    names = rows[0]
+    return {n: stack_padded([row[n] for row in rows], longest).astype(np.float32) for n in names}
 
 
 def train_density(

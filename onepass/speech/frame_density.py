@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.speech.network import POSITION_CHANNELS, Backend, NumpyBackend, VoiceConfig, Weights
+from onepass.speech.network import POSITION_CHANNELS, Networks, VoiceConfig
 
 DISTANCES = (1, 3)  # in frames, from t to the context's frames before and after it
 LOG_SCALES = (-4.0, 2.0)
@@ -70,39 +70,37 @@ def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
     return {name: values.astype(np.float32) for name, values in found}
 
 
-def context(backend: Backend, weights: Weights, expected: Any, pitch: Any, positions: Any) -> Any:
+def context(networks: Networks, expected: Any, pitch: Any, positions: Any) -> Any:
     """Return the input `known` of `conditional` for all frames, [..., frames, 2 * channels].
 
     `expected` [..., frames, bands] are the acoustic model's frames in standard deviations; `pitch`
-    and `positions` are as in `network.mel`.
+    and `positions` are as in `Networks.mel`.
     """
-    known = backend.join([expected, pitch, positions])
-    near = backend.join([backend.neighbours(known, distance) for distance in DISTANCES])
-    return near @ weights["density_context"] + weights["density_context_bias"]
+    known = networks.xp.concatenate([expected, pitch, positions], axis=-1)
+    near = [networks.neighbours(known, distance) for distance in DISTANCES]
+    return networks.dense("density_context", networks.xp.concatenate(near, axis=-1))
 
 
-def conditional(
-    backend: Backend, config: VoiceConfig, weights: Weights, past: Any, known: Any
-) -> tuple[Any, Any]:
+def conditional(networks: Networks, past: Any, known: Any) -> tuple[Any, Any]:
     """Return the means and log scales of whitened differences, each [..., bands].
 
     Args:
       past: whitened differences of the preceding frames, newest first, [..., past * bands].
       known: the result of `context` for the frame.
     """
-    hidden = backend.gate_halves(past @ weights["density_past"] + known) @ weights["density_0_out"]
-    for layer in range(1, config.density_layers):
-        name = f"density_{layer}"
-        mixed = hidden @ weights[f"{name}_mix"] + weights[f"{name}_mix_bias"]
-        hidden = hidden + backend.gate_halves(mixed) @ weights[f"{name}_out"]
-    outputs = hidden @ weights["density_head"] + weights["density_head_bias"]
-    means = outputs[..., : config.bands] + past @ weights["density_linear"]
-    return means, backend.clip_values(outputs[..., config.bands :], *LOG_SCALES)
+    weights, bands = networks.weights, networks.config.bands
+    gated = networks.gate_halves(past @ weights["density_past"] + known)
+    hidden = gated @ weights["density_0_out"]
+    for layer in range(1, networks.config.density_layers):
+        mixed = networks.dense(f"density_{layer}_mix", hidden)
+        hidden = hidden + networks.gate_halves(mixed) @ weights[f"density_{layer}_out"]
+    outputs = networks.dense("density_head", hidden)
+    means = outputs[..., :bands] + past @ weights["density_linear"]
+    return means, networks.xp.clip(outputs[..., bands:], *LOG_SCALES)
 
 
 def draw_differences(
-    config: VoiceConfig,
-    weights: Weights,
+    networks: Networks,
     expected: np.ndarray,
     pitch: np.ndarray,
     positions: np.ndarray,
@@ -114,14 +112,13 @@ def draw_differences(
     `noise` is standard normal noise times the temperature, float32 [frames, bands]. `pause` is
     called every PIECE_FRAMES frames; an exception that it raises stops it.
     """
-    backend = NumpyBackend()
-    known = context(backend, weights, expected, pitch, positions)
-    whitened = np.empty_like(noise)
-    past = np.zeros(config.density_past * config.bands, np.float32)
+    known = context(networks, expected, pitch, positions)
+    whitened, (_, bands) = np.empty_like(noise), noise.shape
+    past = np.zeros(networks.config.density_past * bands, np.float32)
     for frame, row in enumerate(noise):
         if frame % PIECE_FRAMES == 0:
             pause()
-        means, log_scales = conditional(backend, config, weights, past, known[frame])
+        means, log_scales = conditional(networks, past, known[frame])
         whitened[frame] = means + np.exp(log_scales) * row
-        past = np.concatenate([whitened[frame], past[: -config.bands]])
-    return whitened @ weights["density_colour"] + weights["density_shift"]
+        past = np.concatenate([whitened[frame], past[:-bands]])
+    return whitened @ networks.weights["density_colour"] + networks.weights["density_shift"]

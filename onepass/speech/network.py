@@ -1,7 +1,7 @@
 """The networks from phonemes and durations to mel frames, for any array library.
 
-Training runs them on TensorFlow (`acoustic.py`); speaking needs only NumPy. With h[t] the hidden
-state of phoneme or frame t, each block with dilation d computes
+Training runs them on `tensorflow.experimental.numpy`, while speaking needs only NumPy. With h[t]
+the hidden state of phoneme or frame t, each block with dilation d computes
 
     a, b = split([h[t - d] | h[t] | h[t + d]] @ mix + mix_bias);   h += (tanh(a) sigmoid(b)) @ out
 
@@ -17,7 +17,7 @@ durations first, then F0, then mel frames.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -104,28 +104,6 @@ Weights = Mapping[str, Any]
 TYPICAL_FRAMES = 6.0  # length of a phoneme at the start of training
 
 
-class Backend(Protocol):
-    """Operations of the networks on arrays [..., time, channels] besides `+`, `*` and `@`."""
-
-    def neighbours(self, hidden: Any, distance: int) -> Any:
-        """Concatenate the channels at t - distance, t and t + distance; zeros beyond the ends."""
-
-    def gate_halves(self, mixed: Any) -> Any:
-        """Return tanh(a) * sigmoid(b), where a and b are the two halves of the channels."""
-
-    def gather(self, rows: Any, index: Any) -> Any:
-        """Return the rows of [..., time, channels] at the indices [..., frames]."""
-
-    def exp(self, values: Any) -> Any:
-        """Return the exponential of each value."""
-
-    def join(self, parts: list[Any]) -> Any:
-        """Return the arrays concatenated along the channels."""
-
-    def clip_values(self, values: Any, low: float, high: float) -> Any:
-        """Return the values, clipped to the range from `low` to `high`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class VoiceConfig:
     """The sizes of the networks.
@@ -181,100 +159,70 @@ def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
     return weights
 
 
-def _dense(weights: Weights, name: str, values: Any) -> Any:
-    return values @ weights[name] + weights[f"{name}_bias"]
+@dataclasses.dataclass(frozen=True)
+class Networks:
+    """The networks of a voice with their weights, whose arrays are of the library `xp`.
 
-
-def _stack(
-    backend: Backend,
-    weights: Weights,
-    name: str,
-    dilations: tuple[int, ...],
-    hidden: Any,
-    mask: Any,
-) -> Any:
-    for layer, dilation in enumerate(dilations):
-        mixed = _dense(weights, f"{name}_{layer}_mix", backend.neighbours(hidden, dilation))
-        hidden = (
-            hidden + _dense(weights, f"{name}_{layer}_out", backend.gate_halves(mixed))
-        ) * mask
-    return hidden
-
-
-def encoder(
-    backend: Backend, config: VoiceConfig, weights: Weights, numbers: Any, contexts: Any, mask: Any
-) -> tuple[Any, Any]:
-    """Return the hidden states [..., phonemes, channels] and the log-durations [..., phonemes].
-
-    `numbers` is int [..., phonemes] and `contexts` [..., phonemes, CONTEXT_CHANNELS]; `mask` [...,
-    phonemes, 1] is 0 in padding, or the scalar 1.0 if there is no padding.
+    A `mask` [..., time, 1] is 0 in padding; it is the scalar 1.0 if there is no padding.
     """
-    hidden = backend.gather(weights["embedding"], numbers) + _dense(weights, "context", contexts)
-    hidden = _stack(backend, weights, "encoder", config.encoder_dilations, hidden * mask, mask)
-    return hidden, _dense(weights, "duration", hidden)[..., 0]
 
+    xp: Any
+    config: VoiceConfig
+    weights: Weights
 
-def melody(
-    backend: Backend, config: VoiceConfig, weights: Weights, spread: Any, positions: Any, mask: Any
-) -> Any:
-    """Return log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
+    def encoder(self, numbers: Any, contexts: Any, mask: Any) -> tuple[Any, Any]:
+        """Return the hidden states [..., phonemes, channels] and the log-durations [..., phonemes].
 
-    `spread` is the hidden state of each frame's phoneme; `positions` is [..., frames,
-    POSITION_CHANNELS]; `mask` [..., frames, 1] is 0 in padding, or the scalar 1.0.
-    """
-    hidden = _dense(weights, "melody_in", spread) + _dense(weights, "melody_position", positions)
-    hidden = _stack(backend, weights, "melody", config.melody_dilations, hidden * mask, mask)
-    return _dense(weights, "melody_head", hidden)
+        `numbers` is int [..., phonemes] and `contexts` [..., phonemes, CONTEXT_CHANNELS].
+        """
+        embedded = self.xp.take(self.weights["embedding"], numbers, axis=0)
+        hidden = (embedded + self.dense("context", contexts)) * mask
+        hidden = self._stack("encoder", self.config.encoder_dilations, hidden, mask)
+        return hidden, self.dense("duration", hidden)[..., 0]
 
+    def melody(self, spread: Any, positions: Any, mask: Any) -> Any:
+        """Return log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
 
-def mel(
-    backend: Backend,
-    config: VoiceConfig,
-    weights: Weights,
-    spread: Any,
-    positions: Any,
-    pitch: Any,
-    harmonics: Any,
-    mask: Any,
-) -> Any:
-    """Return mel frames, [..., frames, bands], in standard deviations from the mean of each band.
+        `spread` is the hidden state of each frame's phoneme; `positions` is [..., frames,
+        POSITION_CHANNELS].
+        """
+        hidden = self.dense("melody_in", spread) + self.dense("melody_position", positions)
+        hidden = self._stack("melody", self.config.melody_dilations, hidden * mask, mask)
+        return self.dense("melody_head", hidden)
 
-    `spread`, `positions` and `mask` are as in `melody`; `pitch` [..., frames, 2] is log2(F0 / 200
-    Hz) and voicing; `harmonics` [..., frames, bands] is harmonics(F0) in standard deviations.
-    """
-    where = backend.join([positions, pitch])
-    hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)
-    hidden = _stack(backend, weights, "mel", config.mel_dilations, hidden * mask, mask)
-    out = _dense(weights, "mel_head", hidden)
-    depth = backend.exp(out[..., config.bands :])
-    return out[..., : config.bands] + pitch[..., 1:] * depth * harmonics
+    def mel(self, spread: Any, positions: Any, pitch: Any, harmonics: Any, mask: Any) -> Any:
+        """Return mel frames, [..., frames, bands], in standard deviations from each band's mean.
 
+        `spread` and `positions` are as in `melody`; `pitch` [..., frames, 2] is log2(F0 / 200 Hz)
+        and voicing; `harmonics` [..., frames, bands] is harmonics(F0) in standard deviations.
+        """
+        where = self.xp.concatenate([positions, pitch], axis=-1)
+        hidden = self.dense("mel_in", spread) + self.dense("mel_position", where)
+        out = self.dense(
+            "mel_head", self._stack("mel", self.config.mel_dilations, hidden * mask, mask)
+        )
+        depth = self.xp.exp(out[..., self.config.bands :])
+        return out[..., : self.config.bands] + pitch[..., 1:] * depth * harmonics
 
-class NumpyBackend:
-    """The `Backend` for NumPy arrays [time, channels]."""
+    def dense(self, name: str, values: Any) -> Any:
+        """Return `values @ weights[name]` plus the bias of that name."""
+        return values @ self.weights[name] + self.weights[f"{name}_bias"]
 
-    def neighbours(self, hidden: np.ndarray, distance: int) -> np.ndarray:
+    def neighbours(self, hidden: Any, distance: int) -> Any:
         """Concatenate the channels at t - distance, t and t + distance; zeros beyond the ends."""
-        padded = np.pad(hidden, ((distance, distance), (0, 0)))
-        return np.concatenate([padded[: len(hidden)], hidden, padded[2 * distance :]], axis=1)
+        widths = [*[(0, 0)] * (hidden.ndim - 2), (distance, distance), (0, 0)]
+        padded = self.xp.pad(hidden, widths, "constant")
+        before, after = padded[..., : -2 * distance, :], padded[..., 2 * distance :, :]
+        return self.xp.concatenate([before, hidden, after], axis=-1)
 
-    def gate_halves(self, mixed: np.ndarray) -> np.ndarray:
-        """Return tanh of the first half of the channels times sigmoid of the second half."""
-        first, second = np.split(mixed, 2, axis=-1)
-        return np.tanh(first) * (0.5 + 0.5 * np.tanh(0.5 * second))
+    def gate_halves(self, mixed: Any) -> Any:
+        """Return tanh of the first half of the channels times the sigmoid of the second half."""
+        first, second = self.xp.split(mixed, 2, axis=-1)
+        return self.xp.tanh(first) * (0.5 + 0.5 * self.xp.tanh(0.5 * second))
 
-    def gather(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """Return the rows at the indices."""
-        return rows[index]
-
-    def exp(self, values: np.ndarray) -> np.ndarray:
-        """Return the exponential of each value."""
-        return np.exp(values)
-
-    def join(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Return the arrays concatenated along the channels."""
-        return np.concatenate(parts, axis=-1)
-
-    def clip_values(self, values: np.ndarray, low: float, high: float) -> np.ndarray:
-        """Return the values, clipped to the range from `low` to `high`."""
-        return np.clip(values, low, high)
+    def _stack(self, name: str, dilations: tuple[int, ...], hidden: Any, mask: Any) -> Any:
+        for layer, dilation in enumerate(dilations):
+            mixed = self.dense(f"{name}_{layer}_mix", self.neighbours(hidden, dilation))
+            out = self.dense(f"{name}_{layer}_out", self.gate_halves(mixed))
+            hidden = (hidden + out) * mask
+        return hidden

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
 
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.model_folder import averages, best_or_newest
@@ -15,46 +16,19 @@ from onepass.replicator.training.batches import Batch
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Outcome
 from onepass.replicator.training.training_run import train_network
-from onepass.speech import network
 from onepass.speech.examples import Example
-from onepass.speech.network import VoiceConfig, contexts, numbers, phoneme_of_frame, positions
+from onepass.speech.network import (
+    Networks,
+    VoiceConfig,
+    contexts,
+    initial_weights,
+    numbers,
+    phoneme_of_frame,
+    positions,
+)
 from onepass.speech.phonemes import PAUSES, START, Phoneme
 from onepass.speech.voice import KIND, harmonics_of
 from wavenet.features import MelConvention, mel_filters, mel_spectrogram
-
-
-class TensorFlowBackend:
-    """The `network.Backend` for tensors [batch, time, channels]."""
-
-    def neighbours(self, hidden: tf.Tensor, distance: int) -> tf.Tensor:
-        """Concatenate the channels at t - distance, t and t + distance; zeros beyond the ends."""
-        padded = tf.pad(hidden, [[0, 0], [distance, distance], [0, 0]])
-        length = tf.shape(hidden)[1]
-        before, after = padded[:, :length], padded[:, 2 * distance :]
-        return tf.concat([before, hidden, after], axis=-1)
-
-    def gate_halves(self, mixed: tf.Tensor) -> tf.Tensor:
-        """Return tanh of the first half of the channels times sigmoid of the second half."""
-        first, second = tf.split(mixed, 2, axis=-1)
-        return tf.tanh(first) * tf.sigmoid(second)
-
-    def gather(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-        """Return the rows at the indices; `rows` without a batch axis are shared by the batch."""
-        if len(rows.shape) == 2:
-            return tf.gather(rows, index)
-        return tf.gather(rows, index, batch_dims=1)
-
-    def exp(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the exponential of each value."""
-        return tf.exp(values)
-
-    def join(self, parts: list[tf.Tensor]) -> tf.Tensor:
-        """Return the arrays concatenated along the channels."""
-        return tf.concat(parts, axis=-1)
-
-    def clip_values(self, values: tf.Tensor, low: float, high: float) -> tf.Tensor:
-        """Return the values, clipped to the range from `low` to `high`."""
-        return tf.clip_by_value(values, low, high)
 
 
 class AcousticModel(tf.Module):
@@ -62,9 +36,9 @@ class AcousticModel(tf.Module):
 
     def __init__(self, config: VoiceConfig, seed: int = 0):
         super().__init__(name="acoustic")
-        self.config = config
-        values = network.initial_weights(config, seed)
+        values = initial_weights(config, seed)
         self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
+        self.networks = Networks(tnp, config, self.weights)
 
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return log-durations, melody and mel frames, given the recorded durations and pitch.
@@ -72,28 +46,14 @@ class AcousticModel(tf.Module):
         They are [batch, phonemes]; [batch, frames, 2], log2(F0 / 200 Hz) and the logit of voicing;
         and [batch, frames, bands], in standard deviations of each band.
         """
-        backend, frame_mask = TensorFlowBackend(), batch["frame_mask"][..., None]
-        hidden, lengths = network.encoder(
-            backend,
-            self.config,
-            self.weights,
-            batch["numbers"],
-            batch["contexts"],
-            batch["phoneme_mask"][..., None],
-        )
-        spread, where = backend.gather(hidden, batch["phoneme_of_frame"]), batch["positions"]
-        sung = spread * batch["kept_by_melody"][:, None]
-        melody = network.melody(backend, self.config, self.weights, sung, where, frame_mask)
-        mel = network.mel(
-            backend,
-            self.config,
-            self.weights,
-            spread * batch["kept_by_mel"][:, None],
-            where,
-            batch["pitch"],
-            batch["harmonics"],
-            frame_mask,
-        )
+        networks, frame_mask = self.networks, batch["frame_mask"][..., None]
+        phoneme_mask = batch["phoneme_mask"][..., None]
+        hidden, lengths = networks.encoder(batch["numbers"], batch["contexts"], phoneme_mask)
+        spread = tf.gather(hidden, batch["phoneme_of_frame"], batch_dims=1)
+        sung, drawn = (spread * batch[f"kept_by_{name}"][:, None] for name in ("melody", "mel"))
+        where, harmonics = batch["positions"], batch["harmonics"]
+        melody = networks.melody(sung, where, frame_mask)
+        mel = networks.mel(drawn, where, batch["pitch"], harmonics, frame_mask)
         return lengths, melody, mel
 
 
@@ -284,15 +244,18 @@ def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
 def stack_rows(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -> dict:
     """Return the rows as one batch, padded with zeros to the lengths `phonemes` and `frames`."""
     of_phonemes = ("numbers", "contexts", "phoneme_mask", "duration_mask", "log_durations")
-    batch = {}
-    for name in rows[0]:
-        length = phonemes if name in of_phonemes else frames
-        padded = [
-            np.pad(row[name], ((0, length - len(row[name])), *((0, 0),) * (row[name].ndim - 1)))
-            for row in rows
-        ]
-        batch[name] = np.stack(padded)
-    return batch
+    return {
+        name: stack_padded([row[name] for row in rows], phonemes if name in of_phonemes else frames)
+        for name in rows[0]
+    }
+
+
+def stack_padded(arrays: Sequence[np.ndarray], length: int) -> np.ndarray:
+    """Return arrays [n, ...] as one [rows, length, ...], with zeros after the n of a row."""
+    stacked = np.zeros((len(arrays), length, *arrays[0].shape[1:]), arrays[0].dtype)
+    for row, array in zip(stacked, arrays, strict=True):
+        row[: len(array)] = array
+    return stacked
 
 
 def batches(

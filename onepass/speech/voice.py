@@ -13,12 +13,13 @@ import numpy as np
 
 from onepass.foundation.atomic_files import read_npz
 from onepass.foundation.errors import UserError
-from onepass.speech import network
+from onepass.foundation.stored_config import dataclass_from
 from onepass.speech.frame_density import STATISTICS, draw_differences, initial_density, no_pause
 from onepass.speech.network import (
-    NumpyBackend,
+    Networks,
     VoiceConfig,
     contexts,
+    initial_weights,
     numbers,
     phoneme_of_frame,
     positions,
@@ -80,6 +81,11 @@ class Voice:
     symbols: dict[str, int]
     weights: dict[str, np.ndarray]
     spec: dict[str, Any]
+
+    @functools.cached_property
+    def networks(self) -> Networks:
+        """The networks on NumPy."""
+        return Networks(np, self.config, self.weights)
 
     def frames(self, text: str, speed: float = 1.0) -> np.ndarray:
         """Return mel frames of a text, float32 [frames, bands], on the scale of `above_silence`."""
@@ -150,14 +156,7 @@ class Voice:
         """Return each phoneme's number of frames, int [phonemes], and the hidden states."""
         if not MIN_SPEED <= speed <= MAX_SPEED:
             raise TextError(f"`speed` must be in [{MIN_SPEED:g}, {MAX_SPEED:g}], got {speed:g}.")
-        hidden, logs = network.encoder(
-            NumpyBackend(),
-            self.config,
-            self.weights,
-            numbers(spoken, self.symbols),
-            contexts(spoken),
-            1.0,
-        )
+        hidden, logs = self.networks.encoder(numbers(spoken, self.symbols), contexts(spoken), 1.0)
         exact = np.exp(np.clip(logs.astype(np.float64), 0.0, np.log(MAX_PHONEME_FRAMES)))
         exact *= self.spec["duration_stretch"]
         least = [LEAST_FRAMES.get(p.symbol, 1) for p in spoken[:-1]] + [LAST_FRAMES]
@@ -168,9 +167,7 @@ class Voice:
     def pitch(self, hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return log2(F0 / 200 Hz) and voicing, 0 or 1, of each frame, float32 [frames, 2]."""
         where = phoneme_of_frame(lengths)
-        made = network.melody(
-            NumpyBackend(), self.config, self.weights, hidden[where], positions(lengths), 1.0
-        )
+        made = self.networks.melody(hidden[where], positions(lengths), 1.0)
         return np.stack([made[:, 0], made[:, 1] > 0.0], axis=1).astype(np.float32)
 
     def mel(
@@ -196,9 +193,7 @@ class Voice:
             scaled = (temperature * noise).astype(np.float32)
             where = positions(lengths)
             pause()
-            standard += draw_differences(
-                self.config, weights, standard, pitch, where, scaled, pause
-            )
+            standard += draw_differences(self.networks, standard, pitch, where, scaled, pause)
         frames = weights["mel_mean"] + weights["mel_std"] * weights["mel_stretch"] * standard
         return np.maximum(frames, 0.0).astype(np.float32)
 
@@ -206,16 +201,8 @@ class Voice:
         self, hidden: np.ndarray, lengths: np.ndarray, pitch: np.ndarray
     ) -> np.ndarray:
         """Return the expected frames, float32 [frames, bands], in standard deviations."""
-        standard = network.mel(
-            NumpyBackend(),
-            self.config,
-            self.weights,
-            hidden[phoneme_of_frame(lengths)],
-            positions(lengths),
-            pitch,
-            self.harmonics(pitch[:, 0]),
-            1.0,
-        )
+        spread, harmonics = hidden[phoneme_of_frame(lengths)], self.harmonics(pitch[:, 0])
+        standard = self.networks.mel(spread, positions(lengths), pitch, harmonics, 1.0)
         return standard.astype(np.float32)
 
     @property
@@ -272,10 +259,7 @@ def load_voice(folder: Path) -> Voice:
     """Load a voice from a folder that `onepass.speech.train` wrote."""
     try:
         spec = json.loads((folder / SPEC_FILE).read_text("utf-8"))
-        sizes: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in spec["config"].items()
-        }
-        config = VoiceConfig(**sizes)
+        config = dataclass_from(VoiceConfig, spec["config"])
         stored = read_npz(folder / WEIGHTS_FILE)
         weights = {name: array.astype(np.float32) for name, array in stored.items()}
         _check_weights(weights, config)
@@ -286,7 +270,7 @@ def load_voice(folder: Path) -> Voice:
 
 
 def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
-    shapes = {name: value.shape for name, value in network.initial_weights(config).items()}
+    shapes = {name: value.shape for name, value in initial_weights(config).items()}
     bands = (config.bands,)
     shapes |= {"mel_mean": bands, "mel_std": bands, "mel_stretch": bands}
     density = {name: value.shape for name, value in initial_density(config).items()}

@@ -12,7 +12,7 @@ from onepass.replicator.training.config import LoopConfig
 from onepass.speech import density_training, frame_density, train, voice
 from onepass.speech.density_training import LOG_ROOT, DensityConfig, FrameDensity
 from onepass.speech.examples import Example
-from onepass.speech.network import NumpyBackend, VoiceConfig, positions
+from onepass.speech.network import Networks, VoiceConfig, positions
 from onepass.speech.phonemes import START, STOP, Phoneme
 
 FRAMES, BANDS = 12, 80
@@ -52,14 +52,14 @@ def density_of(weights):
 
 def test_drawn_frames_have_the_log_density_of_their_noise(weights):
     expected, pitch, where, noise = arrays()
-    found = frame_density.draw_differences(CONFIG, weights, expected, pitch, where, noise)
+    networks = Networks(np, CONFIG, weights)
+    found = frame_density.draw_differences(networks, expected, pitch, where, noise)
     flat = (found - weights["density_shift"]) @ weights["density_whiten"]
     nats = density_of(weights).nats(batch_of(flat, expected, pitch, where))[0]
-    backend = NumpyBackend()
-    known = frame_density.context(backend, weights, expected, pitch, where)
+    known = frame_density.context(networks, expected, pitch, where)
     padded = np.pad(flat, ((3, 0), (0, 0)))
     past = np.concatenate([padded[3 - k : 3 - k + FRAMES] for k in (1, 2, 3)], 1)
-    _, log_scales = frame_density.conditional(backend, CONFIG, weights, past, known)
+    _, log_scales = frame_density.conditional(networks, past, known)
     of_noise = np.sum(0.5 * noise**2 + LOG_ROOT, -1)
     np.testing.assert_allclose(nats, of_noise + log_scales.sum(-1), rtol=1e-3)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
 
 import distill.model
 from onepass import shipped as shipped_student
@@ -23,14 +24,13 @@ from onepass.replicator.training.state import TrainState
 from onepass.speech import evaluate, evaluation, examples, network, train, training, voice
 from onepass.speech import phonemes as reading
 from onepass.speech.density_training import DensityConfig
-from onepass.speech.network import NumpyBackend, VoiceConfig
+from onepass.speech.network import Networks, VoiceConfig
 from onepass.speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, phonemes
 from onepass.speech.train import card
 from onepass.speech.training import (
     AcousticLoss,
     AcousticLossConfig,
     AcousticModel,
-    TensorFlowBackend,
     arrays,
 )
 from wavenet import shipped as wavenet_shipped
@@ -304,13 +304,11 @@ def test_both_arithmetics_agree_and_padding_moves_nothing():
     scale = toys[0][1]
     lengths, melody, mel = model(batch_of([e for e, _ in toys], scale, 12, 70))
     for n, (example, _) in enumerate(toys):
-        row, on, w = training.network_inputs(example, scale), NumpyBackend(), arrays(model)
-        hidden, logs = network.encoder(on, SIZES, w, row["numbers"], row["contexts"], 1.0)
+        row, on = training.network_inputs(example, scale), Networks(np, SIZES, arrays(model))
+        hidden, logs = on.encoder(row["numbers"], row["contexts"], 1.0)
         spread = hidden[row["phoneme_of_frame"]]
-        sung = network.melody(on, SIZES, w, spread, row["positions"], 1.0)
-        made = network.mel(
-            on, SIZES, w, spread, row["positions"], row["pitch"], row["harmonics"], 1.0
-        )
+        sung = on.melody(spread, row["positions"], 1.0)
+        made = on.mel(spread, row["positions"], row["pitch"], row["harmonics"], 1.0)
         np.testing.assert_allclose(lengths[n, : len(logs)], logs, atol=1e-5)
         np.testing.assert_allclose(melody[n, : len(sung)], sung, atol=1e-5)
         np.testing.assert_allclose(mel[n, : len(made)], made, atol=1e-5)
@@ -502,9 +500,10 @@ def test_a_card_does_not_say_a_training_time_that_is_unknown():
 
 def test_arithmetic_of_tensors_sees_both_neighbours():
     hidden = np.arange(5.0, dtype=np.float32)[:, None]
-    expected = NumpyBackend().neighbours(hidden, 2)
+    expected = Networks(np, SIZES, {}).neighbours(hidden, 2)
     np.testing.assert_array_equal(expected[1], [0.0, 1.0, 3.0])
-    np.testing.assert_array_equal(TensorFlowBackend().neighbours(hidden[None], 2)[0], expected)
+    found = Networks(tnp, SIZES, {}).neighbours(tf.constant(hidden)[None], 2)[0]
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.slow
