@@ -62,7 +62,7 @@ class LaunchArguments:
 
 
 def check(given: LaunchArguments) -> None:
-    """Raise UserError if an argument is invalid; `tf_config.Shape` checks the numbers of tasks."""
+    """Raise UserError if an argument is invalid; `task_counts` checks the numbers of tasks."""
     require(given.grace_seconds > 0, "--grace-seconds", "above 0", f"{given.grace_seconds:g}")
     require(given.restarts >= 0, "--restarts", "at least 0", given.restarts)
     for host in given.addresses:
@@ -367,10 +367,10 @@ def run(
             "(see onepass launch --help)."
         )
     check(given)
-    shape = _shape(given)
-    command = tf_config.with_strategy(command, shape)
+    counts = _counts(given)
+    command = tf_config.with_strategy(command, counts)
     if given.hosts:
-        for task in tf_config.tasks_at(shape.counts, given.addresses):
+        for task in tf_config.tasks_at(counts, given.addresses):
             print(f"# on {task.address}: {task.name}")
             print(f"TF_CONFIG={shlex.quote(task.tf_config)} {shlex.join(command)}")
         return 0
@@ -378,27 +378,23 @@ def run(
     if given.log_dir is not None:
         given.log_dir.mkdir(parents=True, exist_ok=True)
     gpus = tf_config.visible_gpus()
-    if 0 < len(gpus) < shape.workers:
-        print(
-            f"onepass launch: {len(gpus)} GPU(s) for {shape.workers} workers: all workers run on "
-            "the CPU.",
-            file=sys.stderr,
-        )
-    make_tasks = functools.partial(tf_config.local_tasks, **shape.counts)
+    if 0 < len(gpus) < (workers := counts["worker"]):
+        fewer = f"{len(gpus)} GPU(s) for {workers} workers: all workers run on the CPU."
+        print(f"onepass launch: {fewer}", file=sys.stderr)
+    make_tasks = functools.partial(tf_config.local_tasks, **counts)
     return Supervisor(make_tasks, command, given).run()
 
 
-def _shape(given: LaunchArguments) -> tf_config.Shape:
+def _counts(given: LaunchArguments) -> dict[str, int]:
     workers, hosts = given.workers, given.addresses
     if workers is None and hosts:
         workers = len(hosts) - (given.servers + 1 if given.servers else 0)
-    shape = tf_config.Shape(WORKERS if workers is None else workers, given.servers)
-    if given.hosts and len(hosts) != shape.size:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in shape.counts.items())
-        raise UserError(
-            f"`--hosts` must have {shape.size} addresses HOST:PORT ({kinds}), got {len(hosts)}."
-        )
-    return shape
+    counts = tf_config.task_counts(WORKERS if workers is None else workers, given.servers)
+    if given.hosts and len(hosts) != (size := sum(counts.values())):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        rule = f"have {size} addresses HOST:PORT ({kinds})"
+        raise UserError(f"`--hosts` must {rule}, got {len(hosts)}.")
+    return counts
 
 
 def _runnable(command: Sequence[str], own_program: Sequence[str]) -> list[str]:

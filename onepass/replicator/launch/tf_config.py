@@ -136,49 +136,27 @@ def _shorten_text(text: str) -> str:
     return text if len(text) < 200 else f"{text[:200]}..."
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """The number of processes of each kind in a cluster.
+def task_counts(workers: int, servers: int = 0) -> dict[str, int]:
+    """Return the number of tasks of each kind in a cluster, in the order of their addresses.
 
     Without servers, all workers run every step together, and worker 0 writes to disk. With servers,
     a chief schedules steps on the workers, and the servers store the variables.
     """
-
-    workers: int
-    servers: int = 0
-
-    def __post_init__(self) -> None:
-        """Raise UserError if a number is out of range."""
-        require(self.workers >= 1, "--workers", "at least 1", self.workers)
-        require(self.servers >= 0, "--servers", "at least 0", self.servers)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of tasks of each kind, in the order in which they are numbered."""
-        if not self.servers:
-            return {"worker": self.workers}
-        return {"chief": 1, "worker": self.workers, "ps": self.servers}
-
-    @property
-    def size(self) -> int:
-        """Number of processes."""
-        return sum(self.counts.values())
-
-    @property
-    def strategy(self) -> str:
-        """Value of `--strategy` for this cluster."""
-        return "parameter_server" if self.servers else "multi_worker"
+    require(workers >= 1, "--workers", "at least 1", workers)
+    require(servers >= 0, "--servers", "at least 0", servers)
+    return {"chief": 1, "worker": workers, "ps": servers} if servers else {"worker": workers}
 
 
-def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
+def with_strategy(command: Sequence[str], counts: Mapping[str, int]) -> list[str]:
     """Return the command, with `--strategy` added if it is an onepass training without it."""
+    strategy = "parameter_server" if "ps" in counts else "multi_worker"
     words = list(command)
     named = any(word == "--strategy" or word.startswith("--strategy=") for word in words)
     pairs = itertools.pairwise(words[:4])  # also finds `python -m onepass train`
     is_own_training = any(
         Path(word).name in OWN_PROGRAMS and verb in TRAINING_VERBS for word, verb in pairs
     )
-    return [*words, "--strategy", shape.strategy] if is_own_training and not named else words
+    return [*words, "--strategy", strategy] if is_own_training and not named else words
 
 
 def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ import pytest
 from processes import ROOT, Process, TensorflowProcess, wait_until
 from runs import assert_same, newest, steps_of
 
-from onepass.replicator.launch.tf_config import Shape, local_tasks
+from onepass.replicator.launch.tf_config import local_tasks, task_counts
 
 pytestmark = pytest.mark.integration
 
@@ -50,9 +50,9 @@ def start(tmp_path_factory):
     """Starts the tasks of a cluster, each a process of its own that runs `line_run.py WORDS`."""
     folder, started = tmp_path_factory.mktemp("logs"), []
 
-    def start(shape, *words):
+    def start(counts, *words):
         processes = []
-        for task in local_tasks(**shape.counts):
+        for task in local_tasks(**counts):
             log = folder / f"{len(started)}.log"
             environment = {"TF_CONFIG": task.tf_config}
             processes.append(TensorflowProcess(SCRIPT, log, *words, environment=environment))
@@ -100,7 +100,7 @@ def kill(launched, task, count=1):
 def whole(start, tmp_path_factory):
     """A run of two workers to which nothing happens."""
     run = tmp_path_factory.mktemp("whole")
-    processes = start(Shape(2), "auto", run, STEPS, 0)
+    processes = start(task_counts(2), "auto", run, STEPS, 0)
     assert [p.ended(START_SECONDS) for p in processes] == [0, 0]
     return run
 
@@ -109,7 +109,7 @@ def whole(start, tmp_path_factory):
 def preempted(start, tmp_path_factory):
     """A run of two workers, of which one got SIGTERM; with the processes."""
     run = tmp_path_factory.mktemp("preempted")
-    processes = start(Shape(2), "auto", run, STEPS, STEP_SECONDS)
+    processes = start(task_counts(2), "auto", run, STEPS, STEP_SECONDS)
     reach(run, 5)
     processes[1].signal(signal.SIGTERM)
     for process in processes:
@@ -127,7 +127,7 @@ def test_sigterm_to_one_worker_saves_at_one_step_and_all_leave(preempted):
 
 def test_a_run_goes_on_as_if_it_had_never_stopped(start, preempted, whole):
     run, _ = preempted
-    processes = start(Shape(2), "auto", run, STEPS, 0)
+    processes = start(task_counts(2), "auto", run, STEPS, 0)
     assert [p.ended(START_SECONDS) for p in processes] == [0, 0]
     assert_same(newest(run), newest(whole))
     assert steps_of(run) == list(range(1, STEPS + 1))
@@ -155,7 +155,7 @@ def test_a_killed_worker_ends_the_others_in_one_line_and_all_start_again(launch,
 @pytest.mark.slow
 def test_a_stopped_worker_ends_the_other_in_one_line_in_time(start, tmp_path):
     run = tmp_path / "run"
-    chief, worker = start(Shape(2), "auto", run, STEPS, STEP_SECONDS)
+    chief, worker = start(task_counts(2), "auto", run, STEPS, STEP_SECONDS)
     reach(run, 5)
     worker.signal(signal.SIGSTOP)
     assert chief.ended(STOPPED_SECONDS) == 2
@@ -201,7 +201,7 @@ def test_training_goes_on_when_a_worker_of_a_chief_is_killed_and_is_back(launch,
 
 @pytest.mark.slow
 def test_uneven_input_ends_in_one_line_in_time(start):
-    longer, shorter = start(Shape(2), "uneven")
+    longer, shorter = start(task_counts(2), "uneven")
     assert shorter.ended(START_SECONDS) == 0
     assert longer.ended(GONE_SECONDS) == 2
     assert messages(shorter) == ["no more data after 3 steps"]
@@ -230,7 +230,7 @@ def test_twenty_random_kills_lose_no_checkpointed_step(start, launch, tmp_path):
     assert f"(restart {kills} of {kills})" in launched.output()
     for before, step in saved:
         assert all(resumed >= step for resumed in resumptions(launched)[before:])
-    undisturbed = start(Shape(2), "auto", other, steps, 0)
+    undisturbed = start(task_counts(2), "auto", other, steps, 0)
     assert [p.ended(START_SECONDS) for p in undisturbed] == [0, 0]
     assert_same(newest(run), newest(other))
     logged = steps_of(run)  # a step may be cut off between being made and being reported

@@ -15,9 +15,9 @@ from processes import ROOT, Process, wait_until
 
 import onepass
 from onepass.replicator.launch.tf_config import (
-    Shape,
     gpu_shares,
     local_tasks,
+    task_counts,
     tasks_at,
     with_strategy,
 )
@@ -303,7 +303,7 @@ def test_mistakes_are_said_in_one_line(mistake):
 
 
 def test_a_training_is_given_its_strategy_unless_it_says_so():
-    ours, two, served = ["onepass", "train", "x"], Shape(2), Shape(2, 1)
+    ours, two, served = ["onepass", "train", "x"], task_counts(2), task_counts(2, 1)
     assert with_strategy(ours, two) == [*ours, "--strategy", "multi_worker"]
     assert with_strategy(ours, served)[-1] == "parameter_server"
     assert with_strategy(["python", "-m", "onepass", "distill"], two)[-1] == "multi_worker"
@@ -318,12 +318,12 @@ def test_a_training_is_given_its_strategy_unless_it_says_so():
 
 def test_gpus_are_shared_evenly_among_those_who_compute(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7,8")
-    shares = [e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(local_tasks(**Shape(2, 1).counts))]
+    shares = [e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(local_tasks(**task_counts(2, 1)))]
     assert shares == ["", "4,5", "6,7", ""]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
-    assert {e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(local_tasks(**Shape(2).counts))} == {""}
+    assert {e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(local_tasks(**task_counts(2)))} == {""}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpu_shares(local_tasks(**Shape(2).counts)) == [{}, {}]
+    assert gpu_shares(local_tasks(**task_counts(2))) == [{}, {}]
 
 
 SHOW = """import os, sys
@@ -351,19 +351,19 @@ def run(command, environment=None, **options):
     )  # fmt: skip
 
 
-CLUSTERS = [Shape(2), Shape(3, 2)]
+CLUSTERS = [task_counts(2), task_counts(3, 2)]
 
 
-@pytest.mark.parametrize("shape", CLUSTERS, ids=["workers", "servers"])
-def test_printed_commands_run_each_task(capsys, shape):
-    addresses = [f"host{i}:{4000 + i}" for i in range(shape.size)]
-    options = ["--hosts", ",".join(addresses), "--servers", str(shape.servers)]
+@pytest.mark.parametrize("counts", CLUSTERS, ids=["workers", "servers"])
+def test_printed_commands_run_each_task(capsys, counts):
+    addresses = [f"host{i}:{4000 + i}" for i in range(sum(counts.values()))]
+    options = ["--hosts", ",".join(addresses), "--servers", str(counts.get("ps", 0))]
     text = printed(capsys, *options)
     assert shown(run(["sh", "-c", text]).stdout) == [
-        json.loads(task.tf_config) for task in tasks_at(shape.counts, addresses)
+        json.loads(task.tf_config) for task in tasks_at(counts, addresses)
     ]
     comments = [line for line in text.splitlines() if line.startswith("#")]
-    assert comments[-1] == f"# on {addresses[-1]}: {tasks_at(shape.counts, addresses)[-1].name}"
+    assert comments[-1] == f"# on {addresses[-1]}: {tasks_at(counts, addresses)[-1].name}"
 
 
 def test_the_kubernetes_file_starts_every_pod_as_its_task():
@@ -379,9 +379,9 @@ def test_the_kubernetes_file_starts_every_pod_as_its_task():
     assert int(environment["WORKERS"]) == spec["completions"] == spec["parallelism"] == 4
     start, words = container["command"][:4], container["command"][4:]
     assert not any("$(" in word for word in container["command"])  # which Kubernetes would expand
-    assert with_strategy(words, Shape(4)) == words
+    assert with_strategy(words, task_counts(4)) == words
     addresses = [f"training-{i}.training:2222" for i in range(4)]
-    for number, task in enumerate(tasks_at(Shape(4).counts, addresses)):
+    for number, task in enumerate(tasks_at(task_counts(4), addresses)):
         shows = [*start, sys.executable, "-Sc", SHOW, *WORDS]
         ran = run(shows, environment | {"JOB_COMPLETION_INDEX": str(number)})
         assert shown(ran.stdout) == [json.loads(task.tf_config)], ran.stderr
@@ -442,7 +442,7 @@ def test_the_slurm_file_starts_every_node_as_its_task(slurm):
     job = slurm(sys.executable, "-Sc", SHOW, *WORDS)
     output, _ = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, output
-    tasks = tasks_at(Shape(2).counts, [f"node{i}:22345" for i in range(2)])
+    tasks = tasks_at(task_counts(2), [f"node{i}:22345" for i in range(2)])
     assert {json.dumps(config) for config in shown(output)} == {task.tf_config for task in tasks}
     lines = (DEPLOY / "training.sbatch").read_text().splitlines()
     assert {"#SBATCH --requeue", "#SBATCH --signal=B:USR1@60"} < set(lines)
