@@ -10,7 +10,6 @@ from typing import SupportsFloat
 
 import numpy as np
 import tensorflow as tf
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from onepass.foundation.atomic_files import replacing, write_text
@@ -145,7 +144,10 @@ def loss_figure(run: Path, is_same: bool) -> Figure:
     panels[0].plot(steps, losses, color="tab:blue", linewidth=0.8, label="training batches")
     score = "validation" if is_same else "score"
     panels[-1].plot(scored, scores, color="tab:orange", marker="o", markersize=3, label=score)
-    _mark_best(panels[-1], curves["dev"])
+    if scores:
+        best = min(range(len(scores)), key=scores.__getitem__)
+        label = f"best, {scores[best]:.4g} at {scored[best]}"
+        panels[-1].plot(scored[best], scores[best], "*", color="tab:red", ms=10, label=label)
     panels[0].set_ylabel("loss")
     panels[-1].set_ylabel("loss" if is_same else "score, lower is better")
     panels[-1].set_xlabel("updates")
@@ -160,11 +162,3 @@ def write_loss_plot(run: Path, is_same: bool) -> None:
     path, figure = Path(run) / PLOT_FILE, loss_figure(run, is_same)
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=100)
-
-
-def _mark_best(axes: Axes, curve: Curve) -> None:
-    steps, values = curve
-    if values:
-        best = min(range(len(values)), key=values.__getitem__)
-        label = f"best, {values[best]:.4g} at {steps[best]}"
-        axes.plot(steps[best], values[best], "*", color="tab:red", markersize=10, label=label)

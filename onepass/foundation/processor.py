@@ -95,12 +95,7 @@ def in_threads(
 
 def processor() -> str:
     """Return the name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return _first_entry("model name") or platform.processor() or platform.machine()
 
 
 def machine_name() -> str:
@@ -143,13 +138,14 @@ def _warn_where_slow() -> None:
 
 def has_instructions() -> bool | None:
     """Return whether the processor has bfloat16 instructions; None if that is unknown."""
-    try:
-        text = CPU_INFO.read_text()
-    except OSError:
-        return None
-    flags = [
-        line.partition(":")[2].split()
-        for line in text.splitlines()
-        if line.lower().startswith(("flags", "features"))
-    ]
-    return not INSTRUCTIONS.isdisjoint(flags[0]) if flags else None
+    flags = _first_entry("flags", "features")
+    return None if flags is None else not INSTRUCTIONS.isdisjoint(flags.split())
+
+
+def _first_entry(*names: str) -> str | None:
+    with contextlib.suppress(OSError):
+        for line in CPU_INFO.read_text().splitlines():
+            name, _, entry = line.partition(":")
+            if name.strip().lower() in names:
+                return entry.strip()
+    return None
