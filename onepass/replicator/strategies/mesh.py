@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
+from tensorflow.python.ops import resource_variable_ops
 
 from onepass.foundation.errors import UserError
 from onepass.replicator.collectives import CollectiveRecord
@@ -137,7 +138,6 @@ class ShardedVariableStore:
         self.rules, self.devices, self.local_index = rules, devices, local_index
         self.mode = ReadMode.SHARDED
         self._variables: list[ShardedVariable] = []
-        self._is_making_copies = False
         self._assigned: dict[int, tuple] | None = None  # while a step is traced
 
     @contextlib.contextmanager
@@ -181,8 +181,6 @@ class ShardedVariableStore:
 
     def create(self, next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
         """Create a sharded variable; a creator for `tf.variable_creator_scope`."""
-        if self._is_making_copies:
-            return next_creator(**options)
         value = options["initial_value"]
         value = tf.convert_to_tensor(value() if callable(value) else value, options.get("dtype"))
         scope, name = tf.get_current_name_scope(), options.get("name") or "Variable"
@@ -206,13 +204,10 @@ class ShardedVariableStore:
 
     def copy(self, variable: "ShardedVariable", device: int) -> tf.Variable:
         """Return a new plain variable of the same shape on a device, filled with zeros."""
-        self._is_making_copies = True
-        try:
-            with tf.init_scope(), tf.device(self.devices[device]):
-                zeros = tf.zeros(variable.shape, variable.dtype)
-                return tf.Variable(zeros, trainable=variable.trainable)
-        finally:
-            self._is_making_copies = False
+        with tf.init_scope(), tf.device(self.devices[device]):
+            zeros = tf.zeros(variable.shape, variable.dtype)
+            # Not `tf.Variable`, which `create` would shard.
+            return resource_variable_ops.ResourceVariable(zeros, trainable=variable.trainable)
 
     @contextlib.contextmanager
     def gathered_variables(self) -> Iterator[None]:

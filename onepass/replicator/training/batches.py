@@ -18,24 +18,6 @@ BATCHES_AHEAD = 4
 ENDLESS = np.iinfo(np.int64).max
 
 
-class Collectives(Protocol):
-    """The primitives that a loss may call, over replicas or over microbatches."""
-
-    @property
-    def num_replicas(self) -> int:
-        """Number of replicas, or of the microbatches of all replicas."""
-
-    @property
-    def replica_id(self) -> int | tf.Tensor:
-        """Index of the current replica or microbatch."""
-
-    def all_reduce(self, value: Any, reducer: str, /) -> Any:
-        """Reduce each tensor of a nest over all replicas or microbatches."""
-
-    def all_gather(self, value: Any, /) -> Any:
-        """Gather each tensor of a nest from all replicas or microbatches: [num_replicas, ...]."""
-
-
 @runtime_checkable
 class GlobalBatchLoss(Protocol):
     """A loss that is not a plain mean over rows and therefore needs values of the whole batch.
@@ -43,7 +25,7 @@ class GlobalBatchLoss(Protocol):
     It may divide by the number of unpadded samples, or draw one dropout mask for all rows.
     """
 
-    def global_inputs(self, batch: Batch, replicator: Collectives) -> Batch:
+    def global_inputs(self, batch: Batch, replicator: Any) -> Batch:
         """Return values of the global batch, by name, to add to the input of the loss.
 
         This is called with each microbatch, before the loss, if the batch is split among replicas
@@ -54,7 +36,7 @@ class GlobalBatchLoss(Protocol):
 
 
 def split_microbatches(
-    loss_fn: Callable, batch: Batch, num_microbatches: int, replicator: Collectives | None = None
+    loss_fn: Callable, batch: Batch, num_microbatches: int, replicator: Any = None
 ) -> Batch:
     """Return a batch with the loss's global values, as [num_microbatches, ...] if more than one."""
     replicator = _SingleReplica() if replicator is None else replicator
@@ -121,7 +103,7 @@ class _MicrobatchCollectives:
     without a result, which may depend on earlier results.
     """
 
-    def __init__(self, replicator: Collectives, num_microbatches: int):
+    def __init__(self, replicator: Any, num_microbatches: int):
         self._replicator, self._num_microbatches = replicator, num_microbatches
         self.num_replicas = replicator.num_replicas * num_microbatches
         self._recorded: list[tuple] = []
