@@ -34,7 +34,7 @@ def assert_equal(found, expected):
 
 BLOCKED = """
 import runpy, sys
-for name in "tensorflow foundation replicator wavenet pixelcnn distill likelihoods".split():
+for name in "tensorflow tqdm tyro onepass wavenet pixelcnn distill serving".split():
     sys.modules[name] = None
 sys.argv = ["run.py", *sys.argv[1:]]
 runpy.run_path("run.py", run_name="__main__")

@@ -4,14 +4,14 @@ TensorFlow is not imported, and weights may be shapes alone where nothing is to 
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
+from onepass.replicator.portable.manifest import copy_runner
+
 SLOTS = ("weights", "first", "second")
 BATCHES = """import numpy as np
 
@@ -53,8 +53,7 @@ def export(folder, loss, weights, batch):
     manifest = {"format": 1, "functions": {"step": described}, "training": training}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "batches.py").write_text(BATCHES)
-    shutil.copy(ROOT / "onepass/replicator/portable/run.py", folder)
-    shutil.copytree(ROOT / "onepass/replicator/portable/layouts", folder / "layouts")
+    copy_runner(folder)
     return folder
 
 

@@ -25,9 +25,6 @@ SHORT = {
 BY_STRING = {
     "onepass/families.py": "a model of one family loads nothing of the others",
     "onepass/foundation/lazy_exports.py": "public names of a package, imported on first access",
-    "onepass/replicator/portable/run.py": (
-        "a copy of it stands beside its packages in an exported folder"
-    ),
     "onepass/torch_network.py": "the user names the module that makes a network",
     "serving/sandbox/fork_server.py": "the server names what the forks import, and the loader",
     "benchmarks/__main__.py": "every benchmark is a module of its own",

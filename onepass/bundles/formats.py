@@ -31,8 +31,8 @@ def write_stablehlo(
     """
     import tensorflow as tf
 
-    from onepass.replicator.portable.export import copy_runner, export_function
-    from onepass.replicator.portable.manifest import read_manifest
+    from onepass.replicator.portable.export import export_function
+    from onepass.replicator.portable.manifest import copy_runner, read_manifest
 
     try:
         export_function(function.fn, function.specs, folder, name, variables=variables)

@@ -7,10 +7,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING
+
+import numpy as np
 
 from onepass.foundation.atomic_files import Arrays, read_npz, write_npz, write_text
 from onepass.foundation.errors import UserError, require
@@ -20,7 +22,8 @@ from onepass.foundation.stored_config import complete_settings, differences
 if TYPE_CHECKING:
     from onepass.foundation.metrics import MetricsLog
 
-STEP_FILE = re.compile(r"step_(\d+)\.npz")
+STEP_FILE = re.compile(r"step_(\d{8,})\.npz")
+SCORES_FILE = "scores.json"
 LEFTOVER = re.compile(
     r"\.(onepass-)?[0-9a-f]{16}\.(npz|json)"
 )  # temporary files of a process that was killed
@@ -51,20 +54,17 @@ class Checkpoints:
 
     def mark_scored(self, step: int, score: float) -> bool:
         """Record a score, lower is better; return whether it is the best, which `save` keeps."""
-        best = self._best()
-        better = math.isfinite(score) and (best is None or score < best["score"])
-        if better:
-            best = {"step": step, "score": score}
         # Later scores are from before the run lost its last checkpoints.
-        history = [pair for pair in self.scores() if pair[0] < step] + [(step, score)]
-        stored = [[s, value if math.isfinite(value) else None] for s, value in history]
-        self._write_scores({**(best or {}), "scored": step, "scores": stored})
-        return better
+        self._write_scores([pair for pair in self.scores() if pair[0] < step] + [(step, score)])
+        return self.best_step() == step
 
     def scores(self) -> list[tuple[int, float]]:
         """Return (step, score) of every evaluation, in order; NaN if a score was not finite."""
-        pairs = self._scores().get("scores", [])
-        return [(step, math.nan if score is None else score) for step, score in pairs]
+        try:
+            stored = json.loads((self.folder / SCORES_FILE).read_text())
+            return [(int(n), math.nan if score is None else float(score)) for n, score in stored]
+        except (OSError, RecursionError, TypeError, ValueError):
+            return []
 
     def scores_without_improvement(self, step: int) -> int:
         """Return the evaluations up to `step` since the lowest score; all if no score is finite."""
@@ -79,21 +79,19 @@ class Checkpoints:
 
     def best_step(self) -> int | None:
         """Return the step of the best checkpoint on the dev set, or None if there is none."""
-        best = self._best()
-        return None if best is None else best["step"]
+        return self._best()[1]
 
     def best_score(self) -> float | None:
         """Return the score of the best checkpoint, or None if there is none."""
-        best = self._best()
-        return None if best is None else best["score"]
+        return self._best()[0]
 
     def forget_scores(self) -> None:
         """Delete all scores, because the data has changed, but keep every checkpoint."""
-        (self.folder / "best.json").unlink(missing_ok=True)
+        (self.folder / SCORES_FILE).unlink(missing_ok=True)
 
     def scored_step(self) -> int | None:
         """Return the step of the last evaluation, or None before the first."""
-        return self._scores().get("scored")
+        return next((step for step, _ in reversed(self.scores())), None)
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
         """Return the newest readable arrays, None without files, and the damaged files after."""
@@ -139,30 +137,30 @@ class Checkpoints:
             if old not in protected:
                 self.path(old).unlink(missing_ok=True)
 
-    def _best(self) -> dict | None:
-        scores = self._scores()
-        if not {"step", "score"} <= scores.keys() or not self.path(scores["step"]).exists():
-            return None
-        return {"step": scores["step"], "score": scores["score"]}
+    def _best(self) -> tuple[float | None, int | None]:
+        """Return the lowest score and its step, the first of several; (None, None) if none is."""
+        finite = [(score, step) for step, score in self.scores() if math.isfinite(score)]
+        return min((pair for pair in finite if self._holds(pair[1])), default=(None, None))
 
-    def _write_scores(self, scores: dict) -> None:
-        write_text(self.folder / "best.json", json.dumps(scores) + "\n")
+    def _holds(self, step: int) -> bool:
+        return self.path(step).exists()
 
-    def _scores(self) -> dict:
-        try:
-            stored = json.loads((self.folder / "best.json").read_text())
-        except (OSError, RecursionError, ValueError):
-            return {}
-        return stored if isinstance(stored, dict) and _is_whole(stored) else {}
+    def _write_scores(self, scores: list[tuple[int, float]]) -> None:
+        stored = [(step, score if math.isfinite(score) else None) for step, score in scores]
+        write_text(self.folder / SCORES_FILE, json.dumps(stored) + "\n")
 
 
-def _is_whole(stored: dict) -> bool:
-    pairs = stored.get("scores", [])
-    numbers = [value for name, value in stored.items() if name != "scores"]
-    if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
-        return False
-    numbers += [number for step, score in pairs for number in (step, score or 0.0)]
-    return all(isinstance(number, (int, float)) for number in numbers)
+def check_arrays(
+    arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[Sequence[int], str]]
+) -> None:
+    """Raise UserError unless each expected array, of a shape and dtype, is there by its name."""
+    for name, (shape, dtype) in expected.items():
+        array = arrays.get(name)
+        if array is None or (list(array.shape), array.dtype.name) != (list(shape), dtype):
+            found = "none" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise UserError(
+                f"The checkpoint does not fit: `{name}` must be {dtype} {list(shape)}, got {found}."
+            )
 
 
 Keys = tuple[str, ...]
@@ -171,10 +169,13 @@ SHOWN_DIFFERENCES = 4  # differences named in one line
 
 
 class RunDirectory:
-    """A folder of one configuration, its `identity`, and, during training, of one process."""
+    """A folder of one configuration, its `identity`, and, during training, of one process.
 
-    def __init__(self, path: Path):
-        self.path = Path(path)
+    Without a path, the run is only in memory: nothing is written, and it cannot be resumed.
+    """
+
+    def __init__(self, path: Path | None):
+        self.path, self._in_memory = Path(path or ""), path is None
         self.identity: dict = {}
         self.notes: list[str] = []
         self._lock: IO[str] | None = None
@@ -234,11 +235,15 @@ class RunDirectory:
         return stored
 
     def checkpoints(self, keep: int = 3, best: bool = True) -> Checkpoints:
-        """Return the run's checkpoints; the best one is kept whether or not `best` is True."""
+        """Return the run's checkpoints; in memory, the best one is kept only if `best`."""
+        if self._in_memory:
+            return ScoresInMemory(best)
         return Checkpoints(self.path / "checkpoints", keep)
 
-    def metrics_log(self, first_step: int = 0) -> "MetricsLog":
+    def metrics_log(self, first_step: int = 0) -> "MetricsLog | NoMetricsLog":
         """Return the log of the run's metrics, after dropping its records after `first_step`."""
+        if self._in_memory:
+            return NoMetricsLog()
         from onepass.foundation.metrics import MetricsLog  # imports TensorFlow
 
         return MetricsLog(self.path, first_step)
@@ -278,12 +283,10 @@ class RunDirectory:
 
         Without config.json, raise it only if there are checkpoints.
         """
-        if (self.path / "config.json").exists():
-            stored = complete_settings(self.config(), dict(defaults))
+        stored = self._settings(defaults)
+        if stored is not None:
             given = json.loads(json.dumps(config))
             self._compare({key: stored.get(key) for key in given}, given, changeable)
-        elif self.checkpoints().steps():
-            raise UserError(f"{self.path} holds checkpoints but no config.json.")
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Write config.json; for a resumed run, first check that the configuration is the same.
@@ -293,17 +296,22 @@ class RunDirectory:
         of the data, and "dev_digest" identifies the evaluation data.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
-        if not self._is_chief:
+        if self._in_memory or not self._is_chief:
             return
-        self.check(config, changeable, defaults)
-        given, file = json.loads(json.dumps(config)), self.path / "config.json"
-        stored = self.config() if file.exists() else None
+        stored, given = self._settings(defaults), json.loads(json.dumps(config))
         if stored is not None:
-            self._compare(complete_settings(stored, dict(defaults)), given, changeable)
+            self._compare(stored, given, changeable)
             if _on_other_data(stored, given):
                 self._leave_data(stored["data_folder"], given["data_folder"])
-        if stored != given:
-            write_text(file, json.dumps(given, indent=2) + "\n")
+        if stored is None or self.config() != given:
+            write_text(self.path / "config.json", json.dumps(given, indent=2) + "\n")
+
+    def _settings(self, defaults: Mapping) -> dict | None:
+        if (self.path / "config.json").exists():
+            return complete_settings(self.config(), dict(defaults))
+        if self.checkpoints().steps():
+            raise UserError(f"{self.path} holds checkpoints but no config.json.")
+        return None
 
     def _leave_data(self, before: str, now: str) -> None:
         kept = self.checkpoints()
@@ -356,32 +364,12 @@ def _kind(value: object) -> str:
     return names.get(type(value), "null")
 
 
-class InMemoryRun:
-    """A substitute for `RunDirectory` that writes nothing and cannot be resumed."""
-
-    def __init__(self) -> None:
-        self.identity: dict = {}
-        self.notes: list[str] = []
-
-    def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Store the configuration as `identity`, without the changeable keys."""
-        self.identity = {k: v for k, v in config.items() if k not in changeable}
-
-    def checkpoints(self, keep: int = 3, best: bool = False) -> "ScoresInMemory":
-        """Return a substitute for the checkpoints: scores and, if `best`, the best arrays."""
-        return ScoresInMemory(best)
-
-    def metrics_log(self, first_step: int = 0) -> "NoMetricsLog":
-        """Return a log that drops all metrics."""
-        return NoMetricsLog()
-
-
 class ScoresInMemory(Checkpoints):
     """Checkpoints that store only scores, since the state is in the model's variables."""
 
-    def __init__(self, best: bool = False) -> None:
+    def __init__(self, best: bool) -> None:
         super().__init__(Path())
-        self._stored: dict = {}
+        self._stored: list[tuple[int, float]] = []
         self._keeps_best = best
         self._latest: Arrays | None = None
         self._arrays: Arrays | None = None  # arrays of the best score
@@ -421,14 +409,15 @@ class ScoresInMemory(Checkpoints):
         """Return a phrase that says which weights the model has after a failed save."""
         return "the model has its last weights"
 
-    def _best(self) -> dict | None:
-        return self._stored if "step" in self._stored else None
-
-    def _write_scores(self, scores: dict) -> None:
-        self._stored = scores
-
-    def _scores(self) -> dict:
+    def scores(self) -> list[tuple[int, float]]:
+        """See `Checkpoints.scores`."""
         return self._stored
+
+    def _holds(self, step: int) -> bool:
+        return True
+
+    def _write_scores(self, scores: list[tuple[int, float]]) -> None:
+        self._stored = scores
 
 
 class NoMetricsLog:

@@ -22,6 +22,7 @@ from distill.teacher import WaveNetDensity, load_teacher
 from distill.training import HealthMetrics, collapse_warnings
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
+from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train
 from wavenet import training as wavenet_training
@@ -232,8 +233,8 @@ def test_evaluations_leave_metrics_sounds_and_images(distil, tmp_path, watched):
     distil(changed(loop=loop, loss=loss))
     line = read_metrics(tmp_path / "run")[-1]
     assert {"dev_stft_distance", "dev_level_db", "dev_entropy"} <= set(line)
-    best = json.loads((tmp_path / "run" / "checkpoints" / "best.json").read_text())
-    assert best["score"] == pytest.approx(line["dev_stft_distance"])  # the KL is off
+    best = RunDirectory.open(tmp_path / "run").checkpoints().best_score()
+    assert best == pytest.approx(line["dev_stft_distance"])  # the KL is off
     assert line["dev_kl"] > 0
     samples = tmp_path / "run" / "samples"
     for name in ("teacher.wav", "recorded.wav", "step_00000001.wav"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from onepass.foundation.atomic_files import read_npz
 from onepass.foundation.errors import UserError, require
 from onepass.planning.pipeline.schedule import (
     GRADIENT,
@@ -21,7 +22,8 @@ from onepass.planning.pipeline.schedule import (
     Schedule,
     function_name,
 )
-from onepass.replicator.portable.run import load_exported, read_manifest, read_npz, read_weights
+from onepass.replicator.portable.manifest import read_manifest
+from onepass.replicator.portable.run import load_exported, read_weights
 
 Arrays = dict[str, jax.Array]
 _add = jax.jit(lambda a, b: a + b)

@@ -3,14 +3,13 @@
 An exported folder contains `manifest.json` and, for every function, a portable artifact and a file
 of weights. With a training step it also contains:
 
-    run.py       trains with only JAX and NumPy; `adopt` copies its checkpoints to a run directory
-    layouts/     the package with which run.py distributes arrays over devices
-    batches.py   a copy of the module that samples the batches
+    run.py        trains with only JAX and NumPy; `adopt` copies its checkpoints to a run directory
+    onepass_run/  copies of the modules of this library that run.py imports
+    batches.py    a copy of the module that samples the batches
 """
 
 import contextlib
 import dataclasses
-import importlib.resources
 import inspect
 import json
 import re
@@ -30,8 +29,19 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.folders import make_folder
 from onepass.foundation.metrics import read_metrics
 from onepass.foundation.model_folder import variable_names
-from onepass.foundation.run_directory import NO_DEFAULTS, Checkpoints, Keys, RunDirectory
-from onepass.replicator.portable.manifest import manifest_of, read_manifest, write_manifest
+from onepass.foundation.run_directory import (
+    NO_DEFAULTS,
+    Checkpoints,
+    Keys,
+    RunDirectory,
+    check_arrays,
+)
+from onepass.replicator.portable.manifest import (
+    copy_runner,
+    manifest_of,
+    read_manifest,
+    write_manifest,
+)
 from onepass.replicator.training.state import LossFn, TrainState
 from onepass.replicator.training.training_run import Recipe, TrainingRun
 
@@ -288,16 +298,6 @@ def export_training(
     return folder
 
 
-def copy_runner(folder: Path) -> None:
-    """Copy run.py and what it imports to a folder."""
-    source = importlib.resources.files("onepass.replicator.portable")
-    write_text(folder / "run.py", source.joinpath("run.py").read_text("utf-8"))
-    package = make_folder(folder / "layouts")
-    for module in source.joinpath("layouts").iterdir():
-        if module.name.endswith(".py"):
-            write_text(package / module.name, module.read_text("utf-8"))
-
-
 def new_folder(folder: Path) -> Path:
     """Return the folder, created if missing; raise UserError if it has an exported checkpoint."""
     folder = make_folder(folder)
@@ -421,15 +421,11 @@ def export_portable(
     folder: Path,
     workdir: Path | None = None,
     log: Callable[[str], None] = print,
-    *,
-    tensor_float_32: bool | None = None,
 ) -> Path:
     """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
 
     The weights are those of the newest checkpoint in `workdir`, or initial ones. Frozen models that
-    the loss reads are stored as variables that never change. `tensor_float_32` is whether an
-    accelerator may multiply in TensorFloat32; None: the family's default. With linear prediction,
-    the loss was not finite after 20 steps on an H100.
+    the loss reads are stored as variables that never change.
     """
     run = ExportedRun(folder, workdir, log)
     setup = recipe.set_up(run, recipe.prepare(run))
@@ -448,7 +444,7 @@ def export_portable(
         config=run.config,
         changeable=recipe.changeable,
         frozen=setup.frozen,
-        tensor_float_32=setup.tensor_float_32 if tensor_float_32 is None else tensor_float_32,
+        tensor_float_32=setup.tensor_float_32,
     )
     stages = setup.stages(specs)
     if stages:
@@ -473,7 +469,8 @@ def adopt(folder: Path, workdir: Path, keeps: Iterable[str] = ()) -> int:
     arrays = Checkpoints(checkpoints).newest()[0] if checkpoints.is_dir() else None
     if arrays is None:
         raise UserError(f"There is no checkpoint in {checkpoints}.")
-    _check_arrays(arrays, manifest["training"]["slots"])
+    slots = manifest["training"]["slots"]
+    check_arrays(arrays, {slot["name"]: (slot["shape"], slot["dtype"]) for slot in slots})
     if (Path(workdir) / "config.json").exists():
         run = RunDirectory.open(workdir)
         run.check(manifest["config"], manifest["changeable"])
@@ -502,16 +499,6 @@ def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
     text = _metrics(run.path, -1, newest) + newer
     write_text(run.path / "metrics.jsonl", text)
     return step
-
-
-def _check_arrays(arrays: Arrays, slots: list[dict]) -> None:
-    for slot in slots:
-        array = arrays.get(slot["name"])
-        if array is None or list(array.shape) != slot["shape"] or array.dtype != slot["dtype"]:
-            raise UserError(
-                f"The checkpoint does not fit its manifest: `{slot['name']}` must be "
-                f"{slot['dtype']} {slot['shape']}."
-            )
 
 
 def _metrics(folder: Path, after: int, until: int) -> str:

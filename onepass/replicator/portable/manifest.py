@@ -1,6 +1,8 @@
-"""The manifest of an exported folder: signatures of its functions and settings for training."""
+"""An exported folder: the signatures of its functions, settings for training, and run.py."""
 
+import importlib.resources
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,21 @@ import numpy as np
 
 from onepass.foundation.atomic_files import write_text
 from onepass.foundation.errors import UserError
+from onepass.foundation.folders import make_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+RUNNER = "onepass_run"  # another name than `onepass`, which the copies must not hide
+# The modules that run.py imports, which need only JAX and NumPy.
+COPIED = (
+    *("foundation/atomic_files", "foundation/errors", "foundation/folders", "foundation/interrupt"),
+    *("foundation/run_directory", "foundation/stored_config", "replicator/portable/manifest"),
+    *(f"replicator/portable/layouts/{each}" for each in ("devices", "layout", "search")),
+    "replicator/portable/layouts/simulation",
+)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path | str) -> dict[str, Any]:
     """Return the contents of FOLDER/manifest.json; raise UserError if it cannot be read."""
     path = Path(folder) / MANIFEST
     try:
@@ -43,3 +54,15 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write FOLDER/manifest.json atomically."""
     write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def copy_runner(folder: Path) -> None:
+    """Copy run.py, and the modules that it imports as a package RUNNER, to a folder."""
+    library = importlib.resources.files("onepass")
+    copies = {"run": "replicator/portable/run"} | {f"{RUNNER}/{name}": name for name in COPIED}
+    for name, source in copies.items():
+        copy, text = folder / f"{name}.py", library.joinpath(f"{source}.py").read_text("utf-8")
+        make_folder(copy.parent)
+        write_text(copy, re.sub(r"^( *)from onepass\.", rf"\1from {RUNNER}.", text, flags=re.M))
+        for package in Path(name).parents[:-1]:
+            write_text(folder / package / "__init__.py", '"""Copies of modules of onepass."""\n')

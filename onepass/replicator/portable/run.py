@@ -11,33 +11,33 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
-import importlib
 import importlib.machinery
 import json
 import os
-import re
-import signal
 import sys
 import time
 import types
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax.export
 import numpy as np
 
-LAYOUTS = "onepass.replicator.portable.layouts" if __package__ else "layouts"
-devices = importlib.import_module(f"{LAYOUTS}.devices")
-UserError = devices.LayoutError  # a user's mistake, with a one-line message
-FORMAT = 1
+from onepass.foundation.atomic_files import Arrays, read_npz
+from onepass.foundation.errors import UserError, exit_status
+from onepass.foundation.interrupt import SIGNALS, StopRequest
+from onepass.foundation.run_directory import Checkpoints, check_arrays
+from onepass.replicator.portable.layouts import devices
+from onepass.replicator.portable.manifest import read_manifest
+
 SLOT, AVERAGE = "slot/", "average/"
 STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps dispatched before the first one's metrics are read
 LINE_SECONDS = 10.0
 CONTINUE, SAVE, TIME = "", "save", "time"
-REQUESTS = (CONTINUE, SAVE, TIME, "SIGINT", "SIGTERM")
+REQUESTS = (CONTINUE, SAVE, TIME, *(number.name for number in SIGNALS))
 Options = argparse.Namespace
 OPTIONS = (
     ("--steps", int, None, "total updates, including earlier ones; default: as exported"),
@@ -105,27 +105,9 @@ def _shape(spec: dict) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(spec["shape"]), np.dtype(spec["dtype"]))
 
 
-def read_manifest(folder: Path | str) -> dict:
-    """Return the contents of manifest.json; raise UserError if it has a different format."""
-    path = Path(folder) / "manifest.json"
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{path} must have format {FORMAT}.")
-    return manifest
-
-
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an npz file by name; raise UserError if it cannot be read."""
-    try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-
-
 def averages(folder: Path | str) -> dict[str, np.ndarray]:
     """Return the averaged weights of the newest checkpoint, by name, for `load`."""
-    arrays = Checkpoints(Path(folder) / "checkpoints").newest()
+    arrays = newest(Checkpoints(Path(folder) / "checkpoints"))
     return {n.removeprefix(AVERAGE): v for n, v in arrays.items() if n.startswith(AVERAGE)}
 
 
@@ -139,45 +121,15 @@ def open_batches(folder: Path | str, settings: dict) -> Callable[..., dict[str, 
         raise UserError(f"The batches of {folder} cannot be sampled: {error}.") from error
 
 
-class Checkpoints:
-    """A folder of checkpoints (step_00001000.npz, ...): the newest, and the one in best.json."""
-
-    def __init__(self, folder: Path):
-        self.folder = Path(folder)
-
-    def _steps(self) -> list[int]:
-        stems = [path.stem.removeprefix("step_") for path in self.folder.glob("step_*.npz")]
-        return sorted(int(stem) for stem in stems if re.fullmatch(r"[0-9]{8,}", stem))
-
-    def _path(self, step: int) -> Path:
-        return self.folder / f"step_{step:08d}.npz"
-
-    def newest(self) -> dict[str, np.ndarray]:
-        """Return the newest readable arrays, or raise UserError; rename damaged newer files."""
-        for step in reversed(self._steps()):
-            try:
-                return read_npz(self._path(step))
-            except UserError as error:
-                log(f"{error} It is renamed (.damaged).")
-                self._path(step).rename(self._path(step).with_suffix(".damaged"))
-        raise UserError(f"There is no readable checkpoint in {self.folder}.")
-
-    def save(self, step: int, arrays: dict[str, np.ndarray], keep: int) -> None:
-        """Write a checkpoint atomically, then delete all but the newest `keep` and the best."""
-        temporary = self.folder / f".{self._path(step).name}.{os.getpid()}.tmp"
-        try:
-            with open(temporary, "wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path(step))
-        finally:
-            temporary.unlink(missing_ok=True)
-        best = None
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            best = json.loads((self.folder / "best.json").read_text())["step"]
-        for old in set(self._steps()[:-keep]) - {best}:
-            self._path(old).unlink(missing_ok=True)
+def newest(checkpoints: Checkpoints) -> Arrays:
+    """Return the newest readable arrays, or raise UserError; rename damaged newer files."""
+    arrays, damaged = checkpoints.newest()
+    for path in damaged:
+        log(f"{path} is damaged and was renamed (.damaged).")
+        path.rename(path.with_suffix(".damaged"))
+    if arrays is None:
+        raise UserError(f"There is no checkpoint in {checkpoints.folder}.")
+    return arrays
 
 
 class Training:
@@ -193,7 +145,7 @@ class Training:
         self.devices, self._advance = choice
         devices.check_equal(manifest, self.devices.layout, options.steps)
         self.batch = self.devices.own_rows(open_batches(folder, self.settings["batches"]))
-        self.checkpoints = Checkpoints(Path(folder) / "checkpoints")
+        self.checkpoints = Checkpoints(Path(folder) / "checkpoints", options.keep)
         start = devices.of_first(self._restore_slots, self.settings["slots"])
         frozen = read_weights(folder, described)
         self.state, self.alive, self._frozen = self.devices.put(start, frozen)
@@ -210,19 +162,17 @@ class Training:
         names = (slot["name"] for slot in self.settings["slots"])
         return {name: devices.gather_array(self.state[name]) for name in names}
 
-    def save(self, keep: int) -> int:
+    def save(self) -> int:
         """Write a checkpoint if this process is the first, and return its step."""
         arrays = self.arrays()
         if devices.is_first():
-            self.checkpoints.save(int(arrays["step"]), arrays, keep)
+            self.checkpoints.save(int(arrays["step"]), arrays)
         return int(arrays["step"])
 
     def _restore_slots(self) -> dict[str, np.ndarray]:
-        arrays, slots = self.checkpoints.newest(), self.settings["slots"]
-        for slot in slots:
-            if arrays.get(slot["name"], np.zeros(0)).shape != tuple(slot["shape"]):
-                raise UserError(f"The checkpoint has no `{slot['name']}` of shape {slot['shape']}.")
-        return {slot["name"]: arrays[slot["name"]].astype(slot["dtype"]) for slot in slots}
+        arrays, slots = newest(self.checkpoints), self.settings["slots"]
+        check_arrays(arrays, {slot["name"]: (slot["shape"], slot["dtype"]) for slot in slots})
+        return {slot["name"]: arrays[slot["name"]] for slot in slots}
 
 
 def advance_function(call: Callable[..., Any], described: dict) -> Callable[..., tuple]:
@@ -282,7 +232,7 @@ def _step_of(line: str) -> float:
     return np.inf
 
 
-def train(folder: Path, options: Options, stop_signals: Sequence[str] = ()) -> str:
+def train(folder: Path, options: Options, stop: StopRequest | None = None) -> str:
     """Train and save, and return why training ended: done, time or a stop signal."""
     training = Training(folder, options)
     first = int(training.state["step"])
@@ -290,8 +240,8 @@ def train(folder: Path, options: Options, stop_signals: Sequence[str] = ()) -> s
     log(f"{training.devices}: training from step {first} to {total}; the first step compiles.")
     path = Path(folder) / "metrics.jsonl" if devices.is_first() else Path(os.devnull)
     report = Report(path, first, total, options.report_steps)
-    reason = _steps(training, first, report, options, stop_signals)
-    step = training.save(options.keep)
+    reason = _steps(training, first, report, options, stop or StopRequest())
+    step = training.save()
     log(f"{reason}: step {step} is saved.")
     if reason == "diverged":
         raise UserError(f"Step {step + 1} gave a loss or gradient that is not finite.")
@@ -299,7 +249,7 @@ def train(folder: Path, options: Options, stop_signals: Sequence[str] = ()) -> s
 
 
 def _steps(
-    training: Training, first: int, report: Report, options: Options, stop_signals: Sequence[str]
+    training: Training, first: int, report: Report, options: Options, stop: StopRequest
 ) -> str:
     pending: deque = deque()
     start = saved = time.monotonic()
@@ -311,9 +261,9 @@ def _steps(
         now = time.monotonic()
         own = SAVE if now - saved > 60 * options.save_minutes else CONTINUE
         own = TIME if 0 < 60 * options.minutes < now - start else own
-        request = agreed(stop_signals[0] if stop_signals else own)
+        request = agreed(stop.signal_name or own)
         if request == SAVE:
-            training.save(options.keep)
+            training.save()
             saved = time.monotonic()
         elif request != CONTINUE:
             break
@@ -340,19 +290,6 @@ def ahead(make: Callable[[int], dict], first: int, last: int) -> Iterator[tuple[
             yield step, pending.popleft().result()
 
 
-def catch_stop_signals() -> list[str]:
-    """Return a list to which the first SIGINT or SIGTERM adds its name; a second one kills."""
-    caught: list[str] = []
-
-    def catch(number: int, _: types.FrameType | None) -> None:
-        caught.append(signal.Signals(number).name)
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, catch)
-    return caught
-
-
 def log(text: str) -> None:
     """Print a line to stderr in the first process."""
     if devices.is_first():
@@ -375,11 +312,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Train, and return 0 on success, 2 for a user's mistake, or 1 for a system error."""
     options = parse_options(arguments)
     try:
-        with devices.together(options):
-            train(options.folder, options, catch_stop_signals())
+        with devices.together(options), StopRequest() as stop:
+            train(options.folder, options, stop)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 2 if isinstance(error, UserError) else 1
+        return exit_status(error)
     return 0
 
 

@@ -252,26 +252,10 @@ def barrier(replicator: Replicator) -> None:
 
 
 @contextlib.contextmanager
-def chief_first(replicator: Replicator) -> Iterator[None]:
-    """Run the block in the chief first, then in the other processes; all leave it together."""
-    if not replicator.is_chief:
-        barrier(replicator)
-    yield
-    if replicator.is_chief:
-        barrier(replicator)
-    barrier(replicator)
-
-
-@contextlib.contextmanager
 def variable_scope(replicator: Replicator) -> Iterator[None]:
     """Enter the replicator's scope; raise PeerLostError if a peer is lost."""
     with explaining_peer_errors(replicator), replicator.scope():
         yield
-
-
-def chief_only(replicator: Replicator, log: Callable[[str], None]) -> Callable[[str], None]:
-    """Return `log` in the chief, and in other processes a function that prints nothing."""
-    return log if replicator.is_chief else lambda line: None
 
 
 def broadcast_initial_state(

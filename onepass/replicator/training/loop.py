@@ -20,7 +20,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.interrupt import SIGNALS, StopRequest
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.progress import Progress, duration, during
-from onepass.foundation.run_directory import InMemoryRun, NoMetricsLog, RunDirectory
+from onepass.foundation.run_directory import NoMetricsLog, RunDirectory
 from onepass.replicator import strategies
 from onepass.replicator.strategies import Replicator, coordination
 from onepass.replicator.strategies.base import ShardFn, whole
@@ -144,7 +144,7 @@ class Trainer:
 
     def __init__(
         self,
-        run: RunDirectory | InMemoryRun,
+        run: RunDirectory,
         state: TrainState,
         loss_fn: LossFn,
         config: LoopConfig,

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
-from onepass.foundation.run_directory import Checkpoints
+from onepass.foundation.run_directory import Checkpoints, check_arrays
 from onepass.replicator.strategies.base import Replicator
 from onepass.replicator.strategies.coordination import broadcast_initial_state
 from onepass.replicator.training.batches import Batch, accumulate_gradients, split_microbatches
@@ -94,15 +94,7 @@ def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: 
 
 def assign_arrays(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
     """Assign each variable the array with its name; raise before any if one does not fit."""
-    for name, variable in variables.items():
-        shape, dtype = tuple(variable.shape), variable.dtype.as_numpy_dtype
-        array = arrays.get(name)
-        if array is None or tuple(array.shape) != shape or array.dtype != dtype:
-            found = "none" if array is None else f"{array.dtype} {tuple(array.shape)}"
-            raise UserError(
-                f"The checkpoint does not fit this network: `{name}` must have shape {shape} and "
-                f"type {np.dtype(dtype)}, got {found}."
-            )
+    check_arrays(arrays, {n: (v.shape, v.dtype.name) for n, v in variables.items()})
     for name, variable in variables.items():
         variable.assign(arrays[name])
 

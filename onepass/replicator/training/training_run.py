@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import math
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
@@ -26,11 +26,11 @@ from typing import Any, ClassVar, NamedTuple
 import tensorflow as tf
 
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.run_directory import NO_DEFAULTS, InMemoryRun, Keys, RunDirectory
+from onepass.foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
 from onepass.foundation.stored_config import to_json
 from onepass.replicator import strategies
 from onepass.replicator.strategies import Replicator
-from onepass.replicator.strategies.coordination import chief_first, chief_only, variable_scope
+from onepass.replicator.strategies.coordination import barrier, variable_scope
 from onepass.replicator.training.batches import Batch
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, check_outside
 from onepass.replicator.training.loop import Evaluate, Listener, Outcome, Trainer
@@ -60,7 +60,7 @@ class TrainingRun(contextlib.AbstractContextManager["TrainingRun"]):
         self.replicator = strategies.single() if replicator is None else replicator
         check_rows(rows, self.replicator, 1 if optimizer is None else optimizer.accumulate)
         self._workdir = Path(workdir) if workdir else None
-        self._log = chief_only(self.replicator, log)
+        self._log = log
         self._stack = contextlib.ExitStack()
         self._steps_before: int | None = None  # length of the run when it was last claimed
 
@@ -77,8 +77,8 @@ class TrainingRun(contextlib.AbstractContextManager["TrainingRun"]):
         return directory
 
     @functools.cached_property
-    def _record(self) -> RunDirectory | InMemoryRun:
-        return InMemoryRun() if self._workdir is None else self.directory
+    def _record(self) -> RunDirectory:
+        return RunDirectory(None) if self._workdir is None else self.directory
 
     @property
     def stored(self) -> dict:
@@ -98,13 +98,19 @@ class TrainingRun(contextlib.AbstractContextManager["TrainingRun"]):
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:
-        """Log messages for the user."""
-        for line in lines:
+        """Log messages for the user, in the chief."""
+        for line in lines if self.replicator.is_chief else ():
             self._log(line)
 
-    def preparing(self) -> contextlib.AbstractContextManager:
-        """Return a context for reading data and claiming the directory; the chief runs it first."""
-        return chief_first(self.replicator)
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Read data and claim the directory in the block, in the chief first; all leave at once."""
+        if not self.replicator.is_chief:
+            barrier(self.replicator)
+        yield
+        if self.replicator.is_chief:
+            barrier(self.replicator)
+        barrier(self.replicator)
 
     def variables(self) -> contextlib.AbstractContextManager:
         """Return a context for creating all variables that a step reads."""
@@ -231,7 +237,8 @@ class Setup:
 
     Attributes:
       batches, start, description: see `TrainingRun.train`.
-      tensor_float_32: whether an accelerator may multiply in TensorFloat32.
+      tensor_float_32: whether an accelerator may multiply in TensorFloat32; with linear prediction,
+        the loss was not finite after 20 steps on an H100.
       stages: function from the specs of a batch to what an exported folder records about the model
         as a pipeline; {} if it cannot be cut into stages.
     """

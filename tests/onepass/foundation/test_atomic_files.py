@@ -52,7 +52,7 @@ def test_an_array_that_has_what_it_declares_is_read(version, tmp_path):
 
 
 def test_a_description_that_nests_deeply_is_one_line(tmp_path):
-    for name in ("model.json", "config.json", "autoregressive.json", "best.json"):
+    for name in ("model.json", "config.json", "autoregressive.json", "scores.json"):
         (tmp_path / name).write_text(DEEP)
     for read in (read_folder, lambda path: RunDirectory.open(path).config(), read_spec):
         assert str(tmp_path) in refused(read, tmp_path)

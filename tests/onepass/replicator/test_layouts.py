@@ -185,5 +185,5 @@ def test_a_cut_product_is_estimated_at_its_share_whichever_dimension_is_cut(left
     partitioner = Partitioner(Step("", [a, b], [], [c], frozenset()), PRODUCT, {"x": 4, "y": 4})
     cuts = tuple(tuple(() if d == "." else (d,) for d in cut) for cut in (left, right))
     whole = 2.0 * 16 * 32 * 64 * 48
-    flops = partitioner.estimate_device(cuts).flops
+    flops = [each.flops for each in partitioner.estimate_device(cuts).program]
     assert sum(flops) == whole / devices

@@ -254,7 +254,7 @@ def test_a_loss_that_is_no_number_ends_training_with_the_state_before_it(train, 
 
 def test_a_state_gone_wild_pushes_no_earlier_checkpoint_out(train, tmp_path):
     train(num_steps=2)
-    (tmp_path / "run" / "checkpoints" / "best.json").unlink()
+    (tmp_path / "run" / "checkpoints" / "scores.json").unlink()
     for _ in range(2):
         with pytest.raises(DivergedError, match=r"Step 4 had .*\(step 2, 3\)"):
             train(rate=1e30, keep_checkpoints=1)

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import jax
@@ -19,6 +18,7 @@ from carried import assert_equal, assert_same_training, run_alone
 
 from onepass.foundation.atomic_files import read_npz
 from onepass.foundation.errors import UserError
+from onepass.foundation.interrupt import StopRequest
 from onepass.foundation.run_directory import Checkpoints, RunDirectory
 from onepass.replicator.portable import export as portable
 from onepass.replicator.portable import run as portable_run
@@ -289,7 +289,9 @@ def test_a_step_that_is_not_finite_ends_the_run_before_it(line):
 
 def test_a_stop_signal_or_the_time_saves_and_ends(line):
     folder, _, _ = line
-    assert portable_run.train(folder, options(), ["SIGTERM"]) == "SIGTERM"
+    stop = StopRequest()
+    stop.signal_name = "SIGTERM"
+    assert portable_run.train(folder, options(), stop) == "SIGTERM"
     assert steps_in(folder) == [0, 1]
     assert portable_run.train(folder, options(minutes=1e-9)) == "time"
     assert steps_in(folder) == [1, 2]
@@ -319,38 +321,23 @@ def test_a_damaged_checkpoint_is_passed_over_and_its_metrics_dropped(line):
 
 def test_old_checkpoints_go_but_the_best_stays(line):
     folder, _, _ = line
-    (folder / "checkpoints/best.json").write_text('{"step": 0, "score": 1.0}')
+    (folder / "checkpoints/scores.json").write_text("[[0, 1.0]]")
     portable_run.train(folder, options(steps=4, save_minutes=0.0, keep=2))
     assert steps_in(folder) == [0, 3, 4]
 
 
-def test_the_first_signal_is_noted_and_the_next_one_ends():
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    try:
-        noted = portable_run.catch_stop_signals()
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert noted == ["SIGTERM", "SIGINT"]
-        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * 2
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-def test_a_mistake_is_one_line_and_status_2(line, capsys, monkeypatch):
+def test_a_mistake_is_one_line_and_status_2(line, capsys):
     folder, _, _ = line
-    monkeypatch.setattr(portable_run, "catch_stop_signals", list)
     (folder / "manifest.json").write_text('{"format": 99}')
+    rule = "must have format 1, the only one that this version reads."
     assert portable_run.main(["--folder", str(folder)]) == 2
-    assert capsys.readouterr().err == f"error: {folder}/manifest.json must have format 1.\n"
+    assert capsys.readouterr().err == f"error: {folder}/manifest.json {rule}\n"
 
 
 def test_a_full_disk_is_no_mistake_of_the_user(tmp_path, monkeypatch, capsys):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "step.npz")
 
-    monkeypatch.setattr(portable_run, "catch_stop_signals", list)
     monkeypatch.setattr(portable_run, "train", full)
     assert portable_run.main(["--folder", str(tmp_path)]) == 1
     assert "No space left on device: 'step.npz'" in capsys.readouterr().err

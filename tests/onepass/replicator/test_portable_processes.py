@@ -67,7 +67,7 @@ def ended(processes):
 def alone(folder, *options):
     """The state that one process trains."""
     run.train(folder, run.parse_options([*options]))
-    return run.Checkpoints(folder / "checkpoints").newest()
+    return run.newest(run.Checkpoints(folder / "checkpoints"))
 
 
 def saved(folder, step=5):

@@ -1,5 +1,4 @@
 """Layouts of a training step over a mesh of devices, and the search for a good one.
 
-A copy of this folder accompanies an exported run.py, so it needs only JAX and NumPy, and its
-modules import each other by relative names.
+A copy of this folder accompanies an exported run.py, so it needs only JAX and NumPy.
 """

@@ -29,7 +29,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .layout import GIB, MODEL, ROWS, Cut, Layout, LayoutError, Step, Tensor, whole
+from onepass.foundation.errors import UserError
+
+from .layout import GIB, MODEL, ROWS, Cut, Layout, Step, Tensor, whole
 from .simulation import compiled_bytes
 
 AUTO = "auto"
@@ -52,7 +54,7 @@ def together(options: argparse.Namespace) -> Iterator[None]:
         ending.line = GONE
         yield
         jax.distributed.shutdown()
-    except (LayoutError, OSError) as error:
+    except (UserError, OSError) as error:
         ending.now(f"{error}")
     except (ValueError, RuntimeError) as error:
         if LOST_PEER.search(str(error)):
@@ -66,7 +68,7 @@ def together(options: argparse.Namespace) -> Iterator[None]:
 def _join(coordinator: str | None, count: int | None, index: int | None, seconds: int) -> None:
     address = None if coordinator == AUTO else coordinator
     if address and not re.fullmatch(r".+:\d+", address):
-        raise LayoutError(f"--coordinator must be HOST:PORT or {AUTO}, got {address}.")
+        raise UserError(f"--coordinator must be HOST:PORT or {AUTO}, got {address}.")
     if address and index == 0:
         with socket.create_server(("", int(address.rpartition(":")[2]))):
             pass  # a port in use raises OSError here, but crashes JAX's native code
@@ -76,9 +78,9 @@ def _join(coordinator: str | None, count: int | None, index: int | None, seconds
         devices, local = len(jax.devices()), jax.local_device_count()
     except (ValueError, TypeError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise LayoutError(f"The processes cannot be connected: {reason}") from error
+        raise UserError(f"The processes cannot be connected: {reason}") from error
     if devices != jax.process_count() * local:
-        raise LayoutError("Every process must have the same number of devices.")
+        raise UserError("Every process must have the same number of devices.")
 
 
 class Ending:
@@ -147,7 +149,7 @@ def gather_array(array: jax.Array) -> np.ndarray:
 
 
 def check_equal(*things: Any) -> None:
-    """Raise LayoutError if the repr of these values differs between processes."""
+    """Raise UserError if the repr of these values differs between processes."""
     if jax.process_count() == 1:
         return
     digest = hashlib.sha256(repr(things).encode()).digest()
@@ -155,7 +157,7 @@ def check_equal(*things: Any) -> None:
     every = multihost_utils.process_allgather(own)
     different = [i for i, each in enumerate(every) if (each != every[0]).any()]
     if different:
-        raise LayoutError(
+        raise UserError(
             f"Process {different[0]} has another program, layout or --steps than process 0: give "
             "all of them the same folder and options."
         )
@@ -290,7 +292,7 @@ def _place_arrays(arrays: dict[str, np.ndarray], shapes: dict[str, Any]) -> dict
 def _devices_to_use(count: int) -> list[jax.Device]:
     found, processes = jax.devices(), jax.process_count()
     if count % processes:
-        raise LayoutError(f"{count} devices cannot be divided among {processes} processes.")
+        raise UserError(f"{count} devices cannot be divided among {processes} processes.")
     each, local = count // processes, len(found) // processes
     return [found[start + i] for start in range(0, len(found), local) for i in range(each)]
 
@@ -306,14 +308,14 @@ def choose_layout(
 
     The options are those of run.py: devices, mesh, layout, memory and link. `text` returns the
     program for a search; the layout that it finds is written to the exported folder. Impossible
-    devices, meshes and layouts raise LayoutError.
+    devices, meshes and layouts raise UserError.
     """
     step = Step.read(folder)
     if options.mesh is None and options.layout is None:
         devices = Devices(step, by_rows(step, options.devices))
         return devices, devices.jit(advance)
     if options.devices is not None:
-        raise LayoutError(
+        raise UserError(
             "--devices divides batches by rows only; give either it or --mesh or --layout."
         )
     limit = memory_bytes(options.memory)
@@ -334,13 +336,13 @@ def choose_layout(
     layout = Layout.read(options.layout, step)
     _check_number(layout)
     if options.mesh is not None and mesh_of(step, options.mesh) != layout.mesh:
-        raise LayoutError(f"The layout {options.layout} is for the mesh {layout.mesh}.")
+        raise UserError(f"The layout {options.layout} is for the mesh {layout.mesh}.")
     devices = Devices(step, layout)
     if limit is None:
         return devices, devices.jit(advance)
     program = devices.compile_step(advance)
     if (needed := compiled_bytes(program)) > limit:
-        raise LayoutError(
+        raise UserError(
             f"The layout {options.layout} needs {needed / GIB:.3g} GiB per device, "
             f"more than {limit / GIB:.3g}."
         )
@@ -354,11 +356,11 @@ def by_rows(step: Step, wanted: int | None = None) -> Layout:
     counts = range(processes, found + 1, processes)  # as many devices in every process
     fitting = [n for n in counts if all(row % n == 0 for row in rows)]
     if not fitting:
-        raise LayoutError(
+        raise UserError(
             f"{processes} processes cannot divide batches of {', '.join(map(str, rows))} rows."
         )
     if wanted is not None and wanted not in fitting:
-        raise LayoutError(
+        raise UserError(
             f"--devices must be one of {fitting}, got {wanted}: there are {found} devices and "
             f"batches of {', '.join(map(str, rows))} rows."
         )
@@ -374,15 +376,15 @@ def mesh_of(step: Step, text: str | None) -> dict[str, int]:
         return by_rows(step).mesh | {MODEL: 1}
     found = re.fullmatch(r"([1-9]\d*)[x,]([1-9]\d*)", text)
     if found is None:
-        raise LayoutError(f"--mesh must be two sizes, rows x model, as in 4x2; got {text}.")
+        raise UserError(f"--mesh must be two sizes, rows x model, as in 4x2; got {text}.")
     mesh = {ROWS: int(found[1]), MODEL: int(found[2])}
     _check_number(Layout(mesh, ()))
     rows = math.gcd(*(tensor.shape[0] for tensor in step.batch if tensor.shape))
     if rows % mesh[ROWS]:
-        raise LayoutError(f"--mesh {text}: {mesh[ROWS]} does not divide batches of {rows} rows.")
+        raise UserError(f"--mesh {text}: {mesh[ROWS]} does not divide batches of {rows} rows.")
     sizes = {rows, *(size for tensor in step.captured for size in tensor.shape)}
     if all(size % mesh[MODEL] for size in sizes):
-        raise LayoutError(f"--mesh {text}: {mesh[MODEL]} divides no dimension of the state.")
+        raise UserError(f"--mesh {text}: {mesh[MODEL]} divides no dimension of the state.")
     return mesh
 
 
@@ -397,4 +399,4 @@ def _check_number(layout: Layout) -> None:
     found = len(jax.devices())
     if layout.num_devices > found:
         sizes = "x".join(map(str, layout.mesh.values()))
-        raise LayoutError(f"A mesh {sizes} needs {layout.num_devices} devices, there are {found}.")
+        raise UserError(f"A mesh {sizes} needs {layout.num_devices} devices, there are {found}.")

@@ -15,13 +15,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+from onepass.foundation.errors import UserError
+
 ROWS, MODEL = "rows", "model"
 GIB = 2**30
 Cut = tuple[tuple[str, ...], ...]  # for each dimension, the axes along which it is cut
-
-
-class LayoutError(Exception):
-    """A user's mistake, with a one-line message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,15 +104,15 @@ class Layout:
 
     @classmethod
     def read(cls, path: Path, step: Step) -> "Layout":
-        """Read a layout file; raise LayoutError if it does not fit the step's program."""
+        """Read a layout file; raise UserError if it does not fit the step's program."""
         try:
             stored = json.loads(Path(path).read_text(encoding="utf-8"))
             mesh = {str(axis): int(size) for axis, size in stored["mesh"].items()}
             named = {kind: dict(stored.get(kind, {})) for kind in ("batch", "state")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LayoutError(f"The layout {path} cannot be read: {error!r}.") from error
+            raise UserError(f"The layout {path} cannot be read: {error!r}.") from error
         if stored.get("program") != step.digest:
-            raise LayoutError(
+            raise UserError(
                 f"The layout {path} is for program {stored.get('program')}, got {step.digest}."
             )
         cuts = [
@@ -124,7 +122,7 @@ class Layout:
         ]
         unknown = [*named["batch"], *named["state"]]
         if unknown:
-            raise LayoutError(f"The layout {path} names `{unknown[0]}`, unknown to the program.")
+            raise UserError(f"The layout {path} names `{unknown[0]}`, unknown to the program.")
         return cls(mesh, tuple(cuts))
 
 
@@ -151,11 +149,11 @@ def _cut(path: Path, mesh: dict[str, int], tensor: Tensor, written: Any) -> Cut:
     try:
         cut = tuple(tuple(each.split("+")) if each else () for each in written)
     except (AttributeError, TypeError) as error:
-        raise LayoutError(f"{where}: each dimension needs an axis or null.") from error
+        raise UserError(f"{where}: each dimension needs an axis or null.") from error
     cut += ((),) * (len(tensor.shape) - len(cut))
     unknown = {axis for axes in cut for axis in axes} - set(mesh)
     if unknown:
-        raise LayoutError(f"{where}: the axes of the mesh are {', '.join(mesh)}.")
+        raise UserError(f"{where}: the axes of the mesh are {', '.join(mesh)}.")
     if len(cut) != len(tensor.shape) or not is_possible(tensor.shape, cut, mesh):
-        raise LayoutError(f"{where}: the mesh {json.dumps(mesh)} does not divide it.")
+        raise UserError(f"{where}: the mesh {json.dumps(mesh)} does not divide it.")
     return cut

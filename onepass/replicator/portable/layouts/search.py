@@ -24,10 +24,11 @@ from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy, stablehlo
 from jax.interpreters import mlir
 
-from .layout import GIB, MODEL, Cut, Layout, LayoutError, Step, is_possible, whole
+from onepass.foundation.errors import UserError
+
+from .layout import GIB, MODEL, Cut, Layout, Step, is_possible, whole
 from .simulation import (
     COLLECTIVES,
-    COMPUTE,
     LINK,
     Network,
     Operation,
@@ -68,14 +69,13 @@ LEAST_SHARE = 0.01  # of the state; smaller groups are not decided separately
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A partitioned step: the operations of one device, and their work.
+    """A partitioned step: the operations of one device, and its memory.
 
     The name of a collective is the axes along which it joins devices. `temporaries_bytes` is the
     peak on one device if nothing is fused or reused in place.
     """
 
     program: list[Operation]
-    flops: list[float]
     arguments_bytes: int
     temporaries_bytes: int
 
@@ -146,7 +146,6 @@ class _Reader:
         self._cuts: dict[Any, str] = {}  # sharding of each value
         self._made: dict[Any, int] = {}  # index of the operation that computes each value
         self._program: list[Operation] = []
-        self._flops: list[float] = []
 
     def estimate(self) -> Estimate:
         attributes = self._main.arg_attrs
@@ -156,7 +155,7 @@ class _Reader:
         for operation in operations:
             self._add(operation)
         arguments = sum(map(self._bytes, self._main.arguments))
-        return Estimate(self._program, self._flops, arguments, self._peak(operations))
+        return Estimate(self._program, arguments, self._peak(operations))
 
     def _add(self, operation: Any) -> None:
         attributes = operation.attributes
@@ -179,12 +178,12 @@ class _Reader:
         made = sum(map(self._bytes, operation.results))
         inputs = tuple(sorted(waits))
         if kind is None:
-            self._program.append(Operation("", operation.name, given + made, inputs, 1, COMPUTE))
+            flops = self._work(operation)
+            added = Operation("", operation.name, given + made, inputs, flops=flops)
         else:
             axes = self._axes(operation)
-            joined = max(self._size(axes), 2)
-            self._program.append(Operation(axes, kind, given, inputs, joined, LINK))
-        self._flops.append(self._work(operation))
+            added = Operation(axes, kind, given, inputs, max(self._size(axes), 2), LINK)
+        self._program.append(added)
         self._made.update(dict.fromkeys(operation.results, len(self._program) - 1))
 
     def _axes(self, operation: Any) -> str:
@@ -317,6 +316,10 @@ class Machine:
         network = Network(latency, (link_gbps or link) / 8e-9)
         return cls(flops, moved, network, memory_bytes)
 
+    def seconds(self, flops: float, moved_bytes: float) -> float:
+        """Return the time of a computation, which reads and writes so many bytes."""
+        return flops / self.flops_per_second + moved_bytes / self.bytes_per_second
+
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
@@ -366,8 +369,10 @@ def compiled_cost(compiled: Any, machine: Machine, devices: int) -> Cost:
 def estimated_cost(estimate: Estimate, machine: Machine, scale: Scale) -> Cost:
     """Return the cost of a partitioned step, as if XLA combined independent collectives."""
     timed = [
-        dataclasses.replace(each, seconds=scale.seconds * seconds)
-        for each, seconds in zip(estimate.program, _seconds(estimate, machine), strict=True)
+        dataclasses.replace(
+            each, seconds=scale.seconds * machine.seconds(each.flops, each.size_bytes)
+        )
+        for each in estimate.program
     ]
     memory = estimate.arguments_bytes + scale.temporaries * estimate.temporaries_bytes
     return _simulate_cost(combine_collectives(_in_rounds(timed)), machine, memory)
@@ -375,29 +380,18 @@ def estimated_cost(estimate: Estimate, machine: Machine, scale: Scale) -> Cost:
 
 def scale_of(estimate: Estimate, compiled: Any, machine: Machine) -> Scale:
     """Return the ratios of the compiled step's time and memory to an estimate's."""
-    computed = [
-        seconds
-        for each, seconds in zip(estimate.program, _seconds(estimate, machine), strict=True)
-        if not each.is_collective
-    ]
+    computations = [each for each in estimate.program if not each.is_collective]
+    computed = sum(machine.seconds(each.flops, each.size_bytes) for each in computations)
     more = compiled_bytes(compiled) - estimate.arguments_bytes
     return Scale(
-        _compiled_seconds(compiled, machine) / max(sum(computed), 1e-12),
+        _compiled_seconds(compiled, machine) / max(computed, 1e-12),
         max(more, 0) / max(estimate.temporaries_bytes, 1),
     )
 
 
 def _compiled_seconds(compiled: Any, machine: Machine) -> float:
     found = compiled.cost_analysis() or {}
-    flops, moved = found.get("flops", 0.0), found.get("bytes accessed", 0.0)
-    return max(flops, 0.0) / machine.flops_per_second + moved / machine.bytes_per_second
-
-
-def _seconds(estimate: Estimate, machine: Machine) -> list[float]:
-    return [
-        flops / machine.flops_per_second + each.size_bytes / machine.bytes_per_second
-        for each, flops in zip(estimate.program, estimate.flops, strict=True)
-    ]
+    return machine.seconds(max(found.get("flops", 0.0), 0.0), found.get("bytes accessed", 0.0))
 
 
 def _simulate_cost(program: list[Operation], machine: Machine, memory_bytes: float) -> Cost:
@@ -523,7 +517,7 @@ class Search:
         self._whole = whole(step)
 
     def best(self) -> Found:
-        """Return what sends the least among the fastest that fit; LayoutError: none fits."""
+        """Return what sends the least among the fastest that fit; UserError: none fits."""
         rows = (self._with(self._whole, self._batch, 0, axes) for axes in self._choices())
         batches = [cuts for cuts in rows if cuts is not None]
         self._compile_layout(batches[-1])  # sets the scale of estimates
@@ -550,7 +544,7 @@ class Search:
     def _choose_layout(self) -> Cuts:
         fitting = {cuts: cost for cuts, cost in self._costs.items() if self._fits(cost)}
         if not fitting:
-            raise LayoutError(self._too_large())
+            raise UserError(self._too_large())
         limit = NEAR * min(cost.seconds for cost in fitting.values())
         near = [cuts for cuts, cost in fitting.items() if cost.seconds <= limit]
         return min(near, key=lambda cuts: (fitting[cuts].sent_bytes, fitting[cuts].seconds))
@@ -626,7 +620,7 @@ class Search:
                 implied = self._implications(group, dimension, axis)
                 every += [
                     self._join_cuts(cuts, implied, axis),
-                    self._free_cuts(cuts, implied, axis),
+                    self._join_cuts(cuts, implied, axis, frees=True),
                 ]
         yield from (each for each in every if each is not None and each != cuts)
 
@@ -667,18 +661,15 @@ class Search:
             kept[dimension] |= {*axes}
         return tuple(tuple(axis for axis in self._mesh if axis in each) for each in kept)
 
-    def _join_cuts(self, cuts: Cuts, implied: Cuts, axis: str) -> Cuts | None:
+    def _join_cuts(self, cuts: Cuts, implied: Cuts, axis: str, frees: bool = False) -> Cuts | None:
+        """Return cuts with those that are implied along an axis or, if `frees`, without them."""
         made = tuple(
-            self._place_axes(cut, new.index((axis,)), (axis,)) if any(new) else cut
+            self._place_axes(cut, None if frees else new.index((axis,)), (axis,))
+            if any(new)
+            else cut
             for cut, new in zip(cuts, implied, strict=True)
         )
         return made if self._is_possible(made, range(len(made))) else None
-
-    def _free_cuts(self, cuts: Cuts, implied: Cuts, axis: str) -> Cuts:
-        return tuple(
-            self._place_axes(cut, None, (axis,)) if any(new) else cut
-            for cut, new in zip(cuts, implied, strict=True)
-        )
 
     def _estimate_cost(self, cuts: Cuts) -> tuple:
         if cuts not in self._estimates:

@@ -47,7 +47,7 @@ class Operation:
     All parts of a combined collective have the same `name`. `kind` is the name of a collective,
     else a digest of the computation without shapes. `size_bytes` counts what is read and written;
     of a collective, one device's input. The `seconds` of a collective follow from the network
-    instead.
+    instead; `flops` are floating-point operations.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Operation:
     devices: int = 1
     resource: str = COMPUTE
     seconds: float = 0.0
+    flops: float = 0.0
 
     @property
     def is_collective(self) -> bool:
