@@ -1,6 +1,7 @@
 """Training of the density of a voice's mel frames."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -116,12 +117,10 @@ def whiten_difference(row: Rows, weights: dict[str, np.ndarray]) -> Rows:
 
 def batches(rows: Sequence[Rows], config: DensityConfig, start_step: int = 0) -> Iterator[Rows]:
     """Yield endless batches, starting at `start_step`, each determined by the seed and the step."""
-    step = start_step
-    while True:
+    for step in itertools.count(start_step):
         random = np.random.default_rng([config.seed, step])
         chosen = [rows[n] for n in random.integers(0, len(rows), config.clips)]
         yield _stack_rows([_clip(row, config.clip_frames, random) for row in chosen])
-        step += 1
 
 
 def _clip(row: Rows, frames: int, random: np.random.Generator) -> Rows:

@@ -3,6 +3,9 @@
 What espeak-ng misreads, or mistakes for the end of a sentence, is spelled out first. A question is
 spoken like a statement, except that in a yes-no question the pitch rises from the last stressed
 syllable to the end (Pierrehumbert 1980, the L* H-H% contour of American English).
+
+A text that is empty, too long or cannot be spoken raises TextError, here and in the modules that
+read texts; what needs espeak-ng raises EspeakError if it is not installed or fails.
 """
 
 import dataclasses
@@ -345,11 +348,6 @@ def phonemes(
       text: US English, at most MAX_CHARACTERS; numbers and symbols are read out.
       marks: what characters of the text stand for.
       style: the mark before the text that says how it is spoken.
-
-    Raises:
-      TextError: the text is empty, too long, contains control characters, or contains nothing that
-        can be spoken.
-      EspeakError: espeak-ng is not installed or failed.
     """
     known = marks or {}
     parts = _at_breaks(clauses(check_text(text)), known)
@@ -376,11 +374,7 @@ def phonemes(
 
 
 def pronounce_words(words: Sequence[str]) -> list[list[Phoneme]]:
-    """Return the phonemes of words that are spoken one by one.
-
-    Raises:
-      EspeakError: espeak-ng is not installed or failed.
-    """
+    """Return the phonemes of words that are spoken one by one."""
     return [
         [phoneme for piece in answer.split() for phoneme in _word(piece.split("/"))]
         for answer in map(functools.partial(_LANGUAGE.sub, ""), _answers(list(words)))

@@ -46,9 +46,6 @@ def ipa_word(word: str, clause: str = STOP) -> tuple[Phoneme, ...]:
     """Return the phonemes of one word in IPA.
 
     A stress mark is that of the next vowel, before which espeak-ng writes it.
-
-    Raises:
-      TextError: the word has a character that is no phoneme of the voice.
     """
     found: list[Phoneme] = []
     rest, stress = _TIES.sub("", unicodedata.normalize("NFC", word)), UNSTRESSED
@@ -82,9 +79,6 @@ def ipa_phonemes(text: str) -> tuple[Phoneme, ...]:
     """Return the phonemes of a text in IPA, between pauses as `phonemes.phonemes` has them.
 
     Clauses end with the same marks as in a text; a new line is a comma.
-
-    Raises:
-      TextError: the text cannot be spoken, or has a character that is no phoneme of the voice.
     """
     if isinstance(text, str):
         text = text.strip().replace("\r\n", "\n").replace("\n", " , ")
@@ -106,11 +100,7 @@ def ipa_phonemes(text: str) -> tuple[Phoneme, ...]:
 
 
 def check_pronunciations(pronunciations: Mapping[str, str]) -> dict[str, tuple[Phoneme, ...]]:
-    """Return the phonemes of the words of a dictionary, {word: IPA}; words ignore case.
-
-    Raises:
-      TextError: the words or their pronunciations break a rule; the message names the word.
-    """
+    """Return the phonemes of the words of a dictionary, {word: IPA}; words ignore case."""
     if not isinstance(pronunciations, Mapping):
         kind = type(pronunciations).__name__
         raise TextError(f"`pronunciations` must be words with their IPA, got {kind}.")
@@ -144,10 +134,7 @@ def read_pronunciations(path: str | Path) -> dict[str, str]:
     """Return a dictionary {word: IPA} of a text file, for `text_frames`.
 
     A line is a word, white space and its pronunciation in IPA as espeak-ng writes it. Empty lines
-    and lines that begin with # are skipped.
-
-    Raises:
-      UserError: the file cannot be read, or a line breaks a rule; the message has its number.
+    and lines that begin with # are skipped; one that breaks a rule is a UserError with its number.
     """
     try:
         lines = Path(path).read_text("utf-8-sig").splitlines()

@@ -140,9 +140,6 @@ def note_on_markup(text: str) -> str | None:
     """Return a note on tags that are not obeyed, None if there are none.
 
     In SSML they are left out, in a plain text they are read aloud.
-
-    Raises:
-      TextError: the text is SSML with a mistake.
     """
     if is_ssml(text):
         names = Ssml(text, {}).left_out

@@ -60,11 +60,7 @@ class TimedWord:
 
 
 def time_words(readings: Sequence[Reading], hop_seconds: float) -> list[TimedWord]:
-    """Return the words of consecutive readings, with their times in seconds.
-
-    Raises:
-      EspeakError: espeak-ng is needed to tell words apart, and is not installed or failed.
-    """
+    """Return the words of consecutive readings, with their times in seconds."""
     found: list[TimedWord] = []
     before = 0
     for reading in readings:
@@ -129,11 +125,9 @@ def _spell(words: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _assign(symbols: Sequence[str], alone: Sequence[tuple[int, str]]) -> list[int]:
-    """Return for every symbol the word of the symbol that it comes from by the shortest edit.
+    """Return for every symbol the word of the one in `alone` from which the shortest edit makes it.
 
-    Args:
-      symbols: what is spoken.
-      alone: the words' symbols by themselves, each with the number of its word.
+    `alone` has the symbols of the words by themselves, each with the number of its word.
     """
     rows, columns = len(symbols) + 1, len(alone) + 1
     cost = [[0] * columns for _ in range(rows)]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -192,13 +191,12 @@ def _measure_voice(
 def _origin(given: Arguments, train_split: list[Example], voice: Voice) -> dict:
     seconds = sum(len(e.mel) for e in train_split) * voice.hop_seconds
     asked = any(p.clause == QUESTION for e in train_split for p in e.phonemes)
-    count = sum(math.prod(value.shape) for value in voice.weights.values())
     return {
         "data": given.data.name,
         "data_licence": given.data_licence,
         "questions": asked,
         "train_minutes": round(seconds / 60.0, 1),
-        "weights": count,
+        "weights": sum(value.size for value in voice.weights.values()),
         "steps": given.config.loop.num_steps,
         "training_seconds": round(training_seconds(given.workdir)),
         "machine": machine_name(),
@@ -211,15 +209,12 @@ def _origin(given: Arguments, train_split: list[Example], voice: Voice) -> dict:
 
 def _origin_of_density(given: Arguments, voice: Voice, folder: Path) -> dict:
     steps = given.density.loop.num_steps
-    seconds = round(training_seconds(folder))
-    machine = machine_name()
-    count = sum(math.prod(value.shape) for value in voice.weights.values())
     return {
-        "weights": count,
+        "weights": sum(value.size for value in voice.weights.values()),
         "density": {
             "steps": steps,
-            "training_seconds": seconds,
-            "machine": machine,
+            "training_seconds": round(training_seconds(folder)),
+            "machine": machine_name(),
             "command": f"python -m onepass.speech.train --data {given.data.name} --model "
             f"{given.model} "
             f"--workdir run --density.loop.num-steps {steps} --out FOLDER"

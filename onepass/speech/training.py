@@ -1,6 +1,7 @@
 """Train the network of a voice, which draws durations and frames."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -278,8 +279,7 @@ def batches(
     # Buckets are weighted by frames so that every frame of the data is equally likely.
     share = np.array([sum(len(e.mel) for e in buckets[p]) for p in places], np.float64)
     most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}  # 2: pauses
-    step = start_step
-    while True:
+    for step in itertools.count(start_step):
         random = np.random.default_rng([config.seed, step])
         place = places[random.choice(len(places), p=share / share.sum())]
         members, frames = buckets[place], place * BUCKET_FRAMES
@@ -296,7 +296,6 @@ def batches(
             # Scaled so that a channel keeps the mean that it has without dropout.
             batch[f"kept_by_{name}"] = (kept / (1.0 - rate)).astype(np.float32)
         yield batch
-        step += 1
 
 
 def train(

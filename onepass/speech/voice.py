@@ -101,22 +101,12 @@ class Voice:
         """Return the `Reading` of a text; this is cheap compared with `speak_frames`.
 
         `marks` and `style` are those of `phonemes`.
-
-        Raises:
-          TextError: the text cannot be spoken, `speed` is not in [MIN_SPEED, MAX_SPEED], or there
-            would be more than MAX_FRAMES frames.
-          EspeakError: espeak-ng is not installed or failed.
         """
         asked = phonemes(text, marks, style) if marks else phonemes(text)
         return self.reading_of(asked, speed)
 
     def reading_of(self, asked: Sequence[Phoneme], speed: float = 1.0) -> "Reading":
-        """Return the `Reading` of phonemes.
-
-        Raises:
-          TextError: `speed` is not in [MIN_SPEED, MAX_SPEED], or there would be more than
-            MAX_FRAMES frames.
-        """
+        """Return the `Reading` of phonemes; TextError: it has more than MAX_FRAMES frames."""
         spoken = asked if self.speaks_questions else as_statements(asked)
         reading = Reading(asked, *self.durations(spoken, speed))
         self.check_length(len(reading), MAX_FRAMES)
