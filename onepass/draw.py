@@ -397,6 +397,9 @@ class Draw:
         rows, or for images a list with one for each row.
       method: the sampler, one of the model's `methods`; "auto" chooses the fastest. Samples differ
         between methods by rounding at most.
+      weights: type in which the step machine keeps large weights, "float32", "bfloat16" or "int8":
+        fewer bytes are read sooner, and the samples are those of a slightly different model;
+        `onepass.evaluate(..., weights=...)` says by how much.
       temperature: at least 0, a number or one for each row (a multiscale model: for each scale,
         base first); 1 samples the distribution, smaller values are closer to its mode. None: the
         model's default, 1 unless its model.json says otherwise.
@@ -443,6 +446,7 @@ class Draw:
     seed: int = 0
     condition: Any = None
     method: str = "auto"
+    weights: Literal["float32", "bfloat16", "int8"] = "float32"
     temperature: Any = dataclasses.field(
         default=None,
         metadata={KIND: Number(low=0.0, by_row=True, is_prompted=False, default=1.0)},

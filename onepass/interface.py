@@ -98,6 +98,7 @@ class Model:
         *,
         lengths: Any = None,
         speaker: str | None = None,
+        weights: str = "float32",
     ) -> Any:
         """Return the exact log-probability of every element given those before it, in nats.
 
@@ -109,6 +110,7 @@ class Model:
           lengths: integers [num], number of time steps of each row of a network of one's own; later
             elements may be anything.
           speaker: name of the speaker, for models with speakers.
+          weights: the `weights` of `sample` whose model is scored.
 
         Raises:
           ValueError: the model has no log-probability, or an argument is invalid for it.

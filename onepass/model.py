@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from onepass.draw import OPTIONS, Draw
 from onepass.foundation.arguments import check_draw_length, check_flag, check_seed, whole_number
-from onepass.foundation.errors import must_be
+from onepass.foundation.errors import must_be, require
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
@@ -42,6 +42,7 @@ from onepass.samplers.compiled import Compiled
 from onepass.samplers.sampling import Samplers
 from onepass.samplers.speculative import stepped_draft
 
+FLOAT32 = "float32"  # the type of weights by default
 CHUNK = 2000  # elements of a row in a part of a stream
 NOT_STREAMED = {"method", "draft", "return_log_prob"}
 
@@ -88,7 +89,7 @@ class Autoregressive(Model):
       compiled: functions compiled for the network, which `follow` drops when it has changed.
     """
 
-    options = frozenset({*OPTIONS, "method", "draft", "return_log_prob"})
+    options = frozenset({*OPTIONS, "method", "weights", "draft", "return_log_prob"})
     kind = "autoregressive"
     sample_rate_hz: int | None = None
     _watch: Watch | None = None  # None: the network is no user's
@@ -273,6 +274,7 @@ class Autoregressive(Model):
         *,
         lengths: Any = None,
         speaker: str | None = None,
+        weights: str = FLOAT32,
     ) -> tf.Tensor:
         """See `Model.log_prob`.
 
@@ -283,6 +285,7 @@ class Autoregressive(Model):
           lengths: integers [batch], number of time steps of each row; later elements may be
             anything. None: the full length, or the lengths of the rows in a list.
           speaker: None; a network of one's own reads it as a condition.
+          weights: the `weights` of `sample`; the network then takes one step after another.
 
         Returns:
           float32 [batch, time, ...], 0 after a row's end; for images [batch, height, width] if the
@@ -296,9 +299,18 @@ class Autoregressive(Model):
         symbols = self.symbols(elements)
         given = self._prepare_condition(condition, symbols.shape)
         if not tf.executing_eagerly():
+            require(weights == FLOAT32, "weights", "float32 in a `tf.function`", weights)
             return self._log_prob(symbols, given, lengths)
         lengths = None if lengths is None else tf.constant(lengths)
+        if weights != FLOAT32:
+            nats = tf.constant(self._nats(symbols, given, weights))
+            return nats if lengths is None else zero_after_end(lengths, nats)
         return self.compiled.function("log_prob", self._log_prob)(symbols, given, lengths)
+
+    def _nats(self, symbols: tf.Tensor, condition: Condition, weights: str) -> np.ndarray:
+        if weights != FLOAT32:
+            return self.samplers.log_prob(symbols, condition, weights) - self.codec.log_unit
+        return self.compiled.function("log_prob", self._log_prob)(symbols, condition).numpy()
 
     def _log_prob(self, symbols: tf.Tensor, condition: Condition, lengths: Any = None) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
@@ -327,14 +339,14 @@ class Autoregressive(Model):
         condition = given_once(self.symbol_network, draw.condition, self.order, (num, *shape))
         prompt, shared = how.prompt(self.codec, num, sizes[0], self.layout)
         symbols = self.samplers.draw(
-            draw.method, noise, condition, heat, prompt, shared, draw.draft
+            draw.method, noise, condition, heat, prompt, shared, draw.draft, draw.weights
         )
         if prompt is not None:
             symbols = prompt.fill_ended(symbols)
         elements = self.codec.decode(symbols).numpy()
         if not return_log_prob:
             return elements
-        nats = self.compiled.function("log_prob", self._log_prob)(symbols, condition).numpy()
+        nats = self._nats(symbols, condition, draw.weights)
         if prompt is not None:
             nats[prompt.find_ended(symbols).numpy()] = 0.0
         return elements, nats
@@ -356,7 +368,9 @@ class Autoregressive(Model):
         self.check_length((length,))
         prompt, shared = how.prompt(self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
-        if (
+        if draw.weights != FLOAT32:
+            self.samplers.find_narrow(draw.weights, "auto", heat, prompt, condition, length)
+        elif (
             not self.symbol_network.has_step
             and self.samplers.find_chunk_sampler(heat, prompt) is None
         ):
@@ -369,7 +383,7 @@ class Autoregressive(Model):
             )
 
         parts = self.samplers.stream(
-            "auto", noise_of, num, length, chunk, condition, heat, prompt, shared
+            "auto", noise_of, num, length, chunk, condition, heat, prompt, shared, draw.weights
         )
         return decode_chunks(parts, prompt, self.codec)
 

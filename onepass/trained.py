@@ -89,6 +89,7 @@ class Trained(Model):
         *,
         lengths: Any = None,
         speaker: str | None = None,
+        weights: str = "float32",
     ) -> Any:
         """See `Model.log_prob`; the result is float32 [num] for images, and for sounds their shape.
 
@@ -102,10 +103,12 @@ class Trained(Model):
             recording.
           lengths: None; images and waveforms are scored whole.
           speaker: a speaker's name, for models with speakers.
+          weights: the `weights` of `sample`, for a WaveNet.
         """
         score = self._ability("log_prob", "log-probability")
-        self.check_options(lengths=lengths, speaker=speaker)
-        return score(*self.front.read_elements(elements, condition, speaker))
+        options = {} if weights == "float32" else {"weights": weights}
+        self.check_options(lengths=lengths, speaker=speaker, **options)
+        return score(*self.front.read_elements(elements, condition, speaker), **options)
 
     def log_density(
         self,

@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from onepass.foundation.measures import CodeLengths, measure_code_lengths
 from onepass.foundation.tensorflow_state import check_eager
+from onepass.networks.conditions import only_timed
 from wavenet.dev_recordings import condition_of
+from wavenet.samplers.symbols import autoregressive
 from wavenet.sound_network import Network
 
 WINDOW_SAMPLES = 1 << 16
@@ -28,11 +30,19 @@ class Density:
         self._window = tf.function(self._of_window, autograph=False, reduce_retracing=True)
 
     def log_prob(
-        self, levels: np.ndarray, frames: np.ndarray | None = None, speaker: int | None = None
+        self,
+        levels: np.ndarray,
+        frames: np.ndarray | None = None,
+        speaker: int | None = None,
+        weights: str = "float32",
     ) -> np.ndarray:
         """Return each level's log-probability given the levels before it, [samples], in nats."""
         check_eager()
         condition = self._condition(len(levels), frames, speaker)
+        if weights != "float32":
+            samplers = autoregressive(self.network).samplers
+            symbols = tf.constant(levels[None], tf.int32)
+            return samplers.log_prob(symbols, only_timed(condition), weights)[0]
         parts = []
         for start in range(0, len(levels), self.window_samples):
             first = max(0, start - self.past_samples)

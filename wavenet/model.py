@@ -13,7 +13,7 @@ import tensorflow as tf
 from onepass import shipped
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 from onepass.foundation.model_folder import assign_weights, read_stored_model
 from onepass.foundation.stored_config import check_config
 from onepass.samplers import methods_of
@@ -47,7 +47,7 @@ class SoundSampler:
     passes: PassCount = dataclasses.field(default_factory=PassCount, compare=False)
 
     options: ClassVar = frozenset(
-        {"method", "temperature", "prefix", "speaker", "draft", "acceptance"}
+        {"method", "weights", "temperature", "prefix", "speaker", "draft", "acceptance"}
     )
     takes_pieces: ClassVar = False  # whether frames may be `FramesInPieces`
 
@@ -81,8 +81,10 @@ class SoundSampler:
         request = batch_of(draw, self.network.config.hop_samples, begun)
         self.passes.clear()
         if draw.draft is None:
-            drawn = stream(self.network, request, draw.method, samples, self.passes)
+            drawn = stream(self.network, request, draw.method, samples, self.passes, draw.weights)
         else:
+            is_float32 = draw.weights == "float32"
+            require(is_float32, "weights", "float32 with a draft", draw.weights)
             make = functools.partial(SpeculativeSampler, self.network, draw.draft, draw.acceptance)
             sampler = self._speculative.once((id(draw.draft), draw.acceptance), make)
             drawn = sampler.stream(request, self.passes)
@@ -93,13 +95,17 @@ class SoundSampler:
         return (self.network.codec.decode(levels).numpy() for levels in drawn)
 
     def log_prob(
-        self, waveform: np.ndarray | list[np.ndarray], frames: Any, speaker: int | None
+        self,
+        waveform: np.ndarray | list[np.ndarray],
+        frames: Any,
+        speaker: int | None,
+        weights: str = "float32",
     ) -> np.ndarray:
         """Return the log-probability of every sample of a waveform, or of several, in nats."""
         if isinstance(waveform, list):
             rows = zip(waveform, frames, strict=True)
-            return np.stack([self.log_prob(*row, speaker) for row in rows])
-        return self._density.log_prob(self._levels(waveform), frames, speaker)
+            return np.stack([self.log_prob(*row, speaker, weights) for row in rows])
+        return self._density.log_prob(self._levels(waveform), frames, speaker, weights)
 
     def files_of(self, front: SoundFront) -> "Recordings":
         """Return the format of compressed files; raise a UserError if the model cannot compress."""

@@ -267,12 +267,14 @@ class Sampling(Model):
         *,
         lengths: Any = None,
         speaker: str | None = None,
+        weights: str = "float32",
     ) -> np.ndarray:
         """See `Model.log_prob`; only a user's model has the signature."""
         known = self._inputs_of(LOG_PROB)
         if not known:
             raise UserError(f"The model `{self.name}` has no log-probabilities.")
-        self.check_options(lengths=lengths, speaker=speaker)
+        narrow = None if weights == "float32" else weights
+        self.check_options(lengths=lengths, speaker=speaker, weights=narrow)
         with self._own_errors():
             given = {ELEMENTS: as_elements(known[ELEMENTS], elements)}
             sizes = np.shape(given[ELEMENTS])[:2]

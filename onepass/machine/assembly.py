@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 
 from onepass.machine.formulas import CODES
-from onepass.machine.kernels import LANES, aligned_zeros, pack_matrix, pad_channels
+from onepass.machine.kernels import FLOAT32, LANES, aligned_zeros, pad_channels, words_of_vector
 from onepass.machine.values import Buffer, Constant, Value, is_wide
+from onepass.machine.weights import kind_of, pack_matrix, pack_rows
 
 WIDTH = 24  # number of integers in an instruction
 WAITS, TELLS = 19, 20  # columns: the other thread's progress to wait for, and that after it
@@ -26,9 +27,11 @@ OPERANDS = 7  # of these, after the operation: one that is written, then six tha
 DIVIDED = 16  # column of a product: 0, 1 if a team divides it, or `BARRIER` if it waits before
 BARRIER = 2
 SCALE = 17  # column of a product: the bits of the float by which its addend is scaled; 0: none
+KIND = 18  # column of a product or of a lookup: the kind of its weights
 PANEL = 4  # vectors of outputs in a panel of a packed matrix, the least that a member computes
 # Instructions until the memory of a small buffer is used again, for which threads would wait.
 _APART, _SMALL = 256, 1 << 12
+_COMPARED = 4096  # numbers of constants at most of which equal ones are stored once
 _WORTH_DIVIDING = 1 << 13  # weights of a product; reading fewer takes no longer than a barrier
 
 
@@ -84,6 +87,7 @@ class Instruction:
     limited: int | None = None  # index in `numbers` of a count of rows up to the position
     partly: tuple[Buffer, ...] = ()  # read only up to the position's row, with that limit
     scale: float | None = None  # of the last operand of a product, which is added; None: none is
+    kind: int = 0  # of the weights that are read
 
     @property
     def key(self) -> tuple:
@@ -107,7 +111,7 @@ class Assembly:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.constants: dict[Buffer, np.ndarray] = {}
-        self.matrices: dict[Buffer, np.ndarray] = {}  # before packing
+        self.matrices: dict[Buffer, np.ndarray] = {}  # of products; they are packed at the end
         self._equal: dict[tuple, Value] = {}
         self._stored: dict[tuple, Buffer] = {}
 
@@ -139,17 +143,19 @@ class Assembly:
     def store_constants(self, array: np.ndarray, wide: bool) -> Buffer:
         """Return a buffer with constant numbers; equal arrays share one, unless they are large."""
         array = np.ascontiguousarray(array, np.float64 if wide else np.float32).ravel()
-        key = (wide, array.size, array.tobytes() if array.size <= 4096 else id(array))
+        key = (wide, array.size, array.tobytes() if array.size <= _COMPARED else id(array))
         if key not in self._stored:
             buffer = Buffer(array.size, wide, kept=True)
             self._stored[key], self.constants[buffer] = buffer, array
         return self._stored[key]
 
     def packed_matrix(self, matrix: np.ndarray) -> Buffer:
-        """Return a buffer with a constant matrix [inputs, outputs], packed for products."""
-        buffer = self.store_constants(pack_matrix(matrix), False)
-        self.matrices[buffer] = matrix
-        return buffer
+        """Return the buffer of a constant matrix [inputs, outputs] of products."""
+        key = (matrix.shape, matrix.tobytes() if matrix.size <= _COMPARED else id(matrix))
+        if key not in self._stored:
+            buffer = Buffer(pad_channels(matrix.shape[1]) * len(matrix), False, kept=True)
+            self._stored[key], self.matrices[buffer] = buffer, matrix
+        return self._stored[key]
 
     def stored_indices(self, array: np.ndarray) -> Buffer:
         """Return a buffer with constant 32-bit integers."""
@@ -200,18 +206,22 @@ class Program:
         self.rows[:, LIMITED] = 0
 
 
-def assemble_program(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
+def assemble_program(
+    assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None, kind: int = FLOAT32
+) -> Program:
     """Drop unused instructions, and assign offsets to the other buffers and those in `kept`.
 
-    `counter` is the buffer in `kept` that holds the position; None: there is none.
+    `counter` is the buffer in `kept` that holds the position; None: there is none. `kind` is that
+    of large weights.
     """
     instructions = drop_unused(assembly.instructions)
+    _pack_weights(assembly, instructions, kind)
     constants, fixed = _constants(assembly, instructions)
     offsets, size = _place_buffers(instructions, set(assembly.constants), kept)
     rows = np.zeros([len(instructions), WIDTH], np.int32)
     for row, each in zip(rows, instructions, strict=True):
         places = [each.out, *each.reads]
-        row[0] = each.op
+        row[0], row[KIND] = each.op, each.kind
         for index, place in enumerate(places):
             row[1 + index] = 0 if place is None else _word(place, offsets, fixed)
         row[1 + OPERANDS : 1 + OPERANDS + len(each.numbers)] = each.numbers
@@ -237,10 +247,11 @@ def announce_products(rows: np.ndarray) -> None:
     products = rows[rows[:, 0] == Op.PRODUCT]
     following = np.roll(products, -1, 0)
     inputs, vectors = following[:, first], following[:, first + 1]
+    of_vector = [words_of_vector(*pair) for pair in zip(following[:, KIND], inputs, strict=True)]
     # Weights are constants, whose addresses are stored as complements.
     products[:, first + 5] = ~following[:, 3]
     products[:, first + 6] = -(-vectors // 4)  # panels
-    products[:, first + 7] = inputs * 4 * LANES  # words of a panel of four vectors
+    products[:, first + 7] = 4 * np.array(of_vector, np.int32)  # words of a panel of four
     rows[rows[:, 0] == Op.PRODUCT] = products
 
 
@@ -311,6 +322,39 @@ def drop_unused(instructions: list[Instruction]) -> list[Instruction]:
 
 def _pad_words(words: int) -> int:
     return -(-words // LANES) * LANES
+
+
+def _pack_weights(assembly: Assembly, instructions: list[Instruction], kind: int) -> None:
+    """Store the matrices of products, and of tables their rows, in their kinds."""
+    stored: dict[Buffer, Buffer] = {}
+    for each in instructions:
+        table = _table_of(assembly, each)
+        if each.op not in PRODUCTS and table is None:
+            continue
+        read = 1 if each.op in PRODUCTS else 0
+        old = each.reads[read].buffer
+        array = assembly.matrices[old] if table is None else table
+        own = kind_of(array, kind)
+        if table is not None and own == FLOAT32:
+            continue
+        if old not in stored:
+            packed = pack_matrix(array, own) if table is None else pack_rows(array, own)
+            stored[old] = Buffer(packed.size, False, kept=True)
+            assembly.constants[stored[old]] = packed
+        each.kind, each.reads[read] = own, Place(stored[old], 0)
+
+
+def _table_of(assembly: Assembly, each: Instruction) -> np.ndarray | None:
+    """Return the constant float32 table [rows, channels] of which an instruction reads rows."""
+    if each.op not in (Op.READ, Op.ROWS) or each.reads[0].start:
+        return None
+    array, numbers = assembly.constants.get(each.reads[0].buffer), each.numbers
+    if array is None or each.reads[0].buffer.wide:
+        return None
+    whole = numbers[1] == 1 if each.op is Op.READ else True
+    channels, step = numbers[2], numbers[4]
+    is_table = whole and channels == step and array.size % channels == 0
+    return array.reshape([-1, channels]) if is_table else None
 
 
 def _constants(

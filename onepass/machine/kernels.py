@@ -6,7 +6,8 @@ vectors of `LANES` channels. The terms of every output are summed in the same or
 of rows, so a row has the same bits in any batch.
 
 A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, each panel [inputs,
-vectors * LANES], so that every product reads its weights sequentially.
+vectors * LANES], so that every product reads its weights sequentially. Panels are float32, bfloat16
+or int8; the last begin with a float32 scale for each output (`weights.py`).
 """
 
 import contextlib
@@ -42,6 +43,8 @@ FLOAT = ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, LANES)
 WORDS = ir.VectorType(ir.IntType(32), LANES)
 FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
+FLOAT32, BFLOAT16, INT8 = range(3)  # kinds of weights
+_WEIGHT_BYTES = (4, 2, 1)
 
 
 def emit_for_numba(
@@ -194,6 +197,23 @@ def pack_matrix(matrix: np.ndarray) -> np.ndarray:
     return np.concatenate(panels)
 
 
+def words_of_vector(kind: int, inputs: int) -> int:
+    """Return the number of words that a panel takes for each of its vectors of outputs."""
+    if kind == FLOAT32:
+        return LANES * inputs
+    if kind == BFLOAT16:
+        return LANES // 2 * inputs
+    return LANES // 4 * inputs + LANES
+
+
+def words_of_row(kind: int, channels: int) -> int:
+    """Return the number of words of a row of a table, which is not float32."""
+    return (channels + 1) // 2 if kind == BFLOAT16 else 1 + (channels + 3) // 4
+
+
+vector_words, row_words = compiled(words_of_vector), compiled(words_of_row)
+
+
 def panel_widths(vectors: int, widths: tuple[int, ...] = _PANEL_VECTORS) -> list[int]:
     """Return the widths, widest first, of the panels for `vectors` vectors of outputs."""
     chosen = []
@@ -211,12 +231,32 @@ def _each_vector(
     )
 
 
+def _load_weights(builder: ir.IRBuilder, kind: int, address: ir.Value) -> ir.Value:
+    """Emit a load of a vector of weights, widened to float32."""
+    if kind == FLOAT32:
+        return load_vector(builder, address)
+    bits = ir.VectorType(ir.IntType(8 * _WEIGHT_BYTES[kind]), LANES)
+    loaded = builder.load(pointer_at(builder, address, bits), align=_WEIGHT_BYTES[kind])
+    if kind == INT8:
+        return builder.sitofp(builder.sext(loaded, WORDS), VECTOR)
+    return builder.bitcast(builder.shl(builder.zext(loaded, WORDS), whole(16)), VECTOR)
+
+
 def _emit_panel(
-    builder: ir.IRBuilder, rows: int, panels: int, vectors: int, arguments: Sequence[ir.Value]
+    builder: ir.IRBuilder,
+    kind: int,
+    rows: int,
+    panels: int,
+    vectors: int,
+    arguments: Sequence[ir.Value],
 ) -> None:
     """Emit code that adds rows of x times adjacent panels to rows of y, with sums in registers."""
     y, y_stride, w, x, x_stride, inputs = arguments
-    panel_bytes = builder.mul(inputs, integer(vectors * VECTOR_BYTES))
+    vector_bytes = LANES * _WEIGHT_BYTES[kind]
+    scales_bytes = vectors * VECTOR_BYTES * (kind == INT8)
+    panel_bytes = builder.add(
+        builder.mul(inputs, integer(vectors * vector_bytes)), integer(scales_bytes)
+    )
     panel_at = [builder.add(w, builder.mul(panel_bytes, integer(p))) for p in range(panels)]
     y_at = [
         [
@@ -230,12 +270,22 @@ def _emit_panel(
     x_at = [builder.add(x, builder.mul(x_stride, integer(row))) for row in range(rows)]
     # LLVM promotes these stack slots to registers.
     sums = [
-        [cgutils.alloca_once_value(builder, load_vector(builder, at)) for at in row] for row in y_at
+        [
+            cgutils.alloca_once_value(
+                builder, number(0.0) if kind == INT8 else load_vector(builder, at)
+            )
+            for at in row
+        ]
+        for row in y_at
     ]
     with cgutils.for_range(builder, inputs) as loop:
-        row_bytes = builder.mul(loop.index, integer(vectors * VECTOR_BYTES))
+        row_bytes = builder.add(
+            builder.mul(loop.index, integer(vectors * vector_bytes)), integer(scales_bytes)
+        )
         weights = [
-            load_vector(builder, builder.add(builder.add(at, row_bytes), integer(v * VECTOR_BYTES)))
+            _load_weights(
+                builder, kind, builder.add(builder.add(at, row_bytes), integer(v * vector_bytes))
+            )
             for at in panel_at
             for v in range(vectors)
         ]
@@ -246,56 +296,97 @@ def _emit_panel(
             for slot, weight in zip(row_sums, weights, strict=True):
                 total = multiply_add(builder, repeated, weight, builder.load(slot))
                 builder.store(total, slot)
+    scales = [
+        load_vector(builder, builder.add(at, integer(v * VECTOR_BYTES)))
+        for at in (panel_at if kind == INT8 else ())
+        for v in range(vectors)
+    ]
     for row_at, row_sums in zip(y_at, sums, strict=True):
-        for at, slot in zip(row_at, row_sums, strict=True):
-            store_vector(builder, builder.load(slot), at)
+        for v, (at, slot) in enumerate(zip(row_at, row_sums, strict=True)):
+            total = builder.load(slot)
+            if kind == INT8:
+                total = multiply_add(builder, scales[v], total, load_vector(builder, at))
+            store_vector(builder, total, at)
 
 
-@emit_for_numba(types.void, *[types.int64] * 8)
-def _add_panel(
-    builder: ir.IRBuilder,
-    y: ir.Value,
-    y_stride: ir.Value,
-    w: ir.Value,
-    x: ir.Value,
-    x_stride: ir.Value,
-    inputs: ir.Value,
-    rows: ir.Value,
-    vectors: ir.Value,
-) -> None:
-    shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
-    for shape in shapes:
-        same_rows = builder.icmp_signed("==", rows, integer(shape[0]))
-        same_width = builder.icmp_signed("==", vectors, integer(shape[1] * shape[2]))
-        with builder.if_then(builder.and_(same_rows, same_width)):
-            _emit_panel(builder, *shape, (y, y_stride, w, x, x_stride, inputs))
+def _multiplication(kind: int) -> Any:
+    """Return `multiply` for weights of a kind."""
+
+    @emit_for_numba(types.void, *[types.int64] * 8)
+    def add_panel(
+        builder: ir.IRBuilder,
+        y: ir.Value,
+        y_stride: ir.Value,
+        w: ir.Value,
+        x: ir.Value,
+        x_stride: ir.Value,
+        inputs: ir.Value,
+        rows: ir.Value,
+        vectors: ir.Value,
+    ) -> None:
+        shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
+        for shape in shapes:
+            same_rows = builder.icmp_signed("==", rows, integer(shape[0]))
+            same_width = builder.icmp_signed("==", vectors, integer(shape[1] * shape[2]))
+            with builder.if_then(builder.and_(same_rows, same_width)):
+                _emit_panel(builder, kind, *shape, (y, y_stride, w, x, x_stride, inputs))
+
+    @compiled
+    def multiply(
+        y: int, y_stride: int, w: int, x: int, x_stride: int, rows: int, inputs: int, vectors: int
+    ) -> None:
+        done = 0
+        while done < vectors:
+            left = vectors - done
+            width = 4 if left >= 4 else (2 if left >= 2 else 1)
+            if rows == 1 and left >= 8:
+                width = 8  # a single row has too few sums to hide latency
+            row = 0
+            while row < rows:
+                group = _ROWS[-1]
+                for size in _ROWS:
+                    if size <= rows - row:
+                        group = size
+                        break
+                add_panel(
+                    y + row * y_stride, y_stride, w, x + row * x_stride, x_stride, inputs, group,
+                    width,
+                )  # fmt: skip
+                row += group
+            y += width * VECTOR_BYTES
+            w += 4 * width * vector_words(kind, inputs)
+            done += width
+
+    return multiply
+
+
+multiply = _multiplication(FLOAT32)
+"""Add x [rows, inputs] times a packed matrix to y [rows, vectors * LANES].
+
+Its arguments are the addresses y, its stride in bytes, w, x and its stride, and the three sizes.
+"""
+_multiply_bfloat16, _multiply_int8 = _multiplication(BFLOAT16), _multiplication(INT8)
 
 
 @compiled
-def multiply(
-    y: int, y_stride: int, w: int, x: int, x_stride: int, rows: int, inputs: int, vectors: int
+def multiply_kind(
+    kind: int,
+    y: int,
+    y_stride: int,
+    w: int,
+    x: int,
+    x_stride: int,
+    rows: int,
+    inputs: int,
+    vectors: int,
 ) -> None:
-    """Add x [rows, inputs] times a packed matrix to y [rows, vectors * LANES]; strides in bytes."""
-    done = 0
-    while done < vectors:
-        left = vectors - done
-        width = 4 if left >= 4 else (2 if left >= 2 else 1)
-        if rows == 1 and left >= 8:
-            width = 8  # a single row has too few sums to hide latency
-        row = 0
-        while row < rows:
-            group = _ROWS[-1]
-            for size in _ROWS:
-                if size <= rows - row:
-                    group = size
-                    break
-            _add_panel(
-                y + row * y_stride, y_stride, w, x + row * x_stride, x_stride, inputs, group, width
-            )
-            row += group
-        y += width * VECTOR_BYTES
-        w += width * VECTOR_BYTES * inputs
-        done += width
+    """Do what `multiply` does for weights of a kind."""
+    if kind == FLOAT32:
+        multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors)
+    elif kind == BFLOAT16:
+        _multiply_bfloat16(y, y_stride, w, x, x_stride, rows, inputs, vectors)
+    else:
+        _multiply_int8(y, y_stride, w, x, x_stride, rows, inputs, vectors)
 
 
 def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
@@ -405,10 +496,10 @@ def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]
         yield builder.mul(loop.index, integer(VECTOR_BYTES))
 
 
-def _loader(kind: ir.Type, result: types.Type) -> Any:
+def _loader(kind: ir.Type, result: types.Type, align: int = FLOAT_BYTES) -> Any:
     @emit_for_numba(result, types.int64)
     def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-        return builder.load(pointer_at(builder, address, kind), align=FLOAT_BYTES)
+        return builder.load(pointer_at(builder, address, kind), align=align)
 
     return load
 
@@ -421,8 +512,28 @@ def _storer(kind: ir.Type, argument: types.Type) -> Any:
     return store
 
 
+byte_at = _loader(ir.IntType(8), types.int8, 1)
+half_at = _loader(ir.IntType(16), types.uint16, 2)
 float_at, set_float = _loader(FLOAT, types.float32), _storer(FLOAT, types.float32)
 double_at, set_double = _loader(_DOUBLE, types.float64), _storer(_DOUBLE, types.float64)
+
+
+@emit_for_numba(types.float32, types.uint16)
+def _float_of_half(builder: ir.IRBuilder, half: ir.Value) -> ir.Value:
+    bits = builder.shl(builder.zext(half, _WORD), ir.Constant(_WORD, 16))
+    return builder.bitcast(bits, FLOAT)
+
+
+@compiled
+def widen_row(kind: int, y: int, row: int, count: int) -> None:
+    """Set `count` floats at y to those of a row of a table of a kind."""
+    if kind == BFLOAT16:
+        for i in range(count):
+            set_float(y + 4 * i, _float_of_half(half_at(row + 2 * i)))
+        return
+    scale = float_at(row)
+    for i in range(count):
+        set_float(y + 4 * i, scale * np.float32(byte_at(row + 4 + i)))
 
 
 @emit_for_numba(types.int64, types.int64, types.int64)

@@ -29,6 +29,7 @@ from onepass.machine.kernels import APART, LANES
 from onepass.machine.lowering import Lowering, Resource
 from onepass.machine.sides import divide_step
 from onepass.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
+from onepass.machine.weights import WEIGHTS
 from onepass.networks.conditions import is_at_rate, shape_at
 
 _PIECES_BETWEEN_TRIALS = 32
@@ -100,7 +101,8 @@ class StepMachine:
 
     `step` maps the arguments of a time step, such as noise, the settings of a call, such as a
     temperature, and the states to the results and the new states; `state` has the states of one
-    row before the first step. Raises Unlowerable if the machine lacks an operation of the step.
+    row before the first step. `weights` is the type of large weights, one of `WEIGHTS`. Raises
+    Unlowerable if the machine lacks an operation of the step.
     """
 
     def __init__(
@@ -109,8 +111,10 @@ class StepMachine:
         arguments: Sequence[tf.TensorSpec],
         settings: Sequence[tf.TensorSpec],
         state: Sequence[tf.Tensor],
+        weights: str = "float32",
     ) -> None:
         self.arguments, self.settings = list(arguments), list(settings)
+        self._kind = WEIGHTS.index(weights)
         specs = [*arguments, *settings, *(tf.TensorSpec(x.shape, x.dtype) for x in state)]
         for spec in specs:
             if np.dtype(spec.dtype.as_numpy_dtype) not in KNOWN:
@@ -152,7 +156,7 @@ class StepMachine:
         settle(lowering, list(zip(states, made[count:], strict=True)), made[:count])
         self._read = lowering.read
         return assemble_program(
-            lowering.assembly, [value.buffer for value in kept], lowering.counter
+            lowering.assembly, [value.buffer for value in kept], lowering.counter, self._kind
         )
 
     def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:

@@ -24,11 +24,14 @@ from onepass.machine.kernels import (
     field,
     float_at,
     max_of,
-    multiply,
+    multiply_kind,
     prefetch,
+    row_words,
     set_double,
     set_float,
     sum_of,
+    vector_words,
+    widen_row,
 )
 
 _SUM, _MEAN, _LARGEST, _LEAST, _PRODUCT_OF = range(5)  # functions of REDUCE
@@ -63,8 +66,9 @@ def product(
     Only the `count` vectors of outputs from vector `first` are computed; `first` starts a panel.
     """
     inputs, each, a_pitch, o_pitch = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
-    skip = first * VECTOR_BYTES
-    o, bias, addend, w = o + skip, bias + skip, addend + skip, w + skip * inputs
+    skip, kind = first * VECTOR_BYTES, field(p, 18)
+    o, bias, addend = o + skip, bias + skip, addend + skip
+    w += 4 * first * vector_words(kind, inputs)
     if field(p, 17):
         scale, adds = float_at(p + 4 * 17), o == bias
         for row in range(rows):
@@ -75,11 +79,11 @@ def product(
             for i in range(each):
                 copy(o + row * o_step + i * o_pitch * 4, bias, count)
     if each == 1:
-        multiply(o, o_step, w, a, a_step, rows, inputs, count)
+        multiply_kind(kind, o, o_step, w, a, a_step, rows, inputs, count)
         return
     for row in range(rows):
         y, x = o + row * o_step, a + row * a_step
-        multiply(y, o_pitch * 4, w, x, a_pitch * 4, each, inputs, count)
+        multiply_kind(kind, y, o_pitch * 4, w, x, a_pitch * 4, each, inputs, count)
 
 
 @compiled
@@ -118,8 +122,9 @@ def past(
     """
     now += field(p, 21)
     inputs, block, size, lag = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
-    pitch, skip = field(p, 9) * VECTOR_BYTES, first * VECTOR_BYTES
-    o, bias, sums, w = o + skip, bias + skip, sums + skip, w + skip * inputs
+    pitch, skip, kind = field(p, 9) * VECTOR_BYTES, first * VECTOR_BYTES, field(p, 18)
+    o, bias, sums = o + skip, bias + skip, sums + skip
+    w += 4 * first * vector_words(kind, inputs)
     # The sums of a block of steps are kept; outside of it, they are recomputed starting at `now`.
     if not made - block <= now < made:
         done = (now + field(p, 13)) % block
@@ -132,10 +137,14 @@ def past(
                 clear(target + i * pitch, count)
             else:
                 copy(target + i * pitch, bias, count)
-        multiply(target, pitch, w, ring + oldest * inputs * 4, inputs * 4, before, inputs, count)
+        multiply_kind(
+            kind, target, pitch, w, ring + oldest * inputs * 4, inputs * 4, before, inputs, count
+        )
         if before < steps:
             rest = steps - before
-            multiply(target + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, count)
+            multiply_kind(
+                kind, target + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, count
+            )
     if field(p, 21):
         return made
     row = sums + (now - made + block) * pitch
@@ -155,7 +164,7 @@ def past_of_rows(
 ) -> None:
     """Compute the sums of `past` for several rows if all are at the same step and need them."""
     inputs, block, size, lag = field(p, 8), field(p, 10), field(p, 11), field(p, 12)
-    pitch, count = field(p, 9) * VECTOR_BYTES, field(p, 9)
+    pitch, count, kind = field(p, 9) * VECTOR_BYTES, field(p, 9), field(p, 18)
     now, made = np.int64(double_at(at)) + field(p, 21), np.int64(double_at(end))
     if made - block <= now < made:
         return
@@ -174,7 +183,7 @@ def past_of_rows(
         set_double(end + row * step, np.float64(now + block - done))
     for i in range(done, block):
         inside = ring + (now - lag + i - done) % size * inputs * 4
-        multiply(sums + i * pitch, step, w, inside, step, rows, inputs, count)
+        multiply_kind(kind, sums + i * pitch, step, w, inside, step, rows, inputs, count)
 
 
 @compiled
@@ -199,8 +208,9 @@ def ahead(
     step early; with 2, only read, but for the first one.
     """
     inputs, block, pitch = field(p, 8), field(p, 10), field(p, 9) * VECTOR_BYTES
-    skip, adds, early = first * VECTOR_BYTES, o == bias, field(p, 21) == 1
-    o, bias, sums, w = o + skip, bias + skip, sums + skip, w + skip * inputs
+    skip, adds, early, kind = first * VECTOR_BYTES, o == bias, field(p, 21) == 1, field(p, 18)
+    o, bias, sums = o + skip, bias + skip, sums + skip
+    w += 4 * first * vector_words(kind, inputs)
     done = (time + early + field(p, 11)) % block
     row, steps = sums + done * pitch, min(block - done, left - early)
     if (done == 0 and field(p, 21) != 2) or (time == 0 and not early):
@@ -211,7 +221,7 @@ def ahead(
                 copy(row + i * pitch, bias, count)
         x_pitch = 4 * field(p, 12)
         here = rows + (time % block + early) * x_pitch
-        multiply(row, pitch, w, here, x_pitch, steps, inputs, count)
+        multiply_kind(kind, row, pitch, w, here, x_pitch, steps, inputs, count)
     if early:
         return
     if adds:
@@ -351,7 +361,11 @@ def _slot(p: int, at: int) -> int:
 @compiled
 def read(p: int, o: int, a: int, at: int) -> None:
     """Copy rows of an axis, starting at an index that changes from step to step."""
-    words, one = field(p, 8), np.int64(1)
+    words, one, kind = field(p, 8), np.int64(1), field(p, 18)
+    if kind:
+        count = field(p, 10)
+        widen_row(kind, o, a + 4 * row_words(kind, count) * _slot(p, at), count)
+        return
     source = a + 4 * words * field(p, 12) * _slot(p, at)
     for i in range(field(p, 9)):
         target = o + 4 * words * i * field(p, 10)
@@ -371,10 +385,13 @@ def write(p: int, o: int, a: int, at: int) -> None:
 @compiled
 def read_rows(p: int, o: int, a: int, at: int) -> None:
     """Copy the rows at several indices."""
-    words, count, one = field(p, 8), field(p, 10), np.int64(1)
+    words, count, one, kind = field(p, 8), field(p, 10), np.int64(1), field(p, 18)
     for i in range(field(p, 9)):
         row = np.int64(double_at(at + 8 * i * field(p, 11)))
         row = max(np.int64(0), min(row, field(p, 13)))
+        if kind:
+            widen_row(kind, o + 4 * i * count, a + 4 * row_words(kind, count) * row, count)
+            continue
         _move(o + 4 * words * i * count, one, a + 4 * words * row * field(p, 12), one, count, words)
 
 

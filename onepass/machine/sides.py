@@ -19,6 +19,7 @@ import numpy as np
 from onepass.machine.assembly import (
     DIVIDED,
     EARLY,
+    KIND,
     LIMITED,
     OPERANDS,
     PANEL,
@@ -32,7 +33,7 @@ from onepass.machine.assembly import (
     announce_products,
 )
 from onepass.machine.formulas import CODES
-from onepass.machine.kernels import LANES
+from onepass.machine.kernels import LANES, words_of_vector
 from onepass.machine.values import Buffer
 
 # Times are in nanoseconds of a core that makes three thousand million steps a second.
@@ -290,7 +291,7 @@ def _narrow(row: np.ndarray, panels: tuple[int, int]) -> None:
     skipped = first * LANES
     row[2 + OPERANDS] = (vectors if is_last else last) - first
     row[1] += skipped
-    row[3] -= skipped * inputs  # constants have complements of offsets
+    row[3] -= first * words_of_vector(row[KIND], inputs)  # constants have complements of offsets
     row[4] += skipped if row[4] >= 0 else -skipped
     if row[SCALE]:
         row[5] += skipped

@@ -30,21 +30,29 @@ from onepass.step.derive import Incremental
 
 # XLA computes all rows of a batch in one operation; the machine runs every instruction per row.
 MOST_ROWS = 8  # largest batch for networks with small instructions
+MOST_PARAMETERS = 1 << 24  # that `NativeOutputs.log_prob` holds at once
 LARGE_INSTRUCTION = 150  # multiplications in one; above, the machine wins at any batch size
 
 
-def native(network: SteppedSymbols, distribution: Distribution) -> "Native | None":
-    """Return the sampler on the step machine; None with a GPU or for steps of several symbols."""
+def native(
+    network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
+) -> "Native | None":
+    """Return the sampler on the step machine; None with a GPU or for steps of several symbols.
+
+    `weights` is the type of large weights, one of `onepass.machine.weights.WEIGHTS`.
+    """
     if network.block != 1 or tf.config.list_logical_devices("GPU"):
         return None
-    return Native(getattr(network, "on_machine", network), distribution)
+    return Native(getattr(network, "on_machine", network), distribution, weights)
 
 
-def outputs_of(network: SteppedSymbols, distribution: Distribution) -> "NativeOutputs | None":
+def outputs_of(
+    network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
+) -> "NativeOutputs | None":
     """Return the network's outputs on the step machine; None as for `native`."""
     if not network.has_step or native(network, distribution) is None:
         return None
-    return NativeOutputs(getattr(network, "on_machine", network), distribution)
+    return NativeOutputs(getattr(network, "on_machine", network), distribution, weights)
 
 
 class First(NamedTuple):
@@ -67,8 +75,10 @@ class Native:
 
     _settings: ClassVar[list[tf.TensorSpec]] = [tf.TensorSpec([])]  # the temperature
 
-    def __init__(self, network: SteppedSymbols, distribution: Distribution) -> None:
-        self._network, self._distribution = network, distribution
+    def __init__(
+        self, network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
+    ) -> None:
+        self._network, self._distribution, self._weights = network, distribution, weights
         self._machines: dict[Any, StepMachine] = {}
         self._firsts: dict[int, Any] = {}
         self._faults: dict[Any, str] = {}
@@ -131,9 +141,9 @@ class Native:
         if key not in self._machines:
             step = self._step(state, condition)
             try:
-                self._machines[key] = StepMachine(step, specs, self._settings, flat)
+                self._machines[key] = StepMachine(step, specs, self._settings, flat, self._weights)
             except Unlowerable as error:
-                raise UnsupportedNetworkError(str(error)) from None
+                raise UnsupportedNetworkError(str(error.args[0])) from None
         return self._machines[key]
 
     def pays(self, batch: int, length: int, condition: Condition = NOTHING) -> bool:
@@ -190,16 +200,31 @@ class NativeOutputs(Native):
     def outputs(
         self, inputs: tf.Tensor, condition: Condition, state: Any
     ) -> tuple[np.ndarray, Any]:
-        """Return the parameters [batch, 1, num_parameters] of one time step, and the next state.
+        """Return the parameters [batch, n, num_parameters] of time steps, and the next state.
 
-        The inputs [batch, 1, ...] are those before this step; all else is as in `advance`.
+        The inputs [batch, n, ...] are those before each step; all else is as in `advance`.
         """
         if not isinstance(state, NativeState):
             machine = self.machine(inputs, condition, state.of_one)
             state = NativeState(machine, machine.begin(state.batch, [], state.of_rows))
         given = [np.asarray(each) for each in (inputs, *condition.timed.values())]
         (parameters,) = state.machine.run(state.workspaces, *given)
-        return parameters[:, 0, 0], state
+        return parameters[:, :, 0, 0], state
+
+    def log_prob(self, symbols: tf.Tensor, condition: Condition) -> np.ndarray:
+        """Return the log-probability of symbols [batch, time, ...] given those before them."""
+        batch, length = symbols.shape[:2]
+        state: Any = self.begin(batch, length, condition)
+        first = np.repeat(np.asarray(state.of_one["input"]), batch, 0)
+        inputs = np.concatenate([first, np.asarray(self._network.read(symbols))[:, :-1]], 1)
+        together = max(1, MOST_PARAMETERS // (batch * self._distribution.num_parameters))
+        parts = []
+        for start in range(0, length, together):
+            steps = slice(start, min(start + together, length))
+            now = between(condition, steps.start, steps.stop)
+            parameters, state = self.outputs(inputs[:, steps], now, state)
+            parts.append(self._distribution.log_prob(parameters, symbols[:, steps]).numpy())
+        return np.concatenate(parts, 1)
 
     def _example_input(self, state: Any) -> tf.Tensor:
         return state["input"]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from onepass.foundation.errors import require
 from onepass.likelihoods.truncated import Choice, counts_after, drawing
 from onepass.networks.conditions import between, first_state, rows
 from onepass.networks.symbols import Prompt
@@ -39,12 +40,19 @@ class Samplers:
         prompt: Prompt | None = None,
         shared: int = 0,
         draft: Any = None,
+        weights: str = "float32",
     ) -> tf.Tensor:
         """Draw the symbols of all positions, [num, time, ...] or [num, height, width, channels].
 
         Args:
           shared: number of first symbols that are known in every row.
+          weights: type of large weights.
         """
+        if weights != "float32":
+            narrow = self.find_narrow(
+                weights, method, temperature, prompt, condition, noise.shape[1]
+            )
+            return narrow(noise, condition, temperature)
         if method == "speculative":
             return self._speculative(draft, condition)(noise, condition, temperature, prompt)
         own = self._own(method, temperature, prompt)
@@ -128,13 +136,62 @@ class Samplers:
         if not _is_plain(temperature, prompt) or not is_stepped:
             return None
 
-        def make() -> Any:
-            from onepass.samplers.native import native  # a heavy import
-
-            return native(self._network, self._model.distribution)
-
-        found = self._compiled.once("native", make)
+        found = self._on_machine("native")
         return found if found is not None and found.pays(batch, length, condition) else None
+
+    def _on_machine(self, function: str, weights: str = "float32") -> Any:
+        """Return what a function of `onepass.samplers.native` makes of the model."""
+
+        def make() -> Any:
+            from onepass.samplers import native  # a heavy import
+
+            return getattr(native, function)(self._network, self._model.distribution, weights)
+
+        name = function if weights == "float32" else (function, weights)
+        return self._compiled.once(name, make)
+
+    def find_narrow(
+        self,
+        weights: str,
+        method: str,
+        temperature: tf.Tensor | Choice,
+        prompt: Prompt | None,
+        condition: Any,
+        length: int,
+    ) -> Any:
+        """Return the sampler with weights of another type than float32.
+
+        Raises:
+          UserError: the request needs another sampler, or the network does not run on the machine.
+        """
+        self._require_float32(weights, method == "auto", f"the method {method!r}")
+        plain = _is_plain(temperature, prompt)
+        self._require_float32(weights, plain, "a prefix, `stop`, options of tokens or temperatures")
+        return self._with_weights("native", weights, condition, length)
+
+    def _with_weights(self, function: str, weights: str, condition: Any, length: int) -> Any:
+        from onepass.machine.weights import WEIGHTS  # a heavy import
+
+        require(weights in WEIGHTS, "weights", f"one of {', '.join(WEIGHTS)}", repr(weights))
+        is_stepped = self._model.order == "time" and self._network.has_step
+        self._require_float32(weights, is_stepped, "a network without a step")
+        found = self._on_machine(function, weights)
+        self._require_float32(weights, found, "steps of several symbols, and with a GPU")
+        fault = found.fault(length, condition)
+        self._require_float32(weights, not fault, f"this network: {fault}")
+        return found
+
+    def _require_float32(self, weights: str, holds: Any, what: str) -> None:
+        require(holds, "weights", f"float32 for {what.rstrip('.')}", weights)
+
+    def log_prob(self, symbols: tf.Tensor, condition: Any, weights: str) -> np.ndarray:
+        """Return the log-probability of symbols with weights of another type than float32.
+
+        Raises:
+          UserError: the network does not run on the step machine.
+        """
+        outputs = self._with_weights("outputs_of", weights, condition, symbols.shape[1])
+        return outputs.log_prob(symbols, condition)
 
     def _whole(self, method: str) -> Any:
         sampler = SAMPLERS[method]
@@ -235,6 +292,7 @@ class Samplers:
         temperature: tf.Tensor | Choice,
         prompt: Prompt | None,
         shared: int,
+        weights: str = "float32",
     ) -> Iterator[np.ndarray]:
         """Draw symbols as `draw` does, and yield up to `chunk` of each row at a time.
 
@@ -243,16 +301,19 @@ class Samplers:
           noise_of: function from a position and a number of symbols to their noise.
           chunk: a multiple of the network's block.
           shared: number of first symbols that are known in every row.
+          weights: type of large weights.
         """
         distribution, layout = self._model.distribution, self._model.layout
-        own = self.find_chunk_sampler(temperature, prompt, method)
+        machine = None
+        if weights != "float32":
+            machine = self.find_narrow(weights, method, temperature, prompt, condition, length)
+        own = None if machine else self.find_chunk_sampler(temperature, prompt, method)
         if own is not None:
             yield from self._in_chunks(
                 own, noise_of, num, length, chunk, condition, temperature, prompt
             )
             return
-        machine = None
-        if method == "auto":
+        if machine is None and method == "auto":
             machine = self._machine(temperature, prompt, condition, num, length)
         row_count = row_bucket(num)
         if machine is None:

@@ -78,7 +78,9 @@ def of_student():
     return onepass.FlowStudent([network], tokens().codec)
 
 
-@pytest.mark.parametrize(("make", "option"), [(tokens, "guidance"), (of_student, "top_k")])
+@pytest.mark.parametrize(
+    ("make", "option"), [(tokens, "guidance"), (of_student, "top_k"), (of_student, "weights")]
+)
 def test_an_option_that_a_model_does_not_have_is_refused_unless_it_says_nothing(make, option):
     model = make()
     for draw in (model.sample, model.stream):

@@ -50,14 +50,18 @@ def stream(
     method: str = "auto",
     chunk_samples: int = CHUNK_SAMPLES,
     count: PassCount | None = None,
+    weights: str = "float32",
 ) -> Iterator[np.ndarray]:
     """Return an iterator over the levels of `generate` in chunks [batch, up to chunk_samples].
 
     The method is one of `SoundSampler.methods` but "speculative". "fixed-point" yields blocks of
-    `WINDOW` samples, and methods of whole waveforms, such as "naive", one chunk.
+    `WINDOW` samples, and methods of whole waveforms, such as "naive", one chunk. `weights` other
+    than float32 need the method "auto".
     """
     known = methods_of(network, network.likelihood)
     require(method in known, "method", f"one of {', '.join(known)}", repr(method))
+    needs_auto = weights == "float32" or method == "auto"
+    require(needs_auto, "weights", f"float32 for the method {method!r}", weights)
     if method == "numba":
         check_known(network)
     if method == "fixed-point":
@@ -74,10 +78,12 @@ def stream(
     def noise_of(first: int, length: int) -> tf.Tensor:
         return network.likelihood.noise(request.seed, rows, first, length)
 
+    if weights != "float32":
+        model.samplers.find_narrow(weights, method, heat, prompt, condition, total)
     if method in STREAMED:
         chunk = chunk_length(chunk_samples, total, model.symbol_network.block)
         parts = model.samplers.stream(
-            method, noise_of, len(rows), total, chunk, condition, heat, prompt, start
+            method, noise_of, len(rows), total, chunk, condition, heat, prompt, start, weights
         )
         return _after(start, parts)
     drawn = model.samplers.draw(method, noise_of(0, total), condition, heat, prompt, start)

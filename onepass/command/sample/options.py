@@ -153,6 +153,9 @@ class SoundOptions(Sounds):
     """Sampler; all but numba-bfloat16 give the same sound. A WaveNet has numba, cached, fixed-point
     (passes over many samples, for accelerators) and naive; a student has numba, tensorflow and
     numba-bfloat16 (up to 1.5 times as fast, on processors with AVX512-BF16; differs by -54 dB)."""
+    weights: Annotated[Literal["float32", "bfloat16", "int8"], AS_IT_IS] = "float32"
+    """Type in which a processor keeps large weights of a WaveNet, with `--method auto`: fewer bytes
+    are read sooner, and the sounds are those of a slightly different model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,6 +242,9 @@ class ArrayOptions(Arrays):
 
     method: Annotated[Literal["auto", "cached", "fixed-point", "naive"], AS_IT_IS] = "auto"
     """Sampler of a saved model; all return the same samples."""
+    weights: Annotated[Literal["float32", "bfloat16", "int8"], AS_IT_IS] = "float32"
+    """Type in which a processor keeps large weights of a saved model: fewer bytes are read sooner,
+    and the samples are those of a slightly different model."""
     npy: bool = False
     """Always write an npy file."""
 

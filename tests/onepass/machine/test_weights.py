@@ -1,0 +1,282 @@
+"""Narrow weights: the error of a product is within its scales, and draws are those of one model."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import onepass
+from distill.model import StudentSampler
+from onepass.bundles.sampling import IMAGE_OPTIONS, OWN_OPTIONS, SOUND_OPTIONS
+from onepass.draw import Draw
+from onepass.foundation.errors import UserError
+from onepass.machine import machine, weights
+from onepass.machine.kernels import BFLOAT16, INT8, LANES, compiled, multiply_kind, pad_channels
+from onepass.machine.machine import StepMachine
+from onepass.machine.weights import WEIGHTS, narrow_matrix, pack_matrix, scales_of
+
+NARROW = ("bfloat16", "int8")
+KINDS = {"bfloat16": BFLOAT16, "int8": INT8}
+
+
+@pytest.fixture(autouse=True)
+def all_weights(monkeypatch):
+    """Let the smallest matrix be worth fewer bytes."""
+    monkeypatch.setattr(weights, "WORTH_NARROWING", 1)
+
+
+@compiled
+def times(kind, y, y_stride, w, x, x_stride, rows, inputs, vectors):
+    multiply_kind(kind, y, y_stride, w, x, x_stride, rows, inputs, vectors)
+
+
+def product(x, matrix, kind, begun=0.0):
+    """Return `begun` + x [rows, inputs] times a matrix, by the kernel."""
+    x, wide = np.ascontiguousarray(x, np.float32), pad_channels(matrix.shape[1])
+    y, packed = np.full([len(x), wide], begun, np.float32), pack_matrix(matrix, kind)
+    places = [each.ctypes.data for each in (y, packed, x)]
+    times(kind, places[0], 4 * wide, places[1], places[2], 4 * x.shape[1], *x.shape, wide // LANES)
+    return y[:, : matrix.shape[1]]
+
+
+def corner(name):
+    """Return a matrix [23, 150]: of three widths of panels, and not of whole ones."""
+    matrix = np.random.default_rng(0).normal(size=[23, 150]).astype(np.float32)
+    if name == "zeros":
+        matrix[:, 3:80] = 0.0
+    elif name == "one huge":
+        matrix[5, ::2] = 1e30
+    elif name == "subnormal":
+        matrix *= np.float32(1e-39)
+    elif name == "one input":
+        matrix = matrix[:1]
+    return matrix
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+@pytest.mark.parametrize("name", ["plain", "zeros", "one huge", "subnormal", "one input"])
+@pytest.mark.parametrize("kind", NARROW)
+def test_the_error_of_a_product_is_within_the_bound_of_its_scales(kind, name, rows):
+    matrix, code = corner(name), KINDS[kind]
+    x = np.random.default_rng(1).normal(size=[rows, len(matrix)]).astype(np.float32)
+    made, exact = product(x, matrix, code), x.astype(float) @ matrix.astype(float)
+    stored = narrow_matrix(matrix, code)
+    of_weight = scales_of(matrix) / 2 if kind == "int8" else np.abs(matrix) / 2**8 + 1e-40
+    assert (np.abs(stored.astype(float) - matrix) <= 1.0001 * of_weight).all()
+    np.testing.assert_array_equal(stored[matrix == 0.0], 0.0)
+    rounding = 1e-5 * (np.abs(x).astype(float) @ np.abs(stored).astype(float)) + 1e-44
+    assert (np.abs(made - x.astype(float) @ stored.astype(float)) <= rounding).all()
+    lost = np.abs(x).astype(float) @ np.broadcast_to(of_weight, matrix.shape)
+    assert (np.abs(made - exact) <= 1.0001 * lost + rounding).all()
+    for row in range(rows):  # a row alone is the row in a batch
+        np.testing.assert_array_equal(product(x[row : row + 1], matrix, code)[0], made[row])
+    moved = product(x, matrix, code, begun=2.0)
+    np.testing.assert_allclose(moved, made + np.float32(2.0), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_matrix_that_is_not_finite_and_one_of_whole_numbers_stay_float32(value):
+    matrix = corner("plain")
+    assert weights.kind_of(matrix, INT8) == INT8
+    matrix[4, 7] = value
+    assert weights.kind_of(matrix, INT8) == 0
+    assert weights.kind_of(np.tri(9, dtype=np.float32), INT8) == 0
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_a_step_is_the_step_in_numpy_with_the_same_rounded_weights(kind):
+    draws = np.random.default_rng(3)
+    table, first, second = (
+        draws.normal(size=size).astype(np.float32) for size in ([11, 37], [37, 150], [150, 5])
+    )
+
+    def step(symbol, state):
+        hidden = tf.tanh(tf.gather(table, symbol[0]) @ first + state)
+        return [hidden @ second], [hidden]
+
+    state = [tf.zeros([1, 150])]
+    symbols = draws.integers(0, 11, [2, 9, 1, 1])
+    made = StepMachine(step, [tf.TensorSpec([1, 1], tf.int32)], [], state, kind)
+    (found,) = made.run(made.begin(2, [], state), symbols)
+    code = KINDS[kind]
+    rows = narrow_matrix(table.T, code).T  # of a table, each row has a scale
+    products = [narrow_matrix(matrix, code) for matrix in (first, second)]
+    for row in range(2):
+        hidden = np.zeros(150, np.float32)
+        for time in range(9):
+            hidden = np.tanh(rows[symbols[row, time, 0, 0]] @ products[0] + hidden)
+            expected = hidden @ products[1]
+            np.testing.assert_allclose(found[row, time, 0], expected, rtol=1e-4, atol=1e-4)
+
+
+@functools.cache
+def gpt():
+    keras.utils.set_random_seed(4)
+    tokens = keras.Input([None], dtype="int32")
+    h = keras.layers.Embedding(32, 48)(tokens)
+    h = h + keras.layers.MultiHeadAttention(2, 24)(h, h, use_causal_mask=True)
+    h = h + keras.layers.Dense(48)(keras.layers.Dense(150, activation="gelu")(h))
+    network = keras.Model(tokens, keras.layers.Dense(32, name="logits")(h))
+    network.get_layer("logits").kernel.assign(network.get_layer("logits").kernel * 4.0)
+    return onepass.Autoregressive(network, onepass.likelihoods.Categorical(32))
+
+
+@functools.cache
+def sounds():
+    keras.utils.set_random_seed(4)
+    inputs = h = keras.Input([None, 1])
+    for dilation in (1, 3, 40):
+        options = dict(dilation_rate=dilation, padding="causal", activation="tanh")
+        h = keras.layers.Dense(40)(keras.layers.Conv1D(40, 3, **options)(h))
+    mixture = onepass.likelihoods.LogisticMixture(levels=65536, components=4)
+    return onepass.Autoregressive(keras.Model(inputs, keras.layers.Dense(12)(h)), mixture)
+
+
+@pytest.mark.parametrize("make", [gpt, sounds])
+def test_float32_is_the_default_to_the_last_bit(make):
+    model = make()
+    expected = model.sample(2, 40, seed=3)
+    np.testing.assert_array_equal(model.sample(2, 40, seed=3, weights="float32"), expected)
+
+
+@pytest.mark.parametrize("kind", NARROW)
+@pytest.mark.parametrize("make", [gpt, sounds])
+def test_draws_depend_neither_on_the_batch_nor_on_chunks(make, kind):
+    model = make()
+    many = np.asarray(model.sample(5, 61, seed=3, weights=kind))
+    for num in (1, 2):
+        np.testing.assert_array_equal(model.sample(num, 61, seed=3, weights=kind), many[:num])
+    for chunk in (7, 60):
+        parts = list(model.stream(5, 61, seed=3, weights=kind, chunk=chunk))
+        np.testing.assert_array_equal(np.concatenate(parts, 1), many)
+    nats = model.log_prob(many, weights=kind).numpy()
+    assert (nats != model.log_prob(many).numpy()).any()
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_draws_are_those_of_a_network_with_rounded_weights(kind):
+    model, code = gpt(), KINDS[kind]
+    rounded = keras.models.clone_model(model.network)
+    for old, new in zip(model.network.weights, rounded.weights, strict=True):
+        value = np.asarray(old)
+        if "embed" in old.path:  # each row of a table has a scale
+            value = narrow_matrix(value.T, code).T
+        elif value.ndim > 1:
+            inputs = 2 if "attention_output" in old.path else 1
+            flat = value.reshape([int(np.prod(value.shape[:inputs])), -1])
+            value = narrow_matrix(flat, code).reshape(value.shape)
+        new.assign(value)
+    other = onepass.Autoregressive(rounded, onepass.likelihoods.Categorical(32))
+    drawn, nats = model.sample(3, 50, seed=1, weights=kind, return_log_prob=True)
+    np.testing.assert_allclose(other.log_prob(drawn), nats, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(model.log_prob(drawn, weights=kind), nats, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(other.sample(3, 50, seed=1)[:, :20], drawn[:, :20])
+
+
+def test_the_machine_holds_fewer_bytes():
+    inputs = keras.Input([None], dtype="int32")
+    h = keras.layers.Dense(256)(keras.layers.Embedding(64, 256)(inputs))
+    model = onepass.Autoregressive(
+        keras.Model(inputs, keras.layers.Dense(64)(h)), onepass.likelihoods.Categorical(64)
+    )
+    sizes = {}
+    for kind in WEIGHTS:
+        model.sample(1, 3, weights=kind)
+        (made,) = model.samplers._on_machine("native", kind)._machines.values()
+        sizes[kind] = made.program.constants.nbytes
+    assert sizes["bfloat16"] < 0.55 * sizes["float32"]
+    assert sizes["int8"] < 0.32 * sizes["float32"]
+
+
+def test_new_weights_are_read_by_the_next_call():
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input([None], dtype="int32")
+    h = keras.layers.Embedding(8, 40)(inputs)
+    model = onepass.Autoregressive(
+        keras.Model(inputs, keras.layers.Dense(8)(h)), onepass.likelihoods.Categorical(8)
+    )
+    drawn = model.sample(1, 30, weights="int8")
+    before = model.log_prob(drawn, weights="int8").numpy()
+    for variable in model.network.variables:
+        variable.assign(variable * 3.0)
+    after = model.log_prob(drawn, weights="int8").numpy()
+    assert np.abs(after - before).max() > 0.01
+    np.testing.assert_allclose(after, model.log_prob(drawn), atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (dict(method="naive"), "for the method 'naive', got int8"),
+        (dict(prefix=[1, 2]), "for a prefix, "),
+        (dict(top_k=3), "options of tokens"),
+        (dict(temperature=[0.5, 1.0]), "temperatures"),
+    ],
+)
+def test_what_needs_another_sampler_is_refused_in_one_line(options, what):
+    with pytest.raises(UserError, match="`weights` must be float32 ") as refused:
+        gpt().sample(2, 9, weights="int8", **options)
+    assert what in str(refused.value) and "\n" not in str(refused.value)
+    if "method" not in options:
+        with pytest.raises(UserError, match="`weights` must be float32 for "):
+            gpt().stream(2, 9, weights="int8", **options)  # by the call itself
+
+
+def test_an_unknown_type_and_an_operation_that_the_machine_lacks_are_refused():
+    with pytest.raises(UserError, match="`weights` must be one of float32, bfloat16, int8, got"):
+        gpt().sample(1, 5, weights="int4")
+    inputs = keras.Input([None, 1])
+    h = keras.layers.Dense(4)(inputs)
+    h = keras.layers.Lambda(lambda x: tf.math.digamma(x * x + 1.0), name="strange")(h)
+    mixture = onepass.likelihoods.Gaussian(levels=256)
+    model = onepass.Autoregressive(keras.Model(inputs, keras.layers.Dense(2)(h)), mixture)
+    for ask in (
+        lambda: model.sample(1, 5, weights="int8"),
+        lambda: model.stream(1, 5, weights="int8"),
+        lambda: model.log_prob(np.zeros([1, 5]), weights="int8"),
+    ):
+        with pytest.raises(
+            UserError, match=r"float32 for this network: Digamma of Digamma: the step"
+        ):
+            ask()
+
+
+def test_what_does_not_run_on_the_machine_has_no_such_option():
+    for options in (OWN_OPTIONS, SOUND_OPTIONS, IMAGE_OPTIONS, StudentSampler.options):
+        assert "weights" not in options  # bundles, and a student
+
+
+def test_the_types_of_the_option_are_those_of_the_machine():
+    (field,) = [each for each in Draw.__dataclass_fields__.values() if each.name == "weights"]
+    assert field.type.__args__ == WEIGHTS
+
+
+@pytest.mark.parametrize("make", [gpt, sounds])
+def test_evaluate_says_the_cost_in_nats_on_the_same_data(make):
+    model = make()
+    data = model.sample(6, 80, seed=8)
+    exact = onepass.evaluate(model, data, batch_size=4)
+    assert exact.cost is None
+    costs = {}
+    for kind in NARROW:
+        found = onepass.evaluate(model, data, batch_size=4, weights=kind)
+        assert found.elements == exact.elements and found.cost.n == 6
+        assert found.cost.mean == pytest.approx(found.nats.mean - exact.nats.mean, abs=1e-6)
+        assert found.cost.low < found.cost.mean < found.cost.high
+        costs[kind] = abs(found.cost.mean)
+    assert 0 < costs["bfloat16"] < 0.1 and 0 < costs["int8"] < 0.1
+
+
+def test_threads_that_divide_narrow_products_draw_what_one_draws(monkeypatch):
+    model = sounds()
+    alone = [np.asarray(model.sample(num, 53, seed=2, weights="int8")) for num in (1, 4)]
+    monkeypatch.setattr(machine, "_LOST", 10**9)
+    monkeypatch.setattr(machine, "_WORTH_A_MEMBER", 1)
+    monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    monkeypatch.setattr(machine.Pace, "choose", lambda pace: True)
+    for num, expected in zip((1, 4), alone, strict=True):
+        drawn = model.sample(num, 53, seed=2, weights="int8")
+        np.testing.assert_array_equal(drawn, expected)
