@@ -1,16 +1,20 @@
 """PyTorch networks, untouched: their own cached samplers, and the step that onepass derives.
 
-transformers' GPT-2 by `generate` with its cache, and by a `generate` that PyTorch compiles (where
-there is a compiler); r9y9/wavenet_vocoder by `incremental_forward`. "mini" is a GPT-2 of three
-layers of 64 channels and 256 tokens, "GPT-2" that of 124 million weights, "24x128" the WaveNet of
-wavenet_vocoder's presets with ten logistics. Weights are random: the work does not depend on them.
+transformers' GPT-2 by `generate` with its cache, by a `generate` that PyTorch compiles (where there
+is a compiler), and by CTranslate2, an engine for such networks, with float32 and int8 weights;
+r9y9/wavenet_vocoder by `incremental_forward`. "mini" is a GPT-2 of three layers of 64 channels and
+256 tokens, "GPT-2" that of 124 million weights, "24x128" the WaveNet of wavenet_vocoder's presets
+with ten logistics. Weights are random: the work does not depend on them.
 
-    pip install "onepass[torch]" transformers && pip install --no-deps wavenet_vocoder
+    pip install "onepass[torch]" transformers ctranslate2
+    pip install --no-deps wavenet_vocoder
 """
 
 import functools
 import importlib
 import math
+import os
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -22,6 +26,8 @@ import onepass
 from benchmarks.report import Benchmark, Measure, Row
 
 OURS, GENERATE, COMPILED = "derived step", "generate", "generate, compiled"
+CTRANSLATE2 = "CTranslate2"
+NARROW = ("bfloat16", "int8")
 INCREMENTAL = "incremental_forward"
 CONVERSION, FIRST = "conversion", "first token after it"
 BATCHES = (1, 8)
@@ -87,11 +93,46 @@ def _add_gpt(found: Benchmark, size: str, shape: tuple[int, int, int, int], coun
         for name, call in peers.items():
             found.add(Row(name, size, batch, "tokens/s"), _timed(call, batch * count))
         found.add(Row("share of equal tokens", size, batch, ""), _constant(equal))
+        for weights in NARROW:
+            row = Row(f"{OURS}, {weights}", size, batch, "tokens/s", (OURS, f"{CTRANSLATE2}, int8"))
+            narrow = functools.partial(_draw_tokens, model, batch, count, weights)
+            found.add(row, _timed(narrow, batch * count))
+    add = functools.partial(_add_ctranslate2, found, size, module, vocabulary, count)
+    found.peer(f"{CTRANSLATE2}, {size}", add)
 
 
-def _draw_tokens(model: onepass.Autoregressive, batch: int, count: int) -> np.ndarray:
+def _add_ctranslate2(found: Benchmark, size: str, module: Any, vocabulary: int, count: int) -> None:
+    """Add the rows of CTranslate2, which converts the module to a folder of its own."""
+    ctranslate2: Any = importlib.import_module("ctranslate2")
+    converters: Any = importlib.import_module("ctranslate2.converters.transformers")
+    for weights in ("float32", "int8"):
+        made = converters.GPT2Loader().get_model_spec(module)
+        made.register_vocabulary([str(token) for token in range(vocabulary)])
+        for name, token in (("bos", "0"), ("eos", "1"), ("unk", "2")):
+            setattr(made.config, f"{name}_token", token)
+        made.validate()
+        made.optimize(quantization=None if weights == "float32" else weights)
+        with tempfile.TemporaryDirectory() as folder:
+            made.save(folder)
+            engine = ctranslate2.Generator(folder, intra_threads=os.cpu_count(), inter_threads=1)
+        name = f"{CTRANSLATE2}, {weights}"
+        for batch in BATCHES:
+            call = functools.partial(
+                engine.generate_batch,
+                [["0"]] * batch,
+                max_length=count,
+                min_length=count,
+                sampling_topk=1,
+                include_prompt_in_result=False,
+            )
+            found.add(Row(name, size, batch, "tokens/s"), _timed(call, batch * count))
+
+
+def _draw_tokens(
+    model: onepass.Autoregressive, batch: int, count: int, weights: Any = "float32"
+) -> np.ndarray:
     """Return the most probable tokens, int32 [batch, count]."""
-    return np.asarray(model.sample(batch, count, 0, temperature=0.0))
+    return np.asarray(model.sample(batch, count, 0, temperature=0.0, weights=weights))
 
 
 def _generate(torch: Any, module: Any, batch: int, count: int, **options: Any) -> np.ndarray:
@@ -143,6 +184,10 @@ def _add_wavenet(found: Benchmark, condition_channels: int, quick: bool) -> None
         ours = functools.partial(model.sample, batch, samples, 0, condition)
         row = Row(OURS, size, batch, "samples/s", (INCREMENTAL,))
         found.add(row, _timed(ours, batch * samples))
+        for weights in NARROW:
+            narrow = functools.partial(ours, weights=weights)
+            row = Row(f"{OURS}, {weights}", size, batch, "samples/s", (OURS,))
+            found.add(row, _timed(narrow, batch * samples))
         few = min(samples, PEER_SAMPLES)
         few = -(-few // hop) * hop if condition_channels else few  # whole frames
         peer = functools.partial(_incremental, torch, network, condition, batch, few, few // hop)
