@@ -3,18 +3,16 @@
 import asyncio
 import contextlib
 import socket
-import threading
 
 import httpx
 from fake_bundle import FakeImages, FakeModelStore
-from loops import end_loop
+from loops import InThread, settings_of
 
 from onepass import speech
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.observability import Metrics
 from serving.server import HttpServer, bind_socket
-from serving.settings import Settings
 
 
 def store(root):
@@ -45,52 +43,23 @@ def speak_text_with(patch, text_frames):
 HERE = {"verify": False, "trust_env": False}
 
 
-def settings_of(**given):
-    return Settings(**{"timeout_seconds": 10.0, "batch_delay_ms": 0.0, **given})
+class Running(InThread):
+    """An uvicorn server; its `url`, `port` and `client`."""
 
-
-class Running:
-    """`with Running(store) as running`: an uvicorn server; its `url`, `port` and `client`."""
-
-    def __init__(self, store, **settings):
-        self.store, self.settings = store, settings_of(**settings)
-        self.metrics, self.complaints = Metrics(), []
-
-    def __enter__(self):
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _, context: self.complaints.append(str(context)))
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._listener = bind_socket("127.0.0.1", 0)
-        self.port = self._listener.getsockname()[1]
+    async def start(self):
+        listener = bind_socket("127.0.0.1", 0)
+        self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.do(self._start())
-        self.client = httpx.Client(base_url=self.url, timeout=20, **HERE)
-        return self
-
-    async def _start(self):
-        self.registry = ModelRegistry(self.store.root, self.settings, self.store.load, self.metrics)
-        await self.registry.start()
-        await self.registry.initial_load_done()
         self._server = HttpServer(make_app(self.registry, self.settings, self.metrics))
-        await self._server.start(self._listener)
-
-    def do(self, coroutine, seconds=120):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
+        await self._server.start(listener)
+        self.client = httpx.Client(base_url=self.url, timeout=20, **HERE)
 
     def connection(self):
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
 
-    async def _stop(self):
-        await self._server.drain()
-        await self.registry.stop(5)
-
-    def __exit__(self, kind, error, traceback):
+    async def stop(self):
         self.client.close()
-        self.do(self._stop())
-        end_loop(self._loop, self._thread)
-        if kind is None:
-            assert not self.complaints, self.complaints
+        await self._server.drain()
 
 
 @contextlib.asynccontextmanager

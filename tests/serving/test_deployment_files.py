@@ -168,10 +168,7 @@ def test_probes_need_no_token_at_their_own_port_and_find_nothing_else_there(serv
 
 @pytest.fixture(scope="module")
 def proxy(server, tmp_path_factory):
-    """The port at which nginx has TLS, with the file of the documentation.
-
-    And the port of the shortest nginx that there is, `proxy_pass` alone.
-    """
+    """The port at which nginx has TLS, with the file of the documentation."""
     if not shutil.which("nginx"):
         pytest.skip("nginx is not installed")
     folder = tmp_path_factory.mktemp("nginx")

@@ -65,11 +65,7 @@ def seen(clients):
 
 
 def watched(command, models, clients, seconds):
-    """A Look every few seconds, and the last version; new ones come and old ones go meanwhile.
-
-    It ends when the seconds are over, the last version has answered somebody and somebody has
-    answered every client, however long that takes a busy machine.
-    """
+    """A Look every few seconds, and the last version; new ones come and old ones go meanwhile."""
     looks, version, start = [], 1, time.monotonic()
     while (now := time.monotonic() - start) < seconds:
         memory_mib, files = command.memory_mib(), command.count("fd")
