@@ -236,15 +236,11 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "wavenet/samplers/test_numba.py": {
         "test_not_a_number_is_generated_as_silence_not_as_a_crash": ("mixture",),
-        "test_chunks_join_to_the_whole": ("*cuts1",),
         "test_a_row_is_the_same_in_any_batch": ("*-2", "*-8"),
         "test_draws_are_those_of_the_likelihood": ("*-0.7",),
     },
     "wavenet/samplers/test_sampler.py": {
-        "test_cached_sampler_equals_naive": ("softmax, speakers-float64", "gaussian, *-float64"),
-        "test_a_row_is_the_same_alone_and_in_a_batch": ("prediction, *", "gaussian, frames"),
         "test_steps_give_the_conditionals_of_the_whole_network": ("mixture, *", "softmax, *"),
-        "test_chunks_equal_the_whole": ("gaussian, frames", "mixture, windows"),
     },
     "wavenet/test_autoregression.py": {
         "test_auto_is_the_compiled_loop_to_the_bit": ("softmax, speakers",),

@@ -61,15 +61,6 @@ def test_card_names_licence_command_and_measured_figures(exported):
     assert str(exported) not in card
 
 
-def test_streamed_sound_is_the_generated_sound(exported):
-    model = models.load(exported / "model")
-    frames = model.front.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32))
-    whole = model.sample(condition=frames, seed=1, length=700)
-    parts = list(model.stream(condition=frames, seed=1, length=700, chunk=256))
-    assert [part.shape[1] for part in parts] == [256, 256, 188]
-    np.testing.assert_array_equal(whole, np.concatenate(parts, 1))
-
-
 def test_a_prefix_begins_the_sound_and_is_continued(exported):
     model = models.load(exported / "model")
     frames = np.asarray(model.front.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32)))

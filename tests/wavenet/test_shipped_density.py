@@ -1,7 +1,4 @@
-"""The shipped density of speech: smaller than FLAC for a voice that it never heard, and lossless.
-
-kerstin.flac holds 1.25 s of the voice Kerstin (rhasspy/dataset-voice-kerstin, CC0 1.0) at 16 kHz.
-"""
+"""The shipped density of speech: lossless, and smaller than FLAC for a voice it never heard."""
 
 from pathlib import Path
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from marks import some_slow
 from networks import WINDOWS, network_of
-from vocoders import frames_of, vocoder_of
 
 from wavenet.front import PassCount
-from wavenet.samplers import Request, SpeculativeSampler, generate, stream
+from wavenet.samplers import Request, SpeculativeSampler, stream
 
 SAMPLES = 60
 
@@ -36,43 +35,11 @@ def by_passes(request, window=16):
     return np.concatenate(list(sampler_of(window).stream(request, count)), 1), count.passes
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        dict(seed=0),
-        dict(seed=2**40 + 1),
-        dict(temperature=0.0),
-        dict(temperature=0.6),
-        dict(samples=40, prime=np.tile(np.arange(100, 120, dtype=np.int32), (2, 1))),
-    ],
-)
-def test_it_draws_what_the_cached_sampler_draws(asked):
-    cached = generate(softmax(), request_of(**asked), "cached")
-    iterated, passes = by_passes(request_of(**asked))
-    np.testing.assert_array_equal(iterated, cached)
-    assert len(np.unique(cached)) > 1
-    assert 4 <= passes < SAMPLES
-
-
-def test_batch_and_window_change_the_passes_and_not_the_sound():
-    whole, _ = by_passes(request_of())
-    np.testing.assert_array_equal(by_passes(request_of(rows=(1,)), 5)[0], whole[1:])
-
-
 def test_a_request_counts_its_passes():
     count = PassCount()
     parts = list(stream(softmax(), request_of(), "fixed-point", count=count))
     np.testing.assert_array_equal(np.concatenate(parts, 1), by_passes(request_of())[0])
     assert 1.0 < count.samples_per_pass < SAMPLES and count.acceptance == 1.0
-
-
-def test_a_vocoder_of_bunches_is_sampled_so_too():
-    network = vocoder_of("prediction, pitch, bunches of 4", compute_dtype="float64")
-    request = Request(27, 3, (0, 1), frames_of(network, 2, 27).numpy())
-    sampler = SpeculativeSampler(network, block_samples=14)
-    assert sampler.block_samples == 16
-    found = np.concatenate(list(sampler.stream(request, PassCount())), 1)
-    np.testing.assert_array_equal(found, generate(network, request, "cached"))
 
 
 @pytest.mark.parametrize("kind", some_slow(["mixture, context", WINDOWS], (WINDOWS,)))

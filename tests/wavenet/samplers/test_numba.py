@@ -254,13 +254,6 @@ def test_generated_parameters_are_those_of_the_levels_they_led_to(network):
     np.testing.assert_array_equal(parameters, conditionals(network, levels))
 
 
-@pytest.mark.parametrize("cuts", [(1, 2, 3), (8, 16), (13, 14, 31)])
-def test_chunks_join_to_the_whole(speaking, cuts):
-    if is_vocoder(speaking):
-        cuts = tuple(4 * cut for cut in cuts)
-    np.testing.assert_array_equal(generate(speaking, 2, cuts)[1], generate(speaking, 2)[1])
-
-
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
 def test_a_row_is_the_same_in_any_batch(speaking, batch):
     alone = [rows[:batch] for rows in generate(speaking, ROWS)]
@@ -277,18 +270,6 @@ def test_threads_change_no_sample(speaking, batch, threads):
     chunks = tuple(range(first, samples_of(speaking), every))  # enough for both ways of working
     many = generate(speaking, batch, chunks, threads)
     np.testing.assert_array_equal(many[1], generate(speaking, batch)[1])
-
-
-def test_a_sound_goes_on_from_its_prime(speaking):
-    sampler, start = sampler_for(speaking), 80 if is_vocoder(speaking) else 30
-    levels, parameters = generate(speaking, 2)
-    condition, noise = condition_of(speaking, 2), noise_of(speaking, 2)
-    first, later = slice(0, start), slice(start, None)
-    state = sampler.initial_state(2)
-    state = sampler.prime(state, part_of(condition, first), tf.constant(levels[:, first]))
-    got = sampler.generate_chunk(state, part_of(condition, later), noise[:, later])
-    np.testing.assert_array_equal(got[0], levels[:, later])
-    np.testing.assert_array_equal(got[1], parameters[:, later])
 
 
 def test_a_state_serves_once_and_its_copy_once_more(speaking):
@@ -366,23 +347,6 @@ def test_the_step_machine_draws_a_wavenet_sample_by_sample(kind):
     assert np.abs(expected - levels).max() <= 1 and (expected == levels).mean() > 0.95
 
 
-@pytest.mark.parametrize("kind", [BUNCHES])
-def test_half_a_bunch_is_refused_by_the_step_machine(kind):
-    network = network_of(kind)
-    sampler = NativeBlocks(SoundSymbols(network).on_machine, network.likelihood)
-    noise = noise_of(network, 1, 6)
-    with pytest.raises(ValueError, match="`noise` must hold whole blocks of 4, got 6 symbols"):
-        condition = only_timed(condition_of(network, 1, 6))
-        sampler.advance(noise, condition, 1.0, sampler.begin(1, 6))
-
-
-def test_half_a_bunch_is_refused():
-    network = vocoder_of("bunches of 4")
-    sampler, noise = NumbaVocoderSampler(network, 1), noise_of(network, 1, 42)
-    with pytest.raises(ValueError, match="whole bunches of 4, got 42 samples"):
-        sampler.generate_chunk(sampler.initial_state(1), condition_of(network, 1, 42), noise)
-
-
 def test_the_slower_way_of_working_is_left_and_tried_again():
     pace, ways = Pace(), []
     for _ in range(64):
@@ -437,31 +401,26 @@ def test_not_a_number_is_generated_as_silence_not_as_a_crash(kind):
     assert set(generate(network, 1)[0].ravel()) == {0}
 
 
-@pytest.mark.parametrize("shape", [(1, 45, 2), (2, 45, 1), (2, 45)])
-def test_noise_of_another_shape_is_refused(shape):
-    sampler = NumbaSampler(WaveNet(NETWORKS["mixture"]), 1)
-    with pytest.raises(ValueError, match=r"`noise` must be \[2, time, 2\], got"):
-        sampler.generate_chunk(sampler.initial_state(2), None, np.zeros(shape))
-
-
-@pytest.mark.parametrize(
-    ("kind", "shapes"),
-    [
-        ("gaussian", r"\[1, 45, 22\], got \[1, 45, 0\]"),
-        ("prediction", r"\[1, 200, 17\], got \[0\]"),
-    ],
-)
-def test_a_missing_condition_is_refused(kind, shapes):
-    network = network_of(kind)
-    sampler = sampler_for(network, threads=1)
-    with pytest.raises(ValueError, match="`condition` must be " + shapes):
-        sampler.generate_chunk(sampler.initial_state(1), None, noise_of(network, 1))
-
-
-def test_levels_out_of_range_are_refused():
-    sampler = NumbaSampler(WaveNet(NETWORKS["softmax"]), 1)
-    with pytest.raises(ValueError, match=r"`levels` must be in \[0, 32\), got 0 to 32"):
-        sampler.prime(sampler.initial_state(1), None, [[0, 32]])
+def test_what_does_not_fit_the_sampler_is_refused():
+    mixture, softmax = (NumbaSampler(WaveNet(NETWORKS[kind]), 1) for kind in ("mixture", "softmax"))
+    for shape in ((1, 45, 2), (2, 45, 1), (2, 45)):
+        with pytest.raises(ValueError, match="`noise` must be"):
+            mixture.generate_chunk(mixture.initial_state(2), None, np.zeros(shape))
+    for kind in ("gaussian", "prediction"):
+        sampler = sampler_for(network_of(kind), threads=1)
+        with pytest.raises(ValueError, match="`condition` must be"):
+            noise = noise_of(network_of(kind), 1)
+            sampler.generate_chunk(sampler.initial_state(1), None, noise)
+    with pytest.raises(ValueError, match="`levels` must be"):
+        softmax.prime(softmax.initial_state(1), None, [[0, 32]])
+    network = network_of(BUNCHES)
+    noise, condition = noise_of(network, 1, 42), condition_of(network, 1, 42)
+    with pytest.raises(ValueError, match="whole bunches of 4"):
+        sampler = NumbaVocoderSampler(network, 1)
+        sampler.generate_chunk(sampler.initial_state(1), condition, noise)
+    with pytest.raises(ValueError, match="whole blocks of 4"):
+        sampler = NativeBlocks(SoundSymbols(network).on_machine, network.likelihood)
+        sampler.advance(noise, only_timed(condition), 1.0, sampler.begin(1, 42))
 
 
 def _doubled(number):

@@ -13,16 +13,11 @@ from networks import SOME_SLOW, WINDOWS, condition_of, levels_of
 
 from onepass.networks.conditions import NOTHING, only_timed
 from wavenet.network import Queues
-from wavenet.samplers import Request, generate, stream
+from wavenet.samplers import Request, generate
 from wavenet.samplers.symbols import SoundSymbols
 
 BATCH, SAMPLES = 2, 48
-# In float32 a 16-bit draw may fall on either side of the border between two levels, because sums
-# run in another order; from there on two sounds differ by a little. float64 leaves no such room.
-NEAR = 8
-CHUNKED = some_slow(["mixture", "gaussian, frames", "mixture, context", WINDOWS], ("mixture",))
 BUNCHES, ONE_BY_ONE = "prediction, pitch, bunches of 4", "prediction, pitch"
-VOCODERS = some_slow([BUNCHES, ONE_BY_ONE], (ONE_BY_ONE,))
 
 
 @functools.cache
@@ -49,24 +44,6 @@ def request_of(network, samples=SAMPLES, rows=(0, 1), **fields):
     frames = frames_of(network, samples)
     frames = None if frames is None else frames[list(rows)]
     return Request(samples, 3, tuple(rows), frames, speaker, **fields)
-
-
-def assert_same_sound(network, one, other):
-    assert one.shape == other.shape
-    assert len(np.unique(one)) > 5
-    exact = network.config.levels <= 256 or network.config.compute_dtype == "float64"
-    near = 0 if exact else NEAR
-    assert np.abs(one.astype(int) - other).max() <= near
-
-
-@pytest.mark.parametrize(
-    "compute_dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize("kind", [*SOME_SLOW, WINDOWS])
-def test_cached_sampler_equals_naive(kind, compute_dtype):
-    network = network_of(kind, compute_dtype=compute_dtype)
-    reference = generate(network, request_of(network), "naive")
-    assert_same_sound(network, reference, generate(network, request_of(network), "cached"))
 
 
 VOCODER_KINDS = some_slow(vocoders.KINDS, (ONE_BY_ONE, "bunches of 4"))
@@ -114,79 +91,12 @@ def test_passes_over_pieces_give_the_conditionals_of_the_whole_network(kind):
     np.testing.assert_allclose(tf.concat(found, 1), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", CHUNKED)
-def test_chunks_equal_the_whole(kind):
-    network = network_of(kind)
-    request = request_of(network, 150)
-    whole = np.concatenate(list(stream(network, request, "cached", 256)), 1)
-    parts = list(stream(network, request, "cached", 64))
-    assert [part.shape[1] for part in parts] == [64, 64, 22]
-    assert_same_sound(network, whole, np.concatenate(parts, 1))
-
-
 @functools.cache
 def drawn_by_definition(kind):
     """A vocoder, a request, and the levels that the slow sampler draws, made once."""
     network = network_of(kind, compute_dtype="float64")
     request = request_of(network, 136, temperature=0.6)
     return network, request, generate(network, request, "naive")
-
-
-@pytest.mark.parametrize(
-    ("kind", "chunk_samples"),
-    [
-        (BUNCHES, 66),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in [
-                (BUNCHES, 100),
-                (ONE_BY_ONE, 64),
-                *((kind, 256) for kind in vocoders.KINDS),
-            ]
-        ),
-    ],
-)
-def test_chunks_of_a_vocoder_are_the_sound_of_its_definition(kind, chunk_samples):
-    network, request, whole = drawn_by_definition(kind)
-    parts = list(stream(network, request, "cached", chunk_samples))
-    np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
-
-
-@pytest.mark.parametrize("kind", ["softmax, speakers", "gaussian, frames", *VOCODERS])
-def test_a_row_is_the_same_alone_and_in_a_batch(kind):
-    exact = dict(compute_dtype="float64") if kind in vocoders.KINDS else {}
-    network = network_of(kind, **exact)
-    both = generate(network, request_of(network), "cached")
-    alone = generate(network, request_of(network, rows=(1,)), "cached")
-    assert_same_sound(network, both[1:], alone)
-    assert (both[0] != both[1]).any()
-
-
-def test_temperature_zero_leaves_no_chance():
-    network = network_of("gaussian, frames")
-    request = request_of(network, temperature=0.0)
-    one = generate(network, request, "cached")
-    other = generate(
-        network, Request(SAMPLES, 4, (0, 1), request.frames, temperature=0.0), "cached"
-    )
-    np.testing.assert_array_equal(one, other)
-
-
-def test_a_prime_is_continued_not_repeated():
-    network = network_of("softmax, speakers")
-    prime = levels_of(network, BATCH, 50)
-    request = request_of(network, 20, prime=prime)
-    reference = generate(network, request, "naive")
-    assert reference.shape == (BATCH, 20)
-    for backend in ("cached", "numba"):
-        assert_same_sound(network, reference, generate(network, request, backend))
-
-
-@pytest.mark.parametrize("kind", VOCODERS)
-def test_a_prime_of_a_vocoder_is_continued(kind):
-    network, request, whole = drawn_by_definition(kind)
-    request = dataclasses.replace(request, num_samples=68, prime=whole[:, :68])
-    np.testing.assert_array_equal(generate(network, request, "cached"), whole[:, 68:])
 
 
 def test_a_prime_of_half_a_bunch_is_continued():
