@@ -115,10 +115,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "distill/losses/test_kl_divergence.py": {
         "test_distilling_a_known_density_recovers_its_moments": ("normal",),
     },
-    "distill/test_flow_storage.py": {"test_what_is_loaded_draws_the_same": ("0",)},
     "distill/test_protocol.py": {
-        "test_parts_of_a_stream_are_the_sample": ("0",),
-        "test_images_stream_one_after_another": ("True",),
         "test_the_density_of_sound_is_that_of_the_noise_over_the_volume": ("plain",),
     },
     "distill/test_shipped_student.py": {
@@ -126,7 +123,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "distill/test_student.py": {
         "test_sound_in_chunks_is_the_whole_within_one_step": ("residual",),
-        "test_rows_of_a_batch_are_the_single_sounds": ("plain",),
     },
     "distill/images/test_flow_distillation.py": {
         "test_a_flow_is_joined_with_newer_parts_in_place_of_its_teachers": ("False",)

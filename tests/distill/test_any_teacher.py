@@ -211,16 +211,6 @@ def test_a_condition_reaches_teacher_and_student():
     assert (student.sample(4, 24, 1, condition) != student.sample(4, 24, 1, -condition)).any()
 
 
-@pytest.mark.slow
-def test_the_default_student_draws_the_same_rows_in_any_batch():
-    teacher = Autoregressive(Echo(), Gaussian(levels=256))
-    student = distill(teacher, SILENCE, steps=1)
-    assert student.noise_kind == "normal" and len(student.networks) == 3
-    drawn = student.sample(3, 24, seed=1)
-    np.testing.assert_allclose(student.sample(1, 24, seed=1), drawn[:1], atol=1e-2)
-    assert np.abs(drawn).max() <= 1.0
-
-
 def test_elements_depend_on_earlier_noise_alone():
     student = flow_student(Autoregressive(Echo(), Gaussian(levels=256)))
     for network in student.networks:

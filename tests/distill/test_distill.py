@@ -500,14 +500,6 @@ def test_one_frame_is_spoken(student):
     assert sound.shape == (1, 256) and np.isfinite(sound).all() and np.std(sound) > 0
 
 
-def test_a_longer_sound_goes_on_from_the_same_beginning(student):
-    frames = np.random.default_rng(0).random((40, 8), np.float32)
-    side = student.network.side_frames
-    short, long = student.sample(condition=frames[:20]), student.sample(condition=frames)
-    same = (20 - side) * 256
-    np.testing.assert_allclose(short[0, :same], long[0, :same], atol=1 / 32768)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("minutes", [1, pytest.param(60, marks=pytest.mark.timeout(3600))])
 def test_memory_does_not_grow_with_the_length(student, minutes):

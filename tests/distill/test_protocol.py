@@ -24,8 +24,6 @@ from pixelcnn.sampling.generation import ImageSampler
 from wavenet.config import DataConfig
 from wavenet.front import SoundFront
 
-TIME = 50
-
 
 def of_any_teacher(distribution, condition_channels=0):
     def network(x, *condition):
@@ -50,17 +48,6 @@ def of_sound(kind):
 
 # What is this small is drawn sooner than a program that draws it is traced.
 untraced = pytest.mark.usefixtures("eager")
-
-
-@untraced
-@pytest.mark.parametrize("channels", [0, 2])
-def test_parts_of_a_stream_are_the_sample(channels):
-    student = of_any_teacher(Gaussian(levels=256), channels)
-    condition = np.random.default_rng(1).normal(size=[2, TIME, channels]) if channels else None
-    whole = student.sample(2, TIME, 5, condition, temperature=0.8)
-    parts = list(student.stream(2, TIME, 5, condition, chunk=16, temperature=0.8))
-    assert [part.shape[1] for part in parts] == [16, 16, 16, 2]
-    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=2.1 / 255)
 
 
 def volume(draw, z):
@@ -115,16 +102,6 @@ def of_images(flows):
     config = dataclasses.replace(teacher.config, network=network)
     density = perturbed(ImageDensity(config, QuickInitial(0)), 0.1)
     return Trained(ImageSampler(density), ImageFront(config, teacher.front.classes), teacher.spec)
-
-
-@untraced
-@pytest.mark.parametrize("flows", [False, True])
-def test_images_stream_one_after_another(flows):
-    student = of_images(flows)
-    whole = student.sample(2, None, 5, "cat", temperature=0.8)
-    parts = list(student.stream(length=None, seed=5, condition="cat", num=2, temperature=0.8))
-    assert [part.shape for part in parts] == 2 * [(1, 8, 8, 3)]
-    np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 @untraced

@@ -133,10 +133,7 @@ def run(engine, state, noise, condition):
 
 
 def flowed(student, batch=2, cuts=(), threads=1, noise=None, narrow=False):
-    """Output, location and log-scale [3, batch, time], made in the chunks between `cuts`.
-
-    Cuts lie between bunches and between rows: before the one that they would fall into.
-    """
+    """Output, location and log-scale [3, batch, time], made in the chunks between `cuts`."""
     config = student.config
     together = math.lcm(config.bunch_samples, config.row_samples if config.held_inputs else 1)
     cuts = [cut - cut % together for cut in cuts]
@@ -296,35 +293,29 @@ def test_not_a_number_is_not_hidden(student):
     assert np.isnan(log_scale[:, 41]).all()
 
 
-@pytest.mark.parametrize("shape", [(1, 20), (2,), (2, 20, 1)])
-def test_noise_of_another_shape_is_refused(shape):
-    engine = FlowEngine(ParallelWaveNet(STUDENTS["no condition"]).flows)
-    with pytest.raises(ValueError, match=r"`noise` must be \[2, time\], got"):
-        engine.run(engine.initial_state(2), np.zeros(shape))
-
-
-def test_a_condition_of_another_shape_is_refused():
-    student = ParallelWaveNet(STUDENTS["wide taps, frames"])
-    engine = FlowEngine(student.flows)
-    noise = noise_of(student, 1, 20)
-    with pytest.raises(ValueError, match=r"`condition` must be \[1, 20, 5\], got \[1, 20, 0\]"):
-        engine.run(engine.initial_state(1), noise)
-    with pytest.raises(ValueError, match=r"`condition` must be \[1, 20, 5\], got \[1, 19, 5\]"):
-        engine.run(engine.initial_state(1), noise, np.zeros([1, 19, 5]))
-    student = network_of(STUDENTS["rows of 12 samples, bunches of 4"])
-    engine, condition = FlowEngine(student.flows), condition_of(student, 1, 20)
-    with pytest.raises(ValueError, match=r"`held` must be \[1, 2, 7\], got \[1, 2, 0\]"):
-        engine.run(engine.initial_state(1), noise, condition.channels)
-
-
-def test_no_flows_no_threads_and_no_sounds_are_refused():
+def test_what_does_not_fit_the_engine_is_refused():
     flows = ParallelWaveNet(STUDENTS["no condition"]).flows
-    with pytest.raises(ValueError, match="`flows` must be at least one, got none"):
-        FlowEngine([])
-    with pytest.raises(ValueError, match="`threads` must be at least 1, got 0"):
-        FlowEngine(flows, threads=0)
-    with pytest.raises(ValueError, match="`batch` must be at least 1, got 0"):
-        FlowEngine(flows).initial_state(0)
+    framed = ParallelWaveNet(STUDENTS["wide taps, frames"])
+    rows = network_of(STUDENTS["rows of 12 samples, bunches of 4"])
+    noise, channels = noise_of(framed, 1, 20), condition_of(rows, 1, 20).channels
+
+    def ran(flows, batch, *arrays):
+        engine = FlowEngine(flows)
+        return engine.run(engine.initial_state(batch), *arrays)
+
+    for name, call in (
+        ("flows", lambda: FlowEngine([])),
+        ("threads", lambda: FlowEngine(flows, threads=0)),
+        ("batch", lambda: FlowEngine(flows).initial_state(0)),
+        ("noise", lambda: ran(flows, 2, np.zeros([1, 20]))),
+        ("noise", lambda: ran(flows, 2, np.zeros([2]))),
+        ("noise", lambda: ran(flows, 2, np.zeros([2, 20, 1]))),
+        ("condition", lambda: ran(framed.flows, 1, noise)),
+        ("condition", lambda: ran(framed.flows, 1, noise, np.zeros([1, 19, 5]))),
+        ("held", lambda: ran(rows.flows, 1, noise, channels)),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}` must be"):
+            call()
 
 
 def test_kernels_compiled_before_there_is_a_student_are_those_of_every_student(student):

@@ -98,11 +98,7 @@ def without_layers(density):
 
 
 def single_logistic(scale):
-    """Biases of a mixture of one component that has the distribution of `MEANS` and so on.
-
-    There green and blue move with the noise of red and of green; here with their values, so that
-    what green owes to red must not count twice in blue.
-    """
+    """Biases of a mixture of one component that has the distribution of `MEANS` and so on."""
     (red, green, blue), (a, b, c) = MEANS, COEFFICIENTS
     own = (a, b - c * a, c)
     means = (red, green - own[0] * red, blue - own[1] * red - own[2] * green)
