@@ -1,7 +1,4 @@
-"""Models of fifty networks as their users write them, for the test of everything done with one.
-
-`MODELS` has a function for each, which makes a small model with random weights.
-"""
+"""Models of fifty networks as their users write them, for the test of everything done with one."""
 
 import attention_networks
 import causal_networks
@@ -219,6 +216,38 @@ class Mixed(layers.Layer):
         return h + tf.sigmoid(self.gate(mixed)) * self.value(tf.nn.relu(self.key(mixed)) ** 2)
 
 
+class Traced(layers.Layer):
+    """A recurrence inside a `tf.function`."""
+
+    def build(self, shape):
+        self.inner = layers.GRU(WIDTH, return_sequences=True)
+        self.inner.build(shape)
+
+    @tf.function(autograph=False)
+    def run(self, h):
+        return self.inner(h)
+
+    def call(self, h):
+        return self.run(h)
+
+
+class Recomputed(layers.Layer):
+    """A layer whose activations are computed again for its gradient."""
+
+    def build(self, shape):
+        self.inner = layers.Dense(WIDTH, activation="tanh")
+        self.inner.build(shape)
+
+    def call(self, h):
+        return tf.recompute_grad(lambda x: self.inner(x))(h)
+
+
+@tf.custom_gradient
+def steep(h):
+    """The same values, with a gradient of their own."""
+    return tf.identity(h), lambda upstream: 3.0 * upstream
+
+
 def of_forbidden():
     """A GRU whose fourth token is forbidden by a logit of minus infinity."""
     mask = np.where(np.arange(TOKENS) == 3, -np.inf, 0.0).astype(np.float32)
@@ -327,6 +356,9 @@ MODELS = {
     "running logarithm": lambda: of_network(Running(running_logarithm)),
     "constant table": lambda: of_network(lambda h: recur(Sinusoids()(h))),
     "attention and gru": lambda: of_network(lambda h: recur(attend(h))),
+    "traced function": lambda: of_network(lambda h: Traced()(h)),
+    "recomputed activations": lambda: of_network(lambda h: Recomputed()(h)),
+    "gradient of its own": lambda: of_network(Running(lambda h: steep(tf.tanh(h)))),
     "forbidden token": of_forbidden,
     "bfloat16 gru": lambda: of_policy(
         "mixed_bfloat16", lambda policy: layers.GRU(WIDTH, return_sequences=True, dtype=policy)
@@ -337,3 +369,9 @@ MODELS = {
     "int8": of_quantized,
     "lora": of_lora,
 }
+
+
+def model(name):
+    """A model whose weights are the same in every process."""
+    keras.utils.set_random_seed(1)
+    return MODELS[name]()

@@ -1,8 +1,4 @@
-"""Every Python block of README and docs/ is run: page by page, in order, at a small size.
-
-The blocks of a page share one namespace and one folder, which has a recording and, where the page
-takes it as given, what `GIVEN` defines.
-"""
+"""Every Python block of README and docs/ is run: page by page, in order, at a small size."""
 
 import inspect
 import re

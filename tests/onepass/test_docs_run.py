@@ -1,9 +1,4 @@
-"""Every command of README and docs/ is run: page by page, in order, at smoke size.
-
-A line is run as the page has it, but for what SMALLER replaces. Each page has a folder of its own
-with `data` in it; what a line makes is there for the next one. A server is started by the line that
-says so, and stopped by the next such line or at the end of its page.
-"""
+"""Every command of README and docs/ is run: page by page, in order, at smoke size."""
 
 import itertools
 import os
@@ -273,10 +268,7 @@ def test_the_commands_of_a_page_run_in_order(page, data, done, tmp_path, monkeyp
 
 
 def assert_served_as_sampled(folder):
-    """Fails unless the server gave the sound that the student gave, and images.
-
-    The student's ends where the recording did, the server's with the last frame.
-    """
+    """Fails unless the server gave the sound that the student gave, and images."""
     (sampled,), (served,) = (list((folder / name).glob("*.wav")) for name in ("sounds", "asked"))
     expected, found = (soundfile.read(path, dtype="int16")[0] for path in (sampled, served))
     assert len(expected) > RATE_HZ // 4 and np.ptp(expected) > 100

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +18,6 @@ from onepass.bundles.signature import Signature, TensorInfo, check, example
 from onepass.foundation.allowed_operations import ALLOWED, RESTORING, SAVING
 from onepass.foundation.errors import UserError
 from onepass.replicator.portable.export import serialize_text
-
-ROOT = Path(__file__).resolve().parents[3]
-
 
 # What a signature lets through
 
@@ -70,6 +66,7 @@ def test_what_is_left_out_is_filled_in_for_every_row():
         ({"frames": np.zeros([2, 0, 2])}, "`frames` must not be empty, got [2, 0, 2]."),
         ({"frames": np.zeros([2, 4, 3])}, "`frames` must have the shape [any, any, 2], got [2, 4,"),
         ({"frames": np.full([2, 4, 2], np.inf)}, "`frames` must be finite, got inf at [0, 0, 0]."),
+        ({"frames": [[[0, 0]], [[0, np.nan]]]}, "`frames` must be finite, got nan at [1, 0, 1]."),
         ({"frames": np.full([2, 1, 2], 1e300)}, "`frames` must be finite, got inf at [0, 0, 0]."),
         ({"frames": np.full([2, 4, 2], -9.5)}, "`frames` must be at least -9, got -9.5."),
         ({"heat": np.ones([2, 3]) * 1j}, "`heat` must be float32, got complex128."),
@@ -83,13 +80,6 @@ def test_a_broken_rule_is_named_with_its_field(changed, complaint):
     with pytest.raises(InvalidInput) as refused:
         check(SIGNATURE, GOOD | changed)
     assert str(refused.value).startswith(complaint)
-
-
-def test_a_nan_is_found_where_it_is():
-    frames = np.zeros([2, 4, 2], np.float32)
-    frames[1, 2, 0] = np.nan
-    with pytest.raises(InvalidInput, match=r"`frames` must be finite, got nan at \[1, 2, 0\]"):
-        check(SIGNATURE, GOOD | {"frames": frames})
 
 
 def test_what_must_be_given_is_asked_for():

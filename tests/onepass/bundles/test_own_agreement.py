@@ -1,7 +1,4 @@
-"""A user's model draws the same live, in a bundle, over HTTP and gRPC, and by the command.
-
-Whatever it reads and is asked for: conditions of any structure, prompts, temperatures of rows.
-"""
+"""A user's model draws the same live, in a bundle, over HTTP and gRPC, and by the command."""
 
 import functools
 

@@ -13,8 +13,9 @@ import numpy as np
 import own_models
 import pytest
 import tensorflow as tf
-from hostile_programs import EDITS, edited, hostile_program
+from hostile_files import refused
 from processes import ROOT
+from tensorflow.core.protobuf import saved_model_pb2
 
 import onepass
 import serving
@@ -22,10 +23,129 @@ from onepass import likelihoods
 from onepass.bundles import bundle
 from onepass.bundles.manifest import write_manifest
 from onepass.foundation.allowed_operations import scan_graph
-from onepass.foundation.errors import UserError
 from onepass.storage import frozen
 from serving.engine.registry import bundle_loader
 from serving.settings import Settings
+
+
+def hostile_program(folder, place):
+    """The file of a SavedModel that writes a file when it is called."""
+
+    class Module(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, None, 1])])
+        def call(self, x):
+            with tf.control_dependencies([tf.io.write_file(str(place), "written")]):
+                return tf.identity(x)
+
+    tf.saved_model.save(Module(), str(folder))
+    return folder / "saved_model.pb"
+
+
+def program_of(path):
+    stored = saved_model_pb2.SavedModel()
+    stored.ParseFromString(path.read_bytes())
+    return stored
+
+
+def edited(path, edit):
+    """Apply an edit of a MetaGraphDef to a file of a program."""
+    stored = program_of(path)
+    edit(stored.meta_graphs[0])
+    path.write_bytes(stored.SerializeToString())
+
+
+# Edits of a program: each has what is dangerous reached in another way.
+
+
+def functions_of(graph, part):
+    return [f for f in graph.graph_def.library.function if part in f.signature.name]
+
+
+def constant(function, name, value):
+    node = function.node_def.add(name=name, op="Const")
+    node.attr["dtype"].type = tf.string.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    return f"{name}:output:0"
+
+
+def restoring_that_writes(graph, place):
+    """Variables are written to a file where they should be restored."""
+    (function,) = functions_of(graph, "traced_restore")
+    node = function.node_def.add(name="evil", op="SaveV2")
+    for name, value in (("place", str(place)), ("names", ["a"]), ("slices", [""])):
+        node.input.append(constant(function, f"evil/{name}", value))
+    node.input.append("Identity:output:0")
+    node.attr["dtypes"].list.type.append(tf.float32.as_datatype_enum)
+    function.control_ret["evil"] = "evil"
+    function.signature.control_output.append("evil")
+    next(n for n in reversed(function.node_def) if n.op == "NoOp").input.append("^evil")
+
+
+def restoring_from_another_file(graph, place):
+    """Variables are read from a file of another's."""
+    (function,) = functions_of(graph, "traced_restore")
+    other = constant(function, "evil", str(place))
+    for node in function.node_def:
+        if node.op == "RestoreV2":
+            node.input[0] = other
+
+
+def restoring_from_a_name_of_its_own(graph, place):
+    """The name that the loader gives goes elsewhere."""
+    node = graph.graph_def.node.add(name="evil", op="Const")
+    node.attr["dtype"].type = tf.string.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(str(place)))
+    restore = next(n for n in graph.graph_def.node if n.name == graph.saver_def.restore_op_name)
+    restore.input[0] = "evil"
+
+
+def restoring_that_runs_the_saver(graph, place):
+    """The node that saves runs before the one that restores."""
+    restore = next(n for n in graph.graph_def.node if n.name == graph.saver_def.restore_op_name)
+    restore.input.append(f"^{graph.saver_def.save_tensor_name.partition(':')[0]}")
+
+
+def gradient_that_saves(graph, place):
+    """The function that saves is the gradient of an operation."""
+    (function,) = functions_of(graph, "traced_save")
+    graph.graph_def.library.registered_gradients.add(
+        gradient_func=function.signature.name, registered_op_type="evil"
+    )
+
+
+def attribute_of_an_attribute(graph, place):
+    """The function that saves is given to a function that calls what it is given."""
+    (saving,) = functions_of(graph, "traced_save")
+    inner = graph.graph_def.library.function.add()
+    inner.signature.name = "inner"
+    inner.node_def.add(name="call", op="PartitionedCall").attr["f"].placeholder = "given"
+    known = graph.object_graph_def.concrete_functions
+    library = graph.graph_def.library.function
+    root = next(f for f in library if f.signature.name in known)
+    call = root.node_def.add(name="evil", op="PartitionedCall").attr["f"].func
+    call.name = "inner"
+    call.attr["given"].func.name = saving.signature.name
+
+
+def default_of_an_attribute(graph, place):
+    """The function that saves is the default of what a function calls."""
+    (saving,) = functions_of(graph, "traced_save")
+    known = graph.object_graph_def.concrete_functions
+    library = graph.graph_def.library.function
+    root = next(f for f in library if f.signature.name in known)
+    attribute = root.signature.attr.add(name="given", type="func")
+    attribute.default_value.func.name = saving.signature.name
+
+
+EDITS = {
+    restoring_that_writes: "SaveV2",
+    restoring_from_another_file: "RestoreV2 of another file",
+    restoring_from_a_name_of_its_own: "RestoreV2 of another file",
+    restoring_that_runs_the_saver: "",
+    gradient_that_saves: "",
+    attribute_of_an_attribute: "",
+    default_of_an_attribute: "",
+}
 
 
 @functools.cache
@@ -60,21 +180,13 @@ def copied(tmp_path, name="pairs"):
     return shutil.copytree(own_models.bundle_folder(name), tmp_path / "models" / name / "1")
 
 
-def refusal(load, *arguments):
-    with pytest.raises(UserError) as refused:
-        load(*arguments)
-    line = str(refused.value)
-    assert "\n" not in line and len(line) < 500
-    return line
-
-
 # Folders of `onepass.save`
 
 
 @pytest.mark.parametrize("name", hostile_graphs.EDITS)
 def test_a_saved_folder_that_does_more_than_compute_or_is_damaged_is_refused(name, tmp_path, place):
     folder = saved(tmp_path / "mine", name)
-    line = refusal(onepass.load, folder)
+    line = refused(onepass.load, folder)
     assert line.startswith(str(folder)) and hostile_graphs.EDITS[name][1] in line
 
 
@@ -105,7 +217,7 @@ def test_the_bytes_that_are_loaded_are_those_that_were_scanned(tmp_path, place, 
     monkeypatch.setattr(frozen, "check_frozen", scan_then_swap)
     expected = hostile_graphs.model().sample(1, 6, 3)
     np.testing.assert_array_equal(onepass.load(folder).sample(1, 6, 3), expected)
-    assert refusal(onepass.load, folder).endswith("it is not the file that was saved.")
+    assert refused(onepass.load, folder).endswith("it is not the file that was saved.")
 
 
 @tf.custom_gradient
@@ -126,7 +238,7 @@ def test_a_gradient_of_its_own_is_scanned_and_kept(tmp_path, place):
     np.testing.assert_allclose(tape.gradient(y, x), [[[4.0]]])
     hostile_graphs.writing(folder, written(), "gradient_0")
     hostile_graphs.seal(folder)
-    assert refusal(onepass.load, folder).endswith("disallowed operation: WriteFile.")
+    assert refused(onepass.load, folder).endswith("disallowed operation: WriteFile.")
 
 
 # Bundles
@@ -139,10 +251,10 @@ def test_a_harmless_program_beside_a_hostile_one_hides_nothing(tmp_path, place):
     write_manifest(path)
     file = path / "autoregressive" / "program" / "graph.pb"
     line = f"{file} holds a disallowed operation: WriteFile."
-    assert refusal(lambda: serving.load(path).autoregressive) == line
+    assert refused(lambda: serving.load(path).autoregressive) == line
     shutil.copy(hostile_program(tmp_path / "hostile", place), path / "saved_model.pb")
     write_manifest(path)
-    assert refusal(onepass.load, path).endswith("disallowed operation: WriteFile.")
+    assert refused(onepass.load, path).endswith("disallowed operation: WriteFile.")
 
 
 def test_a_program_of_a_bundle_is_read_once(tmp_path, place, monkeypatch):
@@ -168,7 +280,7 @@ def test_assets_are_refused(tmp_path):
 
     tf.saved_model.save(Module(), str(tmp_path / "program"))
     path = tmp_path / "program" / "saved_model.pb"
-    assert "holds a disallowed object: asset" in refusal(scan_graph, path)
+    assert "holds a disallowed object: asset" in refused(scan_graph, path)
 
 
 @pytest.mark.integration
@@ -181,7 +293,7 @@ def test_a_saved_model_inside_a_bundle_is_refused_by_every_way_in(tmp_path, plac
         "models."
     )
     for load in (onepass.load, serving.load, bundle_loader(Settings(load_seconds=300.0))):
-        assert refusal(load, path) == line
+        assert refused(load, path) == line
     assert mistake("sample", path, "--length", "4", "--out", tmp_path / "new") == line
 
 
@@ -190,7 +302,7 @@ def test_the_saver_is_no_way_round(edit, tmp_path, place):
     path = copied(tmp_path)
     edited(path / "saved_model.pb", lambda graph: edit(graph, place))
     write_manifest(path)
-    line = refusal(serving.load, path)
+    line = refused(serving.load, path)
     assert line.startswith(f"{path}/saved_model.pb holds a disallowed operation: {EDITS[edit]}")
 
 

@@ -6,9 +6,9 @@ import zipfile
 
 import numpy as np
 import pytest
+from hostile_files import refused
 
 from onepass.foundation.atomic_files import read_npy, read_npz
-from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import read_folder
 from onepass.foundation.model_spec import read_spec
 from onepass.foundation.run_directory import Checkpoints, RunDirectory
@@ -22,13 +22,6 @@ def declaring(shape, version):
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     getattr(np.lib.format, f"write_array_header_{version}_0")(file, header)
     return file.getvalue() + bytes(32)
-
-
-def refused(read, *arguments):
-    with pytest.raises(UserError) as caught:
-        read(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("version", [1, 2])

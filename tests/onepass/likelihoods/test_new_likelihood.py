@@ -1,7 +1,4 @@
-"""A likelihood in one file and one registration works everywhere: this file is that file.
-
-It holds the mixture and its entry in the registry; every test is a place that must take it.
-"""
+"""A likelihood in one file and one registration works everywhere: this file is that file."""
 
 import dataclasses
 import math

@@ -1,8 +1,4 @@
-"""Failures of a process of a cluster: training goes on, or ends in time with one line.
-
-A launcher's tasks start TensorFlow, which takes them seconds; the slow tests start four and more.
-What they say of parameter servers, test_asynchronous.py says without a launcher.
-"""
+"""Failures of a process of a cluster: training goes on, or ends in time with one line."""
 
 import os
 import random

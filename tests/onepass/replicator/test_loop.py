@@ -43,10 +43,7 @@ def batches(start, poisoned=None):
 
 @pytest.fixture
 def train(tmp_path):
-    """Trains a line in a folder of that name; gives the outcome, the lines said, the evaluations.
-
-    at: step -> what an evaluation does there; every evaluation scores 1 / step.
-    """
+    """Trains a line in a folder of that name; gives outcome, lines said and evaluations."""
 
     def train(
         name="run", at=None, poisoned=None, rate=0.1, decay="constant", begin=None, **options
