@@ -173,10 +173,8 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("grey mixture, conditioned-*", "grey mixture, dilated-*", "colour mixture-*"),
         ),
         "test_a_window_of_rows_changes_the_passes_and_not_the_images": ("*-1", "*-9"),
-        "test_it_is_so_at_every_temperature": ("colour mixture-*", "grey mixture, *"),
     },
     "pixelcnn/sampling/test_multiscale_sampler.py": {
-        "test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it": ("B",),
         "test_a_doubling_takes_three_passes_and_the_base_one_a_pixel": ("*-2", "B-16", "A-4"),
     },
     "pixelcnn/sampling/test_pixelcnn_sampler.py": {
@@ -195,13 +193,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("colour mixture-*", "* conditioned-sample_naively"),
         ),
         "test_what_is_given_moves_what_is_drawn": ("grey softmax, *",),
-        "test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it": (
-            "grey softmax, *",
-        ),
-        "test_an_image_is_the_same_alone": ("grey softmax, *", "* dilated", "colour mixture"),
-    },
-    "pixelcnn/test_image_model.py": {
-        "test_an_image_of_a_seed_is_the_same_however_many_are_drawn": ("multiscale",),
     },
     "onepass/replicator/test_counted_loops.py": {
         "test_the_length_of_every_loop_is_known": ("cached", "image, naive"),

@@ -3,12 +3,12 @@
 import image_runs
 import numpy as np
 import pytest
+from hostile_files import refused
 from image_runs import model
 from PIL import Image
 
 import onepass
 from onepass.command.sample import images
-from onepass.foundation.errors import UserError
 from pixelcnn.video_prediction import predict
 
 STEPS, CONTEXT = 4, 2
@@ -93,22 +93,17 @@ def test_what_does_not_fit_the_model_is_refused_before_a_frame_is_drawn(clip):
     frames, actions, states = clip
     known = model("video")
 
-    def refused(*arguments, **options):
-        with pytest.raises((UserError, ValueError)) as caught:
-            predict(*arguments, **options)
-        return str(caught.value)
-
     wide = np.repeat(actions, 2, -1)
-    assert refused(known, frames[:2], wide, states) == (
+    assert refused(predict, known, frames[:2], wide, states) == (
         "An action has 2 numbers and a state 1, got 4 and 1."
     )
     few = "There must be at least 2 frames, and an action and a state for each."
-    assert refused(known, frames[:1], actions, states) == few
-    assert refused(known, frames[:3], actions[:2], states[:2]) == few
-    assert refused(known, frames[:2], actions, states[:3]) == few
+    assert refused(predict, known, frames[:1], actions, states) == few
+    assert refused(predict, known, frames[:3], actions[:2], states[:2]) == few
+    assert refused(predict, known, frames[:2], actions, states[:3]) == few
     still = "The model draws images, not the next frame of a video."
-    assert refused(model("pixelcnn"), frames, actions, states) == still
-    cold = refused(known, frames[:2], actions, states, temperature=-1.0)
+    assert refused(predict, model("pixelcnn"), frames, actions, states) == still
+    cold = refused(predict, known, frames[:2], actions, states, temperature=-1.0)
     assert cold == "`temperature` must be at least 0 and finite, got -1.0."
 
 

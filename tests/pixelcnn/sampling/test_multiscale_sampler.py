@@ -136,21 +136,6 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood)
 
 
 @pytest.mark.parametrize("kind", B_SLOW)
-def test_the_naive_base_draws_the_same_image(kind):
-    model = conditioned(kind)
-    found = sample_scales(model, inputs_of(model, 4), 4, base_sampler=sampler_of("naive"))[-1]
-    np.testing.assert_array_equal(found, drawn(kind, 4))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind):
-    batch, alone = drawn(kind), drawn(kind, rows=(2,))
-    np.testing.assert_array_equal(batch[2:], alone)
-    others = [batch[0], batch[1], *drawn(kind, seed=6)]
-    assert all((alone[0] != other).any() for other in others)
-
-
-@pytest.mark.parametrize("kind", B_SLOW)
 def test_a_larger_image_of_a_seed_has_the_smaller_one_for_its_sub_sample(kind):
     large = drawn(kind, 2 * SIZE)
     for size in (4, SIZE):

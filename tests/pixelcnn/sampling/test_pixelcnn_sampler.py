@@ -103,22 +103,6 @@ def test_what_is_given_moves_what_is_drawn(kind):
     assert (ends[0] != ends[1]).any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind):
-    batch = drawn(sample, kind)
-    np.testing.assert_array_equal(batch, drawn(sample, kind, rows=(2, 0, 1))[[1, 2, 0]])
-    others = [batch[0], batch[1], *drawn(sample, kind, seed=6)]
-    assert all((batch[2] != other).any() for other in others)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_image_is_the_same_alone(kind):
-    words = image_words(network_of(kind), 5, [0, 1, 2], 2, 3)
-    batch = sample(network_of(kind), words, condition_for(kind, 2, 3))
-    alone = sample(network_of(kind), words[2:], condition_for(kind, 2, 3, [2]))
-    np.testing.assert_array_equal(alone, batch[2:])
-
-
 @pytest.mark.parametrize("sampler", [sample, sample_naively])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, sampler):
@@ -180,13 +164,6 @@ def test_the_cached_sampler_needs_no_pass_of_the_network(monkeypatch):
     assert len(passes) == 0
     sample_naively(network, words, NONE)
     assert len(passes) == 12
-
-
-def test_without_chance_there_is_one_image():
-    kind = "grey mixture, conditioned"
-    images = [drawn(sample, kind, seed=seed, temperature=0.0) for seed in (5, 6)]
-    np.testing.assert_array_equal(*images)
-    assert (images[0] != drawn(sample, kind)).any()
 
 
 def test_a_compiler_changes_no_pixel():
