@@ -1,7 +1,4 @@
-"""Causal networks with attention, positions, running sums, as their users write them.
-
-Every function returns a network of integers [batch, time] in [0, `TOKENS`).
-"""
+"""Causal networks with attention, positions, running sums, as their users write them."""
 
 import numpy as np
 import tensorflow as tf

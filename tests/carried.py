@@ -12,10 +12,7 @@ def joined(arrays, kind):
 
 
 def assert_same_training(found, expected, start, moments=5e-6):
-    """Parameters agree to 1e-6 of their norm, and what moved to 1e-4 of the distance it went.
-
-    moments: share of their norm to which the optimiser's agree.
-    """
+    """Parameters agree to 1e-6 of their norm, and what moved to 1e-4 of the distance it went."""
     assert found.keys() == expected.keys()
     assert found["step"] == expected["step"]
     for kind in ("weights", "first", "second", "average"):

@@ -1,9 +1,4 @@
-"""Runs bundles in confined processes and prints what each did besides computing, as JSON.
-
-Words: BACKEND and the folders of bundles. Printed, by folder: where `serving` lies, the engine, and
-the packages' modules that were imported and the files that were opened outside what the process
-may read, both once it was confined.
-"""
+"""Runs bundles in confined processes and prints what each did besides computing, as JSON."""
 
 import json
 import os

@@ -35,10 +35,7 @@ def _model():
 
 
 def untrained():
-    """A model over the one network, which has its first weights again: it is checked once.
-
-    Its loss has few operations, since every run traces them anew.
-    """
+    """A model over the one network, which has its first weights again: it is checked once."""
     model = _model()
     model.network.kernel.assign(Line(3).kernel)
     return Autoregressive.of_symbols(model.symbol_network, model.distribution, model.codec)

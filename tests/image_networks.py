@@ -78,10 +78,7 @@ def factor_of(group, kind="A", output=None, map_=PLACE, amount=0.4, **config):
 def multiscale_of(
     kind="A", size=8, output=None, vector=0, map_=0, amount=0.4, crop=0, base_size=2, **fields
 ):
-    """A multiscale model that doubles an image of `base_size` until it has `size`.
-
-    fields: of the factors, or `parts`.
-    """
+    """A multiscale model that doubles an image of `base_size` until it has `size`."""
     parts = fields.pop("parts", None)
     base = PixelCNNConfig(LAYERS, UNITS, OUTPUT_UNITS, fields.get("dropout", 0.0))
     config = MultiscaleConfig(base_size, base, factor_config(kind, **fields), crop)

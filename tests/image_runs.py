@@ -96,10 +96,7 @@ def videos() -> Path:
 
 
 def config_of(kind: str, **loop):
-    """The configuration of a run of `SIDES`; `loop` replaces fields of its loop.
-
-    The multiscale models are of type A; that of captions, which reads words, of type B.
-    """
+    """The configuration of a run of `SIDES`; `loop` replaces fields of its loop."""
     colours = 3 if kind == "video" else 1
     once = {"num_steps": 3, "evaluate_every_steps": 1000, "report_every_steps": 1}
     config = dict(

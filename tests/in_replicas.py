@@ -1,8 +1,4 @@
-"""The `check_*` functions of a file, called in a process that has four logical CPUs.
-
-Those are made before TensorFlow or JAX starts, so it takes a process of its own. A check returns
-numbers, which the test then compares, or raises.
-"""
+"""The `check_*` functions of a file, called in a process that has four logical CPUs."""
 
 import importlib
 import os

@@ -1,7 +1,4 @@
-"""Training steps written in JAX, exported as those of TensorFlow are: a folder for run.py.
-
-TensorFlow is not imported, and weights may be shapes alone where nothing is to run.
-"""
+"""Training steps written in JAX, exported as those of TensorFlow are: a folder for run.py."""
 
 import json
 from pathlib import Path
@@ -24,10 +21,7 @@ def open_batches(folder, settings):
 
 
 def export(folder, loss, weights, batch):
-    """Writes a folder with an Adam step of a loss.
-
-    loss: of weights and a batch, both by name. weights, batch: shapes by name.
-    """
+    """Writes a folder with an Adam step of a loss."""
     folder = Path(folder)
     names = [f"{kind}/{name}" for kind in SLOTS for name in weights]
     shapes = [weights[name] for _ in SLOTS for name in weights]

@@ -4,10 +4,7 @@ import pytest
 
 
 def some_slow(kinds, slow) -> list:
-    """The kinds as parameters of a test, which is slow for those whose parts others have, too.
-
-    A kind that is a tuple is several parameters.
-    """
+    """The kinds as parameters of a test, which is slow for those whose parts others have, too."""
     return [
         pytest.param(*(kind if isinstance(kind, tuple) else (kind,)), marks=pytest.mark.slow)
         if kind in slow

@@ -36,12 +36,7 @@ def offered(tree):
 
 
 def used(tree, names):
-    """Yield `(package, name)` of the exports that a file uses through their package.
-
-    Args:
-      tree: of the file.
-      names: for each package, its exports.
-    """
+    """Yield `(package, name)` of the exports that a file uses through their package."""
     aliases, exported, nodes = {}, set().union(*names.values()), [*ast.walk(tree)]
     for node in nodes:
         if isinstance(node, ast.ImportFrom):

@@ -18,10 +18,7 @@ def smaller(block, replacements):
 
 
 def run_blocks(page, sources, folder):
-    """Run blocks in a folder and return their namespace.
-
-    A server of FOLDER/models answers those that name `SERVER`.
-    """
+    """Run blocks in a folder and return their namespace."""
     namespace = {"__name__": "page"}
     with contextlib.ExitStack() as servers, contextlib.chdir(folder):
         for block in sources:

@@ -71,10 +71,7 @@ def recordings(folder: Path, train: int = 3, dev: int = 1) -> Path:
 
 @contextlib.contextmanager
 def eagerly() -> Iterator[None]:
-    """A context in which functions that are made run operation by operation.
-
-    Tracing one takes longer than a few of its small steps.
-    """
+    """A context in which functions that are made run operation by operation."""
     traced = tf.function
 
     def untraced(function=None, **options):

@@ -35,10 +35,7 @@ ANSWERED, REFUSED, LEFT = "answered", "refused", "left"
 
 
 class Client(threading.Thread):
-    """Asks with `once` until stopped; a request that ends in no allowed way is a failure.
-
-    ended: how many requests ended in which way. versions: of the model that answered.
-    """
+    """Asks with `once` until stopped; a request that ends in no allowed way is a failure."""
 
     def __init__(self, command):
         super().__init__(daemon=True)

@@ -16,10 +16,7 @@ STEPS, ROWS = 20, 8
 
 
 class Table(tf.Module):
-    """Rows of a table, looked up, convolved with gaps and summed up: what DTensor has no rules for.
-
-    Rows count by their weight; with `replicator` the weights of all replicas are summed.
-    """
+    """Rows of a table, looked up, convolved and summed: what DTensor has no rules for."""
 
     def __init__(self, replicator=None):
         super().__init__()

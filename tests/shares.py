@@ -10,10 +10,7 @@ CUTS = ((2, 1), (8, 1), (2, 4))
 
 
 class Together:
-    """Replicas that are traced one after another, whose collectives have the results of all.
-
-    Every round records the first collective that has no result yet, as far as all have come.
-    """
+    """Replicas that are traced one after another, whose collectives have the results of all."""
 
     def __init__(self, shares):
         self.num_replicas, self._shares, self._results = len(shares), shares, []
@@ -65,10 +62,7 @@ def cut(loss, batch, replicas, microbatches):
 
 
 def assert_cuts_change_nothing(loss, batch, weights, logged=()):
-    """The loss, its terms and its gradients of a batch are the means over its parts.
-
-    logged: names of values that are no terms, and means of the parts' own by their documentation.
-    """
+    """The loss, its terms and its gradients of a batch are the means over its parts."""
 
     @tf.function(autograph=False)
     def evaluated(part):

@@ -49,11 +49,7 @@ def base_names(node):
 
 @functools.cache
 def watched():
-    """Returns the names of all classes of networks, distributions, models and their configurations.
-
-    Of onepass/likelihoods/ those that draw; elsewhere those with a base of such a class, or its
-    name.
-    """
+    """Return the names of all classes of networks, distributions, models and configurations."""
     classes = [(place, node) for place, (own, _) in sources().items() for node in own]
     found = LIKELIHOODS | DISTILLATIONS | {"SteppedNetwork"}
     for place, node in classes:

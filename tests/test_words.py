@@ -51,10 +51,7 @@ def words_of(identifier):
 
 
 def identifiers(tree):
-    """Yields `(line, identifier)` of what a file names: definitions, arguments and variables.
-
-    What is only used was named elsewhere: here, or in a package that has its own words.
-    """
+    """Yields `(line, identifier)` of what a file names: definitions, arguments and variables."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.lineno, node.name

@@ -1,7 +1,4 @@
-"""A user's file for tests/test_multi_worker.py: the same for one process and for several.
-
-Words: MODE and a file for its numbers.
-"""
+"""A user's file for tests/test_multi_worker.py: the same for one process and for several."""
 
 import sys
 

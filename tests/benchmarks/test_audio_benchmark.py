@@ -41,12 +41,6 @@ def test_the_plain_loop_draws_the_levels_of_the_sampler(drawn, jit_compile):
     assert np.array_equal(PlainLoop(network, jit_compile).sample(noise, condition), levels)
 
 
-@pytest.mark.slow
-def test_the_derived_step_draws_the_levels_of_the_sampler(drawn):
-    network, noise, condition, levels = drawn
-    assert np.array_equal(audio.derived_loop(network)(noise, condition), levels)
-
-
 def test_every_sampler_is_held_against_rows_of_its_size_and_batch():
     rows = audio.benchmark(quick=True).rows
     names = {row.what for row in rows} | {audio.PEER}
