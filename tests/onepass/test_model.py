@@ -87,17 +87,42 @@ def test_a_registered_sampler_is_taken_where_it_knows_the_settings(monkeypatch):
         assert len(calls) == expected
 
 
-def test_wrong_parameter_count_is_named():
-    with pytest.raises(ValueError, match="must have 30 output channels for LogisticMixture, got 5"):
-        Autoregressive(causal_networks.dilated_functional(), LogisticMixture(components=10))
+def in_raster(network, channels=1):
+    inputs = tf.TensorSpec([None, None, None, channels])
+    return Autoregressive(network, Gaussian(levels=256), order="raster", inputs=inputs)
 
 
-def test_wrong_parameter_count_of_images_is_named():
-    network = causal_networks.MaskedImage(2, 3)
-    with pytest.raises(ValueError, match="must have 4 output channels for Gaussian and 2 channels"):
-        Autoregressive(
-            network, Gaussian(), order="raster", inputs=tf.TensorSpec([None, None, None, 2])
-        )
+def of_length(distribution, **options):
+    return Autoregressive(refused_networks.length_scaled(), distribution, **options)
+
+
+WRONG = {
+    "must have 30 output channels for LogisticMixture, got 5": lambda model: Autoregressive(
+        causal_networks.dilated_functional(), LogisticMixture(components=10)
+    ),
+    "must have 4 output channels for Gaussian and 2 channels": lambda model: in_raster(
+        causal_networks.MaskedImage(2, 3), 2
+    ),
+    r"in \[0, 255\] for 256 levels, got 300 at \[0, 0, 0, 0\]": lambda model: in_raster(
+        causal_networks.MaskedImage(1, 2)
+    ).log_prob(np.full([1, 2, 2, 1], 300, np.uint16)),
+    "`distribution` must be a likelihood.*gaussian": lambda model: of_length("gaussian"),
+    "`distribution` must be a likelihood": lambda model: of_length(Gaussian),
+    "`network` must be a module": lambda model: Autoregressive(3, Gaussian()),
+    "`method` must be one of auto, cached": lambda model: model.sample(1, 4, 0, method="quick"),
+    "`order` must be time or raster, got 'z'": lambda model: Autoregressive(
+        model.network, model.distribution, order="z"
+    ),
+    "levels of the distribution, 256, got 16": lambda model: Autoregressive(
+        model.network, model.distribution, codec=MuLaw(16)
+    ),
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_is_no_model_is_named(model, line):
+    with pytest.raises(ValueError, match=line):
+        WRONG[line](model)
 
 
 def test_a_condition_may_be_looked_ahead_in():
@@ -111,23 +136,6 @@ def test_a_condition_may_be_looked_ahead_in():
     np.testing.assert_array_equal(one, other)
 
 
-def test_levels_that_overflow_are_named():
-    model = Autoregressive(causal_networks.MaskedImage(1, 2), Gaussian(levels=256), order="raster")
-    with pytest.raises(
-        ValueError, match=r"in \[0, 255\] for 256 levels, got 300 at \[0, 0, 0, 0\]"
-    ):
-        model.log_prob(np.full([1, 2, 2, 1], 300, np.uint16))
-
-
-def test_parts_that_are_none_are_named():
-    network = refused_networks.length_scaled()
-    for likelihood in ("gaussian", Gaussian):
-        with pytest.raises(ValueError, match="`distribution` must be a likelihood"):
-            Autoregressive(network, likelihood)
-    with pytest.raises(ValueError, match="`network` must be a module"):
-        Autoregressive(3, Gaussian())
-
-
 def test_a_condition_that_is_not_read_is_named(model):
     condition = np.zeros([1, 3, 2], np.float32)
     for call in (
@@ -137,12 +145,3 @@ def test_a_condition_that_is_not_read_is_named(model):
     ):
         with pytest.raises(ValueError, match="`condition` must be None"):
             call()
-
-
-def test_unknown_options_are_named(model):
-    with pytest.raises(ValueError, match="`method` must be one of auto, cached"):
-        model.sample(1, 4, 0, method="quick")
-    with pytest.raises(ValueError, match="`order` must be time or raster, got 'z'"):
-        Autoregressive(model.network, model.distribution, order="z")
-    with pytest.raises(ValueError, match="levels of the distribution, 256, got 16"):
-        Autoregressive(model.network, model.distribution, codec=MuLaw(16))

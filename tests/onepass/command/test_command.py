@@ -80,26 +80,19 @@ def content(folder):
 # Words
 
 
-def test_a_missing_word_is_asked_for(mistake):
-    assert mistake().startswith("name a verb: quickstart, train, distill, evaluate, sample")
-    assert mistake("train").startswith("name a preset: wavenet-smoke, ")
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        ([], "name a verb: quickstart, train, distill, evaluate, sample"),
+        (["xyz"], "there is no verb `xyz`; there are quickstart, train, "),
         (["trian"], "there is no verb `trian`; did you mean `train`?"),
+        (["train"], "name a preset: wavenet-smoke, "),
         (["train", "wavnet-smoke"], "there is no preset `{}`; did you mean `wavenet-smoke`?"),
         (["train", "pixelcn-smoke"], "there is no preset `{}`; did you mean `pixelcnn-smoke`?"),
     ],
 )
-def test_a_wrong_word_names_the_near_one(mistake, words, line):
-    assert mistake(*words) == line.format(words[-1])
-
-
-def test_a_word_that_is_near_none_names_them_all(mistake):
-    line = mistake("xyz")
-    assert line.startswith("there is no verb `xyz`; there are quickstart, train, ")
+def test_a_missing_or_wrong_word_names_what_there_is_or_the_near_one(mistake, words, line):
+    assert mistake(*words).startswith(line.format(*words[-1:]) if words else line)
 
 
 SMOKE = ["train", "wavenet-smoke"]
