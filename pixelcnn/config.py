@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from onepass.foundation.errors import UserError, at_least, require
-from onepass.replicator.training.config import LoopConfig, OptimizerConfig, read_presets
+from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset, read_presets
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.networks.config import (
     ConditioningConfig,
@@ -152,4 +152,6 @@ AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig
 KINDS: dict[str, type] = {of.kind: of for of in (PixelCNNTrainConfig, MultiscaleTrainConfig)}
 
 
-PRESETS = read_presets(Path(__file__).with_name("presets.toml"), *KINDS.values())
+PRESETS: dict[str, Preset[AnyTrainConfig]] = read_presets(
+    Path(__file__).with_name("presets.toml"), *KINDS.values()
+)

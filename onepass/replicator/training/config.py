@@ -4,7 +4,7 @@ import dataclasses
 import math
 import tomllib
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from onepass.foundation.errors import UserError, at_least, require
 from onepass.foundation.stored_config import complete_settings, dataclass_from
@@ -29,12 +29,14 @@ def read_presets(file: Path, *kinds: type[Config]) -> dict[str, Preset[Config]]:
       *kinds: classes of the configurations; if there are several, each has a name `kind`.
     """
     known = {getattr(of, "kind", None): of for of in kinds}
-    presets, settings = {}, {}
+    presets: dict[str, Preset[Config]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     for name, table in tomllib.loads(file.read_text()).items():
         about = table.pop("about")
         settings[name] = complete_settings(table, settings.get(table.pop("like", None), {}))
         values = dict(settings[name])
-        presets[name] = Preset(about, dataclass_from(known[values.pop("kind", None)], values))
+        kind: Any = known[values.pop("kind", None)]
+        presets[name] = Preset(about, dataclass_from(kind, values))
     return presets
 
 
