@@ -179,7 +179,6 @@ class Trainer:
         return [*self.run.notes, *lines]
 
     def _restore_newest(self) -> list[str]:
-        self.checkpoints.remove_leftovers()
         arrays, damaged = self.checkpoints.newest()
         if arrays is not None:
             self.state.restore(arrays)
@@ -226,8 +225,8 @@ class Trainer:
         shown = Progress(total, title, "step", self.step, stream=stream, until=until)
         with StopRequest() as stop, shown as progress:
             heard = listener if listener is not None and self.replicator.is_chief else Listener()
-            outputs = _Outputs(evaluate, heard, progress)
-            reason = self._train_and_save(batches, outputs, stop, start)
+            training = _Training(evaluate, heard, progress, stop, start)
+            reason = self._train_and_save(batches, training)
         if self.config.patience:
             slots = self.state.average_slots()
             best = self.checkpoints.best() if self.replicator.is_chief else None
@@ -253,18 +252,16 @@ class Trainer:
             self.checkpoints.save(self._num_updates, self.state.arrays())
             self._saved_step = self._num_updates
 
-    def _train_and_save(
-        self, batches: Batches, outputs: "_Outputs", stop: StopRequest, start: float
-    ) -> str:
+    def _train_and_save(self, batches: Batches, training: "_Training") -> str:
         try:
             with contextlib.ExitStack() as stack:
                 if self.replicator.is_chief:
                     log = contextlib.closing(self.run.metrics_log(self.step))
-                    outputs.log = stack.enter_context(log)
-                outputs.listener.begin(self.step)
-                reason = self._steps(batches, outputs, stop, start)
+                    training.log = stack.enter_context(log)
+                training.listener.begin(self.step)
+                reason = self._steps(batches, training)
                 self.save()
-                outputs.listener.end()
+                training.listener.end()
             coordination.barrier(self.replicator)
         except DivergedError:
             raise
@@ -282,49 +279,48 @@ class Trainer:
             raise UserError(f"{said} {self._save_after_error()}{again}") from error
         return reason
 
-    def _steps(self, batches: Batches, outputs: "_Outputs", stop: StopRequest, start: float) -> str:
+    def _steps(self, batches: Batches, training: "_Training") -> str:
         self._num_updates = step = self.step
         if step and self._evaluation_due(step) and self.checkpoints.scored_step() != step:
-            self._evaluate(outputs, {})
+            self._evaluate(training, {})
         if ended := self._reason_of_scores():
             return ended
         if self.step >= self.config.num_steps:
             return FINISHED_BEFORE
-        config, rate, saved = self.config, StepRate(), time.monotonic()
+        config, rate, training.saved_at = self.config, StepRate(), time.monotonic()
         is_single = is_single_device(self.replicator)
         batches = iter(whole(batches) if is_single else self.replicator.batches(batches))
         while True:
-            self._stop_request.request(self._request(stop, start, saved))
-            outputs.listener.updating(self._num_updates + 1)
+            self._stop_request.request(self._request(training))
+            training.listener.updating(self._num_updates + 1)
             metrics = self._one_update(batches, rate)
             # This comes first, because saving waits for pending updates, which change the step.
-            if self._stop_request.decide_stop(self._request(stop, start, saved)) == SAVE:
+            if self._stop_request.decide_stop(self._request(training)) == SAVE:
                 self.save()
-                coordination.barrier(
-                    self.replicator
-                )  # or others would exceed a collective's time limit
-                saved = time.monotonic()
-            step = self._report(metrics, outputs, rate)
+                # Otherwise the others would exceed a collective's time limit.
+                coordination.barrier(self.replicator)
+                training.saved_at = time.monotonic()
+            step = self._report(metrics, training, rate)
             if self._evaluation_due(step):
-                self._evaluate(outputs, metrics)
+                self._evaluate(training, metrics)
                 if ended := self._reason_of_scores():
                     return ended
-                saved = time.monotonic()
+                training.saved_at = time.monotonic()
             if step >= config.num_steps:
                 return DONE
-            reason = self._stop_request.decide_stop(self._request(stop, start, saved))
+            reason = self._stop_request.decide_stop(self._request(training))
             if reason and reason != SAVE:
-                self._leave(reason, step, outputs, metrics)
+                self._leave(reason, step, training, metrics)
                 return reason
 
-    def _report(self, metrics: dict[str, float], outputs: "_Outputs", rate: StepRate) -> int:
-        before, step = outputs.progress.done, self._num_updates
-        outputs.progress.advance(step - before, loss=metrics["loss"])
+    def _report(self, metrics: dict[str, float], training: "_Training", rate: StepRate) -> int:
+        before, step = training.progress.done, self._num_updates
+        training.progress.advance(step - before, loss=metrics["loss"])
         every = self.config.report_every_steps
         is_due = step // every > before // every or self._evaluation_due(step)
-        if outputs.log is not None and is_due:
-            outputs.log.scalars(step, metrics | rate.since_last())
-        self._is_asked_to_stop |= outputs.listener.on_update(step, metrics)
+        if training.log is not None and is_due:
+            training.log.scalars(step, metrics | rate.since_last())
+        self._is_asked_to_stop |= training.listener.on_update(step, metrics)
         return step
 
     def _reason_of_scores(self) -> str | None:
@@ -335,23 +331,24 @@ class Trainer:
         own = NO_IMPROVEMENT if no_more else CALLBACK if self._is_asked_to_stop else None
         return reasons[coordination.of_chief(self.replicator, reasons.index(own))]
 
-    def _leave(self, reason: str, step: int, outputs: "_Outputs", metrics: Metrics) -> None:
+    def _leave(self, reason: str, step: int, training: "_Training", metrics: Metrics) -> None:
         if reason in SIGNAL_NAMES:
-            outputs.progress.say(f"{reason}: saving a checkpoint at step {step} and exiting.")
+            training.progress.say(f"{reason}: saving a checkpoint at step {step} and exiting.")
         elif not self._evaluation_due(step):
-            self._evaluate(outputs, metrics)
+            self._evaluate(training, metrics)
             coordination.barrier(self.replicator)
 
-    def _request(self, stop: StopRequest, start: float, saved: float) -> str | None:
+    def _request(self, training: "_Training") -> str | None:
         now = time.monotonic()
-        if stop.signal_name:
-            return stop.signal_name
+        if training.stop.signal_name:
+            return training.stop.signal_name
         limit = 60 * self.config.max_minutes
-        if limit and now - start > limit - min(self._evaluation_seconds, limit / 2):
+        if limit and now - training.start > limit - min(self._evaluation_seconds, limit / 2):
             return OUT_OF_TIME
         if self._is_asked_to_stop:
             return CALLBACK
-        is_due = self.replicator.is_chief and now - saved > 60 * self.config.save_every_minutes
+        since = now - training.saved_at
+        is_due = self.replicator.is_chief and since > 60 * self.config.save_every_minutes
         return SAVE if is_due else None
 
     def _one_update(self, batches: Iterator[Batch], rate: StepRate) -> dict[str, float]:
@@ -378,26 +375,26 @@ class Trainer:
     def _evaluation_due(self, step: int) -> bool:
         return step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps
 
-    def _evaluate(self, outputs: "_Outputs", metrics: Mapping[str, float]) -> None:
-        if outputs.log is None or (outputs.evaluate is None and not metrics):
+    def _evaluate(self, training: "_Training", metrics: Mapping[str, float]) -> None:
+        if training.log is None or (training.evaluate is None and not metrics):
             return
-        score = None if outputs.evaluate is None else self._score_step(outputs, outputs.evaluate)
-        self._is_asked_to_stop |= outputs.listener.on_score(self.step, metrics, score)
+        score = None if training.evaluate is None else self._score_step(training, training.evaluate)
+        self._is_asked_to_stop |= training.listener.on_score(self.step, metrics, score)
 
-    def _score_step(self, outputs: "_Outputs", evaluate: Evaluate) -> float:
+    def _score_step(self, training: "_Training", evaluate: Evaluate) -> float:
         self.save()
         start = time.monotonic()
         try:
             what = during(f"step {self.step}: scoring on dev")
             with self.replicator.gathered_variables(), what:
-                score = evaluate(outputs.log, self.step)
+                score = evaluate(training.log, self.step)
         except tf.errors.ResourceExhaustedError as error:
             raise UserError(
                 f"The evaluation on dev at step {self.step} does not fit into memory."
             ) from error
         self._evaluation_seconds = time.monotonic() - start
         best = self.checkpoints.mark_scored(self.step, score)
-        outputs.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")
+        training.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")
         return score
 
     def _divergence_error(self, loss: float, norm: float) -> DivergedError:
@@ -424,8 +421,11 @@ class Trainer:
 
 
 @dataclasses.dataclass
-class _Outputs:
+class _Training:
     evaluate: Evaluate | None
     listener: Listener
     progress: Progress
+    stop: StopRequest
+    start: float
+    saved_at: float = 0.0
     log: MetricsLog | NoMetricsLog | None = None
