@@ -4,13 +4,14 @@ import contextlib
 import ctypes
 import errno
 import io
+import json
 import math
 import os
 import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -44,7 +45,10 @@ def read_npz(path: Path) -> Arrays:
     """
     try:
         with zipfile.ZipFile(path) as file:
-            _check_expansion(file, os.path.getsize(path))
+            packed, unpacked = os.path.getsize(path), sum(m.file_size for m in file.infolist())
+            if unpacked > MAX_EXPANSION * packed:
+                more = f"{unpacked:,}, over {MAX_EXPANSION} times as many."
+                raise ValueError(f"its {packed:,} bytes unpack to {more}")
             return {name.removesuffix(".npy"): _member(file, name) for name in file.namelist()}
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
@@ -76,6 +80,20 @@ def read_npy(path: Path) -> np.ndarray:
     return array
 
 
+def read_json(path: Path, missing: str = "") -> dict[str, Any]:
+    """Return the JSON object in a file; `missing` is the message of UserError if there is none."""
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+    except (OSError, RecursionError, ValueError) as error:
+        is_missing = missing and isinstance(error, FileNotFoundError)
+        raise UserError(missing if is_missing else f"{path} cannot be read: {error}.") from error
+    if not isinstance(stored, dict):
+        names = {list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
+        kind = names.get(type(stored), "null")
+        raise UserError(f"{path} must hold one JSON object, got a {kind}.")
+    return stored
+
+
 def write_npz(path: Path, arrays: Arrays) -> None:
     """Write arrays to an npz file atomically and flush it to disk."""
     with replacing(path) as temporary, open(temporary, "wb") as file:
@@ -88,15 +106,6 @@ def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, "utf-8")
-
-
-def _check_expansion(file: zipfile.ZipFile, packed_bytes: int) -> None:
-    unpacked_bytes = sum(member.file_size for member in file.infolist())
-    if unpacked_bytes > MAX_EXPANSION * packed_bytes:
-        raise ValueError(
-            f"its {packed_bytes:,} bytes unpack to {unpacked_bytes:,}, over {MAX_EXPANSION} times "
-            "as many."
-        )
 
 
 def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:

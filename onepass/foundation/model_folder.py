@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike
 
-from onepass.foundation.atomic_files import Arrays, read_npz, write_npz, write_text
+from onepass.foundation.atomic_files import Arrays, read_json, read_npz, write_npz, write_text
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE
 from onepass.foundation.run_directory import RunDirectory
@@ -67,14 +67,9 @@ def averages(arrays: Arrays) -> Arrays:
 
 def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
     """Return the contents of model.json and the weights of a folder."""
-    file = path / SPEC_FILE
-    try:
-        spec = json.loads(file.read_text())
-        spec["config"]
-    except (OSError, RecursionError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}.") from error
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{file} must hold a JSON object with the key `config`.") from error
+    spec = read_json(path / SPEC_FILE)
+    if "config" not in spec:
+        raise UserError(f"{path / SPEC_FILE} must hold a JSON object with the key `config`.")
     return spec, _read_weights(path, spec)
 
 

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from onepass.foundation.atomic_files import Arrays, read_npz, write_npz, write_text
+from onepass.foundation.atomic_files import Arrays, read_json, read_npz, write_npz, write_text
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.folders import make_folder
 from onepass.foundation.stored_config import complete_settings, differences
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 STEP_FILE = re.compile(r"step_(\d{8,})\.npz")
 SCORES_FILE = "scores.json"
-LEFTOVER = re.compile(
-    r"\.(onepass-)?[0-9a-f]{16}\.(npz|json)"
-)  # temporary files of a process that was killed
 
 
 class Checkpoints:
@@ -107,12 +104,6 @@ class Checkpoints:
                 f"({', '.join(path.name for path in damaged)})."
             )
         return None, damaged
-
-    def remove_leftovers(self) -> None:
-        """Delete the temporary files of a process that was killed while writing."""
-        for path in self.folder.glob(".*"):
-            if LEFTOVER.fullmatch(path.name):
-                path.unlink(missing_ok=True)
 
     def after_divergence(self) -> str:
         """Return a message on the saved steps after a rejected update, and what to try."""
@@ -223,16 +214,8 @@ class RunDirectory:
 
     def config(self) -> dict:
         """Return the contents of config.json."""
-        file = self.path / "config.json"
-        try:
-            stored = json.loads(file.read_text())
-        except FileNotFoundError as error:
-            raise UserError(f"{self.path} is not a run directory: no config.json.") from error
-        except (OSError, RecursionError, ValueError) as error:
-            raise UserError(f"{file} cannot be read: {error}.") from error
-        if not isinstance(stored, dict):
-            raise UserError(f"{file} must hold one JSON object, got a {_kind(stored)}.")
-        return stored
+        missing = f"{self.path} is not a run directory: no config.json."
+        return read_json(self.path / "config.json", missing)
 
     def checkpoints(self, keep: int = 3, best: bool = True) -> Checkpoints:
         """Return the run's checkpoints; in memory, the best one is kept only if `best`."""
@@ -359,11 +342,6 @@ def _lock_error_text(path: Path, lock: IO[str], error: OSError) -> str:
     )
 
 
-def _kind(value: object) -> str:
-    names = {list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
-    return names.get(type(value), "null")
-
-
 class ScoresInMemory(Checkpoints):
     """Checkpoints that store only scores, since the state is in the model's variables."""
 
@@ -377,9 +355,6 @@ class ScoresInMemory(Checkpoints):
     def newest(self) -> tuple[Arrays | None, list[Path]]:
         """Return (None, []): there are no checkpoints and no damaged files."""
         return None, []
-
-    def remove_leftovers(self) -> None:
-        """Do nothing: there is no folder."""
 
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
         """Hold the arrays until `mark_scored` if the best ones are to be stored."""

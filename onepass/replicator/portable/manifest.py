@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.atomic_files import write_text
+from onepass.foundation.atomic_files import read_json, write_text
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import make_folder
 
@@ -27,13 +27,8 @@ COPIED = (
 def read_manifest(folder: Path | str) -> dict[str, Any]:
     """Return the contents of FOLDER/manifest.json; raise UserError if it cannot be read."""
     path = Path(folder) / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} is not an exported folder: no {MANIFEST}.") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    manifest = read_json(path, f"{folder} is not an exported folder: no {MANIFEST}.")
+    if manifest.get("format") != FORMAT:
         raise UserError(f"{path} must have format {FORMAT}, the only one that this version reads.")
     return manifest
 

@@ -1,5 +1,6 @@
 """Files that declare more than they have, or nest too deeply, are refused in one line."""
 
+import fcntl
 import io
 import json
 import zipfile
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 from hostile_files import refused
 
-from onepass.foundation.atomic_files import read_npy, read_npz
+from onepass.foundation.atomic_files import read_npy, read_npz, write_text
+from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import read_folder
 from onepass.foundation.model_spec import read_spec
 from onepass.foundation.run_directory import Checkpoints, RunDirectory
@@ -42,6 +44,16 @@ def test_an_array_that_declares_more_than_it_has_takes_no_memory(shape, version,
 def test_an_array_that_has_what_it_declares_is_read(version, tmp_path):
     (tmp_path / "a.npy").write_bytes(declaring((8,), version))
     np.testing.assert_array_equal(read_npy(tmp_path / "a.npy"), np.zeros(8))
+
+
+def test_what_a_killed_process_left_half_written_is_removed_by_the_next_write(tmp_path):
+    left, locked = ".onepass-0123456789abcdef.npz", ".onepass-fedcba9876543210"
+    for name in (left, locked, ".keep"):
+        (tmp_path / name).write_bytes(b"half")
+    with open(tmp_path / locked) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write_text(tmp_path / "a.json", "{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".keep", locked, "a.json"]
 
 
 def test_a_description_that_nests_deeply_is_one_line(tmp_path):

@@ -98,6 +98,12 @@ def test_the_newest_are_kept_beside_the_best(saved):
     assert (saved.best_step(), saved.best_score(), saved.scored_step()) == (40, 0.5, 40)
 
 
+@pytest.mark.parametrize("name", ["step_7.npz", "step_final.npz", "step_00000007 (1).npz"])
+def test_a_file_with_another_name_is_no_checkpoint(saved, name):
+    (saved.folder / name).write_bytes(b"a copy of somebody's")
+    assert saved.steps() == [10, 20, 30]
+
+
 def test_nothing_is_deleted_when_all_are_to_be_kept(saved):
     saved.save(40, arrays(40), keep_all=True)
     assert saved.steps() == [10, 20, 30, 40]
@@ -247,14 +253,6 @@ def test_a_text_is_replaced_whole(tmp_path, monkeypatch):
         write_text(path, json.dumps({"a": 2}))
     assert json.loads(path.read_text()) == {"a": 1}
     assert names(tmp_path) == ["config.json"]
-
-
-def test_what_a_killed_process_left_half_written_is_removed(saved):
-    (saved.folder / ".0123456789abcdef.npz").write_bytes(b"half")
-    (saved.folder / ".keep").write_bytes(b"")
-    saved.remove_leftovers()
-    expected = [f"step_{step:08d}.npz" for step in (10, 20, 30)]
-    assert names(saved.folder) == sorted([".keep", "scores.json", *expected])
 
 
 def test_keeping_none_is_refused(tmp_path):

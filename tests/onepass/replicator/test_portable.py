@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from onepass.foundation.run_directory import Checkpoints, RunDirectory
 from onepass.replicator.portable import export as portable
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import adopt, export_portable
-from onepass.replicator.portable.manifest import read_manifest
+from onepass.replicator.portable.manifest import copy_runner, read_manifest
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.loop import Trainer
 from onepass.replicator.training.state import TrainState, compile_step
@@ -296,6 +297,15 @@ def test_a_stop_signal_or_the_time_saves_and_ends(line):
     assert portable_run.train(folder, options(minutes=1e-9)) == "time"
     assert steps_in(folder) == [1, 2]
     assert portable_run.train(folder, options(steps=2)) == "done"
+
+
+def test_run_py_imports_only_what_is_copied_with_it(tmp_path):
+    copy_runner(tmp_path)
+    texts = [path.read_text() for path in tmp_path.rglob("*.py")]
+    names = {name for text in texts for name in re.findall(r"^from (onepass[\w.]*)", text, re.M)}
+    paths = [tmp_path / name.replace(".", "/") for name in names]
+    assert len(names) > 5 and {name.split(".")[0] for name in names} == {"onepass_run"}
+    assert [p for p in paths if not (p.is_dir() or p.with_suffix(".py").exists())] == []
 
 
 def test_files_that_are_no_checkpoints_are_left_alone(line):
