@@ -29,6 +29,7 @@ STATES = 3  # per phoneme; the middle one may be skipped, so a phoneme lasts at 
 VARIANCE_FLOOR = 0.01  # share of the variance of all frames
 VOWELS = "aeiouAEIOUV03@"
 NEVER = -1e30
+MOST_ROUNDS = 15  # of the training of an alignment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,11 +175,10 @@ def align(
     chains: Sequence[Chain],
     guesses: Sequence[np.ndarray],
     count: int,
-    rounds: int = 15,
 ) -> Aligned:
     """Return the best path through every recording, by Viterbi training from initial paths.
 
-    Training stops when the mean log-likelihood per frame rises by less than 0.001 nats.
+    It stops when the mean log-likelihood per frame rises by less than 0.001 nats.
 
     Args:
       features: cepstra of each recording, float [frames, channels].
@@ -187,7 +187,7 @@ def align(
     """
     paths, before = list(guesses), None
     gains: list[float] = []
-    for _ in range(rounds):
+    for _ in range(MOST_ROUNDS):
         phoneme_of_frame = [c.state[path] for c, path in zip(chains, paths, strict=True)]
         mean, variance = _fit_gaussians(features, phoneme_of_frame, count)
         paths, total, frames = [], 0.0, 0

@@ -58,14 +58,13 @@ class RetryableError(Exception):
 class Deadline:
     """A deadline `seconds` after its creation; raises UserError unless `seconds` is positive."""
 
-    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic):
+    def __init__(self, seconds: float):
         require(seconds > 0, "timeout_seconds", "above 0", f"{seconds:g}")
-        self.seconds, self._now = seconds, now
-        self._end = now() + seconds
+        self.seconds, self._end = seconds, time.monotonic() + seconds
 
     def count_seconds(self) -> float:
         """Return the seconds until the deadline; raise ClientError if it has passed."""
-        left = self._end - self._now()
+        left = self._end - time.monotonic()
         if left <= 0:
             raise self.timeout_error()
         return left

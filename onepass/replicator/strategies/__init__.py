@@ -55,13 +55,7 @@ def sharded(mesh: Mapping[str, int], layouts: Mapping[str, Sequence]) -> Replica
 
 
 def from_environment(strategy: str = "auto") -> Replicator:
-    """Return the replicator of a named strategy; raise UserError if this machine cannot run it.
-
-    Args:
-      strategy: auto (by TF_CONFIG and the GPUs), single, local, local:N, multi_worker,
-        multi_worker:SECONDS (time limit of a collective), parameter_server, sharded:2x2 (batch x
-        model), tpu or tpu:ADDRESS.
-    """
+    """Return the replicator that `TrainingOptions.strategy` names; UserError: it cannot run."""
     word, _, argument = strategy.partition(":")
     if strategy == "auto":
         word = _fitting()

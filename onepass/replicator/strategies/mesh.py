@@ -33,12 +33,9 @@ Layouts = Mapping[str, Sequence[str | None]]
 
 
 class LayoutRules:
-    """Rules that determine the layout of a variable from its name and shape.
+    """The layouts of variables by their names and shapes, as `layouts` of `sharded` says.
 
-    `layouts` maps each pattern, a regular expression, to a mesh dimension or None for each axis;
-    the first pattern found in a name is used. If it is empty, every variable is sharded wherever
-    the mesh divides it. An invalid pattern, or a dimension that is not in the mesh, raises
-    UserError.
+    The first pattern found in a name is used.
     """
 
     def __init__(self, mesh: dtensor.Mesh, layouts: Layouts):
