@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from onepass.networks.from_torch.conversion import from_torch as from_torch
     from onepass.networks.from_torch.network import load_network as load_network
     from onepass.networks.from_torch.table import aten as aten
+    from onepass.prefix_state import PrefixState as PrefixState
     from onepass.replicator import OptimizerConfig as OptimizerConfig
     from onepass.replicator import strategies as strategies
     from onepass.samplers import register as register
@@ -63,6 +64,7 @@ _EXPORTS = {
     "Memory": "onepass.networks.conditions",
     "NotCausalError": "onepass.step",
     "OptimizerConfig": "onepass.replicator",
+    "PrefixState": "onepass.prefix_state",
     "UnsupportedNetworkError": "onepass.step",
     "aten": "onepass.networks.from_torch.table",
     "check_causal": "onepass.networks.causality",
@@ -93,6 +95,7 @@ __all__ = [
     "Memory",
     "NotCausalError",
     "OptimizerConfig",
+    "PrefixState",
     "UnsupportedNetworkError",
     "UserError",
     "__version__",

@@ -423,6 +423,10 @@ class Draw:
       stop: the element that ends a row, or several of which each does; all later elements of the
         row are equal to the one that ended it. None: rows do not end early.
       min_length: number of elements, the prefix included, before which no `stop` is drawn.
+      state: what `read` returned of a prefix, with which all rows begin; `sample` and `stream` draw
+        what they draw with the `prefix`, without reading it again. The methods "auto" and "cached"
+        of a network with a step continue from it, others begin with its elements. Not with
+        `prefix`.
       guidance: weight by which every pixel's distribution is moved away from the unconditional one;
         0 samples the model.
       refine: number of passes that fit a student's sound to the mel that it read
@@ -481,6 +485,7 @@ class Draw:
             KIND: Number(low=0, is_whole=True, needs_tokens=True, needs_time=True, reads=("stop",))
         },
     )
+    state: Any = None
     guidance: float = 0.0
     refine: int | None = None
     speaker: str | None = None
@@ -520,6 +525,27 @@ class Draw:
             for name, kind in OPTIONS.items()
         }
         return dataclasses.replace(self, **found)
+
+    def begin_with_state(self, model: Callable[[], str]) -> "Draw":
+        """Return the draw whose prefix is that of `state`; the draw itself without one.
+
+        Args:
+          model: returns the digest of the model that draws.
+
+        Raises:
+          UserError: `state` is none of this model, or is next to a `prefix`.
+        """
+        if self.state is None:
+            return self
+        from onepass.foundation.errors import UserError
+        from onepass.prefix_state import PrefixState
+
+        if not isinstance(self.state, PrefixState):
+            raise UserError(f"`state` must be what `read` returns, got {self.state!r}.")
+        if self.prefix is not None:
+            raise UserError("`prefix` must be None next to `state`, which has one.")
+        self.state.check_model(model())
+        return dataclasses.replace(self, prefix=self.state.elements)
 
     def _value(self, name: str) -> Any:
         value = getattr(self, name)

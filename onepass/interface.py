@@ -5,11 +5,14 @@ What is asked of a model is one record, `Draw`: its fields are the keyword argum
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.options import takes
+
+if TYPE_CHECKING:
+    from onepass.prefix_state import PrefixState
 
 
 def collect_images(images: Iterable[list[Any]], scales: bool) -> Any:
@@ -90,6 +93,25 @@ class Model:
         draw = Draw(num, length, seed, condition, **options)
         self.check_options(**draw.changed_options())
         return self._stream(draw, chunk)
+
+    def read(self, prefix: Any, length: Any = None, condition: Any = None) -> "PrefixState":
+        """Read a prefix once, and return the `state` from which `sample` and `stream` continue.
+
+        What is drawn of it equals, to the bit, what is drawn with the prefix.
+
+        Args:
+          prefix: elements [n, ...], at least one.
+          length: the `length` of the rows to be drawn. Networks with attention have room for rows
+            of up to the next power of two, and read the prefix once more for rows of another one;
+            None: that of the prefix.
+          condition: the `condition` of `sample` for one row. During the prefix, each row to be
+            drawn must have the same.
+
+        Raises:
+          ValueError: the model reads no prefix, or an argument is invalid for it.
+          UnsupportedNetworkError: the network has no step.
+        """
+        raise UserError(f"This {self._describe()} reads no prefix ahead of a draw.")
 
     def log_prob(
         self,

@@ -8,8 +8,15 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.draw import OPTIONS, Draw
-from onepass.foundation.arguments import check_draw_length, check_flag, check_seed, whole_number
-from onepass.foundation.errors import must_be, require
+from onepass.foundation.arguments import (
+    MOST,
+    check_draw_length,
+    check_flag,
+    check_prefix,
+    check_seed,
+    whole_number,
+)
+from onepass.foundation.errors import UserError, must_be, require
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
@@ -19,6 +26,8 @@ from onepass.networks.conditions import (
     Specs,
     as_specs,
     check_conditions,
+    condition_digest,
+    each_row,
     first_state,
     given_once,
     only_rate,
@@ -35,8 +44,15 @@ from onepass.networks.elements import (
     zero_after_end,
 )
 from onepass.networks.network import condition_specs
-from onepass.networks.symbols import decode_chunks, symbols_of
-from onepass.networks.trainable import Watch, Weights, weights_read
+from onepass.networks.symbols import decode_chunks, prompt_of, symbols_of
+from onepass.networks.trainable import (
+    Watch,
+    Weights,
+    in_order_of_reads,
+    outline,
+    weights_read,
+)
+from onepass.prefix_state import Kept, PrefixState, digest_of
 from onepass.samplers import Draft, methods_of
 from onepass.samplers.compiled import Compiled
 from onepass.samplers.sampling import Samplers
@@ -89,7 +105,7 @@ class Autoregressive(Model):
       compiled: functions compiled for the network, which `follow` drops when it has changed.
     """
 
-    options = frozenset({*OPTIONS, "method", "weights", "draft", "return_log_prob"})
+    options = frozenset({*OPTIONS, "method", "state", "weights", "draft", "return_log_prob"})
     kind = "autoregressive"
     sample_rate_hz: int | None = None
     _watch: Watch | None = None  # None: the network is no user's
@@ -322,11 +338,49 @@ class Autoregressive(Model):
         """Names of the methods of `sample`."""
         return (*methods_of(self.network, self.distribution), "speculative")
 
+    def read(self, prefix: Any, length: Any = None, condition: Any = None) -> PrefixState:
+        """See `Model.read`."""
+        self.follow()
+        if self.order != "time":
+            raise UserError("`read` needs a model in time order, got raster.")
+        (elements,) = check_prefix(prefix, 1, MOST, self.layout.event)
+        if not len(elements):
+            raise UserError("`prefix` must have at least one element, got none.")
+        (length,) = check_draw_length(len(elements) if length is None else length, self.order)
+        check_prefix([elements], 1, length, self.layout.event)
+        self.check_length((length,))
+        network = self.symbol_network
+        known = given_once(network, condition, self.order, (1, length))
+        prompt: Any = prompt_of([elements], None, self.codec, 1, length, self.layout)[0]
+        first = first_state(network, 1, length, known)  # the error says what is missing
+        state = PrefixState(elements, self._digest(), condition_digest(known, len(elements)))
+        symbols = prompt.symbols[:, : len(elements)]
+        self.samplers.read_once(symbols, known, first, state.kept)
+        return state
+
+    def _digest(self) -> str:
+        """Return the digest of the network, its present weights, and what its outputs mean."""
+        about, weights = self.compiled.once("identity", self._describe_parts)
+        return digest_of({str(place): each.numpy() for place, each in enumerate(weights)}, about)
+
+    def _describe_parts(self) -> tuple[str, list[tf.Variable]]:
+        network, own = self.symbol_network, self.distribution
+        few = getattr(network, "few", self.symbol_network.block)
+        zeros = tf.zeros(
+            [1, *self.layout.shape([few])], tf.float32 if own.levels is None else tf.int32
+        )
+        traced = tf.function(network.parameters, autograph=False).get_concrete_function(
+            zeros, zeros_for(network, 1, [few])
+        )
+        kinds = type(own).__name__, own.levels, own.num_parameters, type(self.codec).__name__
+        return f"{kinds} {outline(traced.graph)}", in_order_of_reads(traced)
+
     def _sample(self, draw: Draw) -> Any:
         self.follow()
         if draw.method not in self.methods:
             known = ", ".join(self.methods)
             raise ValueError(f"`method` must be one of {known}, got {draw.method!r}.")
+        draw = draw.begin_with_state(self._digest)
         num, sizes = whole_number(draw.num, "num"), check_draw_length(draw.length, self.order)
         return_log_prob = check_flag(draw.return_log_prob, "return_log_prob")
         shape, layout = self.layout.shape(sizes), self.layout
@@ -339,7 +393,15 @@ class Autoregressive(Model):
         condition = given_once(self.symbol_network, draw.condition, self.order, (num, *shape))
         prompt, shared = how.prompt(self.codec, num, sizes[0], self.layout)
         symbols = self.samplers.draw(
-            draw.method, noise, condition, heat, prompt, shared, draw.draft, draw.weights
+            draw.method,
+            noise,
+            condition,
+            heat,
+            prompt,
+            shared,
+            draw.draft,
+            kept=_kept_of(draw.state, condition),
+            weights=draw.weights,
         )
         if prompt is not None:
             symbols = prompt.fill_ended(symbols)
@@ -357,6 +419,7 @@ class Autoregressive(Model):
         for name in NOT_STREAMED & draw.changed_options().keys():
             raise ValueError(f"`{name}` is for `sample`; `stream` takes one step per element.")
         self.follow()
+        draw = draw.begin_with_state(self._digest)
         (length,), num = check_draw_length(draw.length, self.order), whole_number(draw.num, "num")
         chunk = whole_number(CHUNK if chunk is None else chunk, "chunk")
         seed, how = (
@@ -383,7 +446,17 @@ class Autoregressive(Model):
             )
 
         parts = self.samplers.stream(
-            "auto", noise_of, num, length, chunk, condition, heat, prompt, shared, draw.weights
+            "auto",
+            noise_of,
+            num,
+            length,
+            chunk,
+            condition,
+            heat,
+            prompt,
+            shared,
+            kept=_kept_of(draw.state, condition),
+            weights=draw.weights,
         )
         return decode_chunks(parts, prompt, self.codec)
 
@@ -401,3 +474,21 @@ class Autoregressive(Model):
 
     def _prepare_condition(self, condition: Any, shape: Sequence[int | None]) -> Condition:
         return check_conditions(self.symbol_network, condition, self.order, shape)
+
+
+def _kept_of(state: PrefixState | None, condition: Condition) -> list[Kept] | None:
+    """Return what is kept of a prefix, None without a state; check its condition in every row."""
+    if state is None:
+        return None
+    for digest in {condition_digest(each, len(state)) for each in each_row(condition)}:
+        state.check_condition(digest)
+    return state.kept
+
+
+def _kept_of(state: PrefixState | None, condition: Condition) -> list[Kept] | None:
+    """Return what is kept of a prefix, None without a state; check its condition in every row."""
+    if state is None:
+        return None
+    for digest in {condition_digest(each, len(state)) for each in each_row(condition)}:
+        state.check_condition(digest)
+    return state.kept

@@ -163,6 +163,10 @@ class Metrics:
         self.running = gauge("calls_running", "Calls in progress.", "model")
         self.call_seconds = seconds("call_seconds", "Seconds of a call.", "model")
         self.retries = counter("batches_retried", "Batches retried row by row.", "model")
+        self.prefixes = counter(
+            "prefixes", "Prefixes that a state was kept of, or not.", "model", "outcome"
+        )
+        self.prefix_bytes = gauge("prefix_bytes", "Bytes of the states after prefixes.")
         self.streams = gauge("streams", "Open streams.", "model")
         self._loads = counter("loads", "Versions loaded or broken.", "model", "outcome")
         self._version = gauge("model_version", "The version served.", "model")

@@ -50,6 +50,9 @@ class Settings:
     queue; further requests get status 503."""
     queue_mib: float = 256.0
     """Total size of the inputs that may wait for each model, in MiB."""
+    prefix_mib: float = 256.0
+    """Memory for the states after the latest prefixes of all models, in MiB, so that what continues
+    one of them does not read it again; 0: every request reads its prefix."""
     batch_delay_ms: float = 1.0
     """Longest time, in milliseconds, that a batch waits for more rows while requests are
     concurrent."""
@@ -85,7 +88,7 @@ class Settings:
     """Lowest level of the log; info includes one line per request."""
 
     def __post_init__(self) -> None:
-        at_least(self, 0, "port", "batch_delay_ms", "drain_seconds")
+        at_least(self, 0, "port", "prefix_mib", "batch_delay_ms", "drain_seconds")
         at_least(self, -1, "grpc_port", "probe_port")
         at_least(self, 1, "max_rows", "queue_rows", "threads", "max_streams")
         at_least(self, 0.001, "max_body_mib", "queue_mib", "sandbox_memory_gib")
@@ -113,6 +116,11 @@ class Settings:
     def queue_bytes(self) -> int:
         """`queue_mib` in bytes."""
         return int(self.queue_mib * MIB)
+
+    @property
+    def prefix_bytes(self) -> int:
+        """`prefix_mib` in bytes."""
+        return int(self.prefix_mib * MIB)
 
     @property
     def is_loopback(self) -> bool:

@@ -11,6 +11,7 @@ The model.json of a user's model is checked by rules before it is used; an error
 
 import contextlib
 import functools
+import hashlib
 import itertools
 import json
 import math
@@ -24,7 +25,15 @@ import numpy as np
 
 from onepass import families
 from onepass.bundles.errors import InvalidInput, NotFound, shorten_text
-from onepass.bundles.manifest import check_folder, folder_kind, verify, versions_of
+from onepass.bundles.manifest import (
+    MANIFEST,
+    MOST_MANIFEST_BYTES,
+    check_folder,
+    folder_kind,
+    verify,
+    versions_of,
+)
+from onepass.bundles.prompt_states import Begun, PromptStates
 from onepass.bundles.sampling import (
     IMAGE_OPTIONS,
     OWN_OPTIONS,
@@ -67,10 +76,12 @@ from onepass.bundles.signature import (
 )
 from onepass.draw import LISTS, OPTIONS, Draw
 from onepass.families import installed, known_kinds
+from onepass.foundation.arguments import check_prefix
 from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.folders import read_plain
 from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow
 from onepass.interface import collect_images, stream_images
+from onepass.prefix_state import Kept, PrefixState
 from onepass.replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:
@@ -595,10 +606,59 @@ class Bundle(SoundSampling, ImageSampling):
     def options(self) -> frozenset[str]:
         """Names of the options of `Draw` that the bundle has; its program is its only method."""
         if self._is_own:
-            return OWN_OPTIONS
+            return OWN_OPTIONS | ({"state"} if self._prompt_states else set())
         return SOUND_OPTIONS if self.kind == SOUND else IMAGE_OPTIONS
 
+    def read(self, prefix: Any, length: Any = None, condition: Any = None) -> PrefixState:
+        """See `Model.read`."""
+        states = self._prompt_states
+        if states is None:
+            raise InvalidInput(f"`{self.name}` reads no prefix ahead of a draw.")
+        with self._own_errors():
+            (elements,) = check_prefix(prefix, 1, MOST_SAMPLES)
+        if not len(elements):
+            raise InvalidInput("`prefix` must have at least one element, got none.")
+        length = len(elements) if length is None else length
+        request = self._request(Draw(1, length, 0, condition, prefix=[elements]))
+        inputs = self._checked_rows(request)
+        (begun,) = states.read(inputs, [0])
+        kept = Kept(len(elements), [begun.elements, *begun.state.values()])
+        return PrefixState(elements, self._digest, states.condition_digest(inputs, 0), [kept])
+
+    @functools.cached_property
+    def _prompt_states(self) -> PromptStates | None:
+        suits = self._is_own and PromptStates.suits(self.signatures)
+        return PromptStates(self.signatures, self.call) if suits else None
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        return hashlib.sha256(read_plain(self.path / MANIFEST, MOST_MANIFEST_BYTES)).hexdigest()
+
+    def _begin(self, draw: Draw) -> Draw:
+        with self._own_errors():
+            return draw.begin_with_state(lambda: self._digest)
+
+    def _checked_rows(self, request: Request) -> Arrays:
+        known = self._inputs_of(PROMPTED)
+        with self._own_errors():
+            inputs = request.inputs(known, np.arange(request.num), 0, request.shape[0])
+        return self.check(PROMPTED, inputs)
+
+    def _outputs_of_request(self, signature: str, inputs: Arrays, request: Request) -> Arrays:
+        """Return a signature's outputs, of rows with a state from what it keeps."""
+        state, states = request.draw.state, self._prompt_states
+        if state is None or states is None or signature != PROMPTED or WITH_LOG_PROB in inputs:
+            return self._outputs(signature, inputs)
+        inputs = self.check(signature, inputs)
+        with self._own_errors():
+            for row in range(len(inputs[NUM_PREFIX])):
+                state.check_condition(states.condition_digest(inputs, row))
+        elements, *arrays = state.kept[0].arrays
+        begun = Begun(elements, dict(zip(states.names, arrays, strict=True)))
+        return states.draw(inputs, [begun] * len(inputs[NUM_PREFIX]))
+
     def _sample(self, draw: Draw) -> Any:
+        draw = self._begin(draw)
         if self._is_own:
             return self._draw_rows(draw)
         if self.kind == SOUND:
@@ -606,6 +666,7 @@ class Bundle(SoundSampling, ImageSampling):
         return collect_images(self._images(draw), draw.scales)
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
+        draw = self._begin(draw)
         if self._is_own or self.kind == SOUND:
             return self._stream_rows(draw, chunk)
         if chunk is not None:

@@ -331,8 +331,12 @@ class Sampling(Model):
                 inputs = request.inputs(known, rows, 0, request.shape[0])
             if with_nats:
                 inputs[WITH_LOG_PROB] = np.ones([len(rows)], np.int32)
-            outputs = self._outputs(signature, inputs)
+            outputs = self._outputs_of_request(signature, inputs, request)
             yield {name: array[:count] for name, array in outputs.items()}
+
+    def _outputs_of_request(self, signature: str, inputs: Arrays, request: Request) -> Arrays:
+        del request
+        return self._outputs(signature, inputs)
 
     def _signature_for(self, request: Request, plain: str, prompted: str) -> str:
         if not request.words:

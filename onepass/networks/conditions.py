@@ -12,6 +12,7 @@ import tensorflow as tf
 from onepass.foundation.arguments import whole_number
 from onepass.networks.condition_values import Rule, check_values
 from onepass.networks.trainable import attribute_of
+from onepass.prefix_state import digest_of
 
 # Size given to axes of unknown size, in arguments without a time axis, when a network is analysed.
 FIXED_ENTRIES = 7
@@ -245,6 +246,17 @@ def rows(condition: Condition, which: slice) -> Condition:
     """Return the rows of a condition that a slice selects."""
     chosen: Condition = tf.nest.map_structure(lambda x: x[which], condition)
     return chosen
+
+
+def each_row(condition: Condition) -> list[Condition]:
+    """Return the condition of every row, each with a batch axis; one of a network without any."""
+    count = max((len(x) for x in tf.nest.flatten(condition)), default=1)
+    return [rows(condition, slice(row, row + 1)) for row in range(count)]
+
+
+def condition_digest(condition: Condition, length: int) -> str:
+    """Return a digest of what the first `length` elements of a row read of its condition."""
+    return digest_of({**between(condition, 0, length).timed, **condition.fixed})
 
 
 def with_steps(condition: Condition, tensors: Sequence[tf.Tensor]) -> Condition:

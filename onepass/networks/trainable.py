@@ -378,6 +378,18 @@ def graph_digest(graph: tf.Graph) -> tuple[str, list[Any]]:
     return digest.hexdigest(), outside
 
 
+def outline(graph: tf.Graph) -> str:
+    """Return a digest of a graph's operations and constants in any order, in every process.
+
+    Unlike `graph_digest`, it covers neither variables nor what reads what.
+    """
+    stored = graph.as_graph_def()
+    nodes = [*stored.node, *(node for each in stored.library.function for node in each.node_def)]
+    found = [f"{each.op} {each.attr['value'] if each.op == 'Const' else ''}" for each in nodes]
+    found += [_identity(outer) for outer, _ in graph.captures if outer.dtype != tf.resource]
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
+
+
 def _rename_input(read: str, names: Mapping[str, str]) -> str:
     is_control, read = read[:1] == "^", read.lstrip("^")
     name, _, output = read.partition(":")

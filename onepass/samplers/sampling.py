@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from onepass.foundation.errors import require
 from onepass.likelihoods.truncated import Choice, counts_after, drawing
-from onepass.networks.conditions import between, first_state, rows
-from onepass.networks.symbols import Prompt
+from onepass.networks.conditions import Condition, between, first_state, rows
+from onepass.networks.symbols import NO_STOP, Prompt
+from onepass.prefix_state import Kept
 from onepass.samplers import SAMPLERS, cached_chunk, find_specialised, speculative
 from onepass.samplers.cached import chunk_length, in_chunks, pad_chunk, with_memory
 from onepass.samplers.compiled import Call, Compiled, row_bucket, time_bucket
@@ -40,11 +41,13 @@ class Samplers:
         prompt: Prompt | None = None,
         shared: int = 0,
         draft: Any = None,
+        kept: list[Kept] | None = None,
         weights: str = "float32",
     ) -> tf.Tensor:
         """Draw the symbols of all positions, [num, time, ...] or [num, height, width, channels].
 
         Args:
+          kept: what was kept of a `PrefixState`, if the prompt is one; see `read_once`.
           shared: number of first symbols that are known in every row.
           weights: type of large weights.
         """
@@ -74,7 +77,7 @@ class Samplers:
             if method == "cached" and machine is not None:
                 return machine(noise, condition, temperature)
         if method == "cached":
-            return self._sample_cached(noise, condition, temperature, prompt, shared)
+            return self._sample_cached(noise, condition, temperature, prompt, shared, kept)
         drawn = self._whole(method)(noise, condition, temperature, prompt)
         return drawn.check_symbols() if isinstance(drawn, Settled) else drawn
 
@@ -237,16 +240,14 @@ class Samplers:
         temperature: tf.Tensor | Choice,
         prompt: Prompt | None,
         shared: int,
+        kept: list[Kept] | None,
     ) -> tf.Tensor:
         if self._model.order != "time":
             raise ValueError('`method` must not be "cached" for a model in raster order.')
         num, length = noise.shape[:2]
         given = Call(noise, condition, temperature, prompt).of_rows(row_bucket(num))
         noise, condition, temperature, prompt = given
-        state = first_state(self._network, noise.shape[0], length, condition)
-        levels = self._model.distribution.levels
-        state = with_memory(state, temperature, noise.shape[2:-1], levels)
-        first, state = self._read_shared_prefix(prompt, shared, condition, state)
+        first, state = self._begin(given, length, shared, kept)
         begun = [] if prompt is None or not first else [prompt.symbols[:num, :first]]
         if first == length:
             return begun[0]
@@ -256,22 +257,78 @@ class Samplers:
         drawn, _ = self._chunk(given, state, time_bucket(length - first))
         return tf.concat([*begun, drawn[:num]], 1)
 
-    def _read_shared_prefix(
-        self, prompt: Prompt | None, shared: int, condition: Any, state: Any
+    def _begin(
+        self, given: Call, length: int, shared: int, kept: list[Kept] | None
     ) -> tuple[int, Any]:
-        network, start = self._network, 0
-        if prompt is None or not getattr(network, "has_chunks", network.block == 1):
-            return 0, state
+        """Return how many of the symbols known in every row were read, and the state after them.
+
+        What all rows have in common is read once, for one row.
+        """
+        noise, condition, temperature, prompt = given
+        state = first_state(self._network, noise.shape[0], length, condition)
+        first, levels, event = 0, self._model.distribution.levels, self._model.layout.event
+        if prompt is not None and shared:
+            symbols, one = prompt.symbols[:, :shared], rows(condition, slice(1))
+            alone = first_state(self._network, 1, length, one)
+            if _is_one(symbols, condition) and _repeat_rows(alone, state) is not None:
+                first, alone = self.read_once(symbols[:1], one, alone, kept)
+                state = _repeat_rows(alone, state)
+            else:
+                first, state = self._read_symbols(symbols, condition, state)
+        state = with_memory(state, temperature, event, levels)
+        if prompt is not None and "counts" in state:
+            for start in range(0, first, LONGEST_PASS):
+                part = prompt.symbols[:, start : min(start + LONGEST_PASS, first)]
+                state = {**state, "counts": counts_after(state["counts"], part)}
+        return first, state
+
+    def read_once(
+        self, symbols: tf.Tensor, condition: Condition, state: Any, kept: list[Kept] | None
+    ) -> tuple[int, Any]:
+        """Return how many known symbols [1, n] were read from a first state, and the state then.
+
+        It is looked for in `kept`, by the shapes of its tensors, and added to it.
+        """
+        wanted = [(tuple(x.shape), x.dtype) for x in tf.nest.flatten(state)]
+        for count, arrays in kept or ():
+            if [(x.shape, tf.as_dtype(x.dtype)) for x in arrays] == wanted:
+                return count, tf.nest.pack_sequence_as(state, list(map(tf.constant, arrays)))
+        count, state = self._read_symbols(symbols, condition, state)
+        if kept is not None:
+            kept.append(Kept(count, [x.numpy() for x in tf.nest.flatten(state)]))
+        return count, state
+
+    def _read_symbols(
+        self, symbols: tf.Tensor, condition: Condition, state: Any
+    ) -> tuple[int, Any]:
+        """Return how many of the known symbols [batch, n] were read, and the state after them.
+
+        They are read in passes, or step by step where a step computes a block, a whole number of
+        passes or blocks.
+        """
+        network, start, count = self._network, 0, symbols.shape[1]
+        if not getattr(network, "has_chunks", network.block == 1):
+            whole = count - count % network.block
+            return whole, self._read_blocks(symbols[:, :whole], condition, state)
         read = self._compiled.function("read", self.read)
         size = LONGEST_PASS
         while size >= SHORTEST_PASS:
-            if start + size > shared:
+            if start + size > count:
                 size //= 2
                 continue
             part = between(condition, start, start + size)
-            state = read(prompt.symbols[:, start : start + size], part, state)
+            state = read(symbols[:, start : start + size], part, state)
             start += size
         return start, state
+
+    def _read_blocks(self, symbols: tf.Tensor, condition: Condition, state: Any) -> Any:
+        batch, count = symbols.shape[:2]
+        if not count:
+            return state
+        noise = tf.zeros([*symbols.shape, self._model.distribution.noise_channels])
+        prompt = Prompt(symbols, tf.fill([batch], count), tf.constant(NO_STOP))
+        given = Call(noise, between(condition, 0, count), tf.constant(1.0), prompt)
+        return self._chunk(given, state, time_bucket(count))[1]
 
     def read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
         """Read known symbols [batch, n] in one pass, and return the state after them."""
@@ -292,6 +349,7 @@ class Samplers:
         temperature: tf.Tensor | Choice,
         prompt: Prompt | None,
         shared: int,
+        kept: list[Kept] | None = None,
         weights: str = "float32",
     ) -> Iterator[np.ndarray]:
         """Draw symbols as `draw` does, and yield up to `chunk` of each row at a time.
@@ -302,8 +360,8 @@ class Samplers:
           chunk: a multiple of the network's block.
           shared: number of first symbols that are known in every row.
           weights: type of large weights.
+          kept: see `draw`.
         """
-        distribution, layout = self._model.distribution, self._model.layout
         machine = None
         if weights != "float32":
             machine = self.find_narrow(weights, method, temperature, prompt, condition, length)
@@ -318,9 +376,7 @@ class Samplers:
         row_count = row_bucket(num)
         if machine is None:
             whole = Call(tf.zeros([num, 0]), condition, temperature, prompt).of_rows(row_count)
-            state = first_state(self._network, row_count, length, whole.condition)
-            state = with_memory(state, temperature, layout.event, distribution.levels)
-            first, state = self._read_shared_prefix(whole.prompt, shared, whole.condition, state)
+            first, state = self._begin(whole, length, shared, kept)
         else:
             first, state = 0, machine.begin(num, length, condition)
         begun = np.zeros([num, 0]) if prompt is None else prompt.symbols[:, :first].numpy()
@@ -358,3 +414,24 @@ class Samplers:
 
 def _is_plain(temperature: tf.Tensor | Choice, prompt: Prompt | None) -> bool:
     return prompt is None and not isinstance(temperature, Choice) and not temperature.shape.rank
+
+
+def _is_one(symbols: tf.Tensor, condition: Condition) -> bool:
+    """Return whether every row has the same symbols [batch, n], and the same condition of them."""
+    read = [symbols, *tf.nest.flatten(between(condition, 0, symbols.shape[1]))]
+    return all(len(x) == 1 or bool(tf.reduce_all(x == x[:1])) for x in read)
+
+
+def _repeat_rows(one: Any, like: Any) -> Any:
+    """Return the state of one row for all rows, in the form of `like`; None if it has another."""
+    try:
+        tf.nest.assert_same_structure(one, like)
+    except (TypeError, ValueError):  # as for a stored step, which has groups of rows
+        return None
+    repeated = []
+    for x, wanted in zip(tf.nest.flatten(one), tf.nest.flatten(like), strict=True):
+        times = [size if own == 1 else 1 for own, size in zip(x.shape, wanted.shape, strict=True)]
+        repeated.append(tf.tile(x, times) if any(size > 1 for size in times) else x)
+        if repeated[-1].shape != wanted.shape:
+            return None
+    return tf.nest.pack_sequence_as(like, repeated)

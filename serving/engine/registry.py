@@ -20,6 +20,7 @@ from onepass.bundles import manifest
 from onepass.bundles.bundle import Servable
 from onepass.bundles.errors import DeadlineExceeded, NotFound, NotReady, ServingError, shorten_text
 from onepass.foundation.errors import UserError
+from serving.engine.prefix_states import StateCache
 from serving.engine.served_model import ServedModel
 from serving.observability import Metrics, event
 from serving.sandbox.confinement import check_available
@@ -370,6 +371,7 @@ class ModelRegistry:
     ):
         self.root, self.settings = Path(root), settings
         self._loader, self._metrics = ModelLoader(settings, load), metrics or Metrics()
+        self._states = StateCache(settings.prefix_bytes, self._metrics)
         self._version_sets: dict[str, VersionSet] = {}
         self._ignored: dict[str, str] = {}  # reasons that the log has, by folder
         self._initial_names: set[str] | None = None  # names of the first scan
@@ -545,7 +547,9 @@ class ModelRegistry:
             self._record_failure(name, version_set, found, error)
         else:
             self._unload_current(version_set)
-            version_set.current = ServedModel(bundle, self.settings, self._metrics, name)
+            version_set.current = ServedModel(
+                bundle, self.settings, self._metrics, name, self._states
+            )
             version_set.current_stamp = found.stamp
             if found.number in version_set.broken:  # it may fail again later
                 broken = version_set.broken.pop(found.number)
@@ -599,6 +603,7 @@ class ModelRegistry:
     async def _unload(self, version_set: VersionSet, served: ServedModel) -> None:
         # A handler may hold a reference that it has not used yet, so the model is not closed here.
         await served.wait_idle()
+        served.forget_states()
         event(LOG, "unloaded", model=served.name, version=served.version)
         version_set.unloading.remove(served)
         version_set.ended = {*list(version_set.ended)[-MAX_ENDED:], served.version}

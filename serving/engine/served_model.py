@@ -19,6 +19,7 @@ from onepass.foundation.errors import UserError
 from serving import observability
 from serving.engine.batching import LARGE_BYTES, Arrays, Batcher, Padding
 from serving.engine.clients import PROCESSORS, ClientSlots, Use, current_client
+from serving.engine.prefix_states import ContinuedCalls, StateCache
 from serving.observability import Metrics, request_id
 from serving.settings import Settings
 
@@ -157,6 +158,7 @@ class ServedModel:
         settings: Settings,
         metrics: Metrics | None = None,
         name: str | None = None,
+        states: StateCache | None = None,
     ):
         self.bundle = bundle
         self.name: str = name or bundle.name
@@ -174,7 +176,9 @@ class ServedModel:
         if getattr(bundle, "engine", None) == "numba":  # which goes row by row
             serving = {**serving, "allowed_batches": [1]}
         padding = Padding(serving)
-        self._batcher = Batcher(bundle.call, padding, settings, self._metrics, self.name)
+        states = states or StateCache(settings.prefix_bytes, self._metrics)
+        self._call = ContinuedCalls(bundle, states, self._metrics, self.name)
+        self._batcher = Batcher(self._call, padding, settings, self._metrics, self.name)
         self._streams = Streams(settings.max_streams, settings.timeout_seconds, count)
         self._active = 0
         self._idle = asyncio.Event()
@@ -208,6 +212,10 @@ class ServedModel:
     def close(self) -> None:
         """Fail waiting and later requests with NotReady."""
         self._batcher.close()
+
+    def forget_states(self) -> None:
+        """Keep no state after a prefix any longer."""
+        self._call.forget_states()
 
     async def predict(
         self,

@@ -83,7 +83,16 @@ def stream(
     if method in STREAMED:
         chunk = chunk_length(chunk_samples, total, model.symbol_network.block)
         parts = model.samplers.stream(
-            method, noise_of, len(rows), total, chunk, condition, heat, prompt, start, weights
+            method,
+            noise_of,
+            len(rows),
+            total,
+            chunk,
+            condition,
+            heat,
+            prompt,
+            start,
+            weights=weights,
         )
         return _after(start, parts)
     drawn = model.samplers.draw(method, noise_of(0, total), condition, heat, prompt, start)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import urllib.request
 
 import grpc_running
 import http_running
@@ -13,6 +14,7 @@ from attention_networks import TOKENS
 from marks import some_slow
 from own_models import LONGEST, bundle, model, ran, row_of, rows_of, tokens
 
+import onepass
 import serving
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.manifest import write_manifest
@@ -222,3 +224,101 @@ def test_the_command_refuses_what_has_no_meaning_with_status_2(tmp_path, capsys,
                 assert ran("sample", place, "--out", "out", *length, *words) == 2, (place, words)
                 said = capsys.readouterr().err
                 assert text in said and said.count("\n") == 1, (place, said)
+
+
+BEGUN = {"tokens": (1, 20, 33, LONGEST), "real": (1, 33), "voices": (1, 33), "reading": (5,)}
+
+
+def condition_of(name, num):
+    random = np.random.default_rng(4)
+    if name == "voices":
+        mel = random.normal(size=[1, LONGEST, 2]).astype(np.float32)
+        voices = {"voice": [2], "tone": np.ones([1, 3], np.float32), "mel": mel}
+        return {key: np.repeat(value, num, 0) for key, value in voices.items()}
+    if name == "reading":
+        memory = random.normal(size=[1, own_models.ENTRIES, 3]).astype(np.float32)
+        return np.repeat(memory, num, 0)
+    return None
+
+
+@pytest.mark.parametrize("name", some_slow(BEGUN, ("real",)))
+def test_a_bundle_continues_from_a_state_what_it_draws_of_the_prefix(name, tmp_path):
+    made = bundle(name)
+    whole = made.sample(1, LONGEST, 9, condition_of(name, 1))[0]
+    for count in BEGUN[name]:
+        state = made.read(whole[:count], LONGEST, condition_of(name, 1))
+        state.save(tmp_path / "state")
+        given = (NUM, LONGEST, SEED, condition_of(name, NUM))
+        expected = made.sample(*given, prefix=whole[:count])
+        for each in (state, onepass.PrefixState.load(tmp_path / "state")):
+            np.testing.assert_array_equal(made.sample(*given, state=each), expected)
+        parts = list(made.stream(*given, state=state, chunk=LONGEST))
+        np.testing.assert_array_equal(np.concatenate(parts, 1), expected)
+
+
+def test_a_bundle_reads_its_state_once_with_any_option():
+    made, calls = bundle("tokens"), []
+    state = made.read(tokens(40), LONGEST)
+    program = made._program
+
+    def call(signature, inputs):
+        calls.append((signature, int(inputs["num_prefix"].max())))
+        return program(signature, inputs)
+
+    options = {"repetition_penalty": 1.7, "stop": [4, 9], "min_length": 60, "top_k": 5}
+    expected = made.sample(NUM, LONGEST, SEED, prefix=tokens(40), **options)
+    try:
+        made._program = call
+        drawn = made.sample(NUM, LONGEST, SEED, state=state, **options)
+        nats = made.sample(NUM, LONGEST, SEED, state=state, return_log_prob=True)[1]
+    finally:
+        made._program = program
+    np.testing.assert_array_equal(drawn, expected)
+    assert (nats <= 0.0).all()
+    assert calls == [("prompted_chunk", 0), ("prompted", 40)]
+
+
+def test_a_bundle_refuses_a_state_that_is_none_of_its_own_in_one_line():
+    made, live = bundle("tokens"), model("tokens").read(tokens(12), LONGEST)
+    for words, call in {
+        "`state` must be of the model that draws": lambda: made.sample(1, LENGTH, state=live),
+        "`prefix` must be None next to `state`": lambda: made.sample(
+            1, LENGTH, prefix=[1], state=made.read([1])
+        ),
+        "`prefix` must have at least one element": lambda: made.read([]),
+        "`prefix` must be between 0 and 12, got 13": lambda: made.read([TOKENS]),
+        "`picture` reads no prefix ahead of a draw": lambda: bundle("picture").read([1]),
+        "`state` must not be given: this": lambda: bundle("student").sample(1, LENGTH, state=live),
+    }.items():
+        with pytest.raises(InvalidInput, match=words) as refused:
+            call()
+        assert "\n" not in str(refused.value)
+    voices = bundle("voices")
+    state = voices.read([0.1] * 12, LENGTH, cut(condition_of("voices", 1)))
+    other = cut(condition_of("voices", NUM))
+    other["voice"] = [2, 2, 1]
+    with pytest.raises(InvalidInput, match="`condition` must be, for the 12 elements of `state`"):
+        voices.sample(NUM, LENGTH, SEED, other, state=state)
+
+
+def cut(condition):
+    return {**condition, "mel": condition["mel"][:, :LENGTH]}
+
+
+@pytest.mark.integration
+def test_a_served_model_reads_a_prompt_once_and_draws_what_the_bundle_draws():
+    made, prefix = bundle("tokens"), tokens(40)
+    with own_models.served("http", "tokens") as (url, (remote,)):
+        for seed in range(3):
+            expected = made.sample(NUM, LONGEST, seed, prefix=prefix)
+            np.testing.assert_array_equal(
+                remote.sample(NUM, LONGEST, seed, prefix=prefix), expected
+            )
+        with urllib.request.urlopen(f"{url}/monitoring/prometheus/metrics") as page:
+            text = page.read().decode()
+        with pytest.raises(UserError, match="`state` must not be given: this"):
+            remote.sample(NUM, LONGEST, 1, state=made.read(prefix))
+        with pytest.raises(UserError, match="reads no prefix ahead of a draw"):
+            remote.read(prefix)
+    assert 'onepass_prefixes_total{model="tokens",outcome="hit"} 2.0' in text
+    assert 'onepass_prefixes_total{model="tokens",outcome="miss"} 1.0' in text

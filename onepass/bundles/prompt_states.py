@@ -1,0 +1,132 @@
+"""The states after the prefixes of rows, from which a bundle's signature `prompted` continues.
+
+The signature `prompted_chunk` reads a prefix, and returns the state after it; called again with
+that state it draws the rest, to the bit as `prompted` draws the whole. The state depends on the
+prefix and the conditions of its elements alone, not on the seed or an option.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onepass.bundles.signature import (
+    FRAMES,
+    LENGTHS,
+    LOG_PROB,
+    NUM_PREFIX,
+    NUM_SAMPLES,
+    PREFIX,
+    PROMPTED,
+    PROMPTED_CHUNK,
+    STATE,
+    Arrays,
+    Signature,
+    is_condition,
+    is_timed,
+)
+from onepass.prefix_state import digest_of
+
+Call = Callable[[str, Arrays], Arrays]
+START = "start"
+
+
+class Begun(NamedTuple):
+    """A row after its prefix: the elements that the program returns of it, and the state."""
+
+    elements: np.ndarray
+    state: Arrays
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.elements.nbytes + sum(array.nbytes for array in self.state.values())
+
+
+class PromptStates:
+    """Reads the prefixes of rows [batch, ...] of inputs for `prompted`, and draws what follows.
+
+    `call` runs a signature for checked inputs; `names` are those of a state's inputs.
+    """
+
+    def __init__(self, signatures: Mapping[str, Signature], call: Call):
+        self._call, chunk = call, signatures[PROMPTED_CHUNK]
+        self._known = chunk.inputs
+        self._counts = next(name for name in LENGTHS if name in self._known)
+        self.names = [name for name in self._known if name.startswith(STATE)]
+        self._conditions = [n for n in self._known if is_condition(n) or n == FRAMES]
+        self._timed = [name for name in self._conditions if is_timed(self._known[name])]
+        outputs = signatures[PROMPTED].outputs
+        self._output = next(n for n in outputs if n in chunk.outputs and n not in LENGTHS)
+
+    @staticmethod
+    def suits(signatures: Mapping[str, Signature]) -> bool:
+        """Return whether a bundle has the signatures, and reads prefixes."""
+        found = (signatures[n].inputs for n in (PROMPTED, PROMPTED_CHUNK) if n in signatures)
+        return [NUM_PREFIX in inputs for inputs in found] == [True, True]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of a row's state in bytes, without its elements."""
+        return sum(array.nbytes for array in self._zeros(1).values())
+
+    def digest(self, inputs: Arrays, row: int) -> str:
+        """Return a digest of all that the state after a row's prefix depends on."""
+        count = int(inputs[NUM_PREFIX][row])
+        return digest_of({PREFIX: inputs[PREFIX][row, :count]}, self.condition_digest(inputs, row))
+
+    def condition_digest(self, inputs: Arrays, row: int) -> str:
+        """Return a digest of the conditions of a row's prefix."""
+        count, found = int(inputs[NUM_PREFIX][row]), {n: inputs[n][row] for n in self._conditions}
+        return digest_of({n: x[:count] if n in self._timed else x for n, x in found.items()})
+
+    def read(self, inputs: Arrays, rows: Sequence[int]) -> list[Begun]:
+        """Return the states of some rows, each with a prefix of at least one element."""
+        counts = inputs[NUM_PREFIX][rows]
+        given = self._take(inputs, rows) | {self._counts: counts, START: np.zeros_like(counts)}
+        outputs = self._call(PROMPTED_CHUNK, given | self._zeros(len(rows)))
+        return [
+            Begun(
+                outputs[self._output][n, :count].copy(),
+                {name: outputs[name][n].copy() for name in self.names},
+            )
+            for n, count in enumerate(counts)
+        ]
+
+    def draw(self, inputs: Arrays, begun: Sequence[Begun]) -> Arrays:
+        """Return the outputs of `prompted`, without log-probabilities, for rows that have begun."""
+        first, total = inputs[NUM_PREFIX], inputs[self._counts]
+        longest = inputs[FRAMES].shape[1] if FRAMES in inputs else int(total.max())
+        elements = np.zeros([len(total), longest], begun[0].elements.dtype)
+        for row, each in enumerate(begun):
+            elements[row, : first[row]] = each.elements
+        rows = np.flatnonzero(first < total).tolist()
+        if rows:
+            given = self._take(inputs, rows) | {
+                self._counts: (total - first)[rows],
+                START: first[rows],
+                NUM_PREFIX: np.zeros_like(first[rows]),
+                **{n: np.stack([begun[row].state[n] for row in rows]) for n in self.names},
+                **{n: _shifted(inputs[n][rows], first[rows]) for n in self._timed},
+            }
+            drawn = self._call(PROMPTED_CHUNK, given)[self._output]
+            for row, new in zip(rows, drawn, strict=True):
+                elements[row, first[row] : total[row]] = new[: total[row] - first[row]]
+        nats = np.zeros(elements.shape, np.float32)
+        return {self._output: elements, NUM_SAMPLES: total, LOG_PROB: nats}
+
+    def _take(self, inputs: Arrays, rows: Any) -> Arrays:
+        return {name: inputs[name][rows] for name in self._known if name in inputs}
+
+    def _zeros(self, rows: int) -> Arrays:
+        known = {name: self._known[name] for name in self.names}
+        shapes = {name: [rows, *(size or 0 for size in x.shape[1:])] for name, x in known.items()}
+        return {name: np.zeros(shapes[name], info.dtype) for name, info in known.items()}
+
+
+def _shifted(values: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return rows [batch, time, ...] from a time of each on, filled up with zeros."""
+    shifted = np.zeros_like(values)
+    for row, start in enumerate(first):
+        shifted[row, : values.shape[1] - start] = values[row, start:]
+    return shifted
