@@ -33,7 +33,7 @@ from onepass.foundation.model_spec import kind_of
 from onepass.foundation.stored_config import check_config, stored_config
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import with_density
-from onepass.samplers.cached import pad_chunk
+from onepass.networks.any_length import pad_time
 from onepass.trained import Trained
 from wavenet import model as wavenet_model
 from wavenet.config import DataConfig
@@ -236,7 +236,7 @@ class SoundDraft(FlowDraft):
 
 def _part(first: int, length: int, samples: int, values: tf.Tensor | None) -> Any:
     start, count = first // samples, length // samples
-    return None if values is None else pad_chunk(values[:, start : start + count], count)
+    return None if values is None else pad_time(values[:, start : start + count], count)
 
 
 def sound_draft(student: ParallelWaveNet, spec: Mapping[str, Any], model: Any) -> SoundDraft:

@@ -168,11 +168,13 @@ class OneSize:
         return outputs[:, : tf.shape(arguments[0])[1] if length is None else length]
 
 
-def pad_time(values: tf.Tensor, length: int) -> tf.Tensor:
+def pad_time(values: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
     """Return values [batch, time, ...] padded with zeros at the end to `length` time steps."""
-    behind = length - tf.shape(values)[1]
-    padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
-    padded.set_shape([values.shape[0], length, *values.shape[2:]])
+    known = values.shape[1]
+    behind = length - (tf.shape(values)[1] if known is None else known)
+    padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (len(values.shape) - 2)])
+    if isinstance(length, int):
+        padded.set_shape([values.shape[0], length, *values.shape[2:]])
     return padded
 
 
@@ -279,8 +281,6 @@ def _choose_candidate(
     The reason is "" if it takes larger sizes, too. The index is None if no candidate equals the
     network; the second value then says why.
     """
-    pass  # a heavy import: derivation of steps
-
     faults = []
     for number, candidate in enumerate(candidates):
         trial = Trial(candidate, call, specs, sizes)

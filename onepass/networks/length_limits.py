@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import Specs, is_at_rate, shape_at
 from onepass.networks.network import SMALL, WHOLE, brings_step, one_line, size_text
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
@@ -47,23 +48,14 @@ class WholePeriods:
             f"the network changes the rate of time: it takes multiples of {self.period} time steps"
         )
 
-    def fault(self, *sizes: int) -> str:
-        """See `OneSize.fault`; every size is taken."""
-        del sizes
-        return ""
-
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the outputs for arguments of any length."""
         known = arguments[0].shape[1]
         length = tf.shape(arguments[0])[1] if known is None else known
-        behind = -length % self.period
+        whole = length + -length % self.period
         pairs = zip(arguments, self._grows, strict=True)
-        outputs = self._call(*(_pad_time(x, behind) if grows else x for x, grows in pairs))
+        outputs = self._call(*(pad_time(x, whole) if grows else x for x, grows in pairs))
         return outputs[:, :length]
-
-
-def _pad_time(values: tf.Tensor, behind: int | tf.Tensor) -> tf.Tensor:
-    return tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
 
 
 def in_whole_periods(call: Traces, specs: Sequence[tf.TensorSpec]) -> Traces:
@@ -102,7 +94,7 @@ def whole(arguments: Sequence[tf.Tensor], period: int) -> list[tf.Tensor]:
     length = arguments[0].shape[1]
     grows = [x.shape.rank > 1 and x.shape[1] == length for x in arguments]
     pairs = zip(arguments, grows, strict=True)
-    return [_pad_time(x, -length % period) if each else x for x, each in pairs]
+    return [pad_time(x, length + -length % period) if each else x for x, each in pairs]
 
 
 def period_of(call: Traces) -> int:

@@ -1,9 +1,7 @@
 """The cached sampler: one step of the network per symbol, in chunks that pass on a state."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
@@ -13,42 +11,6 @@ from onepass.networks.symbols import Prompt, SteppedSymbols
 from onepass.samplers.registry import method
 
 SHORTEST = 64  # shortest chunk, so that short sequences share a program
-
-
-def in_chunks(
-    sampler: Any,
-    batch: int,
-    noise: Callable[[int, int], tf.Tensor],
-    condition: Any,
-    count: int,
-    length: int,
-    temperature: float = 1.0,
-    known: np.ndarray | None = None,
-) -> Iterator[np.ndarray]:
-    """Yield chunks of `length` symbols of each row; the last chunk may be shorter.
-
-    `noise` maps a position and a number of symbols to their noise; `condition` is that of all
-    positions, including those of `known`.
-    """
-    sampler, start = sampler.present(), 0
-    state = sampler.initial_state(batch)
-    if known is not None:
-        start = known.shape[1]
-        before = None if condition is None else condition[:, :start]
-        state = sampler.prime(state, before, tf.constant(known, tf.int32))
-    for done in range(0, count, length):
-        first = start + done
-        part = (
-            None if condition is None else pad_chunk(condition[:, first : first + length], length)
-        )
-        symbols, _, state = sampler.generate_chunk(state, part, noise(first, length), temperature)
-        yield np.asarray(symbols)[:, : count - done]
-
-
-def pad_chunk(values: tf.Tensor, length: int) -> tf.Tensor:
-    """Pad values [batch, time, ...] to `length` with zeros, so no shorter chunk is compiled."""
-    others = [[0, 0]] * (len(values.shape) - 2)
-    return tf.pad(values, [[0, 0], [0, length - values.shape[1]], *others])
 
 
 def chunk_length(wanted: int, count: int, block: int, longest: int | None = None) -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import tensorflow as tf
 
 from onepass.likelihoods.truncated import Choice
+from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import Condition, over_time
 from onepass.networks.symbols import Prompt
 from onepass.step.derive import bucket
@@ -56,9 +57,9 @@ class Call(NamedTuple):
         """Return the arguments for `times` time steps; additional steps are zero."""
         prompt = self.prompt
         if prompt is not None:
-            prompt = prompt._replace(symbols=_of_times(prompt.symbols, times))
-        condition = over_time(lambda x: _of_times(x, times), self.condition)
-        return self._replace(noise=_of_times(self.noise, times), condition=condition, prompt=prompt)
+            prompt = prompt._replace(symbols=pad_time(prompt.symbols, times))
+        condition = over_time(lambda x: pad_time(x, times), self.condition)
+        return self._replace(noise=pad_time(self.noise, times), condition=condition, prompt=prompt)
 
 
 def _heat_of_rows(heat: tf.Tensor, rows: int) -> tf.Tensor:
@@ -68,12 +69,6 @@ def _heat_of_rows(heat: tf.Tensor, rows: int) -> tf.Tensor:
 def _of_rows(values: tf.Tensor, rows: int) -> tf.Tensor:
     more = rows - values.shape[0]
     return tf.concat([values, tf.repeat(values[-1:], more, axis=0)], 0) if more else values
-
-
-def _of_times(values: tf.Tensor, times: int) -> tf.Tensor:
-    more = times - values.shape[1]
-    pads = [[0, 0], [0, more], *[[0, 0]] * (values.shape.rank - 2)]
-    return tf.pad(values, pads) if more else values
 
 
 Made = TypeVar("Made")

@@ -57,8 +57,8 @@ def register(
 
     Returns:
       A decorator for a factory. The factory takes the network, as passed to `Autoregressive`, and
-      the distribution. It returns a sampler with the signature of `naive`, or a chunk sampler, as
-      `in_chunks` takes it, with attributes `block` and `longest`; or None if it does not support
+      the distribution. It returns a sampler with the signature of `naive`, or a chunk sampler, with
+      `present` and attributes `block` and `longest`; or None if it does not support
       their settings. In that case, and for prompts that the sampler does not support, a general
       sampler is used. The factory is called once per model and method, so the sampler must read
       the weights on every call. The sampler is not compiled with XLA.

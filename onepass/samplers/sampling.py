@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from onepass.foundation.errors import require
 from onepass.likelihoods.truncated import Choice, counts_after, drawing
+from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import Condition, between, first_state, rows
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.prefix_state import Kept
 from onepass.samplers import SAMPLERS, cached_chunk, find_specialised, speculative
-from onepass.samplers.cached import chunk_length, in_chunks, pad_chunk, with_memory
+from onepass.samplers.cached import chunk_length, with_memory
 from onepass.samplers.compiled import Call, Compiled, row_bucket, time_bucket
 from onepass.samplers.fixed_point import Settled
 from onepass.samplers.speculative import check_speculative
@@ -65,7 +66,7 @@ class Samplers:
             (num, count) = noise.shape[:2]
 
             def noise_of(start: int, length: int) -> tf.Tensor:
-                return pad_chunk(noise[:, start : start + length], length)
+                return pad_time(noise[:, start : start + length], length)
 
             parts = self._in_chunks(
                 own, noise_of, num, count, count, condition, temperature, prompt
@@ -116,16 +117,22 @@ class Samplers:
         temperature: tf.Tensor,
         prompt: Prompt | None,
     ) -> Iterator[np.ndarray]:
-        network = self._network
         length = chunk_length(chunk, count, sampler.block, sampler.longest)
-        known = None if prompt is None else prompt.symbols[:, : int(prompt.known[0])].numpy()
-        if known is not None:
-            yield from (
-                known[:, start : start + chunk] for start in range(0, known.shape[1], chunk)
+        given, start = self._network.prepare_condition(condition), 0
+        present = sampler.present()
+        state = present.initial_state(num)
+        if prompt is not None:
+            start = int(prompt.known[0])
+            known = tf.cast(prompt.symbols[:, :start], tf.int32)
+            yield from (known[:, first : first + chunk].numpy() for first in range(0, start, chunk))
+            before = None if given is None else given[:, :start]
+            state = present.prime(state, before, known)
+        for first in range(start, count, length):
+            part = None if given is None else pad_time(given[:, first : first + length], length)
+            drawn, _, state = present.generate_chunk(
+                state, part, noise(first, length), float(temperature)
             )
-            count -= known.shape[1]
-        given, heat = network.prepare_condition(condition), float(temperature)
-        yield from in_chunks(sampler, num, noise, given, count, length, heat, known)
+            yield np.asarray(drawn)[:, : count - first]
 
     def _machine(
         self,

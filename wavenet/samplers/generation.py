@@ -14,10 +14,11 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError, require
 from onepass.likelihoods import noise
+from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import methods_of
-from onepass.samplers.cached import chunk_length, pad_chunk
+from onepass.samplers.cached import chunk_length
 from onepass.samplers.speculative import (
     RULES,
     Acceptance,
@@ -181,7 +182,7 @@ class SpeculativeSampler:
         conditions = every or self._own.conditions(request, length)
         for start, drafted in zip(range(0, total, length), conditions, strict=False):
             end = start + length
-            part = None if condition is None else pad_chunk(condition[:, start:end], length)
+            part = None if condition is None else pad_time(condition[:, start:end], length)
             part = only_timed(part)
             where = Address(seed, rows, tf.constant(start))
             drawn = network.likelihood.noise(seed, rows, start, length)
