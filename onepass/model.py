@@ -483,12 +483,3 @@ def _kept_of(state: PrefixState | None, condition: Condition) -> list[Kept] | No
     for digest in {condition_digest(each, len(state)) for each in each_row(condition)}:
         state.check_condition(digest)
     return state.kept
-
-
-def _kept_of(state: PrefixState | None, condition: Condition) -> list[Kept] | None:
-    """Return what is kept of a prefix, None without a state; check its condition in every row."""
-    if state is None:
-        return None
-    for digest in {condition_digest(each, len(state)) for each in each_row(condition)}:
-        state.check_condition(digest)
-    return state.kept

@@ -282,7 +282,7 @@ class ImageConditionals:
         self._factors: dict[str, tf.types.experimental.GenericFunction] = {}
         self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
 
-    def layout(self, shape: tuple[int, ...]) -> Layout:
+    def layout(self, shape: tuple[int, ...], condition: Any) -> Layout:
         """Return the layout of a stream of images; the pixels of each scale form a class."""
         scales = 1 if self.density.multiscale is None else len(self.density.multiscale.sizes)
         return Layout(
@@ -470,7 +470,7 @@ class Images(Kind):
             count = min(batch, num - first)
             yield (count, *self._shape), self._rows(stored, first, count)
 
-    def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
+    def unpack(self, found: Container, parts: list[np.ndarray]) -> np.ndarray:
         """Return the images, uint8 [num, size, size, channels]."""
         return np.concatenate(parts)
 

@@ -35,6 +35,7 @@ class AdaptiveWaveNet(WaveNet):
             *others, scales = located.sections
             start = [0.0] * sum(others), tf.linspace(0.5, -1.5, scales), [0.0] * config.corrections
             self.head2_bias.assign(tf.concat(start, 0))
+        self.period, self.renew_samples = config.prediction_block, max(config.prediction_windows)
         self.past_prediction = PastPrediction(config.prediction_order, config.prediction_windows)
 
     def copy_untrained(self) -> "AdaptiveWaveNet":
@@ -57,11 +58,18 @@ class AdaptiveWaveNet(WaveNet):
         """See `Network.initial_state`; the state includes the predictors, which are zero."""
         config = self.config
         windows = [batch, len(config.prediction_windows), config.prediction_order + 2]
-        past, solved = (
-            tf.zeros([batch, max(config.prediction_windows)]),
-            tf.zeros(windows, tf.float64),
-        )
+        length = self._taps if self.is_renewed else max(config.prediction_windows)
+        past, solved = tf.zeros([batch, length]), tf.zeros(windows, tf.float64)
         return {**super().initial_state(batch), "past": past, "solved": solved}
+
+    def renew(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See `Network.renew`: the predictors of the next block."""
+        return {"solved": self.past_prediction(tf.cast(inputs, tf.float64))}
+
+    @property
+    def _taps(self) -> int:
+        """Number of past samples that corrections and predictions of one sample read."""
+        return self.config.front_width + self.config.prediction_order
 
     def _front_after(
         self, inputs: tf.Tensor, state: dict[str, Any]
@@ -70,14 +78,14 @@ class AdaptiveWaveNet(WaveNet):
         if inputs.shape[1] != 1:
             raise ValueError(f"`inputs` must hold 1 sample, got {inputs.shape[1]}.")
         wave = tf.concat([state["past"][:, 1:], inputs], 1)
-        recent = tf.cast(wave, tf.float64)
-        solved = tf.cond(
-            tf.equal((state["position"] - 1) % self.config.prediction_block, 0),
-            lambda: self.past_prediction(recent),
-            lambda: state["solved"],
-        )
-        recent = recent[:, -(self.config.front_width + self.config.prediction_order) :]
-        hidden, prediction = self._of_blocks(solved, recent)
+        recent, solved = tf.cast(wave, tf.float64), state["solved"]
+        if not self.is_renewed:
+            solved = tf.cond(
+                tf.equal((state["position"] - 1) % self.period, 0),
+                lambda: self.past_prediction(recent),
+                lambda: state["solved"],
+            )
+        hidden, prediction = self._of_blocks(solved, recent[:, -self._taps :])
         return hidden, prediction, {"past": wave, "solved": solved}
 
     def _of_blocks(self, solved: tf.Tensor, recent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -86,20 +94,21 @@ class AdaptiveWaveNet(WaveNet):
         coefficients, gains, levels = tf.split(solved, [order, 1, 1], -1)
         logs = tf.concat([gains[..., 0], levels[..., :1, 0]], -1)
         gain, level = (tf.exp(logs[..., i, None, None]) for i in (0, -1))
-        taps = tf.signal.frame(recent, order, 1)
-        predicted = tf.matmul(taps, tf.reverse(coefficients, [-1]), transpose_b=True)
+        taps, backwards = tf.signal.frame(recent, order, 1), tf.reverse(coefficients, [-1])
+        predicted = tf.matmul(taps, backwards[..., :1, :], transpose_b=True)
         residual = recent[..., order:] - predicted[..., :-1, 0]
         errors = tf.signal.frame(residual, width, 1) / gain
         samples = tf.signal.frame(recent[..., order:], width, 1) / level
         now = predicted[..., width:, :]
-        others = (now[..., 1:] - now[..., :1]) / gain
-        alike = tf.zeros_like(now[..., :1])  # broadcasts values of a block to its samples
+        others = tf.matmul(taps[..., width:, :], backwards[..., 1:, :], transpose_b=True)
+        others = (others - now) / gain
+        alike = tf.zeros_like(now)  # broadcasts values of a block to its samples
         given = (logs[..., None, :] - LOG_LEVEL) / LOG_SPREAD + alike
         read = tf.concat([tf.asinh(errors), tf.asinh(samples), tf.asinh(others), given], -1)
         read = tf.cast(read, self.front_dtype)
         hidden = tf.matmul(read, tf.cast(self.front_kernel, read.dtype))
         hidden += tf.cast(self.front_bias, read.dtype)
-        known = tf.concat([now[..., :1], gain + alike, errors, others], -1)
+        known = tf.concat([now, gain + alike, errors, others], -1)
         return tf.cast(hidden, self.dtype), tf.cast(known, self.front_dtype)
 
     def _in_scaled_units(self, raw: tf.Tensor, prediction: tf.Tensor | None) -> tf.Tensor:

@@ -28,6 +28,9 @@ class Network(tf.Module):
         reads them.
       context_stack: computes a condition from blocks of past samples, or None.
       silence: the network's input before the first sample.
+      period: samples after which `renew` computes a part of the state; 0: it never does.
+      renew_samples: number of past samples that `renew` reads.
+      is_renewed: whether the caller of a step does so, with the results of `renew`.
     """
 
     config: WaveNetConfig
@@ -40,6 +43,9 @@ class Network(tf.Module):
     upsampler: Any = None
     context_stack: Any = None
     silence: int = 0
+    period: int = 0
+    renew_samples: int = 0
+    is_renewed: bool = False
 
     def copy_untrained(self) -> "Network":
         """Return a new network with the same configuration and untrained weights."""
@@ -112,6 +118,14 @@ class Network(tf.Module):
         Args:
           inputs: the network's inputs before each sample, [batch, n], static whole bunches.
           condition: that of these samples, [batch, n, channels], or None.
+        """
+        raise NotImplementedError
+
+    def renew(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the entries of the state for the next `period` samples, by name.
+
+        Args:
+          inputs: the network's inputs for the samples before them, [batch, renew_samples].
         """
         raise NotImplementedError
 

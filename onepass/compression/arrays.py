@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,9 +20,17 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
 from onepass.likelihoods.distribution import pixel_channels
 from onepass.model import Autoregressive
-from onepass.networks.conditions import between, first_state, given_once, zeros_for
+from onepass.networks.conditions import (
+    NOTHING,
+    Condition,
+    between,
+    first_state,
+    given_once,
+    rows,
+    zeros_for,
+)
 from onepass.networks.symbols import unusual_settings
-from onepass.samplers.compiled import compiled_step
+from onepass.samplers.compiled import compiled_step, row_bucket
 
 _NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
 
@@ -92,14 +100,22 @@ CHEAP_STEPS = 20_000
 TABLE_ELEMENTS = 1 << 22  # log probabilities in memory at once
 
 
+class Rows(NamedTuple):
+    """What codes rows of levels besides the levels themselves."""
+
+    condition: Condition = NOTHING  # of the levels before the first ones, too
+    lengths: Sequence[int] = ()  # of the rows in time order, the longest first; (): all are whole
+    before: np.ndarray | None = None  # levels that are known before the first ones, int32 [rows, n]
+
+
 class SymbolConditionals:
     """The `Conditionals` of an `Autoregressive`; every call uses the model's current weights.
 
-    The rows of a batch are coded together, position by position. Encoding takes `window` time
-    steps a pass (0: all), each pass with its own tolerances, and reads `past` more before them.
+    The rows of a batch are coded together, position by position. A pass of the encoder reads up to
+    `most` elements, in whole rows (0: all rows).
     """
 
-    def __init__(self, model: Autoregressive, window: int = 0, past: int = 0):
+    def __init__(self, model: Autoregressive, most: int = 0):
         levels = model.distribution.levels
         if levels is None or levels > MOST_LEVELS:
             raise UserError(
@@ -117,63 +133,76 @@ class SymbolConditionals:
             )
         self.levels: int = levels
         self.ways: Sequence[str] = ways_of(model.distribution)
-        self._network, self._window, self._past = model.symbol_network, window, past
+        self._network, self._most = model.symbol_network, most
         self._odds = ModelOdds(model.distribution, model.order)
-        kept = {"reduce_retracing": True} if window else {}
         self._passed = model.compiled.function(
-            "windows" if window else "conditionals", self._network.parameters, **kept
+            "coded" if most else "conditionals",
+            self._network.parameters,
+            **({"reduce_retracing": True} if most else {}),
         )
         self._step = compiled_step(self._one_step)
         self._distribution = model.distribution
 
-    def layout(self, shape: tuple[int, ...]) -> Layout:
+    def layout(self, shape: tuple[int, ...], condition: Rows) -> Layout:
         """See `Conditionals.layout`."""
-        return Layout(depth_of(self.levels), 1, 1, math.prod(shape), self.levels)
+        elements = sum(condition.lengths) or math.prod(shape)
+        return Layout(depth_of(self.levels), 1, 1, elements, self.levels)
 
-    def place(self, shape: tuple[int, ...], number: int) -> tuple[int, ...]:
+    def place(self, shape: tuple[int, ...], condition: Rows, number: int) -> tuple[int, ...]:
         """Return the index of an element of levels of this shape, given its number in coding."""
+        if condition.lengths:
+            is_there = np.arange(shape[1])[:, None] < np.array(condition.lengths)
+            time, row = np.argwhere(is_there)[number].tolist()
+            return row, time
         axes = _axes(shape)
         order = [*range(1, 1 + len(axes)), 0, *range(1 + len(axes), len(shape))]
         found = np.unravel_index(number, [shape[axis] for axis in order])
         return tuple(int(found[order.index(axis)]) for axis in range(len(shape)))
 
     def iterate_elements(
-        self, levels: np.ndarray, condition: Any, coding: Coding
+        self, levels: np.ndarray, condition: Rows, coding: Coding
     ) -> Iterator[Known]:
-        """See `Conditionals.iterate_elements`."""
-        window = self._window or levels.shape[1]
-        for start in range(0, levels.shape[1], window):
-            first, stop = max(0, start - self._past), start + window
-            given = between(condition, first, stop) if self._window else condition
-            found = self._passed(tf.constant(levels[:, first:stop], tf.int32), given)
-            own = levels[:, start:stop]
-            yield from self._iterate_window(own, found.numpy()[:, start - first :], coding)
-
-    def _iterate_window(
-        self, levels: np.ndarray, parameters: np.ndarray, coding: Coding
-    ) -> Iterator[Known]:
-        """Yield a window's elements in groups, whose tables have up to TABLE_ELEMENTS entries."""
+        """See `Conditionals.iterate_elements`; tables have up to TABLE_ELEMENTS entries."""
         axes = _axes(levels.shape)
-        own, count = np.moveaxis(levels, 0, len(axes)).ravel(), levels.size // math.prod(axes)
-        rows = np.moveaxis(parameters, 0, len(axes)).reshape(len(own), -1).astype(np.float64)
-        off = tolerances(rows, coding.tolerance or 0.0)
+        calls = np.full(math.prod(axes), levels.size // math.prod(axes))
+        outputs = np.moveaxis(self._parameters(levels, condition), 0, len(axes))
+        own = np.moveaxis(levels, 0, len(axes))
+        if condition.lengths:
+            is_there = np.arange(len(calls))[:, None] < np.array(condition.lengths)
+            own, outputs, calls = own[is_there], outputs[is_there], is_there.sum(1)
+        own = own.ravel()
+        outputs = outputs.reshape(len(own), -1).astype(np.float64)
+        off = tolerances(outputs, coding.tolerance or 0.0)
         size = max(1, TABLE_ELEMENTS // self._odds.table_levels(coding.way))
+        firsts = np.cumsum(calls) - calls
         for start in range(0, len(own), size):
             part = slice(start, start + size)
-            distribution = self._odds(rows[part], off[part], coding)
-            calls = range(-(-start // count), -(-min(start + size, len(own)) // count))
-            yield Known(own[part, None], alone(distribution), 0, [count] * len(calls))
+            distribution = self._odds(outputs[part], off[part], coding)
+            begun = calls[(start <= firsts) & (firsts < start + size)]
+            yield Known(own[part, None], alone(distribution), 0, begun.tolist())
+
+    def _parameters(self, levels: np.ndarray, given: Rows) -> np.ndarray:
+        known = 0 if given.before is None else given.before.shape[1]
+        if given.before is not None:
+            levels = np.concatenate([given.before, levels], 1)
+        count = max(1, self._most // levels.shape[1]) if self._most else len(levels)
+        parts = []
+        for first in range(0, len(levels), count):
+            part = slice(first, first + count)
+            condition = rows(given.condition, part) if self._most else given.condition
+            found = self._passed(tf.constant(levels[part], tf.int32), condition)
+            parts.append(found.numpy()[:, known:])
+        return np.concatenate(parts)
 
     def read(
-        self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
+        self, shape: tuple[int, ...], condition: Rows, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
         """See `Conditionals.read`."""
-        count = math.prod(shape) // math.prod(_axes(shape))
 
-        def read(parameters: tf.Tensor) -> np.ndarray:
-            rows = np.asarray(parameters, np.float64).reshape(count, -1)
-            rows = rows if coding.moved is None else coding.moved(rows)
-            return decoder.pixels(alone(self._odds(rows, None, coding)), count)[:, 0]
+        def read(parameters: np.ndarray) -> np.ndarray:
+            outputs = parameters.reshape(-1, parameters.shape[-1]).astype(np.float64)
+            outputs = outputs if coding.moved is None else coding.moved(outputs)
+            return decoder.pixels(alone(self._odds(outputs, None, coding)), len(outputs))[:, 0]
 
         return (self._decode_by_steps if self._has_step else self._decode_by_passes)(
             shape, condition, read
@@ -188,22 +217,41 @@ class SymbolConditionals:
         return self._network.has_step and self._network.block == 1
 
     def _decode_by_steps(
-        self, shape: tuple[int, ...], condition: Any, read: Callable
+        self, shape: tuple[int, ...], given: Rows, read: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        symbols, network = np.zeros(shape, np.int32), self._network
+        network, condition = self._network, given.condition
+        before = np.zeros([shape[0], 0], np.int32) if given.before is None else given.before
+        known, length = before.shape[1], before.shape[1] + shape[1]
+        symbols = np.concatenate([before, np.zeros(shape, np.int32)], 1)
+        ends = known + np.array(given.lengths or [shape[1]] * shape[0])
         every = network.read(tf.range(self.levels)[tf.newaxis]).numpy()[0]  # input of every level
-        machine = self._machine
-        if machine is not None and machine.pays(shape[0], shape[1], condition):
-            state: Any = machine.begin(shape[0], shape[1], condition)
-            inputs, outputs = np.repeat(state.of_one["input"], shape[0], 0), machine.outputs
+        machine, period = self._machine, 0
+        if machine is not None and machine.pays(shape[0], length, condition):
+            state: Any = machine.begin(shape[0], length, condition)
+            first, period = state.of_one["input"], getattr(network, "period", 0)
         else:
-            first = first_state(network, shape[0], shape[1], condition)
-            inputs, state, outputs = first["input"], first["network"], self._compiled_outputs
-        for time in range(shape[1]):
-            parameters, state = outputs(inputs, between(condition, time, time + 1), state)
-            symbols[:, time] = read(parameters)
-            inputs = every[symbols[:, time : time + 1]]
-        return symbols
+            machine, begun = None, first_state(network, shape[0], length, condition)
+            first, state = begun["input"][:1], begun["network"]
+        # The network's inputs, those before the first symbol among them.
+        past = network.renew_samples if period else 1
+        count = row_bucket(shape[0]) if period else shape[0]  # `renew` is compiled for few counts
+        inputs = np.tile(first, [count, past + length, *[1] * (first.shape.rank - 2)])
+        for time in range(length):
+            if period and time % period == 0:
+                renewed = self._renew(inputs[:, time : time + past])
+                state = machine.renew(state, {n: x[: shape[0]] for n, x in renewed.items()})
+            now, active = between(condition, time, time + 1), int(np.count_nonzero(ends > time))
+            if machine is not None:
+                now = rows(now, slice(active)) if active < shape[0] else now
+                newest = inputs[:active, time + past - 1 : time + past]
+                parameters, state = machine.outputs(newest, now, state)
+            else:
+                newest = tf.constant(inputs[:, time : time + 1])
+                parameters, state = self._step(state, newest, now)
+            if time >= known:
+                symbols[:active, time] = read(np.asarray(parameters)[:active])
+            inputs[:active, past + time] = every[symbols[:active, time]]
+        return symbols[:, known:]
 
     @functools.cached_property
     def _machine(self) -> Any:
@@ -211,21 +259,20 @@ class SymbolConditionals:
 
         return outputs_of(self._network, self._distribution)
 
-    def _compiled_outputs(self, inputs: Any, now: Any, state: Any) -> tuple[tf.Tensor, Any]:
-        return self._step(state, tf.convert_to_tensor(inputs), now)
+    @functools.cached_property
+    def _renew(self) -> Callable[[np.ndarray], dict[str, tf.Tensor]]:
+        return tf.function(self._network.renew, autograph=False, jit_compile=True)
 
     def _one_step(self, state: Any, inputs: tf.Tensor, now: Any) -> tuple[tf.Tensor, Any]:
         return self._network.stepper(now)(0, 0, {"input": inputs, "network": state})
 
     def _decode_by_passes(
-        self, shape: tuple[int, ...], condition: Any, read: Callable
+        self, shape: tuple[int, ...], given: Rows, read: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
         symbols = np.zeros(shape, np.int32)
         for position in np.ndindex(*_axes(shape)):
-            parameters, here = (
-                self._passed(tf.constant(symbols), condition),
-                (slice(None), *position),
-            )
+            parameters = self._passed(tf.constant(symbols), given.condition).numpy()
+            here = (slice(None), *position)
             symbols[here] = read(parameters[here]).reshape(symbols[here].shape)
         return symbols
 
@@ -275,8 +322,8 @@ class Arrays(Kind):
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
         """See `Kind.blocks`; there is one stream, and the condition is the caller's."""
         model, shape = self._model, found.shape[:2] if self._is_in_time else found.shape
-        yield shape, given_once(model.symbol_network, condition, model.order, shape)
+        yield shape, Rows(given_once(model.symbol_network, condition, model.order, shape))
 
-    def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
+    def unpack(self, found: Container, parts: list[np.ndarray]) -> np.ndarray:
         """See `Kind.unpack`."""
         return self._model.codec.decode(tf.constant(parts[0].astype(np.int32))).numpy()

@@ -56,8 +56,8 @@ class Conditionals(Protocol):
     levels: int
     ways: Sequence[str]  # how the odds of levels can be computed, the best way first
 
-    def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of the stream for elements of this shape."""
+    def layout(self, shape: tuple[int, ...], condition: Any) -> Layout:
+        """Return the layout of the stream for elements of this shape with this condition."""
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
         """Return whether elements of this container shape can be decoded in a few seconds."""
@@ -81,13 +81,13 @@ def encode(
     advance: Advance = silent,
 ) -> bytes:
     """Encode levels as one stream; raise UserError for a level of probability zero."""
-    layout, done = conditionals.layout(levels.shape), 0
+    layout, done = conditionals.layout(levels.shape, condition), 0
     encoder = Encoder(layout)
     for known in conditionals.iterate_elements(levels, condition, coding):
         odds, before = [], None
         for own in known.levels.T:
             distribution = known.channels(before)
-            _check_possible(conditionals, distribution, own, levels.shape, done)
+            _check_possible(conditionals, distribution, own, (levels.shape, condition), done)
             odds.append(odds_of(distribution, own, layout.depth))
             before = own
         encoder.add(odds, known.class_, known.calls)
@@ -100,14 +100,14 @@ def _check_possible(
     conditionals: Conditionals,
     distribution: Distribution,
     own: np.ndarray,
-    shape: tuple[int, ...],
+    where: tuple[tuple[int, ...], Any],
     done: int,
 ) -> None:
     forbids = getattr(distribution, "forbids", None)
     places = np.flatnonzero(forbids(own)) if forbids else np.zeros(0, np.int64)
     if len(places):
         number = done + int(places[0])
-        place = getattr(conditionals, "place", lambda *_: number)(shape, number)
+        place = getattr(conditionals, "place", lambda *_: number)(*where, number)
         raise UserError(
             "`elements` must be possible under the model to compress them, which gives the"
             f" probability zero to the level {own[places[0]]} at {place}."
@@ -123,7 +123,7 @@ def decode(
     advance: Advance = silent,
 ) -> np.ndarray:
     """Decode a stream to levels, int32; raise UserError if it is damaged."""
-    decoder = Decoder(stream, conditionals.layout(shape), advance)
+    decoder = Decoder(stream, conditionals.layout(shape, condition), advance)
     return conditionals.read(shape, condition, coding, decoder)
 
 

@@ -6,23 +6,25 @@ offset  size  content (little-endian)
 10      1     kind of content: 1 images, 2 sound, 3 arrays
 11      16    model digest, the first half of a SHA-256 over the model's weights (`model_digest`)
 27      4     levels of an element
-31      4     CRC-32 of the decoded elements, one or two bytes each, little-endian
+31      4     CRC-32 of the decoded elements in the order of the streams, one or two bytes each,
+              little-endian; of sound, of rows with zeros up to the longest one's length
 35      16    shape: images, height, width, channels; for sound: recordings, samples, 1, 1;
               for arrays: rows, height, width, channels, or rows, elements, 1, 1
 51      4     length of the description, which is JSON compressed by zlib, or 0 for {}
 55      4     number of streams
 59      ...   length of each stream, 4 bytes each | the description | the streams
-        ...   in format version 2, zero bytes that make the file as long as MOST_ELEMENTS and
+        ...   from format version 2 on, zero bytes that make the file as long as MOST_ELEMENTS and
               MOST_DESCRIBED require for its content
 end - 4 4     CRC-32 of all preceding bytes
 
-Version 2 differs in this padding, and in the meaning of the description and the digest (`forms`,
-`model_digest` and the writers of each kind).
+Version 2 differs from 1 in this padding, and in the meaning of the description and the digest
+(`forms`, `model_digest` and the writers of each kind); version 3 is that of sound in segments.
 
 A `Kind` defines what differs between images, recordings and arrays.
 """
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -30,8 +32,10 @@ import itertools
 import json
 import math
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,7 +49,8 @@ from onepass.foundation.progress import Progress
 from onepass.foundation.tensorflow_state import check_compiler
 
 MAGIC = b"\x89ONEP\r\n\x1a"
-VERSION = 2  # the newest; 1 is read too
+VERSION = 3  # the newest
+PADDED = 2  # the first that may be padded
 KINDS = {"images": 1, "sound": 2, "arrays": 3}
 _HEAD = struct.Struct("<8sHB16sII4III")
 _CRC = struct.Struct("<I")
@@ -76,7 +81,7 @@ class Container:
         return self.shape[1] if self.kind == "sound" else math.prod(self.shape)
 
     def to_bytes(self) -> bytes:
-        """Return the file as bytes; if it needs padding, its format version is 2."""
+        """Return the file as bytes; if it needs padding, its format version is at least PADDED."""
         text = b""
         if self.description:
             text = json.dumps(self.description, separators=(",", ":"), ensure_ascii=False).encode()
@@ -85,7 +90,7 @@ class Container:
         padding = max(0, _least_size(self.elements, len(text)) - size - _CRC.size)
         head = _HEAD.pack(
             MAGIC,
-            VERSION if padding else self.version,
+            max(PADDED, self.version) if padding else self.version,
             KINDS[self.kind],
             self.digest,
             self.levels,
@@ -252,7 +257,8 @@ class Kind(abc.ABC):
     """A kind of compressed file: how the elements of a model become levels and a description."""
 
     name: str
-    version, dtype, way = VERSION, "<u2", "closed"
+    version, dtype, way = PADDED, "<u2", "closed"
+    at_once = 1  # streams that are decoded at the same time
     conditionals: Conditionals
 
     @abc.abstractmethod
@@ -274,7 +280,7 @@ class Kind(abc.ABC):
         """Yield each stream's shape and condition, which is the file's if the file stores one."""
 
     @abc.abstractmethod
-    def unpack(self, parts: list[np.ndarray]) -> Any:
+    def unpack(self, found: Container, parts: list[np.ndarray]) -> Any:
         """Return the elements of a file, given the levels of each stream, of type `dtype`."""
 
     def coding(self, found: Container) -> Coding:
@@ -374,12 +380,43 @@ def decompress(
     coding = dataclasses.replace(kind.coding(found), moved=moved)
     parts, checksum = [], 0
     with _advancing(found, progress, bool(progress)) as advance:
-        for stream, block in zip(found.streams, kind.blocks(found, condition), strict=True):
-            levels = decode(kind.conditionals, stream, *block, coding, advance)
+        for levels in _decode_streams(kind, found, condition, coding, advance):
             parts.append(levels.astype(kind.dtype))
             checksum = checksum_of(parts[-1], checksum)
     check_decoded(checksum, found)
-    return kind.unpack(parts)
+    return kind.unpack(found, parts)
+
+
+def _decode_streams(
+    kind: Kind, found: Container, condition: Any, coding: Coding, advance: Advance
+) -> Iterator[np.ndarray]:
+    """Yield the levels of each stream, `kind.at_once` of which are decoded at the same time."""
+    streams = zip(found.streams, kind.blocks(found, condition), strict=True)
+    if kind.at_once == 1:
+        for stream, block in streams:
+            yield decode(kind.conditionals, stream, *block, coding, advance)
+        return
+    lock, is_over = threading.Lock(), threading.Event()
+
+    def advance_together(elements: int) -> None:
+        if is_over.is_set():
+            raise InterruptedError
+        with lock:
+            advance(elements)
+
+    pending: collections.deque[Future[np.ndarray]] = collections.deque()
+    with ThreadPoolExecutor(kind.at_once) as pool:
+        try:
+            for stream, block in streams:
+                pending.append(
+                    pool.submit(decode, kind.conditionals, stream, *block, coding, advance_together)
+                )
+                if len(pending) == kind.at_once:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:  # an error or Ctrl-C ends the other threads, too
+            is_over.set()
 
 
 def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float, progress: bool) -> None:

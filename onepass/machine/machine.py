@@ -216,9 +216,12 @@ class StepMachine:
         return workspaces
 
     def put(self, workspaces: np.ndarray, given: Sequence[Any]) -> None:
-        """Set the settings and, if given, the states of all rows in place, each as in `begin`."""
+        """Set the settings and the states of all rows in place, each as in `begin`, but for None.
+
+        States may be left out at the end.
+        """
         for value, each in zip(self._kept, given, strict=False):
-            if not value.size:  # an empty state, used only for its shape
+            if each is None or not value.size:  # an empty state, used only for its shape
                 continue
             at = self.program.offsets[value.buffer]
             kind = np.float64 if is_wide(value.dtype) else np.float32

@@ -706,6 +706,8 @@ def _product(
         counts = [int(np.prod([sized[x] for x in part], dtype=int)) for part in group]
         arranged.append(reshape_value(lowering, turned, counts))
     first, second = arranged
+    if is_wide(first.dtype) or is_wide(second.dtype):
+        return _dot_of_doubles(lowering, first, second)
     if not is_batched:
         flat = [reshape_value(lowering, each, list(each.shape[1:])) for each in arranged]
         if isinstance(flat[1], Constant):
@@ -717,10 +719,15 @@ def _product(
     return _dot(lowering, lowering.value(first), lowering.value(second))
 
 
+def _dot_of_doubles(lowering: Lowering, first: Any_Value, second: Any_Value) -> Any_Value:
+    """Return the product [groups, rows, columns] of doubles or whole numbers."""
+    left = lowering.arrange_entries(first, lambda x: x[:, :, np.newaxis])
+    right = lowering.arrange_entries(second, lambda x: x.swapaxes(1, 2)[:, np.newaxis])
+    return reduce_axes(lowering, "Sum", lowering.map("Mul", left, right), [3], False)
+
+
 def _dot(lowering: Lowering, first: Value, second: Value) -> Value:
     """Return the product [groups, rows, columns] of two values that are not constant."""
-    if first.wide or second.wide:
-        raise Unlowerable("a product of doubles or whole numbers")
     groups, rows, inner = first.shape
     columns = second.shape[2]
     out = contiguous([groups, rows, columns], np.float32, pitch=pad_channels(columns))

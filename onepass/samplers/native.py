@@ -37,22 +37,25 @@ LARGE_INSTRUCTION = 150  # multiplications in one; above, the machine wins at an
 def native(
     network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
 ) -> "Native | None":
-    """Return the sampler on the step machine; None with a GPU or for steps of several symbols.
-
-    `weights` is the type of large weights, one of `onepass.machine.weights.WEIGHTS`.
-    """
-    if network.block != 1 or tf.config.list_logical_devices("GPU"):
-        return None
-    return Native(getattr(network, "on_machine", network), distribution, weights)
+    """Return the sampler on the step machine; None as for `outputs_of`, or if it is renewed."""
+    is_renewed = getattr(network, "period", 0)
+    return None if is_renewed else _on_machine(Native, network, distribution, weights)
 
 
 def outputs_of(
     network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
 ) -> "NativeOutputs | None":
-    """Return the network's outputs on the step machine; None as for `native`."""
-    if not network.has_step or native(network, distribution) is None:
+    """Return the outputs on the step machine; None with a GPU or for steps of several symbols."""
+    has_step = network.has_step
+    return _on_machine(NativeOutputs, network, distribution, weights) if has_step else None
+
+
+def _on_machine(
+    kind: Any, network: SteppedSymbols, distribution: Distribution, weights: str
+) -> Any:
+    if network.block != 1 or tf.config.list_logical_devices("GPU"):
         return None
-    return NativeOutputs(getattr(network, "on_machine", network), distribution, weights)
+    return kind(getattr(network, "on_machine", network), distribution, weights)
 
 
 class First(NamedTuple):
@@ -68,6 +71,7 @@ class NativeState(NamedTuple):
 
     machine: StepMachine
     workspaces: np.ndarray
+    of_one: Any  # as in `First`
 
 
 class Native:
@@ -127,7 +131,7 @@ class Native:
         else:
             machine = self.machine(noise, condition, state.of_one)
             workspaces = machine.begin(state.batch, settings, state.of_rows)
-            state = NativeState(machine, workspaces)
+            state = NativeState(machine, workspaces, state.of_one)
         (symbols,) = state.machine.run(state.workspaces, *given)
         event = symbols.shape[4:]  # after rows, time steps, and the batch and time axes of a step
         return tf.constant(symbols.reshape([*symbols.shape[:2], *event])), state
@@ -202,14 +206,26 @@ class NativeOutputs(Native):
     ) -> tuple[np.ndarray, Any]:
         """Return the parameters [batch, n, num_parameters] of time steps, and the next state.
 
-        The inputs [batch, n, ...] are those before each step; all else is as in `advance`.
+        The inputs [batch, n, ...] are those before each step, of all rows or of the first ones,
+        which alone advance; all else is as in `advance`.
         """
         if not isinstance(state, NativeState):
             machine = self.machine(inputs, condition, state.of_one)
-            state = NativeState(machine, machine.begin(state.batch, [], state.of_rows))
+            workspaces = machine.begin(state.batch, [], state.of_rows)
+            state = NativeState(machine, workspaces, state.of_one)
         given = [np.asarray(each) for each in (inputs, *condition.timed.values())]
-        (parameters,) = state.machine.run(state.workspaces, *given)
+        (parameters,) = state.machine.run(state.workspaces[: len(inputs)], *given)
         return parameters[:, :, 0, 0], state
+
+    def renew(self, state: Any, values: dict[str, Any]) -> Any:
+        """Return a state with other entries of the network's, by name, [batch, ...] each."""
+        none = tf.nest.map_structure(lambda _: None, state.of_one)
+        given = tf.nest.flatten(none | {"network": none["network"] | values})
+        if isinstance(state, NativeState):
+            state.machine.put(state.workspaces, given)
+            return state
+        pairs = zip(state.of_rows, given, strict=True)
+        return state._replace(of_rows=[old if new is None else new for old, new in pairs])
 
     def log_prob(self, symbols: tf.Tensor, condition: Condition) -> np.ndarray:
         """Return the log-probability of symbols [batch, time, ...] given those before them."""
@@ -276,10 +292,8 @@ class NativeBlocks(Native):
 
 
 def _with_present_weights(state: NativeState) -> NativeState:
-    machine, workspaces = state
+    machine, workspaces, _ = state
     contents = machine.contents(workspaces)
-    return (
-        NativeState(machine, machine.begin(len(workspaces), [], contents))
-        if machine.refresh()
-        else state
-    )
+    if not machine.refresh():
+        return state
+    return state._replace(workspaces=machine.begin(len(workspaces), [], contents))

@@ -14,11 +14,10 @@ from own_models import model
 import onepass
 from onepass import likelihoods
 from onepass.command.verbs import main
-from onepass.compression.arrays import SymbolConditionals, digests_of_model
+from onepass.compression.arrays import Rows, SymbolConditionals, digests_of_model
 from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import Container, checksum_of, read
 from onepass.foundation.errors import UserError
-from onepass.networks.conditions import NOTHING
 
 pytest.importorskip("constriction")
 HEADER = 120  # bytes of a file that are not the stream's
@@ -113,7 +112,7 @@ def test_a_damaged_file_is_refused(index):
 def test_a_file_that_names_no_odds_is_decoded_by_tables_of_all_levels():
     made, elements = model("own"), drawn()
     symbols = made.symbols(elements).numpy()
-    stream = encode(SymbolConditionals(made), symbols, NOTHING, Coding("table", tolerance=1e-5))
+    stream = encode(SymbolConditionals(made), symbols, Rows(), Coding("table", tolerance=1e-5))
     parts = (digests_of_model(made)[1], made.codec.levels, checksum_of(symbols.astype("<u2")))
     old = Container("arrays", *parts, (*symbols.shape, 1, 1), {}, (stream,)).to_bytes()
     np.testing.assert_array_equal(onepass.decompress(made, old), elements)

@@ -89,7 +89,7 @@ def test_hidden_units_may_be_off_by_what_float32_leaves_open(architecture, monke
 def test_a_stream_takes_the_bits_of_the_model_and_half_a_per_cent():
     model = known("multiscale A, colour")
     shape, conditionals = (200, 8, 8, 3), model.compressed.conditionals
-    layout = conditionals.layout(shape)
+    layout = conditionals.layout(shape, {})
     words = np.random.default_rng(0).integers(1, 2**32, 40000, np.uint32).tobytes()
     table = bytes(layout.classes * layout.bits // 2)
     # Random bits decode to samples of the model.

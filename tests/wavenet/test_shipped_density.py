@@ -9,6 +9,7 @@ import soundfile
 import onepass
 from onepass import shipped as shipped_models
 from onepass.compression.container import read
+from wavenet import compression
 from wavenet.data import audio
 
 NAME = "shipped-speech-16k"
@@ -38,9 +39,17 @@ def test_a_clip_comes_back_exactly(model, clip):
     silence, top = np.zeros(30, np.int16), np.full(20, 32767, np.int16)
     recordings = [clip[VOICED], silence, top, clip[:1]]
     data = model.compress(recordings, verify=False)
-    assert len(read(data).streams) == len(recordings)
+    assert len(read(data).description["segments"]) == len(recordings)
     for found, expected in zip(model.decompress(data), recordings, strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_segments_take_less_than_half_a_per_cent_more(model, clip, monkeypatch):
+    parts = len(model.compress([clip], verify=False))
+    monkeypatch.setattr(compression, "SEGMENT", len(clip))
+    whole = model.compress([clip], verify=False)
+    assert len(read(whole).description["segments"]) == 1
+    assert len(whole) < parts < 1.005 * len(whole)
 
 
 def test_its_folder_is_small_and_its_card_has_the_sources():

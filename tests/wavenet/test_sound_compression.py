@@ -1,19 +1,24 @@
 """Compressed recordings come back exactly from whatever nearly equal network, or not at all."""
 
+import dataclasses
 import functools
 import math
 
 import hostile_files
 import numpy as np
 import pytest
+import tensorflow as tf
 from hostile_files import refused
-from networks import WINDOWS, network_of
+from networks import WINDOWS, levels_of, network_of
 
 from onepass.compression import container
+from onepass.compression.arrays import Rows, SymbolConditionals
 from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import read
-from onepass.networks.conditions import NOTHING
+from onepass.machine import machine
+from onepass.samplers.native import NativeOutputs
 from onepass.trained import Trained
+from wavenet import compression
 from wavenet.config import DataConfig
 from wavenet.density import Density
 from wavenet.front import Request, SoundFront
@@ -75,11 +80,103 @@ def test_predictions_that_follow_the_sound_give_every_sample_back():
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.fixture
+def short_segments(monkeypatch):
+    """Cut recordings into segments of about 40 samples, three of them in a stream."""
+    short = {"SEGMENT": 40, "SHIFT": 8, "QUIET": 4, "MOST_ROWS": 3}
+    for name, value in short.items():
+        monkeypatch.setattr(compression, name, value)
+
+
+@pytest.mark.parametrize("kind", ["softmax, speakers", WINDOWS])
+def test_recordings_of_many_segments_come_back_exactly(kind, short_segments):
+    model = model_of(kind)
+    recordings = recordings_for(model, (200, 30, 90, 41))
+    recordings.insert(1, recordings[0][:1])
+    data = model.compress(recordings, speaker=SPEAKERS.get(kind), verify=False)
+    segments = read(data).description["segments"]
+    assert len(segments) == 5 + 1 + 1 + 2 + 1 and len(read(data).streams) == 4
+    assert len({length for length, _ in segments}) > 4  # rows end at different times
+    for found, expected in zip(model.decompress(data), recordings, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_recording_is_cut_where_it_is_quietest_near_even_places():
+    wave = np.full(3 * compression.SEGMENT, 900)
+    wave[7000:7256] = wave[17900:18156] = 3
+    wave[4000:4400] = 0  # too far away
+    assert compression.find_cuts(wave).tolist() == [7128, 18028]
+    assert not len(compression.find_cuts(wave[: compression.SEGMENT]))
+
+
+@pytest.mark.parametrize("octaves", range(1, 15))
+def test_the_noise_before_a_segment_is_as_loud_as_its_first_samples(octaves):
+    files = model_of("mixture").compressed
+    noise = files._noise(octaves) - 32768
+    assert abs(np.log2(np.sqrt(np.mean(np.square(noise)))) - (octaves - 1)) < 0.5
+    assert abs(compression.measure_octaves(noise[64:]) - octaves) <= 1
+    assert not (files._noise(compression.measure_octaves(np.zeros(9, int))) - 32768).any()
+
+
+def parameters_of_steps(network, levels, before, lengths=()):
+    """Parameters [rows, samples, ...] of the decoder's steps, where a row has not ended."""
+    conditionals = SymbolConditionals(compression.autoregressive(network))
+    seen = []
+
+    def read(parameters):
+        seen.append(parameters)
+        return levels[: len(parameters), len(seen) - 1]
+
+    conditionals._decode_by_steps(levels.shape, Rows(lengths=lengths, before=before), read)
+    assert isinstance(conditionals._machine, NativeOutputs)
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["mixture", WINDOWS])
+def test_parameters_of_steps_are_those_of_a_pass_whatever_the_batch_and_the_threads(
+    kind, monkeypatch
+):
+    network = network_of(kind)
+    whole, lengths = levels_of(network, 3, 80), (50, 50, 21)
+    before, levels = whole[:, :30], whole[:, 30:]
+    steps = parameters_of_steps(network, levels, before, lengths)
+    expected = network(network.inputs(tf.constant(whole)), None).numpy()[:, 30:, np.newaxis]
+    for time, rows in enumerate(steps):
+        assert len(rows) == (3 if time < 21 else 2)
+        np.testing.assert_allclose(rows, expected[: len(rows), time], rtol=1e-4, atol=1e-5)
+    alone = parameters_of_steps(network, levels[1:2], before[1:2])
+    for one, rows in zip(alone, steps, strict=True):
+        np.testing.assert_array_equal(one[0], rows[1])
+    monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(machine, "cores", lambda: 3)
+    for one, other in zip(
+        steps, parameters_of_steps(network, levels, before, lengths), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_file_of_an_older_version_is_refused_by_its_number():
+    model = model_of("mixture")
+    found = read(model.compress([(drawn()[0, :30] - 32768).astype(np.int16)], verify=False))
+    assert found.version == 3
+    older = dataclasses.replace(found, version=2).to_bytes()
+    assert refused(model.decompress, older) == (
+        "The compressed file has format version 2; this program reads sound of version 3."
+    )
+
+
+def test_an_error_in_one_stream_ends_the_others(short_segments):
+    model = model_of("mixture")
+    found = read(model.compress(recordings_for(model, (200,)), verify=False))
+    damaged = dataclasses.replace(found, streams=(found.streams[0][:9], *found.streams[1:]))
+    assert "a stream" in refused(model.decompress, damaged.to_bytes())
+
+
 def test_a_stream_takes_the_bits_of_the_model():
     model, levels = model_of("mixture"), drawn()
     bits = -Density(model.network).log_prob(levels[0]).astype(np.float64).sum() / math.log(2)
     coding = Coding(narrowest=8e-5, tolerance=1e-5)
-    stream = encode(model.compressed.conditionals, levels, NOTHING, coding)
+    stream = encode(model.compressed.conditionals, levels, Rows(), coding)
     assert 0.999 < 8 * len(stream) / bits < 1.005
 
 

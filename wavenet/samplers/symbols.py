@@ -36,6 +36,7 @@ class SoundSymbols:
       reach: number of past samples that a sample depends on; None: all of them.
       has_chunks: whether one pass reads several samples.
       window: number of samples of such passes in the method "fixed-point"; 0: there are none.
+      period, renew_samples, renew: those of `Network`, for the step machine.
     """
 
     has_step = True
@@ -53,6 +54,8 @@ class SoundSymbols:
         self.reach = None if config.reads_blocks else config.receptive_field
         self.has_chunks = not config.reads_blocks
         self.window = WINDOW if self.has_chunks else 0
+        self.period, self.renew_samples = network.period, network.renew_samples
+        self.renew = network.renew
 
     def parameters(self, symbols: tf.Tensor, condition: Condition = NOTHING) -> tf.Tensor:
         """Return each sample's parameters given the levels before it, [batch, time, parameters]."""
@@ -104,6 +107,7 @@ class SoundSymbols:
         config, network = self.network.config, copy.copy(self.network)  # with the same variables
         if network.dtype == tf.bfloat16:
             network.dtype = tf.float32
+        network.is_renewed = bool(network.period)
         hidden = tf.TensorSpec([None, None, config.residual_channels], network.dtype)
         kernel = network.stack.layers[0].condition_kernel
         local = None if kernel is None else [None, None, kernel.shape[0]]

@@ -13,12 +13,11 @@ import onepass
 from onepass import likelihoods
 from onepass.array_compression import kind_of
 from onepass.compression import container, stream
-from onepass.compression.arrays import SymbolConditionals, digests_of_model, rank_names
+from onepass.compression.arrays import Rows, SymbolConditionals, digests_of_model, rank_names
 from onepass.compression.conditionals import Coding, decode, encode
 from onepass.compression.container import read
 from onepass.foundation.errors import UserError
 from onepass.foundation.progress import Progress
-from onepass.networks.conditions import NOTHING
 
 pytest.importorskip("constriction")
 
@@ -129,7 +128,7 @@ def test_masses_in_float32_do_not_move_odds_beyond_their_margins(tolerance):
     symbols = made.symbols(made.sample(num=2, length=500, seed=1)).numpy()
     conditionals, coding = SymbolConditionals(made), Coding("cumulative", 0.0)
     tolerant = dataclasses.replace(coding, tolerance=tolerance)
-    stream = encode(conditionals, symbols, NOTHING, tolerant)
+    stream = encode(conditionals, symbols, Rows(), tolerant)
     draws = np.random.default_rng(0)
     for share in (0.5, 0.95):
         # Without a tolerance, what float32 rounds.
@@ -139,7 +138,7 @@ def test_masses_in_float32_do_not_move_odds_beyond_their_margins(tolerance):
             return rows * (1.0 + by * draws.choice([-1.0, 1.0], rows.shape))
 
         off = dataclasses.replace(coding, moved=moved)
-        found = decode(conditionals, stream, symbols.shape, NOTHING, off)
+        found = decode(conditionals, stream, symbols.shape, Rows(), off)
         np.testing.assert_array_equal(found, symbols)
 
 

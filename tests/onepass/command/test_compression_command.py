@@ -244,7 +244,7 @@ class _Sounds(Kind):
     def blocks(self, found, condition):
         return iter(())
 
-    def unpack(self, parts):
+    def unpack(self, found, parts):
         return self.kept
 
 

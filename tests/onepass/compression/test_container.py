@@ -53,8 +53,8 @@ def test_what_is_no_such_file_differs_from_what_is_damaged():
 
 
 def test_a_later_format_is_named():
-    data = example(version=3).to_bytes()
-    assert "has format version 3; this program reads 1 to 2" in refused(read, data)
+    data = example(version=4).to_bytes()
+    assert "has format version 4; this program reads 1 to 3" in refused(read, data)
 
 
 def test_a_file_of_another_model_names_both():

@@ -479,6 +479,23 @@ def test_products_of_arguments_and_of_past_rows_are_those_of_single_steps(lag):
         np.testing.assert_allclose(whole[3, at], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.int32])
+def test_products_of_doubles_and_of_whole_numbers_are_those_of_numpy(dtype):
+    draws = np.random.default_rng(0)
+    kept, table = (draws.integers(-9, 9, [1, 5, 4]).astype(dtype) for _ in range(2))
+    kept = kept + dtype(0.1)  # is not exact in float32
+
+    def step(x, kept):
+        return [tf.matmul(x, kept), tf.matmul(x, table), tf.matmul(table, x)], [kept]
+
+    machine = StepMachine(step, [tf.TensorSpec([1, 4, 5], dtype)], [], [tf.constant(kept)])
+    given = draws.integers(-9, 9, [2, 3, 1, 4, 5]).astype(dtype) * dtype(7)
+    made = machine.run(machine.begin(2, [], [kept]), given)
+    for found, expected in zip(made, (given @ kept, given @ table, table @ given), strict=True):
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-12)
+
+
 @pytest.mark.parametrize("exponent", [-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 2.5])
 def test_a_power_known_in_advance_needs_no_function_of_single_numbers(exponent):
     def step(x):
