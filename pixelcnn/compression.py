@@ -1,7 +1,7 @@
 """Lossless compression of images with the conditional distributions of an image model.
 
-A PixelCNN decodes pixel by pixel, with caches as in sampling: a callback gets every pixel's hidden
-state and returns the pixel, for example from a stream. In a multiscale model only the base is
+A PixelCNN decodes pixel by pixel, by the scan that samples: a function gets every pixel's hidden
+state and returns the pixel, from the stream. In a multiscale model only the base is
 decoded so, and each doubling then takes three network passes, O(log N) per image. All images of a
 batch are decoded together. The network computes hidden units in float32, so that their last digits
 differ between machines. The last layer, the linear prediction and what follows are float64.
@@ -9,8 +9,9 @@ differ between machines. The last layer, the linear prediction and what follows 
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,23 +25,14 @@ from onepass.compression.stream import Decoder, Layout, depth_of
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError, require
 from onepass.likelihoods.pixels import PAIRS
+from onepass.samplers.compiled import Compiled
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS, SOFTMAX
 from pixelcnn.networks.layers import Mode, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
-from pixelcnn.networks.pixelcnn import (
-    FRONT_COLUMNS,
-    FRONT_REACH,
-    FRONT_ROWS,
-    PixelCNN,
-    Scan,
-    ScanRow,
-    next_pixel,
-    vertical_row,
-    with_coordinates,
-)
+from pixelcnn.networks.pixelcnn import PixelCNN, Scan, first_rows, scan_row, with_coordinates
 
 AT_ONCE = 4096  # pixels whose tables are computed together
 LINEAR_SHARE = 0.1  # tolerance of a linear function, as a share of a deep network's tolerance
@@ -183,80 +175,6 @@ def _whole(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array, np.float64)
 
 
-# Returns a pixel's levels, int32 [batch, channels], given its hidden state, float [batch, ...].
-ReadPixel = Callable[[Hidden], np.ndarray]
-
-
-class SteppedPixelCNN:
-    """A pixel-by-pixel scan over images of one width, under the network's current weights."""
-
-    def __init__(self, network: PixelCNN, width: int, mode: Mode) -> None:
-        self.network, self.width, self.mode = network, width, mode
-        self._row = tf.function(self._row_of, autograph=False, reduce_retracing=True)
-        self._pixel = tf.function(self._pixel_of, autograph=False, reduce_retracing=True)
-
-    def read(
-        self,
-        condition: Condition,
-        batch: int,
-        height: int,
-        read: ReadPixel,
-        prediction: tf.Tensor | None = None,
-    ) -> np.ndarray:
-        """Return images int32 [batch, height, width, channels] of pixels returned by `read`.
-
-        The condition's map is [batch or 1, height, width, channels]; `prediction` [batch, height,
-        width, channels] is added to the linear prediction.
-        """
-        network, channels = self.network, self.network.output_config.channels
-        images = np.zeros([batch, height, self.width, channels], np.int32)
-        condition = network.add_coordinates(condition, images)
-        padded = tf.zeros([batch, FRONT_ROWS, self.width + 2 * FRONT_REACH, channels + 1])
-        units = network.config.units
-        above = [tf.zeros([batch, each.dilation, self.width, units]) for each in network.layers]
-        side = [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]]
-        for y in range(height):
-            more = None if prediction is None else prediction[:, y : y + 1]
-            row, above = self._row(condition.row(y), padded, above, more)
-            self._read_row(row, images[:, y], read)
-            fresh = tf.pad(network.inputs(tf.constant(images[:, y : y + 1])), side)
-            padded = tf.concat([padded[:, 1:], fresh], 1)
-        return images
-
-    def _read_row(self, row: ScanRow, levels: np.ndarray, read: ReadPixel) -> None:
-        network, batch = self.network, len(levels)
-        units = network.config.units
-        columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
-        left = tf.zeros([batch, FRONT_COLUMNS, levels.shape[-1] + 1])
-        for x in range(self.width):
-            hidden, columns = self._pixel(row, tf.constant(x), left, columns)
-            levels[:, x] = read(hidden)
-            left = self._shift_left(left, tf.constant(levels[:, x]))
-
-    @tf.function(autograph=False, reduce_retracing=True)
-    def _shift_left(self, left: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        return tf.concat([left[:, 1:], self.network.inputs(levels)[:, tf.newaxis]], 1)
-
-    def _row_of(
-        self,
-        condition: Condition,
-        padded: tf.Tensor,
-        above: Sequence[tf.Tensor],
-        prediction: tf.Tensor | None,
-    ) -> tuple[ScanRow, list[tf.Tensor]]:
-        scan = Scan(self.network, self.width, condition, _no_pixel, prediction=prediction)
-        return vertical_row(scan._replace(mode=self.mode), 0, padded, above)
-
-    def _pixel_of(
-        self, row: ScanRow, x: tf.Tensor, left: tf.Tensor, columns: Sequence[tf.Tensor]
-    ) -> tuple[Hidden, list[tf.Tensor]]:
-        return next_pixel(self.network, row, x, left, columns, self.mode)
-
-
-def _no_pixel(*_: Any) -> NoReturn:
-    raise NotImplementedError  # `vertical_row` draws no pixels
-
-
 MODE = Mode(linear=tf.float64)
 MOST_TABLED = 256  # levels of a likelihood without a closed form
 MOST_BATCH = 1 << 12  # maximum number of images that are decoded together
@@ -279,8 +197,9 @@ class ImageConditionals:
             self._hidden_by_part, autograph=False, reduce_retracing=True
         )
         self._condition = tf.function(density.conditioner, autograph=False, reduce_retracing=True)
-        self._factors: dict[str, tf.types.experimental.GenericFunction] = {}
-        self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
+        self._programs = Compiled()
+        self._error: Exception | None = None
+        self._lock = threading.Lock()  # for `_read` and `_error`, which programs refer to
 
     def layout(self, shape: tuple[int, ...], condition: Any) -> Layout:
         """Return the layout of a stream of images; the pixels of each scale form a class."""
@@ -356,10 +275,8 @@ class ImageConditionals:
 
     def _group(self, read: Read, name: str, groups: list, placed: Condition) -> np.ndarray:
         factor, shape = self._network(name), groups[0].shape
-        if name not in self._factors:
-            program = tf.function(factor, autograph=False, reduce_retracing=True)
-            self._factors[name] = program
-        hidden = self._factors[name]([tf.constant(each) for each in groups], placed, MODE)
+        program = self._programs.function(name, factor, reduce_retracing=True)
+        hidden = program([tf.constant(each) for each in groups], placed, MODE)
         self.passes += 1
         if factor.output is not None:
             flat = Hidden(*(np.asarray(each).reshape(-1, each.shape[-1]) for each in hidden))
@@ -380,11 +297,48 @@ class ImageConditionals:
         size: int,
         more: tf.Tensor | None = None,
     ) -> np.ndarray:
-        if (name, size) not in self._stepped:
-            self._stepped[name, size] = SteppedPixelCNN(network, size, MODE)
+        """Decode images row by row, so that Ctrl-C ends a scan; `more` is added to predictions."""
+        program = self._programs.function(
+            (name, size), functools.partial(self._row, name, network, size), reduce_retracing=True
+        )
+        inputs, above = first_rows(network, size, batch)
+        condition = network.add_coordinates(condition, tf.zeros([batch, size, size, 0]))
+        rows = []
+        with self._lock:
+            self._read, self._error = read, None
+            for y in range(size):
+                prediction = None if more is None else more[:, y : y + 1]
+                try:
+                    row, inputs, above = program(condition.row(y), prediction, inputs, above)
+                except tf.errors.OpError as error:
+                    raise self._error or error from None
+                rows.append(row.numpy())
         self.steps += size**2
-        own = functools.partial(read, name)
-        return self._stepped[name, size].read(condition, batch, size, own, more)
+        return np.stack(rows, 1)
+
+    def _row(
+        self,
+        name: str,
+        network: PixelCNN,
+        width: int,
+        condition: Condition,
+        prediction: tf.Tensor | None,
+        inputs: tf.Tensor,
+        above: Sequence[tf.Tensor],
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        def read_pixel(units: np.ndarray, prediction: np.ndarray) -> np.ndarray:
+            try:
+                return self._read(name, Hidden(units, prediction))
+            except Exception as error:
+                self._error = error  # which TensorFlow would only quote
+                raise
+
+        def pixel(y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
+            levels = tf.numpy_function(read_pixel, [*hidden], tf.int32)
+            return tf.ensure_shape(levels, [None, network.output_config.channels])
+
+        scan = Scan(network, width, condition, pixel, prediction=prediction, mode=MODE)
+        return scan_row(scan, 0, inputs, above)
 
     def _class(self, name: str) -> int:
         model = self.density.multiscale

@@ -327,27 +327,64 @@ class Scan(NamedTuple):
 
 def run_scan(scan: Scan, batch: int | tf.Tensor, height: int) -> tf.Tensor:
     """Run a scan and return the values of all pixels, [batch, height, width, channels]."""
-    network, width = scan.network, scan.width
-    channels, units = network.output_config.channels, network.config.units
-    blank = tf.zeros([batch, FRONT_ROWS, width + 2 * FRONT_REACH, channels + 1])
-    above = [tf.zeros([batch, layer.dilation, width, units]) for layer in network.layers]
-    rows = tf.TensorArray(scan.dtype, height, element_shape=[None, width, channels])
+    inputs, above = first_rows(scan.network, scan.width, batch)
+    channels = scan.network.output_config.channels
+    rows = tf.TensorArray(scan.dtype, height, element_shape=[None, scan.width, channels])
 
     def row(
         y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor], rows: tf.TensorArray
     ) -> tuple[Any, ...]:
-        values, above = _row(scan, y, inputs, above)
-        fresh = network.inputs(scan.read(values))[:, tf.newaxis]
-        fresh = tf.pad(fresh, [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
-        return y + 1, tf.concat([inputs[:, 1:], fresh], 1), above, rows.write(y, values)
+        values, inputs, above = scan_row(scan, y, inputs, above)
+        return y + 1, inputs, above, rows.write(y, values)
 
     most = height if scan.differentiable else None
-    first = (0, blank, above, rows)
+    first = (0, inputs, above, rows)
     *_, rows = tf.while_loop(lambda y, *_: y < height, row, first, maximum_iterations=most)
     return tf.transpose(rows.stack(), [1, 0, 2, 3])
 
 
-class ScanRow(NamedTuple):
+def first_rows(
+    network: PixelCNN, width: int, batch: int | tf.Tensor
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Return the padded inputs in the rows above an image, and the layers' queues of these rows.
+
+    The inputs are [batch, FRONT_ROWS, width + 2 FRONT_REACH, channels + 1]; the queues are each
+    layer's v, [batch, dilation, width, units].
+    """
+    channels, units = network.output_config.channels, network.config.units
+    inputs = tf.zeros([batch, FRONT_ROWS, width + 2 * FRONT_REACH, channels + 1])
+    return inputs, [tf.zeros([batch, each.dilation, width, units]) for each in network.layers]
+
+
+def scan_row(
+    scan: Scan, y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    """Return the values of row y, [batch, width, channels], and what `first_rows` does below it."""
+    network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
+    row, queues = _vertical_row(scan, y, inputs, above)
+    left = tf.zeros([batch, FRONT_COLUMNS, inputs.shape[-1]])
+    units = network.config.units
+    columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
+    drawn = tf.TensorArray(scan.dtype, width, element_shape=[None, network.output_config.channels])
+
+    def pixel(
+        x: int | tf.Tensor, left: tf.Tensor, columns: Sequence[tf.Tensor], drawn: tf.TensorArray
+    ) -> tuple[Any, ...]:
+        hidden, columns = _next_pixel(network, row, x, left, columns, scan.mode)
+        values = scan.pixel(y, x, hidden)
+        fresh = network.inputs(scan.read(values))[:, tf.newaxis]
+        return x + 1, tf.concat([left[:, 1:], fresh], 1), columns, drawn.write(x, values)
+
+    most = width if scan.differentiable else None
+    first = (0, left, columns, drawn)
+    *_, drawn = tf.while_loop(lambda x, *_: x < width, pixel, first, maximum_iterations=most)
+    values = tf.transpose(drawn.stack(), [1, 0, 2])
+    fresh = network.inputs(scan.read(values))[:, tf.newaxis]
+    fresh = tf.pad(fresh, [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
+    return values, tf.concat([inputs[:, 1:], fresh], 1), queues
+
+
+class _ScanRow(NamedTuple):
     """The results of the vertical stack for one row of pixels.
 
     Attributes:
@@ -360,33 +397,9 @@ class ScanRow(NamedTuple):
     prediction: tf.Tensor
 
 
-def _row(
+def _vertical_row(
     scan: Scan, y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor]
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
-    row, queues = vertical_row(scan, y, inputs, above)
-    left = tf.zeros([batch, FRONT_COLUMNS, inputs.shape[-1]])
-    units = network.config.units
-    columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
-    drawn = tf.TensorArray(scan.dtype, width, element_shape=[None, network.output_config.channels])
-
-    def pixel(
-        x: int | tf.Tensor, left: tf.Tensor, columns: Sequence[tf.Tensor], drawn: tf.TensorArray
-    ) -> tuple[Any, ...]:
-        hidden, columns = next_pixel(network, row, x, left, columns, scan.mode)
-        values = scan.pixel(y, x, hidden)
-        fresh = network.inputs(scan.read(values))[:, tf.newaxis]
-        return x + 1, tf.concat([left[:, 1:], fresh], 1), columns, drawn.write(x, values)
-
-    most = width if scan.differentiable else None
-    first = (0, left, columns, drawn)
-    *_, drawn = tf.while_loop(lambda x, *_: x < width, pixel, first, maximum_iterations=most)
-    return tf.transpose(drawn.stack(), [1, 0, 2]), queues
-
-
-def vertical_row(
-    scan: Scan, y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor]
-) -> tuple[ScanRow, list[tf.Tensor]]:
+) -> tuple[_ScanRow, list[tf.Tensor]]:
     """Compute the vertical stack of row y, and its queues for the next row.
 
     `inputs` are the padded inputs in the rows above; `above` are the queues, each layer's v in the
@@ -405,12 +418,12 @@ def vertical_row(
     prediction = front.prediction + network.map_predicted(condition, scan.mode)
     if scan.prediction is not None:
         prediction += scan.prediction[:, y][:, tf.newaxis]
-    return ScanRow(h[:, 0], tf.stack(across), prediction[:, 0]), queues
+    return _ScanRow(h[:, 0], tf.stack(across), prediction[:, 0]), queues
 
 
-def next_pixel(
+def _next_pixel(
     network: PixelCNN,
-    row: ScanRow,
+    row: _ScanRow,
     x: int | tf.Tensor,
     left: tf.Tensor,
     columns: Sequence[tf.Tensor],
