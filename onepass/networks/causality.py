@@ -12,17 +12,11 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError
 from onepass.networks.any_length import any_length
 from onepass.networks.conditions import is_at_rate, shape_at
-from onepass.networks.length_limits import (
-    DERIVED,
-    Tables,
-    derive_step,
-    in_whole_periods,
-    period_of,
-    whole,
-)
+from onepass.networks.length_limits import DERIVED, Tables, derive_step
 from onepass.networks.network import condition_specs, input_spec, one_line, output_shape
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.step.hoisting import Hoisted, hoist_frames
+from onepass.step.periods import in_whole_periods, period_of, whole
 from onepass.step.program import LONG as VERIFIED
 from onepass.step.replay import CALLS, operations_for
 from onepass.step.tracing import Traces, layer_names, rate_of

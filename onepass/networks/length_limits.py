@@ -1,9 +1,8 @@
-"""Limits of what a network reads: tables of positions and of classes, and periods.
+"""Limits of what a network reads: tables of positions and of classes.
 
 XLA and accelerators clamp a gather beyond a table's rows, so every later element would silently get
 the last position; the rows that a network reads at a length are therefore compared with those of
-its tables. A network of several rates of time, such as a causal U-Net, takes multiples of a number
-of time steps: its inputs are padded with zeros at the end, and its outputs are cut.
+its tables.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.any_length import pad_time
-from onepass.networks.conditions import Specs, is_at_rate, shape_at
-from onepass.networks.network import SMALL, WHOLE, brings_step, one_line, size_text
+from onepass.networks.conditions import Specs, shape_at
+from onepass.networks.network import SMALL, brings_step, one_line, size_text
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 from onepass.step.program import LENGTHS
 from onepass.step.replay import (
@@ -27,80 +25,6 @@ from onepass.step.replay import (
     static_value,
 )
 from onepass.step.tracing import Traces, graph_of, layer_names, layer_of, rate_of
-
-# A network that keeps one of these lengths has no period.
-PRIMES = (61, 13, 5)
-
-
-class WholePeriods:
-    """A network that is called on whole periods."""
-
-    def __init__(
-        self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], period: int
-    ) -> None:
-        self._call, self.period = call, period
-        self._grows = [is_at_rate(spec) for spec in specs]
-
-    @property
-    def no_step(self) -> str:
-        """The reason why no step can be derived."""
-        return (
-            f"the network changes the rate of time: it takes multiples of {self.period} time steps"
-        )
-
-    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return the outputs for arguments of any length."""
-        known = arguments[0].shape[1]
-        length = tf.shape(arguments[0])[1] if known is None else known
-        whole = length + -length % self.period
-        pairs = zip(arguments, self._grows, strict=True)
-        outputs = self._call(*(pad_time(x, whole) if grows else x for x, grows in pairs))
-        return outputs[:, :length]
-
-
-def in_whole_periods(call: Traces, specs: Sequence[tf.TensorSpec]) -> Traces:
-    """Return a network for any length if `call` takes only multiples of a number; else `call`."""
-    if specs[0].shape[1] is not None or any(_keeps(call, specs, length) for length in PRIMES):
-        return call
-    period = _period(call, specs)
-    return call if period is None else Traces(WholePeriods(call, specs, period))
-
-
-def _period(call: Traces, specs: Sequence[tf.TensorSpec]) -> int | None:
-    length = next((n for n in WHOLE if _keeps(call, specs, n)), None)
-    for period in () if length is None else _divisors(length):
-        if all(_keeps(call, specs, count * period) for count in (1, 2, 3, 5)):
-            return period
-    return None
-
-
-def _divisors(number: int) -> Iterator[int]:
-    return (n for n in range(2, number + 1) if number % n == 0)
-
-
-def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
-    try:
-        graph = call.of([tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]).graph
-    except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
-        return False
-    if len(graph.outputs) != 1:
-        return True  # another check refuses it
-    shape = graph.outputs[0].shape
-    return shape.rank is None or shape.rank < 2 or shape[1] in (None, length)
-
-
-def whole(arguments: Sequence[tf.Tensor], period: int) -> list[tf.Tensor]:
-    """Return arguments with zeros up to whole periods, if they are as long as the first."""
-    length = arguments[0].shape[1]
-    grows = [x.shape.rank > 1 and x.shape[1] == length for x in arguments]
-    pairs = zip(arguments, grows, strict=True)
-    return [pad_time(x, length + -length % period) if each else x for x, each in pairs]
-
-
-def period_of(call: Traces) -> int:
-    """Return the number of time steps after which a network treats its inputs alike; mostly 1."""
-    return getattr(call.function, "period", 1)
-
 
 SLICES = ("Slice", "StridedSlice")
 DERIVED = LENGTHS[0]  # the lengths for which `incremental` traces a network

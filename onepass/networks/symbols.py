@@ -36,11 +36,12 @@ from onepass.networks.conditions import (
     shape_at,
 )
 from onepass.networks.elements import Layout, check_elements, encode_tokens, layout_of
-from onepass.networks.length_limits import Tables, class_counts, derive_step, in_whole_periods
+from onepass.networks.length_limits import Tables, class_counts, derive_step
 from onepass.networks.network import SMALL, brings_step, check_parameters, image_spec, input_spec
 from onepass.networks.trainable import attribute_of, layers_within
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.step.hoisting import InFrames, hoist_frames
+from onepass.step.periods import in_whole_periods
 from onepass.step.tracing import Traces, layer_names
 from onepass.step.verification import symbol_count
 

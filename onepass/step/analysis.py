@@ -53,6 +53,7 @@ class Analysis:
       memory: number of past rows to keep of each tensor that a step reads at a delay, by name.
       groups: the groups of tensors with an entry per pair of time steps, such as attention scores.
       lag: number of the output's rows before time step 0, by which a step delays its output.
+      clocks: the period and phase at which a step runs an operation, by its name.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Analysis:
             self.fixed: dict[str, tf.Tensor] = {}
             self.memory: dict[str, int] = {}
             self.roots: dict[str, str] = {}
+            self.clocks: dict[str, tuple[int, int]] = {}
             self.groups = Groups(turned)
             try:
                 for op, longer in self._pairs():
@@ -142,10 +144,16 @@ class Analysis:
                     self.fixed[tensor.name] = tensor
         if part.is_alias:
             self.roots[op.outputs[0].name] = self.root(tensors[0].name)
-        for index, delays in part.delays.items():
-            if index not in part.tables:
-                name = self.root(tensors[index].name)
-                self.memory[name] = max(self.memory.get(name, 0), *delays)
+        timed = (kind for kind in (*part.kinds, *kinds) if isinstance(kind, Stream))
+        clock = next((kind.clock for kind in timed), (1, 0))
+        self.clocks[op.name] = clock
+        for index, tensor in enumerate(tensors):
+            kind, delays = kinds[index], part.delays.get(index, (0,))
+            if isinstance(kind, Stream) and index not in part.tables:
+                # At other times than its own, the latest row of a lower rate is read.
+                held = int(kind.period > 1 and kind.clock != clock)
+                name = self.root(tensor.name)
+                self.memory[name] = max(self.memory.get(name, 0), max(delays) + held)
 
     def _part(self, node: Node) -> Part:
         op = node.op
@@ -164,6 +172,8 @@ class Analysis:
         if op.type in indexing.INDEXED and (whole := indexing.Indexed.ending_at(op)):
             return indexing.index_part(node, whole)
         if concerns(node):
+            if any(stream.period > 1 for stream in node.streams()):
+                raise node.unsupported_error("it attends at a lower rate of time")
             return pairs(node, self.groups)
         tables = {i: kind for i, kind in enumerate(node.kinds) if isinstance(kind, Table)}
         for index, kind in tables.items():

@@ -12,6 +12,7 @@ from onepass.networks.network import brings_step, condition_specs, input_spec
 from onepass.networks.trainable import attribute_of
 from onepass.step.analysis import POSITION, State, batch_of, horizon_of
 from onepass.step.hoisting import Hoisted, hoist_frames
+from onepass.step.periods import in_whole_periods, period_of
 from onepass.step.program import LENGTHS, StepProgram
 from onepass.step.replay import captures_by_name, run_graph
 from onepass.step.streams import NotCausalError, UnsupportedNetworkError
@@ -231,6 +232,9 @@ def incremental(
     reason = attribute_of(call, "no_step", "") or attribute_of(network, "no_step", "")
     if reason:
         raise UnsupportedNetworkError(f"{reason}, so that no step can be derived")
+    if function is None and parts is None:
+        with_periods = in_whole_periods(Traces(call), specs)
+        call = with_periods if period_of(with_periods) > 1 else call
     called = call if function is None else function
     try:
         found = Incremental(called, specs, layer_names(network))

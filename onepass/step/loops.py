@@ -133,7 +133,8 @@ def loop(node: Node) -> Part:
     if min(offsets) < 0:
         raise node.unsupported_error("the first time steps were dropped before it")
     offset, end, ahead = align_streams(node, streams)
-    stream = Stream(0, offset, end, ahead=ahead)
+    phase = max(stream.phase for stream in streams)
+    stream = Stream(0, offset, end, ahead=ahead, period=streams[0].period, phase=phase)
     every = alignment(node, offset)
     delays = {index: every[index] for index in body.reads if index in every}
     kinds: list[Kind] = [stream if i in body.writes else None for i in range(len(node.kinds))]

@@ -1,5 +1,7 @@
 """A step's program for one batch size, from a network's graphs for two lengths, and its caches."""
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,7 +19,15 @@ from onepass.step.analysis import (
 )
 from onepass.step.loops import Rolled
 from onepass.step.replay import captures_by_name, fits, forget, operations_for, run_graph
-from onepass.step.streams import Call, Keys, Part, Table, UnsupportedNetworkError, Weights
+from onepass.step.streams import (
+    Call,
+    Keys,
+    Part,
+    Stream,
+    Table,
+    UnsupportedNetworkError,
+    Weights,
+)
 from onepass.step.tracing import (
     Traces,
     first_difference,
@@ -136,8 +146,10 @@ class Execution:
         horizon: Horizon,
         arguments: Sequence[tf.Tensor],
         state: State,
+        phase: int = 0,
     ) -> None:
         self._analysis, self._horizon, self._state = analysis, horizon, state
+        self._phase = phase
         self._output = analysis.graphs[0].outputs[0].name
         self._position = state[POSITION]
         self._rows = arguments[0].shape[1]
@@ -146,7 +158,7 @@ class Execution:
             zip(timed, arguments, strict=True)
         )
         self._values |= {name: state[f"fixed/{name}"] for name in analysis.fixed}
-        self._call = Call(self._rows, state, keys=self._keys)
+        self._call = Call(self._rows, self._position, state, keys=self._keys)
         self._known_keys: dict[str, Keys] = {}
         self._read_keys: dict[str, tf.Tensor] = {}
 
@@ -154,15 +166,16 @@ class Execution:
         """Return the parameters of the next n time steps and the state after them."""
         analysis, values = self._analysis, self._values
         for op, part in analysis.parts:
+            if not is_due(analysis.clocks[op.name], self._phase):
+                continue
             inputs = [self._input(op, part, i) for i in range(len(analysis.sources(op)))]
             outputs = part.run(inputs, self._call) if part.run else []
             values.update(zip((x.name for x in op.outputs), outputs, strict=True))
-        pushed = {
-            name: push_rows(
-                self._state[name], values[name], self._position, analysis.stream(name).axis
-            )
-            for name in analysis.memory
-        }
+        pushed = {}
+        for name in analysis.memory.keys() & values.keys():
+            stream = analysis.stream(name)
+            at = self._row_number(stream)
+            pushed[name] = push_rows(self._state[name], values[name], at, stream.axis)
         result = self._delay_rows(self._output, (analysis.lag,))[0]
         changed = {**pushed, **self._call.changed, POSITION: self._position + self._rows}
         return result, {**self._state, **changed}
@@ -173,7 +186,7 @@ class Execution:
             return [self._table(op, part, index)]
         if index in part.keys:
             return [self._whole(name, part.group, part.delays[index][0])]
-        if name in self._values:
+        if name in self._values or self._analysis.root(name) in self._analysis.memory:
             return self._delay_rows(name, part.delays.get(index, (0,)))
         return [None]
 
@@ -200,12 +213,25 @@ class Execution:
         return self._read_keys[key]
 
     def _delay_rows(self, name: str, delays: tuple[int, ...]) -> list[tf.Tensor]:
-        if delays == (0,):
+        if delays == (0,) and name in self._values:
             return [self._values[name]]
         root = self._analysis.root(name)
-        axis = self._analysis.stream(root).axis
-        past = self._state.get(root)
-        return read_delays(past, self._values[root], self._position, delays, axis)
+        stream, past = self._analysis.stream(root), self._state.get(root)
+        number = self._row_number(stream)
+        if root in self._values:
+            return read_delays(past, self._values[root], number, delays, stream.axis)
+        return [_row(past, number + past.shape[0] - 1 - each, stream.axis) for each in delays]
+
+    def _row_number(self, stream: Stream) -> tf.Tensor:
+        """Return the number of rows of a stream before the present time step, from time 0 on."""
+        if stream.period == 1:
+            return self._position
+        return (self._position + (stream.period - 1 - stream.phase)) // stream.period
+
+
+def is_due(clock: tuple[int, int], phase: int) -> bool:
+    """Return whether an operation with a clock runs at a time step; `phase` is it modulo all."""
+    return phase % clock[0] == clock[1]
 
 
 # Pairs of lengths that are unlikely to equal another size in a network. TensorFlow uses a different
@@ -238,6 +264,12 @@ class StepProgram:
         temporal = [is_at_rate(spec) for spec in specs]
         self._analysis = Analysis(graphs, self.lengths, temporal, names)
         forget(graphs[1])  # cached masks of the longer graph may be large
+        clocks = set(self._analysis.clocks.values())
+        self.period = math.lcm(*(period for period, _ in clocks))
+        # The first time step of each set of operations that a step runs, and its number by phase.
+        due = [frozenset(x for x in clocks if is_due(x, n)) for n in range(self.period)]
+        self._firsts = [due.index(each) for each in dict.fromkeys(due)]
+        self.which = [list(dict.fromkeys(due)).index(each) for each in due]
         self._horizons: dict[int, Horizon] = {}
         self._none = None if self.has_horizon else Horizon(self._analysis, 0, None)
 
@@ -416,7 +448,35 @@ class StepProgram:
         self, arguments: Sequence[tf.Tensor], state: State, length: int = 0
     ) -> tuple[tf.Tensor, State]:
         """Return the next time steps' parameters and the new state of horizon `length`."""
-        return Execution(self._analysis, self.horizon(length), arguments, state).run()
+        if self.period > 1 and arguments[0].shape[1] > 1:
+            return self._step_in_turn(arguments, state, length)
+
+        def run(phase: int) -> tuple[tf.Tensor, State]:
+            return Execution(self._analysis, self.horizon(length), arguments, state, phase).run()
+
+        if self.period == 1:
+            return run(0)
+        which = tf.gather(tf.constant(self.which), state[POSITION] % self.period)
+        return tf.switch_case(which, [functools.partial(run, phase) for phase in self._firsts])
+
+    def _step_in_turn(
+        self, arguments: Sequence[tf.Tensor], state: State, length: int
+    ) -> tuple[tf.Tensor, State]:
+        """Return what `step` does, one time step after another."""
+        count = arguments[0].shape[1]
+        first, changed = self.step([x[:, :1] for x in arguments], state, length)
+        made = tf.TensorArray(first.dtype, count, element_shape=first.shape).write(0, first)
+
+        def body(
+            number: tf.Tensor, state: State, made: tf.TensorArray
+        ) -> tuple[tf.Tensor, State, tf.TensorArray]:
+            each = [tf.gather(x, [number], axis=1) for x in arguments]
+            row, state = self.step(each, state, length)
+            return number + 1, state, made.write(number, row)
+
+        _, state, made = tf.while_loop(lambda number, *_: number < count, body, (1, changed, made))
+        rows = tf.squeeze(made.stack(), 2)
+        return tf.transpose(rows, [1, 0, *range(2, rows.shape.rank)]), state
 
 
 def _has_later(values: np.ndarray, weights: Weights) -> bool:

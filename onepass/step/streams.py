@@ -34,6 +34,9 @@ class UnsupportedNetworkError(ValueError):
 class Stream:
     """A tensor with a time axis; row `i` along it belongs to time step `i - offset`.
 
+    At a lower rate, a time step of the tensor is a `period` of the network's time steps, and row
+    `i` can be computed at time step `(i - offset) * period + phase`.
+
     Attributes:
       axis: the time axis, with `outer * rows * inner` entries in this order.
       offset: number of rows before time step 0; negative if rows of the first time steps are
@@ -43,6 +46,8 @@ class Stream:
       outer, inner: sizes of the axes merged with time, before and after it.
       ahead: phrases that say how layers looked ahead, one per layer.
       merged_by: name of the layer that merged time with another axis, or "".
+      period: number of the network's time steps between two rows.
+      phase: time step within a period, from 0, at which a row can be computed.
     """
 
     axis: int
@@ -52,6 +57,37 @@ class Stream:
     inner: int = 1
     ahead: tuple[str, ...] = ()
     merged_by: str = ""
+    period: int = 1
+    phase: int = 0
+
+    @property
+    def clock(self) -> tuple[int, int]:
+        """The period and the phase, which say at which time steps a row can be computed."""
+        return self.period, self.phase
+
+    def decimate(self, factor: int) -> "Stream":
+        """Return a stream whose row i can be computed as soon as row `factor * i` of this one."""
+        period = self.period * factor
+        if self.offset is None:
+            return dataclasses.replace(self, period=period, phase=0)
+        first = self.phase - self.offset * self.period  # the time of row 0
+        offset = -(first // period)
+        end = self.end if self.end >= ENDLESS else -(-(self.offset + self.end) // factor) - offset
+        return dataclasses.replace(
+            self, period=period, phase=first % period, offset=offset, end=end
+        )
+
+    def interleave(self, factor: int) -> "Stream":
+        """Return a stream of which rows `factor * i` and after are computed from row i of this."""
+        period = self.period // factor
+        if self.offset is None:
+            return dataclasses.replace(self, period=period, phase=0)
+        ahead = self.phase // period  # rows of the new stream in which row i is not yet known
+        offset, end = self.offset * factor - ahead, self.end
+        end = end if end >= ENDLESS else end * factor + ahead
+        return dataclasses.replace(
+            self, period=period, phase=self.phase % period, offset=offset, end=end
+        )
 
     @property
     def is_merged(self) -> bool:
@@ -225,17 +261,21 @@ class Node:
         if len(axes) > 1:
             raise self.unsupported_error("two axes of its output grow with time")
         stream = dataclasses.replace(like, axis=axes[0], **changes)
+        inputs = (kind for kind in self.streams() if kind.period == stream.period)
+        latest = max((kind.phase for kind in inputs), default=0)
+        stream = dataclasses.replace(stream, phase=max(stream.phase, latest))
         self._check_rate(output, stream)
         if stream.offset is None:
             return stream
         size = self.op.outputs[output].shape[stream.axis]
-        after = size // stream.rows_per_time - self.lengths[0] - stream.offset
+        rows = self.lengths[0] // stream.period
+        after = size // stream.rows_per_time - rows - stream.offset
         return dataclasses.replace(stream, end=min(stream.end, after))
 
     def _check_rate(self, output: int, stream: Stream) -> None:
         sizes = [op.outputs[output].shape[stream.axis] for op in (self.op, self.longer)]
         growth = self.lengths[1] - self.lengths[0]
-        if sizes[1] - sizes[0] != growth * stream.rows_per_time:
+        if (sizes[1] - sizes[0]) * stream.period != growth * stream.rows_per_time:
             raise UnsupportedNetworkError(
                 f"{self.layer} changes the rate of time ({self.type}): {growth} more inputs give "
                 f"{(sizes[1] - sizes[0]) // stream.rows_per_time} more rows"
@@ -273,6 +313,7 @@ class Call:
     """The context in which a step runs an operation, and its changes of the state."""
 
     rows: int
+    position: tf.Tensor  # int32, the time step of the first row
     state: dict[str, tf.Tensor]
     changed: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)  # what it changes
     keys: Callable[[str], Keys] = _no_keys  # those that queries of a group read

@@ -40,6 +40,8 @@ def align_streams(node: Node, streams: Sequence[Stream]) -> tuple[int | None, in
     """Return offset, end and lookahead of an output whose row i is computed from input rows i."""
     if len({(stream.outer, stream.inner) for stream in streams}) > 1:
         raise node.unsupported_error("its inputs have their axes merged in different ways")
+    if len({stream.period for stream in streams}) > 1:
+        raise node.unsupported_error("its inputs have different rates of time")
     ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
     offsets = [stream.offset for stream in streams if stream.offset is not None]
     if not offsets:
@@ -103,8 +105,13 @@ def reshape(node: Node) -> Part:
     after = [_product_of_sizes(x.shape[a + 1 :]) for x, a in _ends(node, stream.axis, axes[0])]
     outer, left = divmod(before[0] * stream.outer, before[1])
     inner, right = divmod(after[0] * stream.inner, after[1])
+    frame, cut = divmod(after[1], after[0] * stream.inner)
+    if not left and not cut and frame > 1 and not stream.is_merged:
+        return _frame_rows(node, stream, frame, outer)
     if left or right:
         raise node.refusal_error("mixes time with another axis (Reshape)")
+    if outer == 1 and inner > 1 and stream.period % inner == 0:
+        return _interleave_rows(node, stream, inner)
     merged_by = "" if outer * inner == 1 else stream.merged_by or node.layer
     kind = node.derive_kind(0, stream, outer=outer, inner=inner, merged_by=merged_by)
     shape, axis = node.op.outputs[0].shape.as_list(), axes[0]
@@ -114,6 +121,39 @@ def reshape(node: Node) -> Part:
         return [tf.reshape(inputs[0][0], sizes)]
 
     return Part([kind], run)
+
+
+def _frame_rows(node: Node, stream: Stream, frame: int, outer: int) -> Part:
+    """Return how a step joins `frame` rows to one of a lower rate."""
+    last = dataclasses.replace(stream, offset=_shift(stream.offset, 1 - frame))
+    merged_by = "" if outer == 1 else node.layer
+    kind = node.derive_kind(0, last.decimate(frame), outer=outer, merged_by=merged_by)
+    shape, axis = node.op.outputs[0].shape.as_list(), node.moving(0)[0]
+    sizes = [*shape[:axis], outer, *shape[axis + 1 :]]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        return [tf.reshape(tf.concat(inputs[0], stream.axis), sizes)]
+
+    return Part([kind], run, {0: tuple(range(frame - 1, -1, -1))})
+
+
+def _interleave_rows(node: Node, stream: Stream, count: int) -> Part:
+    """Return how a step takes one of `count` rows out of a row of a lower rate."""
+    like = dataclasses.replace(stream, outer=1, inner=1, merged_by="").interleave(count)
+    kind = node.derive_kind(0, like)
+    shape, axis = node.op.outputs[0].shape.as_list(), node.moving(0)[0]
+    sizes = [*shape[:axis], count, *shape[axis + 1 :]]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        index = (call.position - like.phase) // like.period + (like.offset or 0)
+        rows = tf.reshape(inputs[0][0], sizes)
+        return [tf.gather(rows, [tf.math.floormod(index, count)], axis=axis)]
+
+    return Part([kind], run)
+
+
+def _shift(offset: int | None, rows: int) -> int | None:
+    return None if offset is None else offset + rows
 
 
 @rule("EnsureShape")
@@ -166,7 +206,7 @@ def still(node: Node) -> Part:
             raise node.unsupported_error("it depends on the position in the sequence")
     elif node.type not in STILL:
         raise node.unsupported_error("it depends on the position in the sequence")
-    stream = Stream(axis=0, offset=None, end=1 << 40)
+    stream = Stream(axis=0, offset=None, end=1 << 40, period=_period_of_growth(node))
     kinds: list[Kind] = [node.derive_kind(0, stream)]
     axis = node.moving(0)[0]
 
@@ -182,6 +222,13 @@ def still(node: Node) -> Part:
     return Part(kinds, run)
 
 
+def _period_of_growth(node: Node) -> int:
+    axis = node.moving(0)[0]
+    rows = node.longer.outputs[0].shape[axis] - node.op.outputs[0].shape[axis]
+    period, left = divmod(node.lengths[1] - node.lengths[0], rows)
+    return 1 if left or not period else period
+
+
 def _product_of_sizes(shape: Sequence[int]) -> int:
     total = 1
     for size in shape:
@@ -195,9 +242,12 @@ def _ends(
     return (node.op.inputs[0], axis_in), (node.op.outputs[0], axis_out)
 
 
-def pad_stream(node: Node, stream: Stream, front: int, after: int) -> Stream:
-    """Return a stream after padding with constant rows at the front and the end."""
-    if front and (stream.offset or 0) < 0:
+def pad_stream(node: Node, stream: Stream, front: int, after: int, was_cut: bool = False) -> Stream:
+    """Return a stream after padding with constant rows at the front and the end.
+
+    Raises UnsupportedNetworkError if its first time steps are missing, unless they may be.
+    """
+    if front and (stream.offset or 0) < 0 and not was_cut:
         raise node.unsupported_error("it pads a sequence whose first time steps were dropped")
     offset = (stream.offset or 0) + front
     ahead = stream.ahead
@@ -217,18 +267,23 @@ def pad(node: Node) -> Part:
     front, after = (int(rows) for rows in short)
     if stream.is_merged and (front or after):
         raise node.unsupported_error("it pads a merged axis")
-    moved = pad_stream(node, stream, front, after)
+    was_cut = front > 0 and (stream.offset or 0) < 0
+    moved = pad_stream(node, stream, front, after, was_cut)
     kind = node.derive_kind(0, stream, offset=moved.offset, ahead=moved.ahead)
     paddings = node.bounds(1)[0].copy()
     paddings[stream.axis] = 0
     value = node.static(2) if node.type == "PadV2" else 0
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
-        return [
-            tf.pad(inputs[0][0], paddings, constant_values=value)
-            if paddings.any()
-            else inputs[0][0]
-        ]
+        rows = inputs[0][0]
+        if paddings.any():
+            rows = tf.pad(rows, paddings, constant_values=value)
+        if was_cut:  # there is nothing yet of which a step could compute the first rows
+            numbers = (call.position + tf.range(call.rows) - moved.phase) // moved.period
+            shape = [-1 if i == moved.axis else 1 for i in range(rows.shape.rank)]
+            is_padding = tf.reshape(numbers + moved.offset < front, shape)
+            rows = tf.where(is_padding, tf.cast(value, rows.dtype), rows)
+        return [rows]
 
     return Part([kind], run)
 
@@ -283,32 +338,42 @@ def strided_slices(node: Node) -> Part:
         name: node.op.get_attr(name)
         for name in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     }
-    first = 0
+    first, every = 0, 1
     if entry is not None:
         if masks["shrink_axis_mask"] >> entry & 1:
             return Part([node.derive_kind(0, stream)], None)
-        if node.entry(3, entry) != 1:
-            raise node.refusal_error("changes the rate of time (strided slice)")
+        every = node.entry(3, entry)
+        if every < 1:
+            raise node.refusal_error("reverses time (strided slice)")
         if not masks["begin_mask"] >> entry & 1:
             first = node.entry(1, entry)
         masks["begin_mask"] |= 1 << entry
         masks["end_mask"] |= 1 << entry
-    bounds = [node.bounds(index)[0] for index in (1, 2, 3)]
-    part = _slice_stream(node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks))
-    part.is_alias &= bool(np.all(bounds[2] == 1))
+    bounds = [node.bounds(index)[0].copy() for index in (1, 2, 3)]
+    if entry is not None:
+        bounds[2][entry] = 1
+    part = _slice_stream(
+        node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks), every
+    )
+    part.is_alias &= every == 1 and bool(np.all(bounds[2] == 1))
     return part
 
 
 def _slice_stream(
-    node: Node, stream: Stream, first: int, run: Callable[[tf.Tensor], tf.Tensor]
+    node: Node,
+    stream: Stream,
+    first: int,
+    run: Callable[[tf.Tensor], tf.Tensor],
+    every: int = 1,
 ) -> Part:
-    if first and stream.is_merged:
+    if (first or every > 1) and stream.is_merged:
         raise node.unsupported_error("it slices a merged axis")
     ahead = stream.ahead
     offset = None if stream.offset is None else stream.offset - first
     if first > 0:
         ahead = (*ahead, f"{node.layer} drops the first {first} of its rows")
-    kind = node.derive_kind(0, stream, offset=offset, ahead=ahead)
+    kept = dataclasses.replace(stream, offset=offset, ahead=ahead)
+    kind = node.derive_kind(0, kept.decimate(every) if every > 1 else kept)
     is_alias = isinstance(kind, Stream) and _others(node.op.inputs[0], stream.axis) == _others(
         node.op.outputs[0], kind.axis
     )
@@ -354,9 +419,10 @@ def convolution(node: Node) -> Part:
     axis = stream.axis
     taps = node.op.inputs[1].shape[axis - 1]
     dilation = node.op.get_attr("dilations")[axis]
-    front, after = _padding(node, axis, (taps - 1) * dilation)
+    stride = node.op.get_attr("strides")[axis]
+    front, after = _padding(node, axis, max((taps - 1) * dilation + 1 - stride, 0))
     stream, delays = _windows(node, stream, taps, dilation, (front, after))
-    kind = node.derive_kind(0, stream)
+    kind = node.derive_kind(0, stream.decimate(stride) if stride > 1 else stream)
     # A kernel that extends only along time is a single product of all taps, which is faster.
     flat = node.op.inputs[1].shape[2 - axis] == 1 and node.op.inputs[0].shape[3 - axis] == 1
     run = _flat(node.type, axis - 1) if flat else _tapwise(node.op, axis)
@@ -491,6 +557,7 @@ def _convolve_groups(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) 
 
 def _tapwise(op: tf.Operation, axis: int) -> Run:
     convolve = tf.nn.conv2d if op.type == "Conv2D" else tf.nn.depthwise_conv2d
+    strides = [1 if i == axis else stride for i, stride in enumerate(op.get_attr("strides"))]
     dilations = op.get_attr("dilations")
     padding = op.get_attr("padding").decode()
     if padding == "EXPLICIT":
@@ -502,7 +569,7 @@ def _tapwise(op: tf.Operation, axis: int) -> Run:
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         kernels = tf.split(inputs[1][0], len(inputs[0]), axis - 1)
         products = [
-            convolve(tap, part, op.get_attr("strides"), padding, dilations=dilations[1:3])
+            convolve(tap, part, strides, padding, dilations=dilations[1:3])
             for tap, part in zip(inputs[0], kernels, strict=True)
         ]
         return [tf.add_n(products)]

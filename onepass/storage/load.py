@@ -21,11 +21,18 @@ class StoredNetwork:
     """A network of a stored program.
 
     `lengths`, ascending, are those that it is stored for, to which inputs are padded; (): any
-    length. `no_step` is the reason why no step can be derived; "": there is none.
+    length, or multiples of `period`. `no_step` is the reason why no step can be derived; "": there
+    is none.
     """
 
-    def __init__(self, program: FrozenProgram, listed: Listed, lengths: Sequence[int] = ()) -> None:
-        self._listed, self.lengths = listed, list(lengths)
+    def __init__(
+        self,
+        program: FrozenProgram,
+        listed: Listed,
+        lengths: Sequence[int] = (),
+        period: int = 1,
+    ) -> None:
+        self._listed, self.lengths, self.period = listed, list(lengths), period
         self.no_step = ""
         if lengths:
             self.no_step = "its graph depends on the length"
@@ -236,7 +243,7 @@ def network_of(program: FrozenProgram, spec: dict[str, Any]) -> StoredNetwork:
     lengths = spec.get("lengths", ())
     if rows:
         return SteppedStoredNetwork(program, listed, lengths, rows)
-    return StoredNetwork(program, listed, lengths)
+    return StoredNetwork(program, listed, lengths, spec.get("period", 1))
 
 
 def listed_weights(program: FrozenProgram) -> Listed:

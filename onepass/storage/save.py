@@ -37,6 +37,7 @@ from onepass.networks.network import brings_step
 from onepass.networks.symbols import settings_of
 from onepass.networks.trainable import frozen_among
 from onepass.samplers.fixed_point import MOVED
+from onepass.step.periods import WholePeriods, period_of
 from onepass.step.replay import operations_for
 from onepass.step.tracing import random_arguments, spec_of_length
 from onepass.step.verification import HALVES
@@ -63,9 +64,11 @@ def check_calls(
             raise UserError(f"The model cannot be stored: read back, its network {fault}.")
 
 
-def first_fault(live: Call, stored: Call, specs: Sequence[tf.TensorSpec], axes: int = 1) -> str:
+def first_fault(
+    live: Call, stored: Call, specs: Sequence[tf.TensorSpec], axes: int = 1, period: int = 1
+) -> str:
     """Return how a stored network differs from the live one at some sizes; "" if it does not."""
-    for arguments in _examples(specs, axes):
+    for arguments in _examples(specs, axes, period):
         try:
             expected = live(*arguments)
         except (ValueError, TypeError, IndexError, tf.errors.OpError):
@@ -119,9 +122,9 @@ def _graph_of(call: Call, arguments: Sequence[tf.Tensor]) -> Any:
     return run.get_concrete_function(*arguments).graph.as_graph_def()
 
 
-def _examples(specs: Sequence[tf.TensorSpec], axes: int) -> Iterator[list[tf.Tensor]]:
+def _examples(specs: Sequence[tf.TensorSpec], axes: int, period: int) -> Iterator[list[tf.Tensor]]:
     hops = [spec.hop for spec in specs if isinstance(spec, Frames)]
-    hop = max(hops, default=1)  # a network is stored as it takes whole frames
+    hop = max([*hops, period])  # a network is stored as it takes whole frames
     lengths = [[-(-length // hop) * hop] for length in COMPARED_LENGTHS]
     for sizes in lengths if axes == 1 else [SIDES]:
         yield random_arguments([_resize_spec(spec, sizes, axes) for spec in specs])
@@ -166,15 +169,19 @@ def freeze(model: Autoregressive, with_step: bool) -> tuple[Frozen, dict[str, An
     """Return all functions of a model: network, step, distribution and codec; and its lengths.
 
     The lengths are those that the network is stored for, if its graph depends on the length, and
-    {} otherwise. A derived step is stored only for such a network; others have it after loading.
+    {} otherwise; a network of several rates of time has its period in their place. A derived step
+    is stored only for a network with lengths; others have it after loading.
     """
     network, frozen = model.symbol_network, Frozen()
-    specs = network_specs(model)
+    specs, call, period = network_specs(model), network.exact, period_of(network.exact)
+    if period > 1:
+        call = call.function.inner
     lengths = list(getattr(network.network, "lengths", ()))
     given = [network.inputs, *model.conditions.values()]
     if not lengths:
-        traced = function_of(network.exact, specs)
-        if model.order == "time" and first_fault(network.exact, traced, given):
+        traced = function_of(call, specs)
+        if model.order == "time" and first_fault(call, traced, given, period=period):
+            call, period = network.exact, 1
             lengths = list(LENGTHS)
     if lengths and getattr(network, "hoisted", None) is not None:
         raise UserError(
@@ -184,14 +191,15 @@ def freeze(model: Autoregressive, with_step: bool) -> tuple[Frozen, dict[str, An
         frozen.add_traced("call", traced.get_concrete_function())
     for length in lengths:
         sized = [plain(spec_of_length(each, length)) for each in given]
-        frozen.add(f"call_{length}", network.exact, sized)
+        frozen.add(f"call_{length}", call, sized)
     rows = STEP_ROWS if with_step and (lengths or brings_step(network.network)) else ()
     for each in rows:
         _add_step(frozen, network.stepped, specs, each)
     name = f"call_{lengths[0]}" if lengths else "call"
     _add_distribution(frozen, model.distribution, model.layout, frozen.dtype_of(name))
     add_codec(frozen, model.codec, model.layout.rank)
-    return frozen, ({"lengths": lengths} if lengths else {}) | {"step_rows": list(rows)}
+    kept = {"lengths": lengths} if lengths else {"period": period} if period > 1 else {}
+    return frozen, kept | {"step_rows": list(rows)}
 
 
 def _add_distribution(
@@ -291,7 +299,8 @@ def check_written(model: Autoregressive, program: FrozenProgram, spec: dict[str,
     """Raise UserError unless a program gives the network's outputs, log-probabilities and draws."""
     network, own = network_of(program, spec), model.symbol_network
     specs = [own.inputs, *model.conditions.values()]
-    check_calls([own.call], [network], specs, 1 if model.order == "time" else 2)
+    taken = network if network.period == 1 else WholePeriods(network, specs, network.period)
+    check_calls([own.call], [taken], specs, 1 if model.order == "time" else 2)
     if model.layout.rank != 2:
         return
     sizes = [2, 5]

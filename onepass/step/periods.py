@@ -1,0 +1,91 @@
+"""Networks of several rates of time, such as a causal U-Net or the tiers of SampleRNN.
+
+Such a network takes multiples of a number of time steps, its period: its inputs are padded with
+zeros at the end, and its outputs are cut.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from onepass.networks.any_length import pad_time
+from onepass.networks.conditions import is_at_rate, shape_at
+from onepass.networks.network import WHOLE
+from onepass.step.tracing import Traces
+
+# A network that keeps one of these lengths has no period.
+PRIMES = (61, 13, 5)
+
+
+class WholePeriods:
+    """A network for any length, of which `inner` is called on whole periods."""
+
+    fewest = 5  # periods for which it is traced
+
+    def __init__(
+        self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], period: int
+    ) -> None:
+        self.inner, self.period = call, period
+        self._grows = [is_at_rate(spec) for spec in specs]
+
+    @property
+    def hop(self) -> int:
+        """The number of time steps of which lengths that it is traced for are multiples."""
+        return self.period
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the outputs for arguments of any length."""
+        known = arguments[0].shape[1]
+        length = tf.shape(arguments[0])[1] if known is None else known
+        whole = length + -length % self.period
+        if known is not None and whole == known:
+            return self.inner(*arguments)
+        pairs = zip(arguments, self._grows, strict=True)
+        outputs = self.inner(*(pad_time(x, whole) if grows else x for x, grows in pairs))
+        return outputs[:, :length]
+
+
+def in_whole_periods(call: Traces, specs: Sequence[tf.TensorSpec]) -> Traces:
+    """Return a network for any length if `call` takes only multiples of a number; else `call`."""
+    period: int | None = period_of(call)
+    if period == 1:
+        if specs[0].shape[1] is not None or any(_keeps(call, specs, n) for n in PRIMES):
+            return call
+        period = _find_period(call, specs)
+    return call if period is None else Traces(WholePeriods(call, specs, period))
+
+
+def _find_period(call: Traces, specs: Sequence[tf.TensorSpec]) -> int | None:
+    length = next((n for n in WHOLE if _keeps(call, specs, n)), None)
+    for period in () if length is None else _divisors(length):
+        if all(_keeps(call, specs, count * period) for count in (1, 2, 3, 5)):
+            return period
+    return None
+
+
+def _divisors(number: int) -> Iterator[int]:
+    return (n for n in range(2, number + 1) if number % n == 0)
+
+
+def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
+    try:
+        graph = call.of([tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]).graph
+    except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
+        return False
+    if len(graph.outputs) != 1:
+        return True  # another check refuses it
+    shape = graph.outputs[0].shape
+    return shape.rank is None or shape.rank < 2 or shape[1] in (None, length)
+
+
+def whole(arguments: Sequence[tf.Tensor], period: int) -> list[tf.Tensor]:
+    """Return arguments with zeros up to whole periods, if they are as long as the first."""
+    length = arguments[0].shape[1]
+    grows = [x.shape.rank > 1 and x.shape[1] == length for x in arguments]
+    pairs = zip(arguments, grows, strict=True)
+    return [pad_time(x, length + -length % period) if each else x for x, each in pairs]
+
+
+def period_of(call: Callable) -> int:
+    """Return the number of time steps after which a network treats its inputs alike; mostly 1."""
+    return getattr(getattr(call, "function", call), "period", 1)

@@ -1,0 +1,183 @@
+"""Networks of several rates of time have a step: strides, frames and repeats, at any phase."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from onepass.likelihoods import Gaussian
+from onepass.model import Autoregressive
+from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
+
+layers = keras.layers
+LENGTH = 48  # time steps, whole periods of every network
+
+
+class Calls(keras.layers.Layer):
+    """A function of the sequence as a layer, which may have layers of its own."""
+
+    def __init__(self, function, *inner):
+        super().__init__()
+        self.function, self.inner = function, inner
+
+    def call(self, x):
+        return self.function(x, *self.inner)
+
+
+def network(function, *inner, channels=3):
+    inputs = keras.Input([None, 1])
+    h = layers.Conv1D(channels, 2, padding="causal")(inputs)
+    return keras.Model(inputs, layers.Dense(2)(Calls(function, *inner)(h) + h))
+
+
+def repeat(x, count):
+    return tf.repeat(x, count, 1)
+
+
+def delay(x, rows=1):
+    return tf.pad(x, [[0, 0], [rows, 0], [0, 0]])[:, : tf.shape(x)[1]]
+
+
+def frames(x, size):
+    return tf.reshape(x, [-1, tf.shape(x)[1] // size, size * x.shape[2]])
+
+
+def samples(x, count):
+    return tf.reshape(x, [-1, tf.shape(x)[1] * count, x.shape[2] // count])
+
+
+def conv(width, stride=1, padding="causal", **options):
+    return layers.Conv1D(3, width, strides=stride, padding=padding, **options)
+
+
+def levels(x, down, middle, up):
+    low = down(x)
+    return repeat(up(repeat(middle(down(low)), 2)) + low, 2)
+
+
+CAUSAL = {
+    "every second row": lambda: network(lambda x: repeat(x[:, ::2], 2)),
+    "every third row, from the last": lambda: network(lambda x: repeat(delay(x[:, 2::3]), 3)),
+    "the second of four rows, kept": lambda: network(
+        lambda x: delay(repeat(x[:, 1::4], 4), rows=1)
+    ),
+    "a stride of three": lambda: network(lambda x, f, g: repeat(g(f(x)), 3), conv(3, 3), conv(3)),
+    "two levels": lambda: network(levels, conv(3, 2), conv(3), conv(2)),
+    "a dilated lower rate": lambda: network(
+        lambda x, f, g: repeat(g(f(x)), 2), conv(2, 2), conv(2, dilation_rate=3)
+    ),
+    "a depthwise lower rate": lambda: network(
+        lambda x, f, g: repeat(g(f(x)), 4),
+        conv(4, 4),
+        layers.DepthwiseConv1D(1, padding="same"),
+    ),
+    "whole frames, delayed": lambda: network(
+        lambda x, f: delay(repeat(f(x), 4), 3), conv(4, 4, "valid")
+    ),
+    "frames to samples": lambda: network(
+        lambda x, f: samples(delay(f(frames(x, 6))), 6), layers.Dense(18)
+    ),
+    "a recurrent tier": lambda: network(
+        lambda x, f, g: samples(g(delay(f(frames(x, 4)))), 4),
+        layers.GRU(5, return_sequences=True),
+        layers.Dense(12),
+    ),
+    "tiers of tiers": lambda: network(
+        lambda x, f, g, h: samples(
+            h(samples(g(delay(f(frames(frames(x, 2), 4)))), 4) + delay(frames(x, 2))), 2
+        ),
+        layers.SimpleRNN(4, return_sequences=True),
+        layers.Dense(24),
+        layers.Dense(6),
+    ),
+    "rates of two and of three": lambda: network(
+        lambda x, f, g: repeat(f(x), 2) + repeat(g(x), 3), conv(2, 2), conv(3, 3)
+    ),
+    "phases that differ at one rate": lambda: network(
+        lambda x, f, g: delay(repeat(f(x) + g(x[:, 1:]), 2), 1),
+        conv(2, 2),
+        conv(1, 2, "valid"),
+    ),
+    "a running sum of frames": lambda: network(lambda x: repeat(tf.cumsum(x[:, ::4], 1), 4)),
+    "frames cut again": lambda: network(
+        lambda x: samples(samples(delay(frames(frames(x, 2), 2)), 2), 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_parts_of_any_length_give_the_whole(name):
+    keras.utils.set_random_seed(0)
+    net = CAUSAL[name]()
+    stepped, generator = incremental(net), np.random.default_rng(0)
+    x = tf.constant(generator.normal(size=[2, LENGTH, 1]), tf.float32)
+    expected = net(x)
+    for sizes in ([1] * 13 + [5, 2, 3, 25], [7, 1, 4, 36], [LENGTH]):
+        state, outputs, start = stepped.initial_state(2), [], 0
+        for size in sizes:
+            made, state = stepped.step(x[:, start : start + size], state)
+            outputs.append(made)
+            start += size
+        np.testing.assert_allclose(tf.concat(outputs, 1), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_keeps_and_computes_rows_of_a_lower_rate_once_a_period():
+    keras.utils.set_random_seed(0)
+    program = incremental(CAUSAL["two levels"]()).program(1)
+    assert program.period == 4
+    counts = [sum(each == n for each in program.which) for n in sorted(set(program.which))]
+    assert sorted(counts) == [1, 1, 2]  # all rates, two, and the highest alone
+    state = program.initial_state()
+    assert max(x.shape[0] for name, x in state.items() if name != "position") == 3
+
+
+LEAKS = {
+    "the last row of a pair": lambda: network(lambda x: repeat(x[:, 1::2], 2)),
+    "whole frames": lambda: network(lambda x, f: repeat(f(x), 4), conv(4, 4, "valid")),
+    "frames to samples": lambda: network(
+        lambda x: samples(frames(x, 4), 4) * repeat(x[:, 3::4], 4)
+    ),
+    "frames delayed by too little": lambda: network(
+        lambda x, f: delay(repeat(f(x), 4), 2), conv(4, 4, "valid")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_look_ahead_through_a_lower_rate_is_refused(name):
+    keras.utils.set_random_seed(0)
+    with pytest.raises(NotCausalError):
+        Autoregressive(LEAKS[name](), Gaussian(levels=8))
+
+
+def attention(x):
+    low = x[:, ::2]
+    scores = tf.matmul(low, low, transpose_b=True)
+    return repeat(tf.matmul(tf.nn.softmax(tf.linalg.band_part(scores, -1, 0) - 9.0), low), 2)
+
+
+WITHOUT = {
+    "attention at a lower rate": (lambda: network(attention), "lower rate of time"),
+    "the rows of a frame in one product": (
+        lambda: network(lambda x: samples(frames(x, 4), 4)),
+        "no such dependence",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_has_no_step_says_why(name):
+    make, reason = WITHOUT[name]
+    with pytest.raises((UnsupportedNetworkError, NotCausalError), match=reason):
+        incremental(make())
+
+
+@pytest.mark.parametrize("name", ["two levels", "a recurrent tier", "whole frames, delayed"])
+def test_every_method_draws_the_same_elements(name):
+    keras.utils.set_random_seed(0)
+    model = Autoregressive(CAUSAL[name](), Gaussian(levels=16))
+    assert model.symbol_network.has_step
+    naive = model.sample(2, 11, 1, method="naive")
+    np.testing.assert_array_equal(model.sample(2, 11, 1, method="cached"), naive)
+    np.testing.assert_array_equal(model.sample(2, 11, 1, prefix=naive[:, :6]), naive)
+    np.testing.assert_array_equal(np.concatenate(list(model.stream(2, 11, 1, chunk=3)), 1), naive)
