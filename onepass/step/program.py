@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -216,7 +217,8 @@ class Execution:
         if delays == (0,) and name in self._values:
             return [self._values[name]]
         root = self._analysis.root(name)
-        stream, past = self._analysis.stream(root), self._state.get(root)
+        stream: Stream = self._analysis.stream(root)
+        past: Any = self._state.get(root)
         number = self._row_number(stream)
         if root in self._values:
             return read_delays(past, self._values[root], number, delays, stream.axis)
