@@ -275,13 +275,15 @@ class Samplers:
         state = first_state(self._network, noise.shape[0], length, condition)
         first, levels, event = 0, self._model.distribution.levels, self._model.layout.event
         if prompt is not None and shared:
-            symbols, one = prompt.symbols[:, :shared], rows(condition, slice(1))
-            alone = first_state(self._network, 1, length, one)
-            if _is_one(symbols, condition) and _repeat_rows(alone, state) is not None:
-                first, alone = self.read_once(symbols[:1], one, alone, kept)
-                state = _repeat_rows(alone, state)
-            else:
+            symbols, one, read = prompt.symbols[:, :shared], rows(condition, slice(1)), None
+            if _is_one(symbols, condition):
+                alone = first_state(self._network, 1, length, one)
+                if _repeat_rows(alone, state) is not None:
+                    read = self.read_once(symbols[:1], one, alone, kept)
+            if read is None:
                 first, state = self._read_symbols(symbols, condition, state)
+            else:
+                first, state = read[0], _repeat_rows(read[1], state)
         state = with_memory(state, temperature, event, levels)
         if prompt is not None and "counts" in state:
             for start in range(0, first, LONGEST_PASS):

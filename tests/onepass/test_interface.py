@@ -33,7 +33,7 @@ def arguments(method):
     return [(each.name, each.kind, each.default) for each in parameters]
 
 
-@pytest.mark.parametrize("method", ["sample", "stream", "log_prob"])
+@pytest.mark.parametrize("method", ["sample", "stream", "log_prob", "read"])
 def test_all_models_have_one_signature(method):
     expected = arguments(getattr(Model, method))
     for model in MODELS:
