@@ -25,6 +25,7 @@ from tensorflow.python.ops import control_flow_util_v2
 from onepass.foundation.allowed_operations import (
     MOST_PROGRAM_BYTES,
     check_frozen,
+    node_of,
     ordered_functions,
 )
 from onepass.foundation.errors import UserError
@@ -99,7 +100,7 @@ class FrozenProgram:
     def __getitem__(self, name: str) -> FrozenFunction:
         """Return a function; raise KeyError if there is none of that name."""
         function = self._functions[name]
-        specs = [spec_of(self._nodes[node_name(each)]) for each in function.arguments]
+        specs = [spec_of(self._nodes[node_of(each)]) for each in function.arguments]
         weights = [self.weights[index] for index in function.weights]
         return FrozenFunction(self._runs[name], specs, weights)
 
@@ -137,21 +138,21 @@ class FrozenProgram:
         """Return a function that writes a part of the graph into the default graph."""
         weights = [f"{weight_name(index)}:0" for index in function.weights]
         inputs = [*function.arguments, *weights]
-        ends, found, read = {node_name(each) for each in inputs}, {}, set()
-        waiting = [node_name(each) for each in function.outputs]
+        ends, found, read = {node_of(each) for each in inputs}, {}, set()
+        waiting = [node_of(each) for each in function.outputs]
         while waiting:
             name = waiting.pop()
             if name in ends:
                 read.add(name)
             elif name not in found:
                 found[name] = self._nodes[name]
-                waiting += [node_name(each) for each in found[name].input]
+                waiting += [node_of(each) for each in found[name].input]
         nodes = [node for node in self._graph.node if node.name in found]
         part = graph_pb2.GraphDef(node=nodes, versions=self._graph.versions)
 
         def run(*given: tf.Tensor) -> list[tf.Tensor]:
             pairs = zip(inputs, given, strict=True)
-            known = {name: tf.identity(x) for name, x in pairs if node_name(name) in read}
+            known = {name: tf.identity(x) for name, x in pairs if node_of(name) in read}
             self._add_functions(tf.compat.v1.get_default_graph())
             return tf.graph_util.import_graph_def(
                 part, input_map=known, return_elements=function.outputs, name=""
@@ -188,11 +189,6 @@ def _refuse_gradient(op: tf.Operation, *upstream: tf.Tensor) -> None:
     raise UserError(
         f"The model cannot be trained: the gradient of {op.name} had no graph when it was saved."
     )
-
-
-def node_name(tensor: str) -> str:
-    """Return the name of the node of a tensor `name:0` or of a control input `^name`."""
-    return tensor.removeprefix("^").partition(":")[0]
 
 
 def spec_of(node: Any) -> tf.TensorSpec:

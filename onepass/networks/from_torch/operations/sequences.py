@@ -9,7 +9,6 @@ from onepass.networks.from_torch.operations.products import _linear
 from onepass.networks.from_torch.table import as_dtype, aten, axis_of, sizes
 from onepass.step.tracing import SHAPES
 
-GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 MODES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN_TANH", "rnn_relu": "RNN_RELU"}
 
 
