@@ -13,7 +13,7 @@ from networks import SOME_SLOW, WINDOWS, condition_of, levels_of
 
 from onepass.networks.conditions import NOTHING, only_timed
 from wavenet.network import Queues
-from wavenet.samplers import Request, generate
+from wavenet.samplers import Request, generate, stream
 from wavenet.samplers.symbols import SoundSymbols
 
 BATCH, SAMPLES = 2, 48
@@ -89,6 +89,20 @@ def test_passes_over_pieces_give_the_conditionals_of_the_whole_network(kind):
         start += count
     expected = network(network.inputs(levels), condition)
     np.testing.assert_allclose(tf.concat(found, 1), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    some_slow(
+        ["mixture", "gaussian, frames", "mixture, context", WINDOWS, BUNCHES, ONE_BY_ONE],
+        ("gaussian, frames", "mixture, context", WINDOWS, ONE_BY_ONE),
+    ),
+)
+def test_cached_chunks_join_to_what_whole_passes_draw(kind):
+    network, request, whole = drawn_by_definition(kind)
+    parts = list(stream(network, request, "cached", 66))
+    assert len(parts) > 1 and len(np.unique(whole)) > 5
+    np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
 
 
 @functools.cache
