@@ -93,6 +93,11 @@ def test_an_option_that_a_model_does_not_have_is_refused_unless_it_says_nothing(
     np.testing.assert_array_equal(model.sample(1, 4, **{option: default}), model.sample(1, 4))
 
 
+def test_an_unknown_name_is_refused_with_the_closest_known_one():
+    with pytest.raises(TypeError, match="argument 'temprature'"):
+        tokens().sample(1, 4, temprature=1.0)
+
+
 @pytest.mark.parametrize("value", [np.array([1, 2]), [0.5, 1.0], np.float32(1.0)])
 def test_arrays_are_given_options(value):
     assert Draw(temperature=value).changed_options().keys() == {"temperature"}

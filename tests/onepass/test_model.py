@@ -11,6 +11,7 @@ from onepass.likelihoods import Gaussian, LogisticMixture
 from onepass.likelihoods.codec import MuLaw, Reals
 from onepass.model import Autoregressive
 from onepass.samplers import registry
+from onepass.step import NotCausalError
 
 TIME = 30
 
@@ -26,6 +27,14 @@ def drawn(model):
     return model.sample(3, TIME, seed=7, method="naive")
 
 
+def levels_of(model, elements):
+    return model.codec.encode(elements).numpy()
+
+
+def test_another_seed_gives_another_sample(model, drawn):
+    assert (model.sample(3, TIME, seed=8) != drawn).any(axis=1).all()
+
+
 def test_log_prob_is_that_of_the_conditionals(model, drawn):
     parameters = model.conditionals(drawn)
     expected = model.distribution.log_prob(parameters, model.symbols(drawn))
@@ -34,6 +43,12 @@ def test_log_prob_is_that_of_the_conditionals(model, drawn):
         tf.pad(tf.cast(drawn[..., None], tf.float64), [[0, 0], [1, 0], [0, 0]])[:, :-1]
     )
     np.testing.assert_allclose(parameters, network, rtol=1e-9, atol=1e-9)
+
+
+def test_probabilities_of_the_next_level_sum_to_one(model, drawn):
+    every = model.codec.decode(tf.range(256)).numpy()
+    rows = np.concatenate([np.repeat(drawn[:1, :9], 256, 0), every[:, None]], 1)
+    assert np.exp(model.log_prob(rows)[:, 9]).sum() == pytest.approx(1.0, abs=1e-4)
 
 
 def test_real_values_have_a_density_in_their_own_unit():
@@ -125,6 +140,17 @@ def test_what_is_no_model_is_named(model, line):
         WRONG[line](model)
 
 
+def test_lookahead_that_outputs_do_not_show_is_refused_by_sample():
+    """A look ahead farther than the compared sequences are long."""
+
+    def network(x):
+        return tf.nn.convolution(x, tf.ones([3, 1, 2]), padding="SAME", dilations=[1100])
+
+    model = Autoregressive(network, Gaussian())
+    with pytest.raises(NotCausalError):
+        model.sample(1, 4, seed=0)
+
+
 def test_a_condition_may_be_looked_ahead_in():
     def network(x, condition):
         blurred = tf.nn.conv1d(condition, tf.ones([3, 2, 1]), 1, "SAME")
@@ -145,3 +171,17 @@ def test_a_condition_that_is_not_read_is_named(model):
     ):
         with pytest.raises(ValueError, match="`condition` must be None"):
             call()
+
+
+def test_images_have_log_probabilities():
+    distribution, channels = LogisticMixture(levels=4096, components=2), 2
+    model = Autoregressive(
+        causal_networks.MaskedImage(channels, channels * distribution.num_parameters),
+        distribution,
+        order="raster",
+        inputs=tf.TensorSpec([None, None, None, channels]),
+    )
+    drawn = model.sample(2, (5, 4, channels), seed=3, method="naive")
+    assert drawn.dtype == np.int32 and drawn.shape == (2, 5, 4, channels)
+    nats = model.log_prob(drawn.astype(np.uint16))
+    assert nats.shape == (2, 5, 4, channels) and np.isfinite(nats).all()

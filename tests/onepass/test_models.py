@@ -70,6 +70,14 @@ def digits():
 
 
 @pytest.mark.slow
+def test_the_probability_of_images_is_that_of_each_alone(digits):
+    images = digits.sample(condition=[3, 7], seed=1, num=2)
+    both = digits.log_prob(images, [3, 7])
+    alone = [digits.log_prob(images[i : i + 1], label)[0] for i, label in enumerate([3, 7])]
+    np.testing.assert_allclose(both, alone, rtol=1e-4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("shipped-digits", 2.479), ("shipped-digits-64", 2.164), ("shipped-digits-64-teacher", 1.930)],
@@ -95,6 +103,13 @@ def test_a_photograph_is_enlarged_around_its_own_pixels_and_likelier_than_one_of
     each = [{"levels": image[None].astype(np.int32)} for image in (photograph, enlarged, noise)]
     real, drawn, random = (sum(model.network.nats(batch).values())[0] for batch in each)
     assert min(real, drawn) > random
+
+
+@pytest.mark.slow
+def test_noise_is_less_probable_than_an_image_of_the_model(digits):
+    image = digits.sample(condition=3, seed=1)
+    noise = np.random.default_rng(0).integers(0, 256, image.shape, np.uint8)
+    assert digits.log_prob(noise, 3)[0] < digits.log_prob(image, 3)[0]
 
 
 @pytest.mark.slow

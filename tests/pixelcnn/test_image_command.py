@@ -402,6 +402,14 @@ def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatc
             assert went == [(kind, words)]
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"kind": []}', '{"kind": "pixelcnn"}', "{}"])
+def test_a_configuration_that_is_broken_is_named(mistake, tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    for words in (["evaluate"], ["sample", "--out", tmp_path / "out"]):
+        assert str(tmp_path) in mistake(*words, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("verb", ["evaluate", "sample"])
 def test_help_of_a_verb_says_how_to_get_that_of_its_models(capsys, verb):
     assert onepass.main([verb, "--help"]) == 0

@@ -7,9 +7,11 @@ import math
 import hostile_files
 import numpy as np
 import pytest
+import tensorflow as tf
 from hostile_files import refused
 from image_densities import ARCHITECTURES, conditions_for, images_for, model_of
 from marks import some_slow
+from runs import eagerly
 
 from onepass.compression import container, odds
 from onepass.compression.conditionals import Coding, decode
@@ -109,6 +111,17 @@ def test_an_image_decodes_the_same_in_any_batch():
         np.testing.assert_array_equal(model.decompress(data), images)
 
 
+def test_another_model_refuses_the_file():
+    model, other = known("PixelCNN"), model_of("PixelCNN", seed=1)
+    data = model.compress(images_for(model, 2), 0)
+    assert "requires the model" in refused(other.decompress, data)
+    moved = model_of("PixelCNN")
+    moved.network.trainable_variables[0].assign_add(
+        1e-6 * tf.ones_like(moved.network.trainable_variables[0])
+    )
+    assert "requires the model" in refused(moved.decompress, data)
+
+
 def test_the_condition_is_in_the_file():
     model = known("PixelCNN")
     data = model.compress(images_for(model, 3), ["cat", 2, "eel"], verify=False)
@@ -153,6 +166,23 @@ def test_a_file_with_wrong_fields_is_refused(architecture):
     hostile_files.check(
         found, model.decompress, lambda elements: np.array_equal(elements, images), count
     )
+
+
+def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
+    model, draws = known("PixelCNN"), np.random.default_rng(5)
+    pixels = ImageConditionals.pixels
+    with eagerly():
+        images = model.sample(condition=2, seed=1, num=2)
+
+    def moved(conditionals, name, hidden, coding):
+        if coding.tolerance is None:  # in the decoder
+            units = off(np.asarray(hidden.units, np.float64), 1.0, draws)
+            hidden = Hidden(units, hidden.prediction)
+        return pixels(conditionals, name, hidden, coding)
+
+    monkeypatch.setattr(ImageConditionals, "pixels", moved)
+    assert "could not be decoded again" in refused(model.compress, images, 2)
+    assert model.compress(images, 2, verify=False)
 
 
 @pytest.mark.parametrize("size", [1e-6, 1e-3, 0.3, 2.0])

@@ -9,7 +9,6 @@ import image_runs
 import numpy as np
 import pytest
 import tensorflow as tf
-from hostile_files import refused
 from image_runs import CLASSES, DEV, TRAIN, config_of, dev_of, figures, images, model, opened, toys
 from marks import some_slow
 from scipy import special
@@ -38,6 +37,14 @@ def dataset_of(tmp_path, config, **arrays):
     """Return what `dev_dev.npz` with these arrays is to a model with the classes of the toys."""
     np.savez(tmp_path / "x_dev.npz", **arrays)
     return ImageDataset.for_evaluation(tmp_path / "x_dev.npz", config, CLASSES)
+
+
+def refused(call, *arguments, **options):
+    """The one line that a call is refused with."""
+    with pytest.raises((UserError, ValueError)) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 # Bits per dimension
@@ -316,6 +323,15 @@ def test_models_that_a_wheel_leaves_out_say_where_they_are(mistake, tmp_path, mo
 
 
 # Drawing
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_an_image_of_a_seed_is_the_same_however_many_are_drawn(kind):
+    three = model(kind).sample(condition=1, seed=5, num=3)
+    assert three.shape == (3, 8, 8, 1) and three.dtype == np.uint8
+    np.testing.assert_array_equal(model(kind).sample(condition=1, seed=5), three[:1])
+    assert not np.array_equal(three[0], three[1])
+    assert not np.array_equal(model(kind).sample(condition=1, seed=6), three[:1])
 
 
 @pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))

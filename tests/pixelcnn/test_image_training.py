@@ -141,6 +141,22 @@ def test_the_best_checkpoint_on_dev_is_the_model(tmp_path, monkeypatch):
     )
 
 
+def test_another_configuration_in_the_same_place_is_refused_in_one_line():
+    run = image_runs.run("pixelcnn")
+    before = (run / "config.json").read_bytes()
+    config = config_of("pixelcnn", num_steps=STEPS)
+    other = dataclasses.replace(
+        config, optimizer=dataclasses.replace(config.optimizer, learning_rate=0.5)
+    )
+    with pytest.raises(UserError) as caught:
+        trained(other, images(), run)
+    assert str(caught.value) == (
+        f"{run} holds a run of another configuration: optimizer.learning_rate is 0.01 there, "
+        "0.5 here. Choose another --workdir."
+    )
+    assert (run / "config.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("kind", "lacking"),
     [("pixelcnn", "no classes (a "), ("text", "no captions (a "), ("map", "no maps (")],
@@ -193,7 +209,10 @@ def test_parts_of_a_configuration_that_do_not_fit_are_refused(fields, complaint)
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory):
-    """Runs that trained the base and the factors of one model, and a base of another width."""
+    """Runs that trained the base and the factors of one model, and a base of another width.
+
+    The factors with dropout, the bases' own factors without.
+    """
     folder, config = tmp_path_factory.mktemp("halves"), config_of("multiscale")
     trained(dataclasses.replace(config, parts=("4",)), images(), folder / "base")
     dropping = dataclasses.replace(config.network.factor, dropout=0.1)

@@ -2,19 +2,24 @@
 
 import subprocess
 import sys
+import types
 
+import causal_networks
+import doc_pages
+import http_running
 import numpy as np
 import own_models
 import pytest
 import tensorflow as tf
 from marks import some_slow
-from own_models import LONGEST, RATE_HZ, SEED, bundle, bundle_folder, drawn, model
+from own_models import LONGEST, NUM, RATE_HZ, SEED, bundle, bundle_folder, drawn, model
 
 import onepass
 import serving
 from onepass import likelihoods
 from onepass.bundles.errors import InvalidInput
 from onepass.foundation.errors import UserError
+from onepass.networks.network import as_function
 from serving.sandbox.sandboxed_bundle import ForkServer, SandboxedBundle
 from serving.settings import Settings
 
@@ -43,6 +48,14 @@ def test_sound_is_streamed_as_it_is_made():
     np.testing.assert_allclose(
         np.concatenate(chunks, 1)[0], model("sound").sample(1, 2 * unit + 3, SEED)[0], atol=1e-6
     )
+
+
+@pytest.mark.slow
+def test_a_student_is_exported_and_draws_the_same():
+    close_to = model("student").sample(NUM, LONGEST, SEED)
+    np.testing.assert_allclose(bundle("student").sample(NUM, LONGEST, SEED), close_to, atol=1e-3)
+    with pytest.raises(UserError, match="has no log-probabilities"):
+        bundle("student").log_prob(close_to)
 
 
 @pytest.mark.integration
@@ -195,6 +208,58 @@ def test_distributions_of_tensorflow_probability_are_exported(make, draws, tmp_p
     )
     if draws:
         np.testing.assert_allclose(made.sample(1, 6, 3), live.sample(1, 6, 3), atol=1e-5)
+
+
+class Coin(likelihoods.Tabulated):
+    """Two levels, whatever number of parameters a network has."""
+
+    levels = 2
+
+    def __init__(self, num_parameters):
+        self.num_parameters = num_parameters
+
+    def log_prob(self, parameters, symbols):
+        logit = tf.reduce_sum(tf.cast(parameters, tf.float32), -1)
+        return tf.math.log_sigmoid(tf.where(symbols == 1, logit, -logit))
+
+
+CONDITIONED = ("two_inputs", "Conditioned")
+OF_ONE_CHANNEL = [name for name in causal_networks.CAUSAL if name != "spectral"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_ONE_CHANNEL)
+def test_networks_of_all_kinds_are_exported(name, tmp_path):
+    make, given = causal_networks.CAUSAL[name], ()
+    if name in CONDITIONED:
+        given = (np.random.default_rng(1).normal(size=[1, 12, 2]).astype(np.float32),)
+    options = {"condition_channels": 2 if name in CONDITIONED else 0}
+    specs = [tf.zeros([1, 3, 1])] + [tf.zeros([1, 3, 2])] * len(given)
+    if name == "embedding":
+        specs = [tf.zeros([1, 3], tf.int32)]
+    channels = as_function(make(), [tf.TensorSpec(x.shape, x.dtype) for x in specs])(*specs)
+    live = onepass.Autoregressive(make(), Coin(channels.shape[-1]), **options)
+    made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=12))
+    expected = live.sample(1, 12, 1, *given)
+    np.testing.assert_array_equal(made.sample(1, 12, 1, *given), expected)
+    chunks = made.stream(*(x[0] for x in given), seed=1, length=12, chunk=12)
+    np.testing.assert_array_equal(np.concatenate(list(chunks), 1), expected)
+
+
+@pytest.mark.slow
+def test_the_python_of_the_reference_runs(tmp_path, monkeypatch):
+    page = doc_pages.ROOT / "docs" / "reference" / "own_models.md"
+    here, asked = doc_pages.blocks(page, "python")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(here, str(page), "exec"), names)
+    store = types.SimpleNamespace(root=tmp_path / "models", load=serving.load)
+    with http_running.Running(store) as server:
+        asked = asked.replace("http://127.0.0.1:8501", server.url)
+        exec(compile(asked, str(page), "exec"), names)
+        drawn_there = names["served"].sample(num=2, length=100, seed=1)
+        names["served"].close()
+    np.testing.assert_allclose(drawn_there, names["x"], atol=1e-4)
 
 
 @pytest.mark.integration

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 from fake_bundle import CHANNELS, HOP, RATE
-from http_running import ask, speak_text_with
+from http_running import Running, ask, speak_text_with
 from PIL import Image
 
 from onepass import speech
@@ -57,6 +57,11 @@ def test_the_models_are_listed_with_their_facts(client):
     assert client.models.retrieve("voice").object == "model"
 
 
+def test_a_model_that_is_not_there_is_not_found(client):
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
 @pytest.mark.parametrize("prompt", ["class 3", "CLASS 3", " 3 "])
 def test_a_prompt_is_a_class_by_name_or_number(client, prompt):
     drawn = client.images.generate(
@@ -87,10 +92,18 @@ def test_the_only_model_of_a_kind_need_not_be_named(client):
         ({"prompt": "1" * 400}, "must be a class"),
         ({"prompt": "\u0663"}, "must be a class"),
         ({"prompt": ""}, "`prompt` must be a text of at least 1 characters"),
+        ({"prompt": " "}, "`prompt` must be a text"),
+        ({}, "`prompt` must be given"),
         ({"prompt": "x" * 5000}, "`prompt` must be a text"),
+        ({"prompt": ["1"]}, "`prompt` must be a text"),
+        ({"prompt": "1", "n": 0}, "`n` must be at least 1, got 0."),
         ({"prompt": "1", "n": 11}, "`n` must be at most 10, got 11."),
+        ({"prompt": "1", "n": 1.0}, "`n` must be an integer, got 1.0."),
+        ({"prompt": "1", "n": True}, "`n` must be an integer, got true."),
         ({"prompt": "1", "size": "1024x1024"}, "`size` must be one of 8x8, 16x16, auto"),
+        ({"prompt": "1", "size": 8}, "`size` must be"),
         ({"prompt": "1", "response_format": "url"}, "`response_format` must be one of b64_json"),
+        ({"prompt": "1", "seed": -1}, "`seed` must be"),
         ({"prompt": "1", "stream": True}, "`stream` must be false"),
     ],
 )
@@ -204,13 +217,17 @@ def test_events_carry_the_same_sound(models, front_end):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        ({}, "`input` must be given"),
         ({"input": "x" * 5000}, "`input` must be a text of at most 4096 characters"),
         ({"input": "x", "voice": "carl"}, "one of default, anna, ben"),
+        ({"input": "x", "voice": 3}, "`voice` must be"),
         (
             {"input": "x", "response_format": "aac"},
             "`response_format` must be one of mp3, opus, ogg, flac, wav, pcm, ",
         ),
+        ({"input": "x", "speed": 5}, "`speed` must be"),
         ({"input": "x", "stream_format": "other"}, "`stream_format`"),
+        ({"input": "x", "temperature": -1}, "`temperature`"),
     ],
 )
 def test_speech_that_breaks_a_rule_is_400(models, front_end, fields, words):
@@ -226,6 +243,20 @@ def test_a_text_that_cannot_be_spoken_is_400(models, monkeypatch):
     speak_text_with(monkeypatch, refusing)
     response = ask(models, "POST", SPEECH, json={"input": "..."})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_input")
+
+
+def test_the_token_is_the_api_key(models, monkeypatch):
+    token = "a token of some length"
+    monkeypatch.setenv("ONEPASS_TOKEN", token)
+    with Running(models) as running:
+        for key in (token, "sk-of somebody else"):
+            client = openai.OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0)
+            with client:
+                if key == token:
+                    assert client.images.generate(prompt="1").data
+                else:
+                    with pytest.raises(openai.AuthenticationError):
+                        client.images.generate(prompt="1")
 
 
 def test_ssml_is_spoken_as_a_whole_or_refused_where_it_is_too_long(models, monkeypatch):

@@ -1,5 +1,7 @@
 """TensorFlow Serving's REST protocol, as its documentation has it."""
 
+import json
+import subprocess
 import threading
 
 import numpy as np
@@ -93,10 +95,14 @@ def test_the_signature_is_the_one_named(models, path):
         ({"instances": [{"label": 1}], "signature_name": 3}, "`signature_name` must be"),
         ({}, "either `instances` or `inputs`"),
         ({"instances": []}, "`instances` must be of length at least 1, got an empty list."),
+        ({"instances": {}}, "`instances` must be a list, got an empty object."),
         ({"instances": {"label": 1}}, "`instances` must be a list, got an object."),
         ({"instances": [{"label": 1}], "inputs": {"label": [1]}}, "either"),
         ({"instances": [{"label": 10}]}, "`label` must be"),
+        ({"instances": [{"label": -1}]}, "`label` must be"),
         ({"instances": [{"label": 1.5}]}, "`label` must hold integers"),
+        ({"instances": [{"label": "1"}]}, "`label` must hold integers"),
+        ({"instances": [{"label": [1]}]}, "`label` must hold integers"),
         ({"instances": [{"nothing": 1}]}, "`nothing` is not an input"),
         ({"inputs": {"label": [1, 2], "seed": [1]}}, "rows"),
         ({"inputs": {"temperature": [[1e39, 1]]}}, "`temperature` must be finite"),
@@ -109,6 +115,12 @@ def test_what_breaks_a_rule_is_400_with_field_and_rule(models, body, words):
     assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
     assert words in response.json()["error"]
     assert models.controls["shapes", 1].calls == []
+
+
+def test_numbers_that_are_not_finite_are_no_json(models):
+    for word in (b"NaN", b"Infinity", b"-Infinity"):
+        body = b'{"inputs": {"temperature": [[1, ' + word + b"]]}}"
+        assert ask(models, "POST", PREDICT, content=body).status_code == 400
 
 
 def test_a_shape_that_is_huge_only_in_words_is_never_made(models):
@@ -169,3 +181,11 @@ def test_a_client_that_leaves_takes_its_rows_with_it(models, running):
     first.join(10)
     running.client.post(PREDICT, json={"instances": [{"seed": 3}]})
     assert [call[3] for call in control.calls] == [[1], [3]]
+
+
+@pytest.mark.integration
+def test_curl_as_in_the_documentation(running):
+    body = json.dumps({"instances": [{"label": 2}]})
+    command = ["curl", "-s", "-m", "10", "-d", body, "-X", "POST", running.url + PREDICT]
+    done = subprocess.run(command, capture_output=True, timeout=20, check=True)
+    assert np.unique(json.loads(done.stdout)["predictions"][0]["picture"]) == [40]

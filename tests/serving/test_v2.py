@@ -95,12 +95,37 @@ def test_only_the_outputs_asked_for_come_back(client):
     assert result.as_numpy("num_samples").tolist() == [6 * HOP]
 
 
+def test_many_requests_share_a_connection(running, client):
+    _, inputs = speech()
+    before = len(running._server.server_state.connections)
+    for _ in range(20):
+        client.infer("voice", inputs)
+    assert len(running._server.server_state.connections) <= max(1, before)
+
+
+def test_requests_side_by_side_are_all_answered(client, running):
+    with http.InferenceServerClient(f"127.0.0.1:{running.port}", concurrency=4) as many:
+        asked = [(seed, many.async_infer("voice", speech(seed)[1])) for seed in range(12)]
+        bundle = running.store.load(running.store.root / "voice" / "1")
+        for seed, request in asked:
+            sound = request.get_result().as_numpy("sound")
+            np.testing.assert_array_equal(
+                sound, bundle.sample(condition=speech(seed)[0][0], seed=seed)
+            )
+
+
 def test_the_signature_is_a_parameter(running, client):
     _, inputs = speech()
     client.infer("voice", inputs, parameters={"signature_name": "compiled"})
     assert running.store.controls["voice", 1].calls[-1][0] == "compiled"
     with pytest.raises(utils.InferenceServerException, match="no signature `other`"):
         client.infer("voice", inputs, parameters={"signature_name": "other"})
+
+
+def test_a_compressed_request_is_refused_in_words(client):
+    _, inputs = speech()
+    with pytest.raises(utils.InferenceServerException, match="compressed"):
+        client.infer("voice", inputs, request_compression_algorithm="gzip")
 
 
 def test_an_answer_is_never_compressed(client):
@@ -141,12 +166,20 @@ def body(**fields):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        ({"inputs": None}, "`inputs` must be a list"),
         ({"inputs": []}, "`inputs` must be of length at least 1, got an empty list."),
+        ({"inputs": {}}, "`inputs` must be a list"),
+        ({"parameters": 3}, "`parameters` must be an object"),
         ({"parameters": {"binary_data_output": 1}}, "binary_data_output` must be true or false"),
         ({"parameters": {"timeout": -1}}, "`parameters.timeout` must be at least 0, got -1."),
+        ({"parameters": {"timeout": "1"}}, "timeout` must be a number"),
+        ({"outputs": []}, "`outputs` must be of length at least 1"),
         ({"outputs": [{"name": "other"}]}, "`other` is not an output; there are"),
+        ({"outputs": [{"name": ["x"]}]}, "`outputs[0].name` must be a text"),
+        ({"outputs": ["picture"]}, "`outputs[0]` must be an object"),
         ({"outputs": [{"name": "picture", "parameters": {"classification": 2}}]}, "classification"),
         ({"outputs": [{"name": "picture", "parameters": {"shared_memory_region": "x"}}]}, "shared"),
+        ({"id": 7}, "`id` must be a text"),
         ({"id": "x" * 1000}, "`id` must be a text"),
     ],
 )

@@ -186,6 +186,13 @@ def test_a_network_that_needs_frames_is_refused():
         assert "frames are made of the sound itself" in line
 
 
+def test_another_network_refuses_the_file():
+    kind = "mixture, predicting, amplified"
+    model = model_of(kind)
+    data = model.compress(recordings_for(model, (20,)), verify=False)
+    assert "requires the model" in refused(model_of(kind, seed=1).decompress, data)
+
+
 def test_what_is_no_recording_is_refused():
     model = model_of("softmax, speakers")
     assert "unsigned levels below 256, got int16" in refused(model.compress, [np.zeros(3, "i2")])
@@ -202,3 +209,16 @@ def test_a_file_with_wrong_fields_is_refused(kind):
     hostile_files.check(
         read(data), model.decompress, lambda found: all(map(np.array_equal, found, recordings))
     )
+
+
+def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
+    model, parameters = model_of("mixture"), SymbolConditionals.read
+    recordings = [(drawn()[0, :200] - 32768).astype(np.int16)]
+
+    def moved(conditionals, shape, condition, coding, decoder):
+        coding = dataclasses.replace(coding, moved=lambda outputs: 1.1 * outputs)
+        return parameters(conditionals, shape, condition, coding, decoder)
+
+    monkeypatch.setattr(SymbolConditionals, "read", moved)
+    assert "could not be decoded again" in refused(model.compress, recordings)
+    assert model.compress(recordings, verify=False)

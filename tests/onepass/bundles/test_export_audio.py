@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from onepass.foundation.errors import UserError
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level, recorded_frames
 
+ROOT = Path(__file__).resolve().parents[3]
 STEP = 2.0 / 65535  # from one 16-bit level to the next
 SEED = 2**63 + 5  # beyond int64, as seeds may be
 HEAT = 0.8
@@ -165,6 +167,18 @@ def test_a_batch_of_chunks_may_be_at_different_places():
         assert_same(third[row], whole[row, piece * samples :][:samples])
 
 
+@pytest.mark.slow
+def test_a_batch_changes_no_bit_of_a_teacher():
+    made, frames = bundle(FRAMED), np.random.default_rng(0).random((BATCH, 13, 7), np.float32)
+    inputs = dict(frames=frames, num_frames=[13] * BATCH, seed=[1, 2, 3])
+    together = made.call("chunk", made.check("chunk", inputs))
+    for n in range(BATCH):
+        row = {name: np.asarray(value)[n : n + 1] for name, value in inputs.items()}
+        alone = made.call("chunk", made.check("chunk", row))
+        for name, value in alone.items():
+            np.testing.assert_array_equal(together[name][n], value[0])
+
+
 # Engines and types
 
 
@@ -271,6 +285,31 @@ def test_a_student_in_bfloat16_is_near_and_streams_its_own_sound():
     np.testing.assert_allclose(streamed, spoken, atol=4 * error * np.abs(exact).max())
     with pytest.raises(UserError, match="needs float32"):
         serving.load(bundle_folder(PLAIN_STUDENT, "--bfloat16"), "numba")
+
+
+ALONE = """
+    bundle = serving.load(sys.argv[1])
+    frames = np.load(sys.argv[2])
+    chunks = list(bundle.stream(2, None, 5, frames))
+    try:
+        bundle.frames(chunks[0][0])
+    except ValueError as error:
+        print(error)
+    np.savez(sys.argv[3], whole=bundle.sample(2, None, 5, frames), parts=np.hstack(chunks))
+"""
+
+
+@pytest.mark.slow
+def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(
+    tmp_path, without_training
+):
+    given, files = sound_of(DRAFT, 230), (tmp_path / "frames.npy", tmp_path / "spoken.npz")
+    np.save(files[0], given["condition"])
+    said = without_training(ALONE, bundle_folder(DRAFT), *files)
+    assert said == "Features of a recording need the package replicator.\n"
+    spoken, expected = np.load(files[1]), model(DRAFT).sample(**given, seed=5, num=2)
+    assert_same(spoken["whole"], expected)
+    assert_same(spoken["parts"], expected)
 
 
 # What a bundle knows

@@ -113,6 +113,18 @@ def test_a_bundle_without_lowered_programs_draws_the_same(tmp_path):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("signature", ["compiled", "serving_default"])
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_a_row_of_any_batch_is_the_row_alone(kind, signature):
+    made = bundle(kind)
+    requests = list(enumerate(REQUESTS[kind]))
+    calls = [made.inputs(request, SEED, row) for row, request in (*requests[::-1], requests[0])]
+    drawn = batch_of(kind, signature, calls)["picture"]
+    expected = model(kind).sample(condition=REQUESTS[kind], seed=SEED, num=3)
+    np.testing.assert_array_equal(drawn, expected[[2, 1, 0, 0]])
+
+
 @pytest.mark.integration
 def test_every_scale_is_that_of_the_live_model_each_in_the_next():
     heats = (1.0, 0.5)
@@ -167,6 +179,21 @@ def test_an_image_that_was_begun_is_completed_as_live():
     for image in drawn:
         np.testing.assert_array_equal(image.reshape(-1, 1)[:20], begun)
     assert not np.array_equal(drawn[0], drawn[1])
+
+
+@pytest.mark.slow
+def test_a_bundle_of_captions_over_scales_draws_as_live():
+    drawn = bundle("text").sample(condition=CAPTION, seed=1, num=2)
+    np.testing.assert_array_equal(drawn, model("text").sample(condition=CAPTION, seed=1, num=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shipped-digits", "shipped-digits-teacher"])
+def test_shipped_digits_draw_as_live(name, tmp_path):
+    assert onepass.main(["export", name, "--out", str(tmp_path / name / "1")]) == 0
+    drawn = serving.load(tmp_path / name).sample(condition=list(range(10)), seed=1, num=10)
+    expected = load(name).sample(condition=list(range(10)), seed=1, num=10)
+    np.testing.assert_array_equal(drawn, expected)
 
 
 @pytest.mark.slow

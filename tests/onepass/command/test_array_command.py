@@ -132,3 +132,12 @@ def test_what_is_asked_wrongly_is_named(tmp_path, capsys):
     assert "contains no .png" in refusal(capsys, *nothing)
     length = ("sample", saved_folder("own"), "--out", tmp_path, "--length", 3, 4)
     assert "`length` must be a number" in refusal(capsys, *length)
+
+
+def test_a_saved_model_is_exported_by_the_command(tmp_path, capsys):
+    out = tmp_path / "models" / "mine" / "1"
+    said(capsys, "export", saved_folder("picture"), "--out", out, "--length", *SHAPE)
+    drawn = onepass.load(out).sample(1, SHAPE, own_models.SEED)
+    np.testing.assert_array_equal(drawn, own_models.drawn("picture")[:1])
+    again = ("export", saved_folder("picture"), "--out", out, "--bfloat16")
+    assert "`--bfloat16` is not for" in refusal(capsys, *again)

@@ -77,6 +77,10 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
+def cut_in_half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
 # Words
 
 
@@ -332,6 +336,15 @@ def test_a_run_inside_its_data_is_refused(mistake, data, inside):
     assert sorted(path.name for path in data.iterdir()) == ["dev", "train"]
 
 
+def test_a_configuration_that_is_broken_is_named(mistake, data, copy):
+    for text in ("{", "[]", "", "{}", '{"kind": "wavenet"}'):
+        (copy / "config.json").write_text(text)
+        for words in (arguments(data, copy), ["evaluate", copy], ["sample", copy, "--out", copy]):
+            assert str(copy) in mistake(*words)
+        assert (copy / "config.json").read_text() == text
+    assert newest(copy)["step"] == 2
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -358,6 +371,29 @@ def test_a_model_whose_configuration_was_changed_by_hand_is_refused(
     assert complaint in line and str(copy) in line
 
 
+def test_a_checkpoint_cut_in_half_is_passed_over_by_name(data, copy, capsys, mistake):
+    assert onepass.main(arguments(data, copy, num_steps=3)) == 0
+    cut_in_half(copy / "checkpoints" / "step_00000003.npz")
+    capsys.readouterr()
+    assert onepass.main(arguments(data, copy, num_steps=3)) == 0
+    out, _ = capsys.readouterr()
+    assert "step_00000003.npz is damaged and was renamed" in out and "from step 2" in out
+    for path in (copy / "checkpoints").glob("*.npz"):
+        cut_in_half(path)
+    before = content(copy)
+    assert "Every checkpoint in" in mistake(*arguments(data, copy, num_steps=3))
+    assert "Every checkpoint in" in mistake("sample", copy, "--out", copy / "out")
+    assert content(copy) == before
+
+
+def test_a_finished_run_says_so(data, copy, capsys):
+    before = newest(copy)
+    for num_steps in (2, 1):
+        assert onepass.main(arguments(data, copy, num_steps=num_steps)) == 0
+        assert f"{copy} has completed all its steps (2, best dev 1.000" in capsys.readouterr().out
+    assert newest(copy).keys() == before.keys() and newest(copy)["step"] == 2
+
+
 @pytest.mark.usefixtures("eager")
 def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, copy, monkeypatch):
     def full(*arguments, **options):
@@ -373,6 +409,13 @@ def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, co
     monkeypatch.setattr("onepass.foundation.atomic_files.beside", full)
     line = mistake(*arguments(data, copy, num_steps=5), status=1)
     assert "config.json: No space left on device" in line
+
+
+@pytest.mark.usefixtures("eager")
+def test_training_that_diverges_ends_in_one_line(mistake, data, tmp_path):
+    wild = ["--optimizer.learning-rate", "1e30", "--optimizer.warmup-steps", "0"]
+    line = mistake(*arguments(data, tmp_path / "run", num_steps=9), *wild)
+    assert line.startswith("Step 2 had loss ") and "lower --optimizer.learning-rate" in line
 
 
 def test_ctrl_c_before_training_is_one_line_and_130(data, tmp_path, capsys, monkeypatch):
@@ -472,6 +515,15 @@ def test_figures_as_json_are_one_object_and_nothing_else(trained, data, capsys):
     assert (measure["n"], measure["low"], measure["high"]) == (1, None, None)
     assert {"log_mel_distance_db", "level_difference_db"} < figures["measures"].keys()
     assert 3 < figures["codec"]["flac"] < 16 and figures["real_time_factor"] > 0
+
+
+@pytest.mark.slow
+def test_figures_in_words_name_model_and_data(trained, data, tmp_path, capsys):
+    other = shutil.copytree(data, tmp_path / "other")
+    assert onepass.main(["evaluate", str(trained), "--data", str(other), "--spoken", "1"]) == 0
+    out, _ = capsys.readouterr()
+    assert out.startswith(f"{trained}, step 2, on 1 `report` dev recording ")
+    assert str(other) in out and "FLAC at its best" in out
 
 
 def test_speaking_nothing_again_is_refused(mistake, trained):

@@ -203,6 +203,11 @@ def test_an_archive_that_unpacks_without_end_is_refused_before_any_of_it_is(tmp_
         read_npz(path)
 
 
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"There is no checkpoint .*/none\.npz\."):
+        read_npz(tmp_path / "none.npz")
+
+
 def test_a_full_disk_leaves_the_file_before_and_no_other(saved, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -317,3 +322,9 @@ def test_a_file_that_holds_no_array_is_named_with_the_reason(tmp_path, name, why
     with pytest.raises(UserError) as caught:
         read_npy(tmp_path / name)
     assert str(caught.value).startswith(str(tmp_path / name)) and why in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"Cannot create the folder .*file/checkpoints: Not a dir"):
+        Checkpoints(tmp_path / "file" / "checkpoints").save(1, arrays(1))

@@ -154,6 +154,15 @@ def test_a_setting_that_an_earlier_version_did_not_have_is_at_its_default(tmp_pa
     run.unlock()
 
 
+def test_a_file_is_no_run_directory(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="file must be a folder, but it is a file"):
+        RunDirectory.create(tmp_path / "file", CONFIG)
+    with pytest.raises(UserError, match=r"Cannot create the folder .*file/run: Not a dir"):
+        RunDirectory.create(tmp_path / "file" / "run", CONFIG)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.mark.integration
 def test_a_second_process_is_refused_with_who_holds_it(run, holder):
     with pytest.raises(UserError, match=f"in use by process {holder.pid}; wait for it or choose"):

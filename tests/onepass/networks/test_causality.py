@@ -27,6 +27,12 @@ from onepass.step.tracing import layer_names
 from onepass.training.fit import fit
 
 
+def test_the_layer_that_looks_ahead_is_named():
+    found = check_causal(refused_networks.future())
+    assert not found and not found.has_step
+    assert re.search(refused_networks.REFUSED[refused_networks.future], found.message)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -225,11 +231,24 @@ def test_a_large_vocabulary_is_compared_on_so_many_steps_that_memory_is_bounded(
     assert (longest > 500) == is_long
 
 
+@pytest.mark.parametrize("name", one_length_networks.REBUILT)
+def test_a_causal_network_of_one_length_is_causal(name):
+    found = check_causal(one_length_networks.REBUILT[name]())
+    assert found.is_causal and found.has_step and found.message == ""
+
+
 @pytest.mark.parametrize("name", ["mixed", "dense_over_time"])
 def test_a_causal_network_that_takes_its_own_length_alone_has_no_step(name):
     found = check_causal(getattr(one_length_networks, name)())
     assert found.is_causal and not found.has_step
     assert "was built for 20 elements" in found.message
+
+
+def test_a_network_of_one_length_that_looks_ahead_is_named():
+    inputs = keras.Input([16, 1])
+    h = keras.layers.Conv1D(4, 3, padding="same", name="blur")(inputs)
+    found = check_causal(keras.Model(inputs, keras.layers.Dense(2)(h)))
+    assert not found.is_causal and "blur" in found.message
 
 
 @pytest.mark.parametrize("side", [10, None])
@@ -241,6 +260,21 @@ def test_a_network_over_images_is_causal_if_it_is_masked(side):
     if side is not None:
         found = check_causal(one_length_networks.pixel_cnn(side))
         assert found.is_causal and not found.has_step and "images" in found.message
+
+
+def test_what_only_the_graph_could_show_is_decided_by_calls():
+    """A mask within a convolution that pads on both sides hides what would look ahead."""
+    mask = tf.constant([1.0, 1.0, 0.0])[:, None, None]
+    kernel = causal_networks.variable([3, 1, 2], 5)
+
+    def network(x):
+        return tf.nn.conv1d(x, kernel * mask, 1, "SAME")
+
+    found = check_causal(network)
+    assert found.is_causal and not found.has_step
+    model = Autoregressive(network, Gaussian(levels=8))
+    drawn = model.sample(num=1, length=9, seed=1)
+    np.testing.assert_array_equal(drawn, model.sample(num=1, length=9, seed=1, method="naive"))
 
 
 def test_what_lies_farther_ahead_than_calls_reach_is_shown_by_the_graph():

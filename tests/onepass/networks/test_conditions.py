@@ -64,6 +64,19 @@ def test_a_dict_with_two_inputs_that_may_be_the_elements_is_refused():
         Autoregressive(model, Categorical(LEVELS))
 
 
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_row_depends_on_its_own_conditions_alone(name):
+    model, before = model_of(*GIVEN), drawn(model_of(*GIVEN), GIVEN)
+    other = GIVEN[name].copy()
+    other[1] = 1 if name == "speaker" else 3.0 * other[1] + 1.0
+    for method in ("auto", "cached"):
+        after = drawn(model, GIVEN | {name: other}, method=method)
+        np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])
+    first, second = (model.conditionals(before, GIVEN | {name: x}) for x in (GIVEN[name], other))
+    changed = (abs(first - second) > 1e-4).numpy().any((1, 2))
+    assert changed.tolist() == [False, True, False]
+
+
 def test_one_row_is_for_all():
     model = model_of(*GIVEN)
     one = GIVEN | {"speaker": 2, "vector": GIVEN["vector"][0], "memory": GIVEN["memory"][:1]}
@@ -202,6 +215,25 @@ def test_a_draft_reads_some_of_the_conditions():
     np.testing.assert_array_equal(proposed, drawn(model, condition, method="cached"))
     with pytest.raises(ValueError, match="which has no memory"):
         drawn(model, condition, method="speculative", draft=model_of("memory"))
+
+
+def test_stored_models_keep_their_conditions(tmp_path):
+    model, condition = model_of(*GIVEN), GIVEN
+    expected = drawn(model, condition)
+    loaded = onepass.load(onepass.save(model, tmp_path / "stored"))
+    assert loaded.conditions == model.conditions
+    assert list(map(type, loaded.conditions.values())) == list(map(type, model.conditions.values()))
+    np.testing.assert_array_equal(drawn(loaded, condition), expected)
+    with pytest.raises(ValueError, match="must be 0 to 3"):
+        drawn(loaded, GIVEN | {"speaker": [0, 1, 7]})
+
+
+@pytest.mark.slow  # `onepass/compression/test_files.py` has images of a class
+def test_elements_compress_given_all_kinds_of_conditions():
+    model = model_of(*GIVEN)
+    tokens = drawn(model, GIVEN)
+    data = onepass.compress(model, tokens, GIVEN)
+    np.testing.assert_array_equal(onepass.decompress(model, data, GIVEN), tokens)
 
 
 def test_evaluate_takes_the_rows_of_every_condition():

@@ -104,3 +104,12 @@ def test_an_operation_outside_of_layers_is_named_by_its_scope():
 
     with pytest.raises(NotCausalError, match="its operation `backwards/ReverseV2` looks ahead"):
         Autoregressive(network, Gaussian(None))
+
+
+def test_an_image_network_that_looks_ahead_is_refused_by_the_name_of_its_layer():
+    images = keras.Input([None, None, 1])
+    h = layers.ZeroPadding2D(((1, 0), (0, 0)))(images)[:, :-1]
+    h = layers.Conv2D(4, 3, padding="same", **NAMED)(h)
+    network = keras.Model(images, layers.Conv2D(2, 1)(h))
+    with pytest.raises(NotCausalError, match=r"must be masked: .* its layer `culprit` looks ahead"):
+        Autoregressive(network, Gaussian(None), order="raster")

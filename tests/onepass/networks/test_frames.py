@@ -275,6 +275,12 @@ def test_the_upsampling_is_trained():
     np.testing.assert_array_equal(drawn(made, method="naive"), x)
 
 
+def test_a_file_of_elements_is_decoded_with_the_frames():
+    x = drawn(model(), LENGTH - 1)
+    data = onepass.compress(model(), x, condition=MEL)
+    np.testing.assert_array_equal(onepass.decompress(model(), data, condition=MEL), x)
+
+
 def test_a_saved_model_draws_the_same(tmp_path):
     onepass.save(model(), tmp_path / "model")
     loaded = onepass.load(tmp_path / "model")

@@ -132,3 +132,10 @@ def test_a_leak_at_any_phase_of_a_period_is_refused(name):
     with pytest.raises(NotCausalError, match=f"depends on input t .*{layer}.* looks ahead"):
         Autoregressive(network, Gaussian(levels=16))
     assert not check_causal(network).is_causal
+
+
+def test_a_network_that_changes_the_length_is_still_refused():
+    inputs = keras.Input([None, 1])
+    strided = keras.Model(inputs, layers.Conv1D(2, 2, strides=2, padding="causal")(inputs))
+    with pytest.raises(ValueError, match="as long as its input"):
+        Autoregressive(strided, Gaussian(levels=16))

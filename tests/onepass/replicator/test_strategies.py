@@ -1,4 +1,7 @@
-"""Every trainer gives the parameters of one device, whatever it runs on."""
+"""Every trainer gives the parameters of one device, whatever it runs on.
+
+Processes of their own make the runs, see strategy_runs.py; none outlives its test.
+"""
 
 import contextlib
 import dataclasses
@@ -243,3 +246,16 @@ def test_a_batch_that_replicas_cannot_share_is_refused(mistake, monkeypatch, tmp
         UserError, match="12, the replicas that share a batch in 4 microbatches each, got 6"
     ):
         check_rows(6, replicas(3), 4)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "wavenet-smoke", "--data", "data"),
+        ("train", "pixelcnn-smoke", "--data", "data"),
+        ("distill", "student-smoke", "--teacher", "shipped-teacher"),
+    ],
+)
+def test_a_strategy_that_is_none_is_refused_in_a_line(mistake, words, tmp_path):
+    said = mistake(*words, "--workdir", tmp_path / "run", "--strategy", "nil")
+    assert said.startswith("`--strategy` must be one of auto, single")
