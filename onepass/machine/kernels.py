@@ -7,12 +7,15 @@ of rows, so a row has the same bits in any batch.
 
 A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, each panel [inputs,
 vectors * LANES], so that every product reads its weights sequentially. Panels are float32, bfloat16
-or int8; the last begin with a float32 scale for each output (`weights.py`).
+or int8. The last begin with a float32 scale for each output (`weights.py`) and have pairs of inputs
+side by side, [inputs / 2, vectors * LANES, 2]; they are multiplied by inputs that are rounded to
+whole multiples, of 16 bits, of a scale for each row, so that sums are whole numbers.
 """
 
 import contextlib
 import functools
 import inspect
+import itertools
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +45,13 @@ INT = ir.IntType(64)
 FLOAT = ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, LANES)
 WORDS = ir.VectorType(ir.IntType(32), LANES)
+HALVES = ir.VectorType(ir.IntType(16), 2 * LANES)
 FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
 FLOAT32, BFLOAT16, INT8 = range(3)  # kinds of weights
-_WEIGHT_BYTES = (4, 2, 1)
+_WEIGHT_BYTES = (4, 2, 2)  # of an output's weight, or of a pair of them
+# Bytes until weights are prefetched, and the rows from which on float32 ones are: for fewer, the
+# loads of weights are all that a core can do.
+_SOON, _ASKING_ROWS, _LINE = 4096, 4, 64
 
 
 def emit_for_numba(
@@ -203,7 +210,7 @@ def words_of_vector(kind: int, inputs: int) -> int:
         return LANES * inputs
     if kind == BFLOAT16:
         return LANES // 2 * inputs
-    return LANES // 4 * inputs + LANES
+    return LANES // 2 * ((inputs + 1) // 2) + LANES
 
 
 def words_of_row(kind: int, channels: int) -> int:
@@ -235,11 +242,30 @@ def _load_weights(builder: ir.IRBuilder, kind: int, address: ir.Value) -> ir.Val
     """Emit a load of a vector of weights, widened to float32."""
     if kind == FLOAT32:
         return load_vector(builder, address)
-    bits = ir.VectorType(ir.IntType(8 * _WEIGHT_BYTES[kind]), LANES)
-    loaded = builder.load(pointer_at(builder, address, bits), align=_WEIGHT_BYTES[kind])
     if kind == INT8:
-        return builder.sitofp(builder.sext(loaded, WORDS), VECTOR)
+        pairs = ir.VectorType(ir.IntType(8), 2 * LANES)
+        loaded = builder.load(pointer_at(builder, address, pairs), align=1)
+        return builder.sext(loaded, HALVES)
+    halves = ir.VectorType(ir.IntType(16), LANES)
+    loaded = builder.load(pointer_at(builder, address, halves), align=2)
     return builder.bitcast(builder.shl(builder.zext(loaded, WORDS), whole(16)), VECTOR)
+
+
+def _add_pairs(
+    builder: ir.IRBuilder, repeated: ir.Value, weights: ir.Value, total: ir.Value
+) -> ir.Value:
+    """Return total plus the sums of two products of 16 bits, which processors do at once."""
+    wide = ir.VectorType(ir.IntType(32), 2 * LANES)
+    products = builder.mul(builder.sext(repeated, wide), builder.sext(weights, wide))
+    parts = [
+        builder.shuffle_vector(
+            products,
+            ir.Constant(wide, ir.Undefined),
+            ir.Constant(WORDS, [2 * lane + part for lane in range(LANES)]),
+        )
+        for part in (0, 1)
+    ]
+    return builder.add(total, builder.add(*parts))
 
 
 def _emit_panel(
@@ -251,7 +277,7 @@ def _emit_panel(
     arguments: Sequence[ir.Value],
 ) -> None:
     """Emit code that adds rows of x times adjacent panels to rows of y, with sums in registers."""
-    y, y_stride, w, x, x_stride, inputs = arguments
+    y, y_stride, w, x, x_stride, inputs, x_scales = arguments
     vector_bytes = LANES * _WEIGHT_BYTES[kind]
     scales_bytes = vectors * VECTOR_BYTES * (kind == INT8)
     panel_bytes = builder.add(
@@ -272,7 +298,7 @@ def _emit_panel(
     sums = [
         [
             cgutils.alloca_once_value(
-                builder, number(0.0) if kind == INT8 else load_vector(builder, at)
+                builder, whole(0) if kind == INT8 else load_vector(builder, at)
             )
             for at in row
         ]
@@ -289,104 +315,33 @@ def _emit_panel(
             for at in panel_at
             for v in range(vectors)
         ]
+        if kind != FLOAT32 or rows >= _ASKING_ROWS:
+            for at, line in itertools.product(panel_at, range(0, vectors * vector_bytes, _LINE)):
+                soon = builder.add(builder.add(at, row_bytes), integer(_SOON + line))
+                _emit_prefetch(builder, soon)
         x_bytes = builder.mul(loop.index, integer(FLOAT_BYTES))
         for at, row_sums in zip(x_at, sums, strict=True):
             scalar = builder.load(pointer_at(builder, builder.add(at, x_bytes), FLOAT))
             repeated = spread(builder, scalar)
+            if kind == INT8:  # a pair
+                repeated = builder.bitcast(repeated, HALVES)
+            add = _add_pairs if kind == INT8 else multiply_add
             for slot, weight in zip(row_sums, weights, strict=True):
-                total = multiply_add(builder, repeated, weight, builder.load(slot))
-                builder.store(total, slot)
+                builder.store(add(builder, repeated, weight, builder.load(slot)), slot)
     scales = [
         load_vector(builder, builder.add(at, integer(v * VECTOR_BYTES)))
         for at in (panel_at if kind == INT8 else ())
         for v in range(vectors)
     ]
-    for row_at, row_sums in zip(y_at, sums, strict=True):
+    for row, (row_at, row_sums) in enumerate(zip(y_at, sums, strict=True)):
         for v, (at, slot) in enumerate(zip(row_at, row_sums, strict=True)):
             total = builder.load(slot)
             if kind == INT8:
+                scale_at = builder.add(x_scales, integer(row * FLOAT_BYTES))
+                scale = spread(builder, builder.load(pointer_at(builder, scale_at, FLOAT)))
+                total = builder.fmul(builder.sitofp(total, VECTOR), scale)
                 total = multiply_add(builder, scales[v], total, load_vector(builder, at))
             store_vector(builder, total, at)
-
-
-def _multiplication(kind: int) -> Any:
-    """Return `multiply` for weights of a kind."""
-
-    @emit_for_numba(types.void, *[types.int64] * 8)
-    def add_panel(
-        builder: ir.IRBuilder,
-        y: ir.Value,
-        y_stride: ir.Value,
-        w: ir.Value,
-        x: ir.Value,
-        x_stride: ir.Value,
-        inputs: ir.Value,
-        rows: ir.Value,
-        vectors: ir.Value,
-    ) -> None:
-        shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
-        for shape in shapes:
-            same_rows = builder.icmp_signed("==", rows, integer(shape[0]))
-            same_width = builder.icmp_signed("==", vectors, integer(shape[1] * shape[2]))
-            with builder.if_then(builder.and_(same_rows, same_width)):
-                _emit_panel(builder, kind, *shape, (y, y_stride, w, x, x_stride, inputs))
-
-    @compiled
-    def multiply(
-        y: int, y_stride: int, w: int, x: int, x_stride: int, rows: int, inputs: int, vectors: int
-    ) -> None:
-        done = 0
-        while done < vectors:
-            left = vectors - done
-            width = 4 if left >= 4 else (2 if left >= 2 else 1)
-            if rows == 1 and left >= 8:
-                width = 8  # a single row has too few sums to hide latency
-            row = 0
-            while row < rows:
-                group = _ROWS[-1]
-                for size in _ROWS:
-                    if size <= rows - row:
-                        group = size
-                        break
-                add_panel(
-                    y + row * y_stride, y_stride, w, x + row * x_stride, x_stride, inputs, group,
-                    width,
-                )  # fmt: skip
-                row += group
-            y += width * VECTOR_BYTES
-            w += 4 * width * vector_words(kind, inputs)
-            done += width
-
-    return multiply
-
-
-multiply = _multiplication(FLOAT32)
-"""Add x [rows, inputs] times a packed matrix to y [rows, vectors * LANES].
-
-Its arguments are the addresses y, its stride in bytes, w, x and its stride, and the three sizes.
-"""
-_multiply_bfloat16, _multiply_int8 = _multiplication(BFLOAT16), _multiplication(INT8)
-
-
-@compiled
-def multiply_kind(
-    kind: int,
-    y: int,
-    y_stride: int,
-    w: int,
-    x: int,
-    x_stride: int,
-    rows: int,
-    inputs: int,
-    vectors: int,
-) -> None:
-    """Do what `multiply` does for weights of a kind."""
-    if kind == FLOAT32:
-        multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors)
-    elif kind == BFLOAT16:
-        _multiply_bfloat16(y, y_stride, w, x, x_stride, rows, inputs, vectors)
-    else:
-        _multiply_int8(y, y_stride, w, x, x_stride, rows, inputs, vectors)
 
 
 def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
@@ -504,16 +459,17 @@ def _loader(kind: ir.Type, result: types.Type, align: int = FLOAT_BYTES) -> Any:
     return load
 
 
-def _storer(kind: ir.Type, argument: types.Type) -> Any:
+def _storer(kind: ir.Type, argument: types.Type, align: int = FLOAT_BYTES) -> Any:
     @emit_for_numba(types.void, types.int64, argument)
     def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
-        builder.store(value, pointer_at(builder, address, kind), align=FLOAT_BYTES)
+        builder.store(value, pointer_at(builder, address, kind), align=align)
 
     return store
 
 
 byte_at = _loader(ir.IntType(8), types.int8, 1)
 half_at = _loader(ir.IntType(16), types.uint16, 2)
+set_half = _storer(ir.IntType(16), types.int16, 2)
 float_at, set_float = _loader(FLOAT, types.float32), _storer(FLOAT, types.float32)
 double_at, set_double = _loader(_DOUBLE, types.float64), _storer(_DOUBLE, types.float64)
 
@@ -550,14 +506,18 @@ def set_field(builder: ir.IRBuilder, at: ir.Value, column: ir.Value, value: ir.V
     builder.store(builder.trunc(value, _WORD), pointer_at(builder, word, _WORD), align=4)
 
 
-@emit_for_numba(types.void, types.int64)
-def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Prefetch the cache line at an address that will be read soon."""
+def _emit_prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
     read, locality, data = (ir.Constant(_WORD, number) for number in (0, 2, 1))
     builder.call(function, [builder.inttoptr(address, byte), read, locality, data])
+
+
+@emit_for_numba(types.void, types.int64)
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Prefetch the cache line at an address that will be read soon."""
+    _emit_prefetch(builder, address)
 
 
 @emit_for_numba(types.void, types.int64, types.float32, types.int64, types.int64)
@@ -631,6 +591,12 @@ def _largest(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -
     return builder.select(builder.fcmp_unordered(">", a, total), a, total)
 
 
+def _magnitude(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    kind = ir.FunctionType(VECTOR, [VECTOR])
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fabs.v{LANES}f32")
+    return builder.call(function, [a])
+
+
 def _product_added(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     return multiply_add(builder, a, b, total)
 
@@ -695,6 +661,158 @@ def max_of(a: int, count: int) -> float:
         if not value <= total:
             total = value
     return total
+
+
+_largest_magnitude = _reduction(
+    lambda builder, total, a, b: _largest(builder, total, _magnitude(builder, a), a), float("-inf")
+)
+# 0, or NaN if a number is not finite, which maxima do not tell.
+_unless_finite = _reduction(
+    lambda builder, total, a, b: multiply_add(builder, a, number(0.0), total), 0.0
+)
+_MOST = np.float32(2**31 - 1) / 127  # of a row's largest multiple, so that no sum overflows
+_LEAST = np.float32(1e-30)  # a row of smaller numbers is zero
+
+
+@emit_for_numba(types.void, types.int64, types.int64, types.float32, types.int64)
+def _round_vectors(
+    builder: ir.IRBuilder, y: ir.Value, x: ir.Value, factor: ir.Value, vectors: ir.Value
+) -> None:
+    halves = ir.VectorType(ir.IntType(16), LANES)
+    kind = ir.FunctionType(VECTOR, [VECTOR])
+    to_whole = cgutils.get_or_insert_function(builder.module, kind, f"llvm.rint.v{LANES}f32")
+    repeated = spread(builder, factor)
+    with cgutils.for_range(builder, vectors) as loop:
+        at = builder.add(x, builder.mul(loop.index, integer(VECTOR_BYTES)))
+        scaled = builder.fmul(load_vector(builder, at), repeated)
+        made = builder.trunc(builder.fptosi(builder.call(to_whole, [scaled]), WORDS), halves)
+        at = builder.add(y, builder.mul(loop.index, integer(VECTOR_BYTES // 2)))
+        builder.store(made, pointer_at(builder, at, halves), align=2)
+
+
+@compiled
+def _round_row(y: int, x: int, inputs: int) -> np.floating:
+    """Set 16-bit integers at y to `inputs` floats at x, divided by the scale that is returned."""
+    vectors = inputs // LANES
+    rest, largest, flaw = vectors * LANES, np.float32(0.0), np.float32(0.0)
+    if vectors:
+        largest, flaw = _largest_magnitude(x, x, vectors), _unless_finite(x, x, vectors)
+    for i in range(rest, inputs):
+        largest = max(largest, abs(float_at(x + 4 * i)))
+        flaw += float_at(x + 4 * i) * np.float32(0.0)
+    most = min(np.float32(32767.0), np.floor(_MOST / np.float32(inputs)))
+    if largest < _LEAST or flaw != np.float32(0.0):
+        return flaw  # the memory has zeros
+    factor = np.float32(most / largest)
+    _round_vectors(y, x, factor, vectors)
+    for i in range(rest, inputs):
+        set_half(y + 2 * i, np.int16(np.rint(float_at(x + 4 * i) * factor)))
+    return np.float32(largest / most)
+
+
+def _multiplication(kind: int) -> Any:
+    """Return `multiply` for weights of a kind; its inputs are pairs for int8."""
+    terms = 2 if kind == INT8 else 1
+
+    @emit_for_numba(types.void, *[types.int64] * 9)
+    def add_panel(
+        builder: ir.IRBuilder,
+        y: ir.Value,
+        y_stride: ir.Value,
+        w: ir.Value,
+        x: ir.Value,
+        x_stride: ir.Value,
+        inputs: ir.Value,
+        rows: ir.Value,
+        vectors: ir.Value,
+        x_scales: ir.Value,
+    ) -> None:
+        shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
+        for shape in shapes:
+            same_rows = builder.icmp_signed("==", rows, integer(shape[0]))
+            same_width = builder.icmp_signed("==", vectors, integer(shape[1] * shape[2]))
+            with builder.if_then(builder.and_(same_rows, same_width)):
+                places = y, y_stride, w, x, x_stride, inputs, x_scales
+                _emit_panel(builder, kind, *shape, places)
+
+    @compiled
+    def multiply(
+        y: int,
+        y_stride: int,
+        w: int,
+        x: int,
+        x_stride: int,
+        rows: int,
+        inputs: int,
+        vectors: int,
+        scales: int = 0,
+    ) -> None:
+        done = 0
+        while done < vectors:
+            left = vectors - done
+            width = 4 if left >= 4 else (2 if left >= 2 else 1)
+            if rows == 1 and left >= 8:
+                width = 8  # a single row has too few sums to hide latency
+            row = 0
+            while row < rows:
+                group = _ROWS[-1]
+                for size in _ROWS:
+                    if size <= rows - row:
+                        group = size
+                        break
+                add_panel(
+                    y + row * y_stride, y_stride, w, x + row * x_stride, x_stride, inputs, group,
+                    width, scales + 4 * row,
+                )  # fmt: skip
+                row += group
+            y += width * VECTOR_BYTES
+            w += 4 * width * vector_words(kind, inputs * terms)
+            done += width
+
+    return multiply
+
+
+multiply = _multiplication(FLOAT32)
+"""Add x [rows, inputs] times a packed matrix to y [rows, vectors * LANES].
+
+Its arguments are the addresses y, its stride in bytes, w, x and its stride, and the three sizes.
+"""
+_multiply_bfloat16, _multiply_rounded = _multiplication(BFLOAT16), _multiplication(INT8)
+
+
+@compiled
+def _multiply_int8(
+    y: int, y_stride: int, w: int, x: int, x_stride: int, rows: int, inputs: int, vectors: int
+) -> None:
+    pairs = (inputs + 1) // 2
+    words = np.zeros(rows * (pairs + 1), np.int32)  # the rows, rounded, and their scales
+    at = np.int64(words.ctypes.data)
+    scales = at + 4 * rows * pairs
+    for row in range(rows):
+        set_float(scales + 4 * row, _round_row(at + 4 * row * pairs, x + row * x_stride, inputs))
+    _multiply_rounded(y, y_stride, w, at, 4 * pairs, rows, pairs, vectors, scales)
+    words[0] = 0  # the memory is kept until here
+
+
+@compiled
+def multiply_kind(
+    kind: int,
+    y: int,
+    y_stride: int,
+    w: int,
+    x: int,
+    x_stride: int,
+    rows: int,
+    inputs: int,
+    vectors: int,
+) -> None:
+    """Do what `multiply` does for weights of a kind."""
+    if kind == FLOAT32:
+        multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors)
+    elif kind == BFLOAT16:
+        _multiply_bfloat16(y, y_stride, w, x, x_stride, rows, inputs, vectors)
+    else:
+        _multiply_int8(y, y_stride, w, x, x_stride, rows, inputs, vectors)
 
 
 # Number of reads of a counter, which take about half a microsecond, before the core is yielded.

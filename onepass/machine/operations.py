@@ -293,10 +293,11 @@ def map_of_doubles(p: int, o: int, a: int, b: int, c: int) -> None:
 @compiled
 def to_doubles(p: int, o: int, a: int) -> None:
     """Convert floats to doubles; truncate them to whole numbers if column 12 is set."""
+    count, pitch, step, truncates = field(p, 9), field(p, 10), field(p, 11), field(p, 12)
     for i in range(field(p, 8)):
-        for j in range(field(p, 9)):
-            value = np.float64(float_at(a + 4 * (i * field(p, 10) + j * field(p, 11))))
-            set_double(o + 8 * (i * field(p, 9) + j), np.trunc(value) if field(p, 12) else value)
+        for j in range(count):
+            value = np.float64(float_at(a + 4 * (i * pitch + j * step)))
+            set_double(o + 8 * (i * count + j), np.trunc(value) if truncates else value)
 
 
 @compiled
@@ -439,16 +440,34 @@ def reduce(p: int, o: int, a: int) -> None:
 
 
 @compiled
+def _first_largest(a: int, count: int) -> np.int64:
+    """Return the index of the first of `count` floats that equals the largest; else `count`."""
+    largest = max_of(a, count)
+    for j in range(count):
+        if float_at(a + 4 * j) == largest:
+            return np.int64(j)
+    return np.int64(count)
+
+
+@compiled
 def argmax(p: int, o: int, a: int) -> None:
     """Set doubles to the index of the largest or smallest number of each row."""
+    wide, count, pitch, step, least = (
+        field(p, 8), field(p, 10), field(p, 11), field(p, 12), field(p, 13)
+    )  # fmt: skip
     for i in range(field(p, 9)):
-        best, at = -np.inf, 0
-        for j in range(field(p, 10)):
-            place = i * field(p, 11) + j * field(p, 12)
-            value = double_at(a + 8 * place) if field(p, 8) else np.float64(float_at(a + 4 * place))
-            value = -value if field(p, 13) else value
+        if not wide and not least and step == 1:
+            at = _first_largest(a + 4 * i * pitch, count)
+            if at < count:  # otherwise there are NaN
+                set_double(o + 8 * i, np.float64(at))
+                continue
+        best, at = -np.inf, np.int64(0)
+        for j in range(count):
+            place = i * pitch + j * step
+            value = double_at(a + 8 * place) if wide else np.float64(float_at(a + 4 * place))
+            value = -value if least else value
             if value > best:
-                best, at = value, j
+                best, at = value, np.int64(j)
         set_double(o + 8 * i, np.float64(at))
 
 
@@ -456,13 +475,14 @@ def argmax(p: int, o: int, a: int) -> None:
 def cumulate(p: int, o: int, a: int) -> None:
     """Set running sums or products along the last axis, optionally reversed or exclusive."""
     code, count, excluded, backward = field(p, 13), field(p, 10), field(p, 14), field(p, 15)
+    wide, pitch, step = field(p, 8), field(p, 11), field(p, 12)
     for i in range(field(p, 9)):
         total = 1.0 if code == _PRODUCT_OF else 0.0
         total32 = np.float32(total)
         for n in range(count):
             j = count - 1 - n if backward else n
-            source, target = i * field(p, 11) + j * field(p, 12), i * count + j
-            if field(p, 8):
+            source, target = i * pitch + j * step, i * count + j
+            if wide:
                 value = double_at(a + 8 * source)
                 before = total
                 total = value if n == 0 else _join_values(code, total, value)

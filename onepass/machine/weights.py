@@ -3,8 +3,9 @@
 A network reads every weight of its products once per step, so that a large one takes the time to
 read them from memory. `WEIGHTS` names the types. bfloat16 numbers are rounded to nearest. int8
 numbers are whole multiples, of at most 127, of a scale that the weights of one output share, or
-those of one row of a table: the error of a weight is at most half the scale. Kernels widen them to
-float32 in registers; inputs and sums are float32.
+those of one row of a table: the error of a weight is at most half the scale. Kernels widen bfloat16
+to float32 in registers. Inputs of int8 products are rounded to whole multiples, of 12 to 16 bits,
+of a scale for each row; the sums are whole numbers, which no order of terms changes.
 """
 
 import numpy as np
@@ -77,8 +78,10 @@ def pack_matrix(matrix: np.ndarray, kind: int) -> np.ndarray:
         panel = words[at : at + size]
         if kind == INT8:
             scales = panel[:count] = scales_of(columns)
-            numbers = panel[width * LANES :].view(np.int8).reshape([inputs, -1])
-            numbers[:, :count] = multiples_of(columns, scales)
+            numbers = panel[width * LANES :].view(np.int8).reshape([-1, width * LANES, 2])
+            multiples = multiples_of(columns, scales)
+            numbers[:, :count, 0] = multiples[::2]
+            numbers[: inputs // 2, :count, 1] = multiples[1::2]
         else:
             panel.view(_BFLOAT16).reshape([inputs, -1])[:, :count] = columns
         first, at = first + width * LANES, at + size

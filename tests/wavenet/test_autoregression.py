@@ -7,7 +7,13 @@ from networks import condition_of, levels_of, network_of
 from vocoders import frames_of, vocoder_of
 
 import onepass
+from onepass.foundation.errors import UserError
+from onepass.machine import weights
+from onepass.trained import Trained
+from wavenet.config import DataConfig
 from wavenet.density import Density
+from wavenet.front import SoundFront
+from wavenet.model import SoundSampler
 from wavenet.samplers import Request, generate
 from wavenet.samplers.numba.sampler import loops_of
 from wavenet.samplers.symbols import autoregressive
@@ -158,3 +164,30 @@ def test_a_wavenet_is_trained_on_an_array_in_memory():
     )
     assert outcome.step == 6 and -outcome.best_score > before
     assert float(tf.reduce_mean(model.log_prob(waves))) == pytest.approx(-outcome.best_score, 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["mixture", "softmax, speakers"])
+def test_narrow_weights_draw_one_sound_in_any_chunks_and_evaluate_says_their_cost(
+    kind, monkeypatch
+):
+    monkeypatch.setattr(weights, "WORTH_NARROWING", 1)
+    network = network_of(kind)
+    speakers = ("one", "two", "three")[: network.config.speakers]
+    front = SoundFront(DataConfig(), 1, 0.0, speakers)
+    model = Trained(SoundSampler(network, None), front, {"kind": "wavenet"})
+    options = {"speaker": "two"} if speakers else {}
+    sound = model.sample(2, SAMPLES, SEED, weights="int8", **options)
+    parts = list(model.stream(2, SAMPLES, SEED, weights="int8", chunk=8, **options))
+    np.testing.assert_array_equal(np.concatenate(parts, 1), sound)
+    alone = model.sample(1, SAMPLES, SEED, weights="int8", **options)
+    np.testing.assert_array_equal(alone, sound[:1])
+    exact = model.log_prob(sound, **options)
+    found = model.log_prob(sound, weights="int8", **options)
+    assert 0 < np.abs(exact - found).max() < 1
+    if not speakers:
+        cost = onepass.evaluate(model, sound, weights="int8").cost
+        assert cost.mean == pytest.approx(float((exact - found).mean()), abs=1e-5)
+    for other in ({"method": "numba"}, {"method": "naive"}, {"prefix": sound[0, :9]}):
+        with pytest.raises(UserError, match="`weights` must be float32 for ") as refused:
+            model.stream(1, SAMPLES, SEED, weights="int8", **options, **other)
+        assert "\n" not in str(refused.value)
