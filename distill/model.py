@@ -394,7 +394,8 @@ def load(path: Path) -> Trained:
     path = shipped.model_folder(path)
     if kind_of(path) != KIND:
         return wavenet_model.load(path)
-    return _model(*read_stored_model(path, spec_of), path)
+    stored, weights, spec = read_stored_model(path, spec_of)
+    return _model(stored, weights, spec, path)
 
 
 def load_student(path: Path) -> Trained:

@@ -275,7 +275,8 @@ class EvaluationCallback:
     def _teacher_entropy(self) -> float:
         network, item = self.teacher.network, self.recordings[0]
         levels = network.codec.encode(item["waveform"]).numpy()
-        log_prob = Density(network).log_prob(levels, *condition_of(network, item))
+        frames, speaker = condition_of(network, item)
+        log_prob = Density(network).log_prob(levels, frames, speaker)
         width = 2.0 / (network.config.levels - 1)
         return float(-np.mean(log_prob)) + float(np.log(width))
 

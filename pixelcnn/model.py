@@ -28,7 +28,8 @@ def load(path: Path | str) -> Trained:
       UserError: If there is no image model, or it cannot be read.
     """
     path = shipped.model_folder(path)
-    return model_of(*read_stored_model(path, spec_of), path)
+    stored, weights, spec = read_stored_model(path, spec_of)
+    return model_of(stored, weights, spec, path)
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:

@@ -58,7 +58,8 @@ class Density:
 
         def log_prob(item: dict) -> np.ndarray:
             levels = network.codec.encode(item["waveform"]).numpy()
-            return self.log_prob(levels, *condition_of(network, item))[np.newaxis]
+            frames, speaker = condition_of(network, item)
+            return self.log_prob(levels, frames, speaker)[np.newaxis]
 
         return measure_code_lengths(items, log_prob, lambda item: [len(item["waveform"])])
 

@@ -131,7 +131,8 @@ def _evaluate_predictor(model: Trained, items: list[dict]) -> dict:
     if mel is None:
         return {}
     order = model.config.network.prediction_order or ORDER
-    bits = weighted_mean(*measure_untrained_bits(items, mel, order))
+    bits_per_sample, lengths = measure_untrained_bits(items, mel, order)
+    bits = weighted_mean(bits_per_sample, lengths)
     return {"untrained_predictor": {"order": order, "bits_per_sample": dataclasses.asdict(bits)}}
 
 

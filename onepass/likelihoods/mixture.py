@@ -245,13 +245,14 @@ class LogisticMixture(Mixture):
         upper, lower = (
             level_grid.edge_distance(centre + side, means, num_levels) for side in (1.0, -1.0)
         )
-        return self._select(centre, *self._log_parts(upper, lower, log_scales))
+        below, above, inside = self._log_parts(upper, lower, log_scales)
+        return self._select(centre, below, above, inside)
 
     def log_mass_at(self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """See `Mixture.log_mass_at`."""
         distance = (values - means) * self._half_bins
-        parts = self._log_parts(distance + 1.0, distance - 1.0, log_scales)
-        return self._select(values * self._half_bins, *parts)
+        below, above, inside = self._log_parts(distance + 1.0, distance - 1.0, log_scales)
+        return self._select(values * self._half_bins, below, above, inside)
 
     def log_mass_around(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor

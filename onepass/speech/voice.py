@@ -108,7 +108,8 @@ class Voice:
     def reading_of(self, asked: Sequence[Phoneme], speed: float = 1.0) -> "Reading":
         """Return the `Reading` of phonemes; TextError: it has more than MAX_FRAMES frames."""
         spoken = asked if self.speaks_questions else as_statements(asked)
-        reading = Reading(asked, *self.durations(spoken, speed))
+        lengths, hidden = self.durations(spoken, speed)
+        reading = Reading(asked, lengths, hidden)
         self.check_length(len(reading), MAX_FRAMES)
         return reading
 

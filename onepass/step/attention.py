@@ -111,13 +111,14 @@ def check_growth(node: Node, output: int, made: Pairs) -> Pairs:
     return made
 
 
-def same_order(node: Node, output: int, like: Pairs) -> tuple[int, int]:
-    """Return the query and key axes of an output that has them in the same order as its input."""
+def in_same_order(node: Node, output: int, like: Pairs) -> Pairs:
+    """Return the pairs of an output that has its two time axes in the same order as its input."""
     axes = node.moving(output)
     if len(axes) != 2:
         raise node.unsupported_error("it does not keep both time axes")
     first, second = axes
-    return (first, second) if like.query < like.key else (second, first)
+    query, key = (first, second) if like.query < like.key else (second, first)
+    return like.with_axes(query, key)
 
 
 def growing_axes(kind: Kind) -> list[int]:
@@ -166,7 +167,7 @@ def reduction(node: Node, groups: Groups) -> Part:
             [Refused(f"{node.layer} reads all of the sequence at once ({node.type})")], None
         )
     if kind.key not in axes:
-        made = kind.with_axes(*same_order(node, 0, kind))
+        made = in_same_order(node, 0, kind)
         return Part([plain(made)], replay_operation(node), group=kind.group)
     groups.unbounded.add(kind.group)
     if node.type == "Mean":
@@ -300,7 +301,8 @@ def transpose(node: Node) -> Part:
 def reshape(node: Node) -> Part:
     """Return how a step runs a reshape that may merge the query axis with others, or split it."""
     kind = only_pairs(node)
-    query, key = same_order(node, 0, kind)
+    axes = in_same_order(node, 0, kind)
+    query, key = axes.query, axes.key
     before, after = node.op.inputs[0].shape.as_list(), node.op.outputs[0].shape.as_list()
     parts = _around(before, kind.query, kind.key), _around(after, query, key)
     (outer, left), (inner, right) = (
@@ -352,7 +354,7 @@ def slice_pairs(node: Node) -> Part:
     kind = only_pairs(node)
     if len(node.moving(0)) != 2:
         raise node.unsupported_error("it reads some of the pairs")
-    made = kind.with_axes(*same_order(node, 0, kind))
+    made = in_same_order(node, 0, kind)
     for axis in (kind.query, kind.key):
         _require_all(node, axis)
     bounds = [node.bounds(i)[0].copy() for i in range(1, len(node.op.inputs))]
@@ -451,8 +453,7 @@ def _elementwise(node: Node, groups: Groups) -> Part:
         if (made.outer, made.inner) != (1, 1) and len(aligned) > 1:
             raise node.unsupported_error("the query's time was merged with another axis")
     kinds: list[Kind] = [
-        check_growth(node, i, made.with_axes(*same_order(node, i, made)))
-        for i in range(node.num_outputs)
+        check_growth(node, i, in_same_order(node, i, made)) for i in range(node.num_outputs)
     ]
     return reads.part(kinds, _run_with_shape(node, made), group)
 
