@@ -173,10 +173,11 @@ class Execution:
             outputs = part.run(inputs, self._call) if part.run else []
             values.update(zip((x.name for x in op.outputs), outputs, strict=True))
         pushed = {}
-        for name in analysis.memory.keys() & values.keys():
-            stream = analysis.stream(name)
-            at = self._row_number(stream)
-            pushed[name] = push_rows(self._state[name], values[name], at, stream.axis)
+        for name in analysis.memory:
+            if name in values:
+                stream = analysis.stream(name)
+                at = self._row_number(stream)
+                pushed[name] = push_rows(self._state[name], values[name], at, stream.axis)
         result = self._delay_rows(self._output, (analysis.lag,))[0]
         changed = {**pushed, **self._call.changed, POSITION: self._position + self._rows}
         return result, {**self._state, **changed}
