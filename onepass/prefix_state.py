@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.foundation.atomic_files import replacing
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import open_plain
 
@@ -64,6 +63,8 @@ class PrefixState:
     def save(self, path: Path | str) -> None:
         """Write the state to a safetensors file, whose metadata describe it as JSON."""
         import safetensors.numpy
+
+        from onepass.foundation.atomic_files import replacing  # a bundle runs without it
 
         arrays = self._arrays()
         kinds = {name: array.dtype.name for name, array in arrays.items()}

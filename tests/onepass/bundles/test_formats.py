@@ -130,7 +130,7 @@ def test_the_command_writes_a_folder_with_its_manifest_and_what_runs_it(tmp_path
     assert entries["step"]["state"] == ["state_fronts", "state_windows"]
     shapes = {each["name"]: each["shape"] for each in entries["step"]["inputs"]}
     assert shapes["noise"] == [1, 60]  # of three frames
-    assert {"run.py", "layouts", "step.stablehlo"} <= {path.name for path in out.iterdir()}
+    assert {"run.py", "onepass_run", "step.stablehlo"} <= {path.name for path in out.iterdir()}
 
 
 @pytest.mark.integration
