@@ -182,6 +182,9 @@ def test_a_served_model_draws_and_streams_what_the_model_draws(protocol, asked):
             if name in ONCE:
                 once = drawn(model(name), name, case, SEED, condition=ONCE[name])
                 same(drawn(remote, name, case, SEED, condition=ONCE[name]), once, name)
+            if name == "picture":
+                images = remote.sample(seed=SEED, num=NUM)
+                np.testing.assert_array_equal(images, expected[0])
             if own_models.length(name) != LONGEST or name in ("attention", "real"):
                 continue  # images, and what has no step, are not streamed
             options = row_of(name, case, 0)
