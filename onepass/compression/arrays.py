@@ -101,7 +101,7 @@ TABLE_ELEMENTS = 1 << 22  # log probabilities in memory at once
 
 
 class Rows(NamedTuple):
-    """What codes rows of levels besides the levels themselves."""
+    """Side information for coding rows of levels, known before the levels."""
 
     condition: Condition = NOTHING  # of the levels before the first ones, too
     lengths: Sequence[int] = ()  # of the rows in time order, the longest first; (): all are whole
