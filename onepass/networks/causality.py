@@ -164,8 +164,6 @@ LENGTHS = (DERIVED[0], 24, 12, 8, 6, 4)
 LONG, LESS_LONG = (VERIFIED, 600), 96
 # The largest number of time steps for which both rows of a batch are called together.
 BOTH_ROWS = 600
-# The largest number of time steps in calls of the network itself, which are slow.
-EAGER = 24
 # The largest number of values in the outputs of both rows; bounds memory for large vocabularies.
 MOST_COMPARED = 2**25
 
@@ -236,20 +234,26 @@ def observed_fault(
     kinds = [Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
     weights = weights_of(traces, _specs_of_length(specs, length))
     own = WideCalls(traces, precisions=precisions_for([*weights.trained, *weights.frozen]))
-    # The network itself, since a graph does not draw what Python code draws.
-    few = draw(min(length, EAGER))
-    if differs(traces(*few), traces(*few), SINGLE):
-        return drawing_layer(own.graph(first), names)
     period = period_of(traces)
-    network, fault = own, Probe(own, first, other, kinds, period).fault([length // 2])
+    probe = Probe(own, first, other, kinds, period)
+    # The network itself, since a graph does not draw what Python code draws.
+    alone = [x[:1] for x in first]
+    seen = traces(*alone)
+    traced = tf.cast(probe.whole[:1], seen.dtype)
+    if differs(seen, traced, SINGLE) and differs(seen, traces(*alone), SINGLE):
+        return drawing_layer(own.graph(first), names)
+    network, fault, is_compared = own, probe.fault([]), False
     if not fault and longest > length:
-        network = with_random_weights(traces, seed, *(x[:1] for x in first))
+        network = with_random_weights(traces, seed, *alone)
         try:
             both = BOTH_ROWS if longest > BOTH_ROWS else longest // 2
             many = Probe(network, draw(longest), draw(longest), kinds, period)
             fault = many.fault([both], [length])
+            is_compared = bool(np.isfinite(many.whole).all())
         except ERRORS:  # that length is impossible
             fault = Probe(network, first, other, kinds, period).fault([length // 2])
+    if not fault and not is_compared:  # a trace more, which random weights make needless
+        network, fault = own, probe.fault([length // 2])
     if not fault:
         return ""
     several = max(period, rate_of(traces).hop)

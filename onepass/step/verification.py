@@ -389,7 +389,10 @@ CAUSAL = Argument(is_timed=True, is_causal=True)
 
 
 class Probe:
-    """Comparison of a network's outputs for two rows of random arguments, and for others."""
+    """Comparison of a network's outputs for two rows of random arguments, and for others.
+
+    `whole` is the outputs for each row alone, [rows, time, ...].
+    """
 
     def __init__(
         self,
@@ -402,7 +405,7 @@ class Probe:
         self._network, self._period = network, period
         self._first, self._other, self._kinds = list(first), list(other), list(kinds)
         self._length = first[0].shape[1]
-        self._whole = self._rows(self._length)
+        self.whole = self._rows(self._length)
         self._known: tf.Tensor | None = None
 
     def fault(self, both: Sequence[int], single: Sequence[int] = ()) -> Fault | None:
@@ -417,14 +420,14 @@ class Probe:
             both, single = [self._length], []
         for length in both:
             outputs = self._network(*self._cut(slice(None), length))
-            if self._has_changed(self._whole, outputs, length):
+            if self._has_changed(self.whole, outputs, length):
                 rows = self._rows(length)
                 if length == self._length or self._has_changed(rows, outputs, length):
                     return self._mixes_rows(rows, outputs, length)
                 return self._of_length(length)
         for length in single:
             outputs = self._network(*self._cut(slice(1), length))
-            if self._has_changed(self._whole[:1], outputs, length):
+            if self._has_changed(self.whole[:1], outputs, length):
                 return self._of_length(length)
         return None
 
@@ -464,7 +467,7 @@ class Probe:
                 for x, y, kind in zip(self._first, self._other, self._kinds, strict=True)
             ]
             outputs = self._network(*changed)[:, :time]
-            rows = self._exceeds(self._whole[row, :time], outputs).any((0, 2))
+            rows = self._exceeds(self.whole[row, :time], outputs).any((0, 2))
             if rows.any() and time - int(np.argmax(rows)) > ahead:
                 ahead = time - int(np.argmax(rows))
                 before = [x[row] for x in self._first]
@@ -489,7 +492,7 @@ class Probe:
         if self._known is None:
             shaken, before = self._network.shake_weights(), self._cut(slice(1), self._length)
             outputs = shaken(*map(shaken.shake, before))
-            change = flat(distances(self._whole[:1], outputs)).numpy()
+            change = flat(distances(self.whole[:1], outputs)).numpy()
             change[~np.isfinite(change)] = 0.0
             self._known = tf.constant(np.maximum.accumulate(AMPLIFIED * change, 1))
         return self._known

@@ -132,6 +132,13 @@ class OverRows(keras.layers.Layer):
         return x - tf.reduce_mean(x, 0, keepdims=True)
 
 
+class OverflowingOverRows(ReZero):
+    """Mixes rows, and is infinite unless its weight is close to zero."""
+
+    def call(self, x):
+        return OverRows()(x) + tf.exp(tf.exp(1e4 * self.gate**2))
+
+
 def with_layer(layer):
     inputs = keras.Input([None, 1])
     return keras.Model(inputs, keras.layers.Dense(2)(layer(keras.layers.Dense(4)(inputs))))
@@ -143,6 +150,7 @@ HIDDEN = {
     "gate": gated,
     "far": lambda: with_layer(Far()),
     "rows": lambda: with_layer(OverRows()),
+    "rows, not with random weights": lambda: with_layer(OverflowingOverRows()),
 }
 
 
