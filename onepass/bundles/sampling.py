@@ -244,6 +244,8 @@ class Sampling(Model):
 
     def _request(self, draw: Draw, for_all: bool = False) -> Request:
         """Return a checked request, for all of whose rows one of a condition may stand."""
+        if draw.length is None:
+            draw = dataclasses.replace(draw, length=self._exported_shape())
         order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
         streaming = self.spec.get("serving", {}).get("streaming") or {}
         with self._own_errors():
@@ -254,6 +256,12 @@ class Sampling(Model):
                 hop_samples=streaming.get("hop_samples", 1),
                 side_frames=streaming.get("side_frames", 0),
             )
+
+    def _exported_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of an image, which its export fixes; None for other elements."""
+        if self.spec.get("makes") != IMAGE:
+            return None
+        return self.spec["size"], self.spec["size"], self.spec["channels"]
 
     def _conditions(self, draw: Draw, rows: int, length: int, for_all: bool) -> Arrays:
         known = self._inputs_of(COMPILED)

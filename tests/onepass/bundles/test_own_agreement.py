@@ -295,5 +295,5 @@ def test_a_bundle_refuses_conditions_in_the_words_of_the_model(name):
         bundle("voices").sample(NUM, LONGEST, SEED, voices_but(tone=np.full([3], np.inf)))
     with pytest.raises(InvalidInput, match="`condition` must be None: the model reads none"):
         bundle("pairs").sample(1, 5, SEED, np.ones([1, 5, 2]))
-    with pytest.raises(InvalidInput, match="`length` must be"):
+    with pytest.raises(InvalidInput, match="`condition` must be given"):
         bundle("classes").sample(seed=SEED)
