@@ -25,7 +25,7 @@ def main(words: Sequence[str] | None = None, command: str = "python -m benchmark
       command: as the help text calls it.
     """
     given = _parse(words, command)
-    if "torch" in (given.names or BENCHMARKS):
+    if {"tokens", "torch"} & set(given.names or BENCHMARKS):
         with contextlib.suppress(ImportError):
             import torch  # noqa: F401 - before TensorFlow, after which its triton cannot come
     from benchmarks import report  # the command line is checked before anything slow is imported

@@ -205,7 +205,7 @@ def _add_positions(found: Benchmark) -> None:
     times: dict[int, float] = {}
 
     def late() -> float:
-        parts = model.stream(LATE + CHUNK, seed=0, chunk=CHUNK, temperature=0.0)
+        parts = model.stream(length=LATE + CHUNK, seed=0, chunk=CHUNK, temperature=0.0)
         times.update(_chunk_seconds(parts))
         return CHUNK / times[LATE]
 
