@@ -1,6 +1,7 @@
 """Rules for operations along the time axis: row-wise ones, convolutions, shifts, running sums."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -575,6 +576,100 @@ def _tapwise(op: tf.Operation, axis: int) -> Run:
         return [tf.add_n(products)]
 
     return run
+
+
+@rule("AvgPool", "MaxPool")
+def pooling(node: Node) -> Part:
+    """Return how a step runs a pooling over time and at most the other axes of an image."""
+    stream = node.only()
+    if stream.axis == 0:
+        return rowwise(node)
+    if stream.axis == 3 or stream.is_merged or node.op.get_attr("data_format") != b"NHWC":
+        raise node.unsupported_error("it pools over channels, or an axis that time was merged with")
+    axis, padding = stream.axis, node.op.get_attr("padding").decode()
+    sizes, strides = (list(node.op.get_attr(name)) for name in ("ksize", "strides"))
+    taps, stride = sizes[axis], strides[axis]
+    if padding != "VALID" and taps > stride:
+        raise node.unsupported_error("it pads the sequence")
+    stream, delays = _windows(node, stream, taps, 1, (0, 0))
+    kind = node.derive_kind(0, stream.decimate(stride) if stride > 1 else stream)
+    sizes[axis] = strides[axis] = 1
+    pool = tf.nn.avg_pool2d if node.type == "AvgPool" else tf.nn.max_pool2d
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        rows = inputs[0]
+        if max(sizes) > 1 or max(strides) > 1:
+            rows = [pool(each, sizes, strides, padding) for each in rows]
+        if node.type == "AvgPool":
+            return [tf.add_n(rows) / tf.constant(taps, rows[0].dtype)]
+        return [functools.reduce(tf.maximum, rows)]
+
+    return Part([kind], run, {0: delays})
+
+
+@rule("Conv2DBackpropInput")
+def transposed_convolution(node: Node) -> Part:
+    """Return how a step runs a transposed convolution along time, of whatever stride.
+
+    Output row `s i + r` at stride `s` is the sum over taps `j` of input row `i - j` and the
+    kernel's entry `s j + r`.
+    """
+    stream, kernel = node.kinds[2], node.op.inputs[1]
+    if not isinstance(stream, Stream) or node.kinds[1] is not None:
+        node.refuse_kinds()
+        raise node.unsupported_error("the sequence is not the input that its rule expects")
+    axis, strides = stream.axis, node.op.get_attr("strides")
+    other = 3 - axis
+    if stream.is_merged or axis in (0, 3) or node.op.get_attr("data_format") != b"NHWC":
+        raise node.unsupported_error("it convolves over another axis than time")
+    if kernel.shape[other - 1] != 1 or node.op.inputs[2].shape[other] != 1 or strides[other] != 1:
+        raise node.unsupported_error("it convolves over another axis than time")
+    stride, dilation = strides[axis], node.op.get_attr("dilations")[axis]
+    if stream.period % stride:
+        raise node.unsupported_error("it makes a rate of time above that of the inputs")
+    if (stream.offset or 0) < 0:
+        raise node.unsupported_error("it pads a sequence whose first time steps were dropped")
+    reach = (kernel.shape[axis - 1] - 1) * dilation
+    front = _rows_cut(node, axis, stride, reach)
+    stream = dataclasses.replace(stream, offset=stream.offset or 0)
+    whole = stream.interleave(stride) if stride > 1 else stream
+    ahead = whole.ahead
+    if front:
+        ahead = (*ahead, f"{node.layer} drops the first {front} of its rows")
+    elif reach >= stride:
+        ahead = (*ahead, f"{node.layer} adds rows at the end")
+    offset = (whole.offset or 0) - front
+    kind = node.derive_kind(0, whole, offset=offset, ahead=ahead)
+    taps = reach // stride + 1
+    places = np.full([taps * stride], kernel.shape[axis - 1])  # an entry of zeros
+    places[: reach + 1 : dilation] = np.arange(kernel.shape[axis - 1])
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        entries = tf.pad(tf.squeeze(inputs[1][0], other - 1), [[0, 1], [0, 0], [0, 0]])
+        entries = tf.gather(entries, places)
+        entries = tf.reshape(entries, [taps, stride, *entries.shape[1:]])
+        products = tf.transpose(entries, [1, 0, 3, 2])  # [remainder, tap, input, output]
+        number = (call.position - whole.phase) // whole.period + (whole.offset or 0)
+        remainder = tf.math.floormod(number, stride)
+        return [_product(inputs[2], products[remainder] if stride > 1 else products[0])]
+
+    return Part([kind], run, {2: tuple(range(taps))})
+
+
+def _rows_cut(node: Node, axis: int, stride: int, reach: int) -> int:
+    """Return how many first rows of a whole transposed convolution the padding cuts off."""
+    padding = node.op.get_attr("padding")
+    if padding == b"EXPLICIT":
+        return node.op.get_attr("explicit_paddings")[2 * axis]
+    if padding == b"VALID":
+        return 0
+    fronts = []
+    for op, sizes in zip((node.op, node.longer), node.bounds(0), strict=True):
+        rows = op.inputs[2].shape[axis]
+        fronts.append(max((rows - 1) * stride + reach + 1 - int(sizes[axis]), 0) // 2)
+    if fronts[0] != fronts[1]:
+        raise node.refusal_error("depends on the length of its input")
+    return fronts[0]
 
 
 _TOTALS: dict[str, tuple[Callable, Callable, Callable]] = {

@@ -99,6 +99,34 @@ CAUSAL = {
         conv(1, 2, "valid"),
     ),
     "a running sum of frames": lambda: network(lambda x: repeat(tf.cumsum(x[:, ::4], 1), 4)),
+    "means and maxima": lambda: network(
+        lambda x, f, g: delay(repeat(f(x) + delay(g(x)), 4), 3),
+        layers.AveragePooling1D(4),
+        layers.MaxPooling1D(4, padding="same"),
+    ),
+    "a moving mean": lambda: network(
+        lambda x, f: f(tf.pad(x, [[0, 0], [2, 0], [0, 0]])), layers.AveragePooling1D(3, 1)
+    ),
+    "a transposed convolution": lambda: network(
+        lambda x, f, g: g(f(x)), conv(4, 4), layers.Conv1DTranspose(3, 4, 4)
+    ),
+    "one whose kernel is longer": lambda: network(
+        lambda x, f, g: g(f(x))[:, : tf.shape(x)[1] // 2 * 2],
+        conv(2, 2),
+        layers.Conv1DTranspose(3, 5, 2),
+    ),
+    "one that cuts its first rows": lambda: network(
+        lambda x, f, g: delay(g(f(x)), 2), conv(3, 3), layers.Conv1DTranspose(3, 7, 3, "same")
+    ),
+    "one at the rate of the inputs": lambda: network(
+        lambda x, f: f(x)[:, : tf.shape(x)[1]], layers.Conv1DTranspose(3, 3)
+    ),
+    "one between two levels": lambda: network(
+        lambda x, f, g, h: repeat(h(g(f(x))), 2),
+        conv(2, 2),
+        conv(3, 3),
+        layers.Conv1DTranspose(3, 3, 3),
+    ),
     "frames cut again": lambda: network(
         lambda x: samples(samples(delay(frames(frames(x, 2), 2)), 2), 2)
     ),
