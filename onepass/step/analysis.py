@@ -21,6 +21,7 @@ from onepass.step.streams import (
     Groups,
     Keys,
     Kind,
+    LengthDependenceError,
     Mask,
     Node,
     NotCausalError,
@@ -198,7 +199,7 @@ class Analysis:
                     return _apply_rule(node)
             except UnsupportedNetworkError:
                 pass  # its rows differ from each other
-        refused = Refused(f"{node.layer} depends on the length of its input")
+        refused = Refused(str(node.length_error()), LengthDependenceError)
         axes = [node.moving(i) for i in range(node.num_outputs)]
         return Part([Table(tuple(each)) if each else refused for each in axes], None)
 
@@ -217,7 +218,7 @@ class Analysis:
         if node.type in time_rules.LIKE:
             return Part([None], lambda inputs, call: [time_rules.fill_like_input(node)])
         refused = [kind for kind in node.kinds if isinstance(kind, Refused)]
-        refused += [Refused(f"{node.layer} depends on the length of its input")]
+        refused += [Refused(str(node.length_error()), LengthDependenceError)]
         return Part([refused[0]] * len(outputs), None)
 
     def _check_output(self) -> None:

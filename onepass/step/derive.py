@@ -8,15 +8,19 @@ import tensorflow as tf
 
 from onepass.networks.any_length import any_length
 from onepass.networks.conditions import FIXED_ENTRIES, is_at_rate
-from onepass.networks.network import brings_step, condition_specs, input_spec
+from onepass.networks.network import WHOLE, brings_step, condition_specs, input_spec
 from onepass.networks.trainable import attribute_of
 from onepass.step.analysis import POSITION, State, batch_of, horizon_of
 from onepass.step.hoisting import Hoisted, hoist_frames
-from onepass.step.periods import in_whole_periods, period_of
+from onepass.step.periods import WholePeriods, in_whole_periods, period_of
 from onepass.step.program import LENGTHS, StepProgram
 from onepass.step.replay import captures_by_name, run_graph
-from onepass.step.streams import NotCausalError, UnsupportedNetworkError
-from onepass.step.tracing import Traces, layer_names, spec_of_length
+from onepass.step.streams import (
+    LengthDependenceError,
+    NotCausalError,
+    UnsupportedNetworkError,
+)
+from onepass.step.tracing import Traces, layer_names, rate_of, spec_of_length
 from onepass.step.verification import observed_fault, verify
 
 LENGTH = 1024  # default length of a state
@@ -66,8 +70,9 @@ class Incremental:
                 )
                 for spec in self.specs
             ]
+            lengths = next((each.lengths for each in self._programs.values()), None)
             with tf.init_scope():
-                self._programs[key] = StepProgram(self._function, specs, self._names)
+                self._programs[key] = StepProgram(self._function, specs, self._names, lengths)
         return self._programs[key]
 
     def initial_state(
@@ -186,6 +191,17 @@ def _of_size(spec: tf.TensorSpec, batch: int) -> tuple[int, ...]:
     return (batch, *(size or FIXED_ENTRIES for size in spec.shape[1:]))
 
 
+def _derive(call: Callable, specs: list[tf.TensorSpec], names: frozenset[str]) -> Incremental:
+    try:
+        return Incremental(call, specs, names)
+    except LengthDependenceError:
+        # A network that fills or cuts sequences by itself has its periods all the same.
+        for period in () if rate_of(call).hop > 1 else WHOLE[:2]:
+            with contextlib.suppress(ValueError, tf.errors.OpError):
+                return Incremental(Traces(WholePeriods(call, specs, period)), specs, names)
+        raise
+
+
 def incremental(
     network: Any,
     *,
@@ -237,7 +253,7 @@ def incremental(
         call = with_periods if period_of(with_periods) > 1 else call
     called = call if function is None else function
     try:
-        found = Incremental(called, specs, layer_names(network))
+        found = _derive(called, specs, layer_names(network))
         found.hoisted = parts
         return found
     except NotCausalError as error:

@@ -248,7 +248,8 @@ class StepProgram:
     """The operations of a step for one batch size, and its initial states.
 
     Raises NotCausalError, which names the layer, if the network looks ahead or depends on the
-    length, and UnsupportedNetworkError if an operation has no rule.
+    length, and UnsupportedNetworkError if an operation has no rule. `lengths` are those at which a
+    program for another batch size was found.
     """
 
     def __init__(
@@ -256,9 +257,11 @@ class StepProgram:
         function: Callable,
         specs: Sequence[tf.TensorSpec],
         names: frozenset[str] = frozenset(),
+        lengths: tuple[int, int] | None = None,
     ) -> None:
         self._function, self._specs = function, list(specs)
         self.rate = rate_of(function)
+        self._pairs = LENGTHS if lengths is None else (lengths, *LENGTHS)
         self.lengths, self._traced = self._trace()
         if self._differs():
             self._roll_up()
@@ -278,10 +281,10 @@ class StepProgram:
 
     def _trace(self) -> tuple[tuple[int, int], list]:
         """Return two lengths, if possible with equal operations, and both traced functions."""
-        found, failure, pairs = None, None, LENGTHS
+        found, failure, pairs = None, None, self._pairs
         long = [spec_of_length(spec, LONG) for spec in self._specs]
         if isinstance(self._function, Traces) and self._function.has(long) and self.rate.hop == 1:
-            pairs = ((LENGTHS[0][0], LONG), *LENGTHS)  # LONG is already traced
+            pairs = ((LENGTHS[0][0], LONG), *pairs)  # LONG is already traced
         for one, other in map(self.rate.lengths, pairs):
             lengths = one, other
             try:

@@ -30,6 +30,10 @@ class UnsupportedNetworkError(ValueError):
     """Raised if no step can be derived for a network, although it may be causal."""
 
 
+class LengthDependenceError(UnsupportedNetworkError):
+    """Raised if an operation differs with the length; for whole periods it may be the same."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Stream:
     """A tensor with a time axis; row `i` along it belongs to time step `i - offset`.
@@ -105,10 +109,11 @@ class Refused:
     """A tensor that is not available in a step, and the error message."""
 
     reason: str
+    kind: type[UnsupportedNetworkError] = UnsupportedNetworkError
 
     def error(self) -> UnsupportedNetworkError:
         """Return the error to raise for an output that depends on the tensor."""
-        return UnsupportedNetworkError(self.reason)
+        return self.kind(self.reason)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,14 +237,14 @@ class Node:
         """Return the value of an input; raise an error unless it is the same at both lengths."""
         short, long = self.bounds(index)
         if not np.array_equal(short, long):
-            raise self.refusal_error("depends on the length of its input")
+            raise self.length_error()
         return short
 
     def entry(self, index: int, position: int) -> int:
         """Return one entry of an input; raise an error unless it is the same at both lengths."""
         short, long = (int(value[position]) for value in self.bounds(index))
         if short != long:
-            raise self.refusal_error("depends on the length of its input")
+            raise self.length_error()
         return short
 
     def moving(self, output: int) -> list[int]:
@@ -276,7 +281,7 @@ class Node:
         sizes = [op.outputs[output].shape[stream.axis] for op in (self.op, self.longer)]
         growth = self.lengths[1] - self.lengths[0]
         if (sizes[1] - sizes[0]) * stream.period != growth * stream.rows_per_time:
-            raise UnsupportedNetworkError(
+            raise LengthDependenceError(
                 f"{self.layer} changes the rate of time ({self.type}): {growth} more inputs give "
                 f"{(sizes[1] - sizes[0]) // stream.rows_per_time} more rows"
             )
@@ -284,6 +289,10 @@ class Node:
     def refusal_error(self, reason: str) -> UnsupportedNetworkError:
         """Return the error for a layer whose rows a step cannot compute from the rows before."""
         return UnsupportedNetworkError(f"{self.layer} {reason}")
+
+    def length_error(self) -> LengthDependenceError:
+        """Return the error for a layer that treats sequences of different lengths differently."""
+        return LengthDependenceError(f"{self.layer} depends on the length of its input")
 
     def unsupported_error(self, reason: str) -> UnsupportedNetworkError:
         """Return the error for a layer without a derived step."""

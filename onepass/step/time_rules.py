@@ -264,7 +264,7 @@ def pad(node: Node) -> Part:
     stream = node.only()
     short, long = (value[stream.axis] for value in node.bounds(1))
     if not np.array_equal(short, long):
-        raise node.refusal_error("depends on the length of its input")
+        raise node.length_error()
     front, after = (int(rows) for rows in short)
     if stream.is_merged and (front or after):
         raise node.unsupported_error("it pads a merged axis")
@@ -481,7 +481,7 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     pairs = (whole, node.op), (longer, node.longer)
     bounds = [_bounds(node, part, op, axis) for part, op in pairs]
     if bounds[0] != bounds[1]:
-        raise node.refusal_error("depends on the length of its input")
+        raise node.length_error()
     stream, delays = _windows(node, stream, kernel[conv_axis - 1], dilation, bounds[0])
     kind = node.derive_kind(0, stream)
     return Part([kind], _flat(whole.inner.type, conv_axis - 1), {0: delays})
@@ -668,7 +668,7 @@ def _rows_cut(node: Node, axis: int, stride: int, reach: int) -> int:
         rows = op.inputs[2].shape[axis]
         fronts.append(max((rows - 1) * stride + reach + 1 - int(sizes[axis]), 0) // 2)
     if fronts[0] != fronts[1]:
-        raise node.refusal_error("depends on the length of its input")
+        raise node.length_error()
     return fronts[0]
 
 

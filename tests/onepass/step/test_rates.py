@@ -159,6 +159,41 @@ def test_a_step_keeps_and_computes_rows_of_a_lower_rate_once_a_period():
     assert max(x.shape[0] for name, x in state.items() if name != "position") == 3
 
 
+def cut(x, low, function):
+    return function(low)[:, : tf.shape(x)[1]]
+
+
+ANY_LENGTH = {
+    "cut to the length": lambda: network(
+        lambda x, f, g: cut(x, f(x), g), conv(3, 2), layers.Conv1DTranspose(3, 2, 2)
+    ),
+    "cut, of three": lambda: network(
+        lambda x, f: cut(x, f(x), lambda low: repeat(low, 3)), conv(3, 3)
+    ),
+    "filled up to whole frames": lambda: network(
+        lambda x, f: cut(
+            x,
+            frames(tf.pad(x, [[0, 0], [0, -tf.shape(x)[1] % 4], [0, 0]]), 4),
+            lambda low: samples(f(delay(low)), 4),
+        ),
+        layers.Dense(12),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANY_LENGTH)
+def test_a_network_of_several_rates_may_take_any_length(name):
+    keras.utils.set_random_seed(0)
+    net = ANY_LENGTH[name]()
+    stepped = incremental(net)
+    x = tf.constant(np.random.default_rng(0).normal(size=[1, 31, 1]), tf.float32)
+    outputs, state = [], stepped.initial_state(1)
+    for time in range(31):
+        row, state = stepped.step(x[:, time : time + 1], state)
+        outputs.append(row)
+    np.testing.assert_allclose(tf.concat(outputs, 1), net(x), rtol=1e-5, atol=1e-6)
+
+
 LEAKS = {
     "the last row of a pair": lambda: network(lambda x: repeat(x[:, 1::2], 2)),
     "whole frames": lambda: network(lambda x, f: repeat(f(x), 4), conv(4, 4, "valid")),
