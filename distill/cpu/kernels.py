@@ -88,7 +88,7 @@ def spread_pair(builder: ir.IRBuilder, pair: ir.Value) -> ir.Value:
     return builder.shuffle_vector(first, undefined, whole(0))
 
 
-@emit_for_numba(types.void, types.int64, types.int64)
+@emit_for_numba(types.void, [types.int64, types.int64])
 def _narrow_vector(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) -> None:
     kind = ir.FunctionType(_HALVES, [VECTOR])
     name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
@@ -97,7 +97,7 @@ def _narrow_vector(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) ->
     builder.store(made, pointer_at(builder, target, _HALVES), align=2)
 
 
-@emit_for_numba(types.void, types.int64, types.int64)
+@emit_for_numba(types.void, [types.int64, types.int64])
 def _narrow_number(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) -> None:
     bits = builder.load(pointer_at(builder, source, WORD), align=FLOAT_BYTES)
     odd = builder.and_(builder.lshr(bits, ir.Constant(WORD, _TRUNCATED)), ir.Constant(WORD, 1))
@@ -107,7 +107,7 @@ def _narrow_number(builder: ir.IRBuilder, target: ir.Value, source: ir.Value) ->
     builder.store(made, pointer_at(builder, target, short), align=2)
 
 
-@emit_for_numba(types.void, types.int64)
+@emit_for_numba(types.void, [types.int64])
 def _store_zero(builder: ir.IRBuilder, target: ir.Value) -> None:
     short = ir.IntType(16)
     builder.store(ir.Constant(short, 0), pointer_at(builder, target, short), align=2)
@@ -302,7 +302,7 @@ def _values(builder: ir.IRBuilder, slots: list[list[ir.Value]]) -> list[list[ir.
 
 
 def _gate_kernel(narrow: bool) -> Any:
-    @emit_for_numba(types.void, *[types.int64] * 13)
+    @emit_for_numba(types.void, [types.int64] * 13)
     def gate_panel(
         builder: ir.IRBuilder,
         z: ir.Value,
@@ -344,7 +344,7 @@ def _gate_kernel(narrow: bool) -> Any:
 
 
 def _product_kernel(narrow: bool) -> Any:
-    @emit_for_numba(types.void, *[types.int64] * 9, types.float32, types.int64)
+    @emit_for_numba(types.void, [*[types.int64] * 9, types.float32, types.int64])
     def product_panel(
         builder: ir.IRBuilder,
         y: ir.Value,

@@ -246,8 +246,8 @@ def announce_products(rows: np.ndarray) -> None:
     first = 1 + OPERANDS
     products = rows[rows[:, 0] == Op.PRODUCT]
     following = np.roll(products, -1, 0)
-    inputs, vectors = following[:, first], following[:, first + 1]
-    of_vector = [words_of_vector(*pair) for pair in zip(following[:, KIND], inputs, strict=True)]
+    kinds, inputs, vectors = following[:, KIND], following[:, first], following[:, first + 1]
+    of_vector = [words_of_vector(kind, n) for kind, n in zip(kinds, inputs, strict=True)]
     # Weights are constants, whose addresses are stored as complements.
     products[:, first + 5] = ~following[:, 3]
     products[:, first + 6] = -(-vectors // 4)  # panels

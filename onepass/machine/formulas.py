@@ -287,12 +287,12 @@ CODES = {name: function.code for name, function in FUNCTIONS.items()}
 VECTORISED = max(f.code for f in FUNCTIONS.values() if f.vector is not None) + 1
 
 
-def fold_constants(name: str, *arrays: np.ndarray) -> np.ndarray:
+def fold_constants(name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Return the value of a named function for constants."""
     return np.asarray(_no_nan(FUNCTIONS[name].numpy)(*arrays))
 
 
-@emit_for_numba(types.void, *[types.int64] * 9)
+@emit_for_numba(types.void, [types.int64] * 9)
 def map_vectors(
     builder: ir.IRBuilder,
     code: ir.Value,

@@ -55,7 +55,7 @@ _SOON, _ASKING_ROWS, _LINE = 4096, 4, 64
 
 
 def emit_for_numba(
-    result: types.Type, *arguments: types.Type
+    result: types.Type, arguments: Sequence[types.Type]
 ) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator by which Numba can call a function of an LLVM builder and values."""
 
@@ -257,15 +257,15 @@ def _add_pairs(
     """Return total plus the sums of two products of 16 bits, which processors do at once."""
     wide = ir.VectorType(ir.IntType(32), 2 * LANES)
     products = builder.mul(builder.sext(repeated, wide), builder.sext(weights, wide))
-    parts = [
+    even, odd = (
         builder.shuffle_vector(
             products,
             ir.Constant(wide, ir.Undefined),
             ir.Constant(WORDS, [2 * lane + part for lane in range(LANES)]),
         )
         for part in (0, 1)
-    ]
-    return builder.add(total, builder.add(*parts))
+    )
+    return builder.add(total, builder.add(even, odd))
 
 
 def _emit_panel(
@@ -347,7 +347,7 @@ def _emit_panel(
 def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
     """Return a kernel(y, a, b, c, d, vectors) that sets y to a formula of the vectors at a to d."""
 
-    @emit_for_numba(types.void, *[types.int64] * 6)
+    @emit_for_numba(types.void, [types.int64] * 6)
     def kernel(
         builder: ir.IRBuilder,
         y: ir.Value,
@@ -452,7 +452,7 @@ def _each_offset(builder: ir.IRBuilder, vectors: ir.Value) -> Iterator[ir.Value]
 
 
 def _loader(kind: ir.Type, result: types.Type, align: int = FLOAT_BYTES) -> Any:
-    @emit_for_numba(result, types.int64)
+    @emit_for_numba(result, [types.int64])
     def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
         return builder.load(pointer_at(builder, address, kind), align=align)
 
@@ -460,7 +460,7 @@ def _loader(kind: ir.Type, result: types.Type, align: int = FLOAT_BYTES) -> Any:
 
 
 def _storer(kind: ir.Type, argument: types.Type, align: int = FLOAT_BYTES) -> Any:
-    @emit_for_numba(types.void, types.int64, argument)
+    @emit_for_numba(types.void, [types.int64, argument])
     def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
         builder.store(value, pointer_at(builder, address, kind), align=align)
 
@@ -474,7 +474,7 @@ float_at, set_float = _loader(FLOAT, types.float32), _storer(FLOAT, types.float3
 double_at, set_double = _loader(_DOUBLE, types.float64), _storer(_DOUBLE, types.float64)
 
 
-@emit_for_numba(types.float32, types.uint16)
+@emit_for_numba(types.float32, [types.uint16])
 def _float_of_half(builder: ir.IRBuilder, half: ir.Value) -> ir.Value:
     bits = builder.shl(builder.zext(half, _WORD), ir.Constant(_WORD, 16))
     return builder.bitcast(bits, FLOAT)
@@ -492,14 +492,14 @@ def widen_row(kind: int, y: int, row: int, count: int) -> None:
         set_float(y + 4 * i, scale * np.float32(byte_at(row + 4 + i)))
 
 
-@emit_for_numba(types.int64, types.int64, types.int64)
+@emit_for_numba(types.int64, [types.int64, types.int64])
 def field(builder: ir.IRBuilder, at: ir.Value, column: ir.Value) -> ir.Value:
     """Return number `column` of the 32-bit integers at an address."""
     word = builder.add(at, builder.mul(column, integer(4)))
     return builder.sext(builder.load(pointer_at(builder, word, _WORD), align=4), INT)
 
 
-@emit_for_numba(types.void, types.int64, types.int64, types.int64)
+@emit_for_numba(types.void, [types.int64, types.int64, types.int64])
 def set_field(builder: ir.IRBuilder, at: ir.Value, column: ir.Value, value: ir.Value) -> None:
     """Set number `column` of the 32-bit integers at an address."""
     word = builder.add(at, builder.mul(column, integer(4)))
@@ -514,13 +514,13 @@ def _emit_prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     builder.call(function, [builder.inttoptr(address, byte), read, locality, data])
 
 
-@emit_for_numba(types.void, types.int64)
+@emit_for_numba(types.void, [types.int64])
 def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     """Prefetch the cache line at an address that will be read soon."""
     _emit_prefetch(builder, address)
 
 
-@emit_for_numba(types.void, types.int64, types.float32, types.int64, types.int64)
+@emit_for_numba(types.void, [types.int64, types.float32, types.int64, types.int64])
 def add_scaled(
     builder: ir.IRBuilder, y: ir.Value, scale: ir.Value, x: ir.Value, vectors: ir.Value
 ) -> None:
@@ -533,7 +533,7 @@ def add_scaled(
         store_vector(builder, total, target)
 
 
-@emit_for_numba(types.void, *[types.int64, types.float32], *[types.int64] * 3)
+@emit_for_numba(types.void, [types.int64, types.float32, *[types.int64] * 3])
 def add_multiple(
     builder: ir.IRBuilder,
     y: ir.Value,
@@ -545,14 +545,15 @@ def add_multiple(
     """Set the vectors at y to `scale` times those at x plus those at b."""
     repeated = spread(builder, scale)
     with _each_offset(builder, vectors) as offset:
-        loaded = [load_vector(builder, builder.add(at, offset)) for at in (x, b)]
-        store_vector(builder, multiply_add(builder, repeated, *loaded), builder.add(y, offset))
+        factor, added = (load_vector(builder, builder.add(at, offset)) for at in (x, b))
+        total = multiply_add(builder, repeated, factor, added)
+        store_vector(builder, total, builder.add(y, offset))
 
 
 def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
     """Return a reduction of vectors to a float; a sum of lanes if `start` is 0, else a maximum."""
 
-    @emit_for_numba(types.float32, types.int64, types.int64, types.int64)
+    @emit_for_numba(types.float32, [types.int64, types.int64, types.int64])
     def reduce(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, vectors: ir.Value) -> ir.Value:
         total = cgutils.alloca_once_value(builder, number(start))
         _combine_into(builder, total, combine, (a, b), vectors)
@@ -561,8 +562,8 @@ def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [
-                _join_values(builder, start, *pair)
-                for pair in zip(parts[:half], parts[half:], strict=True)
+                _join_values(builder, start, one, other)
+                for one, other in zip(parts[:half], parts[half:], strict=True)
             ]
         return parts[0]
 
@@ -577,8 +578,8 @@ def _combine_into(
     vectors: ir.Value,
 ) -> None:
     with _each_offset(builder, vectors) as offset:
-        loaded = [load_vector(builder, builder.add(at, offset)) for at in operands]
-        builder.store(combine(builder, builder.load(total), *loaded), total)
+        a, b = (load_vector(builder, builder.add(at, offset)) for at in operands)
+        builder.store(combine(builder, builder.load(total), a, b), total)
 
 
 def _join_values(builder: ir.IRBuilder, start: float, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -616,7 +617,7 @@ def dot(a: int, b: int, count: int) -> float:
     return total
 
 
-@emit_for_numba(types.void, *[types.int64] * 6)
+@emit_for_numba(types.void, [types.int64] * 6)
 def dots(
     builder: ir.IRBuilder,
     y: ir.Value,
@@ -674,7 +675,7 @@ _MOST = np.float32(2**31 - 1) / 127  # of a row's largest multiple, so that no s
 _LEAST = np.float32(1e-30)  # a row of smaller numbers is zero
 
 
-@emit_for_numba(types.void, types.int64, types.int64, types.float32, types.int64)
+@emit_for_numba(types.void, [types.int64, types.int64, types.float32, types.int64])
 def _round_vectors(
     builder: ir.IRBuilder, y: ir.Value, x: ir.Value, factor: ir.Value, vectors: ir.Value
 ) -> None:
@@ -714,7 +715,7 @@ def _multiplication(kind: int) -> Any:
     """Return `multiply` for weights of a kind; its inputs are pairs for int8."""
     terms = 2 if kind == INT8 else 1
 
-    @emit_for_numba(types.void, *[types.int64] * 9)
+    @emit_for_numba(types.void, [types.int64] * 9)
     def add_panel(
         builder: ir.IRBuilder,
         y: ir.Value,
@@ -728,12 +729,12 @@ def _multiplication(kind: int) -> Any:
         x_scales: ir.Value,
     ) -> None:
         shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
-        for shape in shapes:
-            same_rows = builder.icmp_signed("==", rows, integer(shape[0]))
-            same_width = builder.icmp_signed("==", vectors, integer(shape[1] * shape[2]))
+        for num_rows, panels, width in shapes:
+            same_rows = builder.icmp_signed("==", rows, integer(num_rows))
+            same_width = builder.icmp_signed("==", vectors, integer(panels * width))
             with builder.if_then(builder.and_(same_rows, same_width)):
                 places = y, y_stride, w, x, x_stride, inputs, x_scales
-                _emit_panel(builder, kind, *shape, places)
+                _emit_panel(builder, kind, num_rows, panels, width, places)
 
     @compiled
     def multiply(
@@ -826,13 +827,13 @@ _let_others_run = (
 )
 
 
-@emit_for_numba(types.void, types.int64, types.int64)
+@emit_for_numba(types.void, [types.int64, types.int64])
 def publish(builder: ir.IRBuilder, counter: ir.Value, value: ir.Value) -> None:
     """Set the int64 at `counter`; a reader of the value also sees all earlier writes."""
     builder.store_atomic(value, pointer_at(builder, counter, INT), "release", 8)
 
 
-@emit_for_numba(types.int64, types.int64)
+@emit_for_numba(types.int64, [types.int64])
 def observe(builder: ir.IRBuilder, counter: ir.Value) -> ir.Value:
     """Return the int64 at `counter`."""
     return builder.load_atomic(pointer_at(builder, counter, INT), "acquire", 8)

@@ -172,7 +172,7 @@ class Lowering:
         dtype = np.dtype(bool if function.truth else dtype or given[-1].dtype)
         if all(isinstance(each, Constant) for each in given):
             arrays = [each.array for each in given if isinstance(each, Constant)]
-            return Constant(fold_constants(name, *arrays).astype(dtype))
+            return Constant(fold_constants(name, arrays).astype(dtype))
         shape = np.broadcast_shapes(*(each.shape for each in given))
         operands = [self.value(each) for each in given]
         wide = any(each.wide for each in operands)

@@ -246,23 +246,23 @@ class StepMachine:
         given = np.concatenate(flat, -1)
         sizes = [int(np.prod(shape, dtype=int)) for shape, _ in self.results]
         drawn = np.zeros([rows, times, sum(sizes)])
-        program = self.program
-        arrays = (program.constants, workspaces, given, drawn)
         start = 0
         while start < times:
-            start = self._run_piece(arrays, start, times)
+            start = self._run_piece(workspaces, given, drawn, start, times)
         parts = np.split(drawn, np.cumsum(sizes)[:-1], -1)
         return [
             part.reshape([rows, times, *shape]).astype(dtype)
             for part, (shape, dtype) in zip(parts, self.results, strict=True)
         ]
 
-    def _run_piece(self, arrays: Sequence[np.ndarray], start: int, stop: int) -> int:
+    def _run_piece(
+        self, workspaces: np.ndarray, given: np.ndarray, drawn: np.ndarray, start: int, stop: int
+    ) -> int:
         """Run time steps from `start` until `stop` or earlier, and return where it has ended.
 
         Pieces end early to try, or to choose again, which way to use several threads is faster.
         """
-        program, rows = self.program, len(arrays[1])
+        program, rows = self.program, len(workspaces)
         work = rows * len(program.rows) + program.divisible_weights // _WEIGHTS_OF_AN_INSTRUCTION
         is_long = work * (stop - start) >= _WORTH_A_THREAD
         team, pace = _team_of(program, rows) if is_long else 1, self._paces[rows]
@@ -281,7 +281,11 @@ class StepMachine:
             copies = [side.copy() for side in sides]
 
         def work_on(index: int) -> int:
-            return run(copies[index], program.position, *arrays, start, stop, *members[index])
+            first, count, counters, place = members[index]
+            return run(
+                copies[index], program.position, program.constants, workspaces, given, drawn,
+                start, stop, first, count, counters, place,
+            )  # fmt: skip
 
         began = time.perf_counter()
         ended = _run_all(work_on, len(members))

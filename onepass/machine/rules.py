@@ -138,12 +138,14 @@ def _clip(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list
 
 @rule("DivNoNan")
 def _div_no_nan(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    return [_unless_zero(lowering, inputs[1], lowering.map("RealDiv", *inputs))]
+    above, below = inputs
+    return [_unless_zero(lowering, below, lowering.map("RealDiv", above, below))]
 
 
 @rule("MulNoNan")
 def _mul_no_nan(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    return [_unless_zero(lowering, inputs[1], lowering.map("Mul", *inputs))]
+    first, second = inputs
+    return [_unless_zero(lowering, second, lowering.map("Mul", first, second))]
 
 
 @rule("Xlogy", "Xdivy")

@@ -543,5 +543,5 @@ def test_a_function_is_accurate(name):
     alone = np.zeros([1, 16], np.int64)
     execute.run(program.rows, program.position, *rest, 0, 1, 0, 1, alone, 0)
     wide = [each.astype(np.float64) for each in arrays]
-    expected = formulas.fold_constants(name, *wide).astype(np.float64)
+    expected = formulas.fold_constants(name, wide).astype(np.float64)
     np.testing.assert_allclose(drawn[0, 0], expected, rtol=2e-6, atol=1e-7)
