@@ -87,7 +87,7 @@ def encode(
         odds, before = [], None
         for own in known.levels.T:
             distribution = known.channels(before)
-            _check_possible(conditionals, distribution, own, (levels.shape, condition), done)
+            _check_possible(conditionals, distribution, own, levels.shape, condition, done)
             odds.append(odds_of(distribution, own, layout.depth))
             before = own
         encoder.add(odds, known.class_, known.calls)
@@ -100,14 +100,16 @@ def _check_possible(
     conditionals: Conditionals,
     distribution: Distribution,
     own: np.ndarray,
-    where: tuple[tuple[int, ...], Any],
+    shape: tuple[int, ...],
+    condition: Any,
     done: int,
 ) -> None:
     forbids = getattr(distribution, "forbids", None)
     places = np.flatnonzero(forbids(own)) if forbids else np.zeros(0, np.int64)
     if len(places):
         number = done + int(places[0])
-        place = getattr(conditionals, "place", lambda *_: number)(*where, number)
+        place_of = getattr(conditionals, "place", lambda shape, condition, number: number)
+        place = place_of(shape, condition, number)
         raise UserError(
             "`elements` must be possible under the model to compress them, which gives the"
             f" probability zero to the level {own[places[0]]} at {place}."

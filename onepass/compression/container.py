@@ -393,8 +393,8 @@ def _decode_streams(
     """Yield the levels of each stream, `kind.at_once` of which are decoded at the same time."""
     streams = zip(found.streams, kind.blocks(found, condition), strict=True)
     if kind.at_once == 1:
-        for stream, block in streams:
-            yield decode(kind.conditionals, stream, *block, coding, advance)
+        for stream, (shape, given) in streams:
+            yield decode(kind.conditionals, stream, shape, given, coding, advance)
         return
     lock, is_over = threading.Lock(), threading.Event()
 
@@ -407,9 +407,11 @@ def _decode_streams(
     pending: collections.deque[Future[np.ndarray]] = collections.deque()
     with ThreadPoolExecutor(kind.at_once) as pool:
         try:
-            for stream, block in streams:
+            for stream, (shape, given) in streams:
                 pending.append(
-                    pool.submit(decode, kind.conditionals, stream, *block, coding, advance_together)
+                    pool.submit(
+                        decode, kind.conditionals, stream, shape, given, coding, advance_together
+                    )
                 )
                 if len(pending) == kind.at_once:
                     yield pending.popleft().result()

@@ -460,11 +460,12 @@ class Mixture(NamedTuple):
         The components must be logistic. The log weights are determined up to a constant per
         element. The tolerances are zeros if the mixtures have none.
         """
-        zeros = np.zeros_like(self.means)
-        weight_off, *offs = self.tolerances or (zeros, zeros, zeros)
+        means, log_scales, num_levels = self.means, self.log_scales, self.levels
+        zeros = np.zeros_like(means)
+        weight_off, mean_off, scale_off = self.tolerances or (zeros, zeros, zeros)
         weights, tolerance = self.log_weights.copy(), weight_off.copy()
         accumulate: Any = absorb
-        accumulate(self.means, self.log_scales, *offs, levels, self.levels, weights, tolerance)
+        accumulate(means, log_scales, mean_off, scale_off, levels, num_levels, weights, tolerance)
         return weights, tolerance
 
 

@@ -222,6 +222,19 @@ def round_probabilities(
     return ones
 
 
+class Odds(NamedTuple):
+    """Odds of the bits of pixels: float64 t and margin, and uint8 bit, each [pixels, bits]."""
+
+    t: np.ndarray
+    margin: np.ndarray
+    bit: np.ndarray
+
+
+def _join_odds(parts: Sequence[Odds], axis: int) -> Odds:
+    t, margin, bit = (np.concatenate(arrays, axis) for arrays in zip(*parts, strict=True))
+    return Odds(t, margin, bit)
+
+
 def best_step(t: np.ndarray, margin: np.ndarray, bit: np.ndarray) -> int:
     """Return the index in STEPS of least code length plus NEAR_BITS for each odds near a border."""
     if not len(t):
@@ -233,18 +246,16 @@ def best_step(t: np.ndarray, margin: np.ndarray, bit: np.ndarray) -> int:
     return int(np.argmin(found))
 
 
-def choose(
-    t: np.ndarray, margin: np.ndarray, bit: np.ndarray, steps: np.ndarray, group: int, bits: int
-) -> tuple[np.ndarray, float]:
+def choose(odds: Odds, steps: np.ndarray, group: int, bits: int) -> tuple[np.ndarray, float]:
     """Return the best choice for every group, int64 [groups], and the total code length in bits.
 
-    Odds, margins, bits and steps are [elements, depth]; a group has `group` elements, and a choice
-    is stored in `bits` bits.
+    Odds and steps are [elements, depth]; a group has `group` elements, and a choice is stored in
+    `bits` bits.
     """
-    chosen = np.zeros(-(-len(t) // group), np.int64)
-    totals, bits_each = np.zeros(len(chosen)), group * t.shape[1]
+    chosen = np.zeros(-(-len(odds.t) // group), np.int64)
+    totals, bits_each = np.zeros(len(chosen)), group * odds.t.shape[1]
     search: Any = _search
-    t, margin, bit, steps = (each.ravel() for each in (t, margin, bit, steps))
+    t, margin, bit, steps = (each.ravel() for each in (odds.t, odds.margin, odds.bit, steps))
     search(t, margin, bit, steps, bits_each, counts_of(bits), grids().costs, chosen, totals)
     return chosen, totals.sum() + bits * len(chosen)
 
@@ -287,14 +298,6 @@ def silent(elements: int) -> None:
 def alone(distribution: Distribution) -> Channels:
     """Return the `Channels` of pixels that have one channel."""
     return lambda before: distribution
-
-
-class Odds(NamedTuple):
-    """Odds of the bits of pixels: float64 t and margin, and uint8 bit, each [pixels, bits]."""
-
-    t: np.ndarray
-    margin: np.ndarray
-    bit: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,22 +345,20 @@ class Encoder:
 
     def add(self, channels: list[Odds], class_: int, calls: Sequence[int]) -> None:
         """Append pixels of one class, which the decoder will request in calls of these sizes."""
-        self._odds.append(
-            Odds(*(np.concatenate(arrays, 1) for arrays in zip(*channels, strict=True)))
-        )
+        self._odds.append(_join_odds(channels, 1))
         self._classes.append(np.full(len(channels[0].t), class_))
         self._calls += calls
 
     def finish(self) -> bytes:
         """Return the stream of all added pixels."""
-        odds = Odds(*(np.concatenate(arrays) for arrays in zip(*self._odds, strict=True)))
+        odds = _join_odds(self._odds, 0)
         if not (np.isfinite(odds.t).all() and np.isfinite(odds.margin).all()):
             raise UserError("`model` must have finite outputs to compress, got NaN or infinity.")
         classes, bits = np.concatenate(self._classes), self.layout.bits
         table = self._steps(odds, classes)
         steps = table[classes]
         group, choice_bits = self._groups(odds, steps)
-        choices, total = choose(*odds, steps, group, choice_bits)
+        choices, total = choose(odds, steps, group, choice_bits)
         if total > odds.t.size + len(odds.t) / _LARGEST_GROUP + 1:
             # The odds are too uncertain to be useful: all bits get the probability 1/2.
             group, choice_bits = _LARGEST_GROUP, 1
@@ -394,7 +395,8 @@ class Encoder:
             rows = np.flatnonzero(classes == class_)
             rows = rows[:: 1 + len(rows) // _TRIED]
             for i in range(self.layout.bits):
-                table[class_, i] = best_step(*(array[rows, i] for array in odds))
+                t, margin, bit = (array[rows, i] for array in odds)
+                table[class_, i] = best_step(t, margin, bit)
         return table
 
     def _groups(self, odds: Odds, steps: np.ndarray) -> tuple[int, int]:
