@@ -99,7 +99,7 @@ class ImageRecipe(Recipe):
         dataset = dataclasses.replace(dataset, config=config)
         stored = self.describe_run(config.kind, config, **facts_of(dataset))
         run.claim(stored, CHANGEABLE, defaults(config))
-        run.log(*dataset.notes)
+        run.log_lines(dataset.notes)
         return dataset
 
     def set_up(self, run: TrainingRun, prepared: ImageDataset) -> Setup:

@@ -205,11 +205,11 @@ class SpeechRecipe(Recipe):
         report = scan_folder(self.data, self.config, features and features / FEATURES)
         config = self.config.resolve_settings(len({r.speaker for r in report.of("train")}))
         run.check(self.describe_run(KIND, config), CHANGEABLE, defaults(config))
-        run.log(*report.lines())
+        run.log_lines(report.lines())
         gain_db = run.stored.get("gain_db")  # a resumed run keeps its gain
         gain_db = float(gain_db) if isinstance(gain_db, int | float) else None
         corpus = prepare_corpus(report, config, run.sharing(FEATURES), gain_db)
-        run.log(*corpus.notes)
+        run.log_lines(corpus.notes)
         facts = {**describe_corpus(corpus), "dev_digest": report.dev_digest}
         run.claim(self.describe_run(KIND, config, **facts), CHANGEABLE, defaults(config))
         return config, corpus

@@ -185,7 +185,7 @@ class ImageStudentRecipe(Recipe):
         stored = self.describe_run(dataset.config.kind, dataset.config, **facts)
         unsaid = {**defaults(dataset.config), "targets": defaults(self.config.targets)}
         run.claim(stored, CHANGEABLE, unsaid)
-        run.log(*dataset.notes)
+        run.log_lines(dataset.notes)
         return dataset, features_for(self.config, dataset, run.run_file(FILE))
 
     def set_up(self, run: TrainingRun, prepared: tuple[ImageDataset, Features | None]) -> Setup:

@@ -208,7 +208,8 @@ class _Fit:
                     run.log(f"{_describe_weights(weights)}: nothing to train.")
                     return Outcome(0, NOTHING_TO_TRAIN, 0.0, None)
                 feeds = getattr(model, "feeds", "")
-                run.log(*([f"{feeds}."] if feeds else []))
+                if feeds:
+                    run.log(f"{feeds}.")
                 state = self._state(weights, run.replicator)
             with run.replicator.gathered_variables():
                 check_mean_over_rows(self.loss_fn, example, _shares(run.replicator, adam))

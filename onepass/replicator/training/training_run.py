@@ -97,10 +97,15 @@ class TrainingRun(contextlib.AbstractContextManager["TrainingRun"]):
         self._steps_before = before if isinstance(before, int) else None
         self._record.claim(config, changeable, defaults)
 
-    def log(self, *lines: str) -> None:
-        """Log messages for the user, in the chief."""
-        for line in lines if self.replicator.is_chief else ():
+    def log(self, line: str) -> None:
+        """Log a line for the user, in the chief."""
+        if self.replicator.is_chief:
             self._log(line)
+
+    def log_lines(self, lines: Iterable[str]) -> None:
+        """Log lines for the user, in the chief."""
+        for line in lines:
+            self.log(line)
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
@@ -162,10 +167,10 @@ class TrainingRun(contextlib.AbstractContextManager["TrainingRun"]):
             process has ended. The state is saved if possible; the message names the step on disk.
         """
         trainer = Trainer(self._record, state, loss, loop, self.replicator, reads)
-        self.log(*trainer.resume(start))
+        self.log_lines(trainer.resume(start))
         resumed = f", resuming from step {trainer.step}" if trainer.step else ""
         self.log((description or f"{state.size:,} weights") + resumed)
-        self.log(*self._rate_notes(state, loop.num_steps))
+        self.log_lines(self._rate_notes(state, loop.num_steps))
         evaluate = evaluation() if self.replicator.is_chief else None
         return trainer.train(functools.partial(batches, trainer.step), evaluate, listener, title)
 
