@@ -269,7 +269,8 @@ class Replicator(abc.ABC):
         self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence
     ) -> StepFn:
         def step(batch: Any) -> Any:
-            values, outputs = update_fn(*self.all_reduce(gradients_fn(batch), "mean"))
+            metrics, gradients = self.all_reduce(gradients_fn(batch), "mean")
+            values, outputs = update_fn(metrics, gradients)
             self.update(variables, values)
             return outputs
 

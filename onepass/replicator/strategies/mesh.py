@@ -487,7 +487,8 @@ class _CompiledTraining:
         values = replicator.per_replica([list(pieces) for pieces in zip(*gathered, strict=True)])
         with store.reading_as(ReadMode.LOCAL), replicator._devices_as_replicas():
             results = self._compute(values, batch)
-        outputs = self._update(*tf.nest.map_structure(self._pack_pieces, results))
+        figures, gradients = tf.nest.map_structure(self._pack_pieces, results)
+        outputs = self._update(figures, gradients)
         return _unpack_values(outputs)
 
     def _local_results(self, values: Any, batch: Any) -> Any:

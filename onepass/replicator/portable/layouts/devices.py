@@ -263,7 +263,9 @@ class Devices:
 
     def compile_step(self, advance: Callable, options: dict[str, Any] | None = None) -> Any:
         """Return the result of `jit`, compiled ahead of time with XLA `options` by name."""
-        return self.jit(advance).lower(*self.arguments()).compile(compiler_options=options)
+        state, alive, frozen, batch = self.arguments()
+        lowered = self.jit(advance).lower(state, alive, frozen, batch)
+        return lowered.compile(compiler_options=options)
 
     def _shapes(self, tensors: list[Tensor], cuts: tuple[Cut, ...]) -> dict[str, Any]:
         return {

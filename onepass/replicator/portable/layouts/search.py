@@ -581,7 +581,7 @@ class Search:
         }  # fmt: skip
         found = [min(beam, key=self._estimate_cost)]
         while len(self._estimates) < MOST_ESTIMATES:
-            every = (self._join_cuts(cuts, *each) for cuts in beam for each in decisions)
+            every = (self._join_cuts(cuts, new, axis) for cuts in beam for new, axis in decisions)
             wider = {cuts: None for cuts in every if cuts is not None and cuts not in beam}
             beam = sorted(wider, key=self._estimate_cost)[:WIDTH]
             if not beam or self._estimate_cost(beam[0]) >= self._estimate_cost(found[-1]):
