@@ -97,9 +97,10 @@ class Running:
 
     def advance(self) -> None:
         """Run one step to completion."""
-        values = self._values
-        values[0], values[1], metrics = self._step.compiled(*values)
-        jax.block_until_ready((values[0], metrics))
+        state, alive, frozen, batch = self._values
+        state, alive, metrics = self._step.compiled(state, alive, frozen, batch)
+        self._values = [state, alive, frozen, batch]
+        jax.block_until_ready((state, metrics))
 
     def profile(self, rounds: int, seconds: float) -> dict[str, Any]:
         """Measure the step, and return the fields of a `measurement.Run`."""
