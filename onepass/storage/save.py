@@ -310,13 +310,11 @@ def check_written(model: Autoregressive, program: FrozenProgram, spec: dict[str,
         tf.random.stateless_normal([*sizes, model.distribution.num_parameters], [0, 1]), dtype
     )
     noise = model.distribution.noise(0, tf.range(sizes[0]), 0, sizes[1])
-    pairs: dict[str, tuple[Any, Any, tuple[Any, ...]]] = {
-        "log-probability": (model.distribution.log_prob, program["log_prob"], (symbols,)),
-        "draw": (model.distribution.sample, program["draw"], (noise, tf.constant(1.0))),
-    }
-    for name, (live, stored, given) in pairs.items():
-        moved = MOVED if name == "draw" else 0.0
-        fault = difference(live(parameters, *given), stored(parameters, *given), moved=moved)
+    live, heat = model.distribution, tf.constant(1.0)
+    scores = live.log_prob(parameters, symbols), program["log_prob"](parameters, symbols)
+    draws = live.sample(parameters, noise, heat), program["draw"](parameters, noise, heat)
+    for name, (expected, found) in {"log-probability": scores, "draw": draws}.items():
+        fault = difference(expected, found, moved=MOVED if name == "draw" else 0.0)
         if fault:
             raise UserError(f"The model cannot be stored: read back, its {name} {fault}.")
 
