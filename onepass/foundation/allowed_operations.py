@@ -42,9 +42,8 @@ def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
     roots += [name for node in nodes for name in list_called(node)]
     sides = ([n for n in graph.graph_def.node if n.name == name] for name in (save, restore))
     of_saver = ([name for node in side for name in list_called(node)] for side in sides)
-    return Reach(
-        reachable_keys(calls, roots), *(reachable_keys(calls, names) for names in of_saver)
-    )
+    called, saving, restoring = (reachable_keys(calls, names) for names in (roots, *of_saver))
+    return Reach(called, saving, restoring)
 
 
 def saver_nodes(graph: Any) -> tuple[str, str]:

@@ -36,9 +36,15 @@ class Entry(NamedTuple):
 
 
 LIKELIHOODS: dict[str, Entry] = {
-    "logistic": Entry(lambda *sizes: likelihoods.LogisticMixture(*sizes), is_mixture=True),
+    "logistic": Entry(
+        lambda levels, components, least: likelihoods.LogisticMixture(levels, components, least),
+        is_mixture=True,
+    ),
     "gaussian": Entry(lambda levels, _, least: likelihoods.Gaussian(levels, least)),
-    "gaussian-mixture": Entry(lambda *sizes: likelihoods.GaussianMixture(*sizes), is_mixture=True),
+    "gaussian-mixture": Entry(
+        lambda levels, components, least: likelihoods.GaussianMixture(levels, components, least),
+        is_mixture=True,
+    ),
     "categorical": Entry(lambda levels, *_: likelihoods.Categorical(levels), is_companded=True),
 }
 

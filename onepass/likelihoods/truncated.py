@@ -41,7 +41,7 @@ class Choice(NamedTuple):
     @property
     def remembers(self) -> bool:
         """True if the draw depends on how often symbols occur before it."""
-        return self.asks(*COUNTING)
+        return any(map(self.asks, COUNTING))
 
     @property
     def differs(self) -> tf.Tensor:
