@@ -96,7 +96,8 @@ def conditional(networks: Networks, past: Any, known: Any) -> tuple[Any, Any]:
         hidden = hidden + networks.gate_halves(mixed) @ weights[f"density_{layer}_out"]
     outputs = networks.dense("density_head", hidden)
     means = outputs[..., :bands] + past @ weights["density_linear"]
-    return means, networks.xp.clip(outputs[..., bands:], *LOG_SCALES)
+    least, most = LOG_SCALES
+    return means, networks.xp.clip(outputs[..., bands:], least, most)
 
 
 def draw_differences(

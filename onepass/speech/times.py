@@ -90,7 +90,9 @@ def _time_clause(
     numbered = zip(_words_of_phonemes(spoken, words), spoken, times, strict=True)
     for word, group in itertools.groupby(numbered, key=lambda each: each[0]):
         members = [(phoneme, time) for _, phoneme, time in group]
-        phonemes = tuple(TimedPhoneme(_ipa(phoneme), *time) for phoneme, time in members)
+        phonemes = tuple(
+            TimedPhoneme(_ipa(phoneme), start, end) for phoneme, (start, end) in members
+        )
         start, end = members[0][1][0], members[-1][1][1]
         found.append(TimedWord(words[word], start, end, phonemes))
     if found:
