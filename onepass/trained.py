@@ -108,7 +108,8 @@ class Trained(Model):
         score = self._ability("log_prob", "log-probability")
         options = {} if weights == "float32" else {"weights": weights}
         self.check_options(lengths=lengths, speaker=speaker, **options)
-        return score(*self.front.read_elements(elements, condition, speaker), **options)
+        elements, given, number = self.front.read_elements(elements, condition, speaker)
+        return score(elements, given, number, **options)
 
     def log_density(
         self,

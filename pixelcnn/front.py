@@ -202,11 +202,10 @@ class ImageFront:
         """Return a request in which conditions are replaced by the conditioner's inputs."""
         return dataclasses.replace(draw, condition=self._conditions(draw.condition, draw.num))
 
-    def read_elements(self, elements: Any, condition: Any, speaker: None) -> tuple[Any, Any]:
-        """Return images, checked, and the conditioner's inputs for them."""
-        del speaker
+    def read_elements(self, elements: Any, condition: Any, speaker: None) -> tuple[Any, Any, None]:
+        """Return images, checked, the conditioner's inputs for them, and no speaker."""
         check_images("images", elements, (None, self.size, self.size, self.channels), self.levels)
-        return elements, self._conditions(condition, len(elements))
+        return elements, self._conditions(condition, len(elements)), speaker
 
     def finish(self, images: Any, draw: Draw) -> Any:
         """Return images as they were drawn."""

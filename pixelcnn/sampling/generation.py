@@ -183,7 +183,7 @@ class ImageSampler:
             self.batch_passes = int(drawn.batch_passes) if counts else None
             yield [levels[i].numpy().astype(kind) for levels in scales]
 
-    def log_prob(self, elements: np.ndarray, condition: Any) -> np.ndarray:
+    def log_prob(self, elements: np.ndarray, condition: Any, speaker: None = None) -> np.ndarray:
         """Return the log-probability of whole images, float32 [num], in nats.
 
         If the base is a flow, it is a lower bound, or NaN where the flow cannot be inverted in
@@ -192,6 +192,7 @@ class ImageSampler:
         Args:
           elements: integers [num, size, size, channels], with the size in training.
           condition: the conditioner's inputs, by name.
+          speaker: None; images have no speaker.
         """
         parts = self._nats(self._batch(elements, condition))
         return np.sum([part.numpy() for part in parts.values()], axis=0)
