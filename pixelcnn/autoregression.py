@@ -155,8 +155,9 @@ class PixelDistribution:
         return noise.words(seed, rows, start, length, self.noise_channels)
 
     def _split_hidden(self, parameters: tf.Tensor) -> Hidden:
-        units = self.num_parameters - self.channels
-        return Hidden(*tf.split(parameters, [units, self.channels], -1))
+        sizes = [self.num_parameters - self.channels, self.channels]
+        units, prediction = tf.split(parameters, sizes, -1)
+        return Hidden(units, prediction)
 
 
 @register(PixelCNN, object, method="cached")

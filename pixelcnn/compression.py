@@ -235,7 +235,7 @@ class ImageConditionals:
         """Decode images int32 [batch, size, size, channels], part by part."""
 
         def read(name: str, hidden: Hidden) -> np.ndarray:
-            hidden = Hidden(*(np.asarray(each) for each in hidden))
+            hidden = tf.nest.map_structure(np.asarray, hidden)
             channels = self.pixels(name, hidden, coding).next_channel
             found = decoder.pixels(channels, len(hidden.units), self._class(name))
             return found.astype(np.int32)
@@ -279,7 +279,7 @@ class ImageConditionals:
         hidden = program([tf.constant(each) for each in groups], placed, MODE)
         self.passes += 1
         if factor.output is not None:
-            flat = Hidden(*(np.asarray(each).reshape(-1, each.shape[-1]) for each in hidden))
+            flat = tf.nest.map_structure(lambda x: np.asarray(x).reshape(-1, x.shape[-1]), hidden)
             return read(name, flat).reshape(shape)
         known, patch = factor.patch_hidden(hidden), factor.config.patch
         rows = known.units.shape[0]

@@ -164,7 +164,8 @@ def load_classifier(path: Path, known: str | None = None) -> Classifier | None:
         if known not in (None, str(stored["digest"])):
             return None
         weights = [stored[f"weight_{i:02d}"] for i in range(int(stored["count"]))]
-        network = make_network(*map(int, stored["shape"]))
+        side, channels, classes = map(int, stored["shape"])
+        network = make_network(side, channels, classes)
         network.set_weights([weight.astype(np.float32) for weight in weights])
         return Classifier(network, stored["reference"].astype(np.float64))
 

@@ -120,7 +120,8 @@ class CaptionEncoder(tf.Module):
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
         """Return the vectors [batch, channels] of codes int32 [batch, time]; padding gives zero."""
-        return self.gru(*self.characters(codes))
+        steps, mask = self.characters(codes)
+        return self.gru(steps, mask)
 
 
 class WordEncoder(tf.Module):

@@ -40,7 +40,8 @@ def merge_groups(groups: list) -> tf.Tensor:
     if len(groups) == 1:
         return groups[0]
     if len(groups) == 2:
-        return _columns(*groups)
+        left, right = groups
+        return _columns(left, right)
     return merge([*groups, tf.zeros_like(groups[0])])
 
 

@@ -254,7 +254,8 @@ def guided_log_prob(
 
 def both_sides(hidden: Hidden) -> list[Hidden]:
     """Split hidden states [2 batch, ...] into those under the conditions and the null condition."""
-    return [Hidden(*(tf.split(part, 2)[side] for part in hidden)) for side in range(2)]
+    units, prediction = (tf.split(part, 2) for part in hidden)
+    return [Hidden(units[side], prediction[side]) for side in range(2)]
 
 
 def guided_nats(

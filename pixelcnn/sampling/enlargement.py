@@ -20,7 +20,6 @@ from pixelcnn.networks.conditioning import NONE
 from pixelcnn.networks.config import GROUPS, FactorConfig
 from pixelcnn.networks.layers import OFFSETS
 from pixelcnn.networks.multiscale import Factor, Multiscale
-from pixelcnn.networks.outputs import Hidden
 from pixelcnn.sampling.samplers import sample_hidden
 
 TILE = 128  # side of a tile in pixels of a group, a multiple of the patch for type B
@@ -157,13 +156,13 @@ def _tile(
     column in it, `starts` the sampling index of the first pixel in each of its rows.
     """
     height = tf.size(starts)
-    hidden = factor(groups, NONE)
-    hidden = Hidden(*(_cut(part, inside, height, width) for part in hidden))
+    whole = factor(groups, NONE)
+    hidden = tf.nest.map_structure(lambda part: _cut(part, inside, height, width), whole)
     words = noise.words(seed, tf.fill([height], row), starts, width, noise_words)[tf.newaxis]
     if not factor.draws_at_once:  # pad to whole patches; no pixel depends on the padding
         beyond = [tf.math.floormod(-side, factor.config.patch) for side in (height, width)]
         sides = [[0, 0], [0, beyond[0]], [0, beyond[1]], [0, 0]]
-        hidden = Hidden(*(tf.pad(part, sides) for part in hidden))
+        hidden = tf.nest.map_structure(lambda part: tf.pad(part, sides), hidden)
         words = tf.pad(words, sides)
     return sample_hidden(factor, hidden, words, temperature)[:, :height, :width]
 
