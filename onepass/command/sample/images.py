@@ -117,7 +117,7 @@ class Enlargement(Drawing):
         sides = [side for side in enlarger.model.sizes if first < side <= size]
         # The file of the largest scale is named like any image, without its side.
         scales = [(row, None if side == size else str(side)) for row in rows for side in sides]
-        self.files = [given.out / image_name(given.seed, *scale) for scale in scales]
+        self.files = [given.out / image_name(given.seed, row, side) for row, side in scales]
         self._work = enlarger.work(photograph.shape, size)
         self.total = len(rows) * self._work.tiles
         self._begun, self._shape = time.perf_counter(), (0, 0)
