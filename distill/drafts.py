@@ -64,7 +64,8 @@ class FlowDraft:
 
     def noise(self, address: Address, length: int) -> tf.Tensor:
         """Return the draft's own noise for a block, float32 [batch, length, 1]."""
-        return NOISE[self._flows.noise_kind](*address, length)[..., :1]
+        make_noise = NOISE[self._flows.noise_kind]
+        return make_noise(address.seed, address.rows, address.start, length)[..., :1]
 
     def memory(self, block: Block) -> Flowed:
         """Return the memory for a block's first proposal: the block's noise, and no outputs yet."""

@@ -111,8 +111,8 @@ def condition_between(
     window = tf.constant(request.frames[:, frame - before : end + side], tf.float32)
     check_condition(student.config, window, speaker)
     who = [] if speaker is None else [tf.constant(speaker, tf.int32)]
-    numbers = (tf.constant(number) for number in (count, before))
-    return student.condition_graph(window, phase_cycles, *numbers, *who)
+    skipped = tf.constant(before)
+    return student.condition_graph(window, phase_cycles, tf.constant(count), skipped, who)
 
 
 def _chunk_bounds(
@@ -225,11 +225,11 @@ class SoundDraft(FlowDraft):
         for first in range(0, request.num_samples, together):
             last = min(first + together, request.num_samples)
             whole, phase = condition_between(student, request, first, last, phase)
-            prediction = whole.prediction
             for start in range(0, last - first, length):
                 part = functools.partial(_part, start, length)
-                if whole.prediction is not None:
-                    prediction = Prediction(*(part(row, x) for x in whole.prediction))
+                prediction = whole.prediction and Prediction(
+                    part(row, whole.prediction.coefficients), part(row, whole.prediction.log_gain)
+                )
                 channels, source = part(bunch, whole.channels), part(1, whole.source)
                 yield Condition(channels, source, prediction, part(row, whole.held))
 

@@ -80,12 +80,13 @@ class ResidualDomain(tf.Module):
         """Return the condition of the span `asked`, before which the source has `phase_cycles`."""
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
-        prediction = Prediction(made.coefficients[:, rows], made.log_gain[:, rows])
-        prediction = Prediction(*map(tf.stop_gradient, prediction))
-        if self._source is None:
-            return Described(made.local[:, rows], prediction, None, None, phase_cycles)
-        source = self._source(made.pitch, phase_cycles, asked)
-        return Described(made.local[:, rows], prediction, *source)
+        prediction = Prediction(
+            tf.stop_gradient(made.coefficients[:, rows]), tf.stop_gradient(made.log_gain[:, rows])
+        )
+        source = channels = None
+        if self._source is not None:
+            source, channels, phase_cycles = self._source(made.pitch, phase_cycles, asked)
+        return Described(made.local[:, rows], prediction, source, channels, phase_cycles)
 
     def wave(
         self, flowed: FlowOutput, prediction: Prediction, tail: tf.Tensor

@@ -267,19 +267,17 @@ class ParallelWaveNet(tf.Module):
         """`condition` as one graph for all lengths, much faster than eager operations."""
         from distill.cpu.recursion import levinson  # not needed in training
 
-        batch = [tf.TensorSpec([None, None, self.config.feature_channels], tf.float32)]
-        batch.append(tf.TensorSpec([None], tf.float64))
+        frames = tf.TensorSpec([None, None, self.config.feature_channels], tf.float32)
+        phase, number = tf.TensorSpec([None], tf.float64), tf.TensorSpec([], tf.int32)
         whose = [tf.TensorSpec([None], tf.int32)] * bool(self.config.speakers)
 
-        @tf.function(
-            autograph=False, input_signature=[*batch, *[tf.TensorSpec([], tf.int32)] * 2, *whose]
-        )
+        @tf.function(autograph=False, input_signature=[frames, phase, number, number, whose])
         def graph(
             frames: tf.Tensor,
             phase_cycles: tf.Tensor,
             count: tf.Tensor,
             skipped: tf.Tensor,
-            *speaker: tf.Tensor,
+            speaker: list[tf.Tensor],
         ) -> tuple[Condition, tf.Tensor | None]:
             whom = speaker[0] if speaker else None
             with use_solver(levinson):

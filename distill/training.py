@@ -282,9 +282,11 @@ class EvaluationCallback:
 
     def _health(self, sound: np.ndarray, recorded: np.ndarray, entropy: float) -> HealthMetrics:
         pitch = PitchConvention(self.rate_hz, round(PITCH_HOP_SECONDS * self.rate_hz))
-        voiced = [float(np.mean(fundamental_frequency(x, pitch)[1])) for x in (sound, recorded)]
+        voiced, recorded_voiced = (
+            float(np.mean(fundamental_frequency(x, pitch)[1])) for x in (sound, recorded)
+        )
         level_db = audio.rms_db(sound) - audio.rms_db(recorded)
-        return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
+        return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, voiced, recorded_voiced)
 
     def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))

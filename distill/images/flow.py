@@ -68,7 +68,7 @@ class Features:
 
     def __init__(self, classifier: Classifier) -> None:
         *stages, _, _ = classifier.network.get_weights()
-        self._layers = [fold_normalisation(*stages[i : i + 5]) for i in range(0, len(stages), 5)]
+        self._layers = [fold_normalisation(stages[i : i + 5]) for i in range(0, len(stages), 5)]
 
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
         """Return features [batch, features] of images float32 [batch, height, width, channels]."""
@@ -97,14 +97,12 @@ def features_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
     return apart / tf.maximum(means["feature_energy"], LEAST)
 
 
-def fold_normalisation(
-    kernel: np.ndarray,
-    scale: np.ndarray,
-    offset: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return kernel [height, width, inputs, outputs] and bias merged with batch normalisation."""
+def fold_normalisation(stage: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return a stage's kernel [height, width, inputs, outputs] and bias, with its normalisation.
+
+    `stage` is the kernel, and the scale, offset, mean and variance of the batch normalisation.
+    """
+    kernel, scale, offset, mean, variance = stage
     factor = scale / np.sqrt(variance + EPSILON)
     return kernel * factor, offset - mean * factor
 
@@ -253,8 +251,10 @@ class FlowLoss(ImageLoss):
 
     def _at_base(self, batch: dict) -> tuple[tf.Tensor, Condition]:
         levels, condition = self._model.at_base(batch["levels"], self.density.conditioner(batch))
-        fixed = (None if part is None else tf.stop_gradient(part) for part in condition)
-        return levels, Condition(*fixed)
+        fixed: Condition = tf.nest.map_structure(
+            lambda part: None if part is None else tf.stop_gradient(part), condition
+        )
+        return levels, fixed
 
     def _draw_flow_output(
         self, seeds: tf.Tensor, shape: tf.TensorShape, condition: Condition, mode: Mode

@@ -34,7 +34,7 @@ from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.layers import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, PixelOutputs, both_sides, guided_nats
+from pixelcnn.networks.outputs import PixelOutputs, both_sides, guided_nats
 from pixelcnn.sampling.samplers import pair_for_guidance, temperatures_of
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
 from pixelcnn.training import EvaluationCallback, facts_of, portable_batches
@@ -123,10 +123,10 @@ def thin_outputs(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutput
     def take_pixels(each: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.gather(each, rows, axis=1), columns, axis=2)
 
-    hidden, weights = map(take_pixels, whole.hidden), whole.weights
+    weights = whole.weights
     share = whole.share * math.prod(size) / math.prod(pixels // distance for pixels in size)
     return whole._replace(
-        hidden=Hidden(*hidden),
+        hidden=tf.nest.map_structure(take_pixels, whole.hidden),
         levels=take_pixels(whole.levels),
         share=share,
         weights=None if weights is None else take_pixels(weights),

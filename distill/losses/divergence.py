@@ -10,7 +10,6 @@ from distill.losses.kl_divergence import (
     divergence,
     entropy,
     gaussian_divergence,
-    mean_of,
     scales_apart,
     standard_draws,
 )
@@ -42,20 +41,24 @@ class KL:
         normal = normal_of(draw, draw.teacher)
         if normal is None:
             return self.weight * measure_divergence(draw, draw.teacher, self.draws).kl
-        apart = gaussian_divergence(draw.output, *normal)
-        apart += self.regularisation * scales_apart(draw.output, normal[1])
+        mean, log_scale = normal
+        apart = gaussian_divergence(draw.output, mean, log_scale)
+        apart += self.regularisation * scales_apart(draw.output, log_scale)
         return self.weight * tf.reduce_mean(apart)
 
     def parts(self, draw: Draw) -> dict[str, Weighted]:
         """Return the KL, cross-entropy and entropy by name and, for normals, the regularisation."""
         kl, cross, own = measure_divergence(draw, draw.teacher, self.draws)
-        found = {"kl": (self.weight, kl), "cross_entropy": (0.0, cross), "entropy": (0.0, own)}
+        found = {
+            "kl": Weighted(self.weight, kl),
+            "cross_entropy": Weighted(0.0, cross),
+            "entropy": Weighted(0.0, own),
+        }
         normal = normal_of(draw, draw.teacher)
         if normal is not None:
-            apart = scales_apart(draw.output, normal[1])
-            value = mean_of(apart, *draw.counted)
-            found["regularisation"] = (self.weight * self.regularisation, value)
-        return {name: Weighted(*each) for name, each in found.items()}
+            value = draw.mean(scales_apart(draw.output, normal[1]))
+            found["regularisation"] = Weighted(self.weight * self.regularisation, value)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +99,13 @@ def measure_divergence(draw: Draw, given: Any, count: int) -> Divergence:
     """Return divergence from the teacher (exact for normals), cross-entropy and entropy."""
     kind, normal = draw.noise_kind, normal_of(draw, given)
     if normal is not None:
-        apart = gaussian_divergence(draw.output, *normal)
-        kl = mean_of(apart, *draw.counted)
-        own = mean_of(entropy(draw.output, kind), *draw.counted)
+        mean, log_scale = normal
+        kl = draw.mean(gaussian_divergence(draw.output, mean, log_scale))
+        own = draw.mean(entropy(draw.output, kind))
         return Divergence(kl, kl + own, own)
     shape = draw.recorded.shape
     batch, time = shape if shape.is_fully_defined() else tf.unstack(tf.shape(draw.recorded))
     key = counter_noise.fold_in(draw.seed, DRAWS)
     draws = standard_draws(kind, key, batch, time, count, draw.rows)
-    return divergence(given, draw.output, draws, kind, *draw.counted)
+    mask, counted = draw.batch.get("mask"), draw.batch.get("counted")
+    return divergence(given, draw.output, draws, kind, mask, counted)

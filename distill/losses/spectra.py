@@ -107,7 +107,8 @@ def magnitude_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
 
 def multi_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
     """Return spectral convergence plus log-magnitude error at three sizes (arXiv 1910.11480)."""
-    return tf.add_n([_resolution(sound, recorded, *r) for r in RESOLUTIONS]) / len(RESOLUTIONS)
+    errors = [_resolution(sound, recorded, fft, hop, window) for fft, hop, window in RESOLUTIONS]
+    return tf.add_n(errors) / len(RESOLUTIONS)
 
 
 def _spectra(sound: tf.Tensor, recorded: tf.Tensor) -> Iterator[tf.Tensor]:

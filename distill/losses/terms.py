@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from distill.losses.kl_divergence import mean_of
 from onepass.likelihoods.affine import FlowOutput
 
 
@@ -45,10 +46,9 @@ class Draw:
         """The teacher's conditionals given the output; computed only if a term reads them."""
         return self.teach(False)
 
-    @property
-    def counted(self) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-        """The mask of the elements that count, and their number; each may be None."""
-        return self.batch.get("mask"), self.batch.get("counted")
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the mean of values [batch, time] over the elements that count, a scalar."""
+        return mean_of(values, self.batch.get("mask"), self.batch.get("counted"))
 
 
 # A function from a `Draw` to a scalar, or to several values with their weights, by name. It may
