@@ -111,7 +111,7 @@ class FlowStudent(Model):
         """
         steps, values = [], noise
         for tables in self._tables:
-            tables.check(noise.shape[1])
+            tables.check([noise.shape[1]])
         for call in self.calls:
             before = tf.pad(values[:, :-1, tf.newaxis], [[0, 0], [1, 0], [0, 0]])
             outputs = call(before) if condition is None else call(before, condition)

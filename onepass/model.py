@@ -241,7 +241,7 @@ class Autoregressive(Model):
         """
         tables = getattr(self.symbol_network, "tables", None)
         if tables is not None:
-            tables.check(*sizes[:2])
+            tables.check(sizes[:2])
 
     def symbols(self, elements: Any) -> tf.Tensor:
         """Check elements and return their symbols; tensors in a `tf.function` are not checked.

@@ -83,8 +83,8 @@ class Trial:
         def distance(*inputs: tf.Tensor) -> tf.Tensor:
             whole = self._cut(inputs, self._sizes)
             other = tf.concat([whole[0][:, :half], tf.zeros_like(whole[0][:, half:])], 1)
-            outputs = self._reference(*whole), self._reference(other, *whole[1:])
-            return _distance(*(x[:, :half] for x in outputs))
+            outputs, others = self._reference(*whole), self._reference(other, *whole[1:])
+            return _distance(outputs[:, :half], others[:, :half])
 
         return self._exceeds(distance)
 
@@ -112,7 +112,7 @@ class Trial:
     def _exceeds(self, distance: Callable[..., tf.Tensor]) -> bool:
         from onepass.step.verification import with_random_weights  # its package imports this file
 
-        found = float(with_random_weights(distance, 0, *self._inputs)(*self._inputs))
+        found = float(with_random_weights(distance, 0, self._inputs)(self._inputs))
         return not found <= TOLERANCE
 
 
@@ -146,7 +146,7 @@ class OneSize:
         self._call, self.sizes, self.reason = call, tuple(sizes), reason
         self._grows = [spec.shape.rank > 1 and spec.shape[1] is None for spec in specs]
 
-    def fault(self, *sizes: int) -> str:
+    def fault(self, sizes: tuple[int, ...]) -> str:
         """Return why the network cannot take a size; "" if it can."""
         is_longer = sizes[0] > self.sizes[0] if len(self.sizes) == 1 else sizes != self.sizes
         return self.reason if is_longer else ""
@@ -162,7 +162,7 @@ class OneSize:
         if len(self.sizes) > 1 or length == self.sizes[0]:
             return self._call(*arguments)
         if length is not None and length > self.sizes[0]:
-            raise ValueError(self.fault(length))
+            raise ValueError(self.fault((length,)))
         pairs = zip(arguments, self._grows, strict=True)
         outputs = self._call(*(pad_time(x, self.sizes[0]) if grows else x for x, grows in pairs))
         return outputs[:, : tf.shape(arguments[0])[1] if length is None else length]
@@ -184,7 +184,7 @@ class UpTo:
     def __init__(self, call: Call, sizes: Sequence[int], reason: str) -> None:
         self._call, self._sizes, self._reason = call, tuple(sizes), reason
 
-    def fault(self, *sizes: int) -> str:
+    def fault(self, sizes: tuple[int, ...]) -> str:
         """See `OneSize.fault`."""
         return "" if all(map(int.__le__, sizes, self._sizes)) else self._reason
 

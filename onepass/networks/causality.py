@@ -25,13 +25,13 @@ from onepass.step.verification import (
     ERRORS,
     MANY_WEIGHTS,
     ROWS,
-    SINGLE,
     Argument,
     Fault,
     Probe,
     RandomInputs,
     WideCalls,
     differs,
+    differs_by_call,
     exceeding,
     parameter_count,
     precisions_for,
@@ -172,7 +172,7 @@ def probe_lengths(
     call: Traces, tables: Tables, specs: Sequence[tf.TensorSpec], with_random_weights: bool = True
 ) -> tuple[int, int]:
     """Return lengths for `observed_fault`, with own and with random weights (0: no such calls)."""
-    lengths = [n for n in LENGTHS if not tables.fault(n)] or [LENGTHS[-1]]
+    lengths = [n for n in LENGTHS if not tables.fault([n])] or [LENGTHS[-1]]
     length = next(
         (n for n in lengths if _is_traceable(call, _specs_of_length(specs, n))), lengths[-1]
     )
@@ -182,11 +182,11 @@ def probe_lengths(
         return length, 0
     sized = _specs_of_length(specs, length)
     if parameter_count(weights_of(call, sized).trained) > MANY_WEIGHTS:
-        return length, tables.longest(LESS_LONG, *LENGTHS)
+        return length, tables.longest([LESS_LONG, *LENGTHS])
     any_length = length >= LENGTHS[0]  # otherwise lengths may have to be multiples of a number
     most = MOST_COMPARED // (2 * _numbers_per_step(call, sized))
     long = [n for n in LONG[0 if any_length else 1 :] if n <= most]
-    return length, tables.longest(*long, LESS_LONG, *LENGTHS)
+    return length, tables.longest([*long, LESS_LONG, *LENGTHS])
 
 
 def _numbers_per_step(call: Traces, specs: Sequence[tf.TensorSpec]) -> int:
@@ -244,7 +244,7 @@ def observed_fault(
         return drawing_layer(own.graph(first), names)
     network, fault, is_compared = own, probe.fault([]), False
     if not fault and longest > length:
-        network = with_random_weights(traces, seed, *alone)
+        network = with_random_weights(traces, seed, alone)
         try:
             both = BOTH_ROWS if longest > BOTH_ROWS else longest // 2
             many = Probe(network, draw(longest), draw(longest), kinds, period)
@@ -276,15 +276,15 @@ def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | N
     ]
     images[1] = tf.concat([images[1][:, :1], images[0][:, 1:]], 1)
     try:
-        random = with_random_weights(call, 0, images[0])
-        whole, other = (random(image) for image in images)
+        random = with_random_weights(call, 0, images[:1])
+        whole, other = (random([image]) for image in images)
         rows = 0
         changed = _differing_rows(whole, other)
         if changed.any():
             rows = int(np.flatnonzero(changed)[-1])
         if rows > MOST:
             return None
-        below = random(images[0][:, MOST - rows :])
+        below = random([images[0][:, MOST - rows :]])
     except (ValueError, TypeError, tf.errors.OpError):
         return None
     return None if _differing_rows(below[:, rows:], whole[:, MOST:]).any() else rows
@@ -322,12 +322,12 @@ def observed_unmasked(
     call = call if isinstance(call, Traces) else Traces(call)
     small, other = (_images(call, inputs, SIDES, seed + i, symbols) for i in range(2))
     own = WideCalls(call)
-    outputs = own(small)
-    if differs(call(small), call(small), SINGLE):
+    outputs = own([small])
+    if differs_by_call(call, [small]):
         return drawing_layer(own.graph([small]), names)
     network, fault = own, _find_unmasked(own, small, other, outputs)
     if not fault:
-        network = with_random_weights(call, seed, small)
+        network = with_random_weights(call, seed, [small])
         many, others = (_images(call, inputs, LARGE_SIDES, seed + i, symbols) for i in range(2))
         try:
             fault = _find_unmasked(network, many, others)
@@ -368,16 +368,16 @@ def _find_unmasked(
     network: WideCalls, first: tf.Tensor, other: tf.Tensor, outputs: tf.Tensor | None = None
 ) -> Fault | None:
     batch, height, width, _ = first.shape
-    whole = _flat(network(first) if outputs is None else outputs)
+    whole = _flat(network([first]) if outputs is None else outputs)
     mixed = tf.concat([first[:1], other[1:]], 0)
-    if differs(whole[:1], _flat(network(mixed))[:1], network.precision):
+    if differs(whole[:1], _flat(network([mixed]))[:1], network.precision):
         text = "the outputs of an image depend on the other images of the batch"
         return Fault(text, ROWS, [first], [mixed], times=height * width)
     rows, found = [tf.reshape(x, [batch, height * width, -1]) for x in (first, other)], None
     for pixel in (0, width - 1, width, height * width // 2, height * width - 1):
         changed = tf.concat([rows[0][:, :pixel], rows[1][:, pixel:]], axis=1)
         changed = tf.reshape(changed, [batch, height, width, -1])
-        before = rows_changed(whole, _flat(network(changed)), pixel + 1, network.precision)
+        before = rows_changed(whole, _flat(network([changed])), pixel + 1, network.precision)
         if before:
             at = divmod(pixel + 1 - before, width)
             text = f"the output at pixel {at} depends on that pixel or on later ones"

@@ -258,7 +258,8 @@ def with_lengths(
 
 def fill_after_end(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
     """Return elements [rows, time, ...] with filler after each row's end, and int32 lengths."""
-    known = checked_lengths(lengths, *array.shape[:2])
-    is_real = np.arange(array.shape[1]) < known[:, np.newaxis]
+    rows, time = array.shape[:2]
+    known = checked_lengths(lengths, rows, time)
+    is_real = np.arange(time) < known[:, np.newaxis]
     is_real = is_real.reshape([*is_real.shape, *[1] * (array.ndim - 2)])
     return np.where(is_real, array, filler(codec).astype(array.dtype)), known

@@ -5,7 +5,7 @@ the last position; the rows that a network reads at a length are therefore compa
 its tables.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,19 +52,21 @@ class Tables:
         """The reason why no step can be derived; "" if one may be."""
         return getattr(self._built, "no_step", "")
 
-    def check(self, *sizes: int | None) -> None:
+    def check(self, sizes: Iterable[int | None]) -> None:
         """Raise ValueError if the network cannot take a size, such as for lack of positions."""
-        fault = "" if None in sizes else self.fault(*(int(size or 0) for size in sizes))
+        sizes = tuple(sizes)
+        fault = "" if None in sizes else self.fault([int(size or 0) for size in sizes])
         if fault:
             raise ValueError(f"`network` cannot take {size_text(sizes)}: {fault}.")
 
-    def fault(self, *sizes: int) -> str:
+    def fault(self, sizes: Sequence[int]) -> str:
         """Return why the network cannot take a size, [time] or [height, width]; "" if it can."""
+        sizes = tuple(sizes)
         built = getattr(self._built, "fault", None)  # only networks built for certain sizes have it
-        found = "" if self.of_one_size else self._fault(*sizes)
-        return found or ("" if built is None else built(*sizes))
+        found = "" if self.of_one_size else self._fault(sizes)
+        return found or ("" if built is None else built(sizes))
 
-    def _fault(self, *sizes: int) -> str:
+    def _fault(self, sizes: tuple[int, ...]) -> str:
         if any(all(map(int.__le__, sizes, known)) for known, f in self._known.items() if not f):
             return ""
         if self._any is None:
@@ -77,9 +79,9 @@ class Tables:
                 self._known[sizes] = self._find_short_table(sizes)
         return self._known[sizes]
 
-    def longest(self, *lengths: int) -> int:
+    def longest(self, lengths: Sequence[int]) -> int:
         """Return the first of `lengths` that the network can take; the last if it can take none."""
-        return next((n for n in lengths if not self.fault(*[n] * self._axes)), lengths[-1])
+        return next((n for n in lengths if not self.fault([n] * self._axes)), lengths[-1])
 
     def _has_tables(self) -> bool:
         shorter, longer = rate_of(self.call).lengths(DERIVED)
@@ -139,7 +141,7 @@ def derive_step(network: Any, tables: Tables, **specs: Any) -> Any:
     except NotCausalError:
         raise
     except (ValueError, TypeError, LookupError, tf.errors.OpError) as error:
-        fault = "" if tables.of_one_size else tables.fault(max(DERIVED))
+        fault = "" if tables.of_one_size else tables.fault([max(DERIVED)])
         if fault:
             raise UnsupportedNetworkError(f"{fault}, too few to derive a step from") from error
         if isinstance(error, UnsupportedNetworkError):

@@ -499,7 +499,7 @@ class TimeOrder:
 
     def parameters_after(self, inputs: tf.Tensor, condition: Condition = NOTHING) -> tf.Tensor:
         """Return all positions' parameters for inputs, shifted here, that need not be symbols."""
-        self.tables.check(inputs.shape[1])
+        self.tables.check([inputs.shape[1]])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
         call, specs = self.call, self.conditions
@@ -643,7 +643,7 @@ class RasterOrder:
 
     def parameters(self, symbols: tf.Tensor, condition: Condition = NOTHING) -> tf.Tensor:
         """See `SymbolNetwork.parameters`: [batch, height, width, p] or [..., channels, p]."""
-        self.tables.check(*symbols.shape[1:3])
+        self.tables.check(symbols.shape[1:3])
         values = in_order(condition.fixed, self.conditions)
         outputs = self.call(self.read(symbols), *values)
         if self._whole_pixels:

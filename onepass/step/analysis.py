@@ -209,7 +209,7 @@ class Analysis:
         if not any(node.kinds) and node.type != "Const":
             return Part([None] * len(outputs), time_rules.replay_operation(node))
         short, long = ([static_value(x) for x in op.outputs] for op in (node.op, node.longer))
-        if all(same(*both) for both in zip(short, long, strict=True)):
+        if all(same(x, y) for x, y in zip(short, long, strict=True)):
             known = list(zip(short, outputs, strict=True))
             return Part(
                 [None] * len(known),

@@ -359,8 +359,10 @@ def slice_pairs(node: Node) -> Part:
         _require_all(node, axis)
     bounds = [node.bounds(i)[0].copy() for i in range(1, len(node.op.inputs))]
     if node.type == "Slice":
-        bounds[1][[kind.query, kind.key]] = -1
-        return Part([made], lambda x, _: [tf.slice(x[0][0], *bounds)], group=kind.group)
+        begin, size = bounds
+        size[[kind.query, kind.key]] = -1
+        return Part([made], lambda x, _: [tf.slice(x[0][0], begin, size)], group=kind.group)
+    begin, end, strides = bounds
     names = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     masks = {name: node.op.get_attr(name) for name in names}
     for axis in (kind.query, kind.key):
@@ -368,9 +370,11 @@ def slice_pairs(node: Node) -> Part:
         if entry is not None:
             masks["begin_mask"] |= 1 << entry
             masks["end_mask"] |= 1 << entry
-    return Part(
-        [made], lambda x, _: [tf.strided_slice(x[0][0], *bounds, **masks)], group=kind.group
-    )
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        return [tf.strided_slice(inputs[0][0], begin, end, strides, **masks)]
+
+    return Part([made], run, group=kind.group)
 
 
 def _require_all(node: Node, axis: int) -> None:
@@ -435,7 +439,8 @@ def _elementwise(node: Node, groups: Groups) -> Part:
     aligned = {i: _align_axes(node, i, moving) for i, k in enumerate(node.kinds) if growing_axes(k)}
     first = next((i for i, kind in enumerate(node.kinds) if isinstance(kind, Pairs)), None)
     if first is None:
-        query, key = groups.axes(node.op.name, *moving)
+        one, other = moving
+        query, key = groups.axes(node.op.name, one, other)
     else:
         query, key = aligned[first]
     oriented = [(i, axes[0]) for i, axes in aligned.items() if isinstance(node.kinds[i], Pairs)]

@@ -106,12 +106,12 @@ class Incremental:
         program = self.program(batch, [tuple(each.shape) for each in fixed])
         return program.initial_state(self._horizon(program, length), fixed)
 
-    def traced_step(self, state: State, *arguments: tf.Tensor) -> Callable:
+    def traced_step(self, arguments: Sequence[tf.Tensor], state: State) -> Callable:
         """Return a function that runs a step's graph eagerly, traced as compiled callers do."""
         traced = self._compiled.get_concrete_function(arguments[0], state, *arguments[1:])
         graph, names = traced.graph, [tensor.name for tensor in traced.graph.inputs]
 
-        def step(state: State, *arguments: tf.Tensor) -> tuple[tf.Tensor, State]:
+        def step(arguments: Sequence[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
             flat = tf.nest.flatten((arguments[0], state, *arguments[1:]))
             values = captures_by_name(graph) | dict(zip(names, flat, strict=False))
             made = run_graph(values, graph.outputs)

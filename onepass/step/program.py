@@ -294,8 +294,8 @@ class StepProgram:
                 continue
             if not all(fits(each.graph) for each in traced):
                 continue
-            both = [operations_for(each.graph.outputs) for each in traced]
-            if first_difference(*both) is None:
+            short, long = (operations_for(each.graph.outputs) for each in traced)
+            if first_difference(short, long) is None:
                 return lengths, traced
             found = found or (lengths, traced)
         if found is None:
@@ -303,10 +303,8 @@ class StepProgram:
         return found
 
     def _differs(self) -> bool:
-        return (
-            first_difference(*(operations_for(each.graph.outputs) for each in self._traced))
-            is not None
-        )
+        short, long = (operations_for(each.graph.outputs) for each in self._traced)
+        return first_difference(short, long) is not None
 
     def _roll_up(self) -> None:
         before = self._function, self.lengths, self._traced
@@ -363,7 +361,7 @@ class StepProgram:
                 if grows and self.lengths[0] < size < length:
                     raise too_long(self._analysis.layer(op), size, length)
 
-    def whole(self, *arguments: tf.Tensor) -> tf.Tensor:
+    def whole(self, arguments: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the network's output for arguments of `lengths[0]` time steps."""
         return self._values(arguments, [self.graph.outputs[0]])[0]
 
@@ -373,7 +371,7 @@ class StepProgram:
         )
         return run_graph(values, fetches)
 
-    def looks_ahead(self, *arguments: tf.Tensor) -> str:
+    def looks_ahead(self, arguments: Sequence[tf.Tensor]) -> str:
         """Return the name of a layer that attends to later time steps; "" if there is none."""
         for weights in self._analysis.groups.weights:
             values = self._values(arguments, [self._analysis.tensors[weights.tensor]])[0]

@@ -350,13 +350,15 @@ def strided_slices(node: Node) -> Part:
             first = node.entry(1, entry)
         masks["begin_mask"] |= 1 << entry
         masks["end_mask"] |= 1 << entry
-    bounds = [node.bounds(index)[0].copy() for index in (1, 2, 3)]
+    begin, end, strides = (node.bounds(index)[0].copy() for index in (1, 2, 3))
     if entry is not None:
-        bounds[2][entry] = 1
-    part = _slice_stream(
-        node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks), every
-    )
-    part.is_alias &= every == 1 and bool(np.all(bounds[2] == 1))
+        strides[entry] = 1
+
+    def cut(rows: tf.Tensor) -> tf.Tensor:
+        return tf.strided_slice(rows, begin, end, strides, **masks)
+
+    part = _slice_stream(node, stream, first, cut, every)
+    part.is_alias &= every == 1 and bool(np.all(strides == 1))
     return part
 
 
@@ -505,8 +507,9 @@ def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple
 def _windows(
     node: Node, stream: Stream, taps: int, dilation: int, around: tuple[int, int]
 ) -> tuple[Stream, tuple[int, ...]]:
+    front, after = around
     if any(around):
-        stream = pad_stream(node, stream, *around)
+        stream = pad_stream(node, stream, front, after)
     reach = (taps - 1) * dilation
     offset = (stream.offset or 0) - reach
     ahead = stream.ahead

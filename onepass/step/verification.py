@@ -95,7 +95,7 @@ class WideCalls:
         """The types of the calls; known after the first call."""
         return self._precisions[0]
 
-    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+    def __call__(self, arguments: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the network's output for arguments, in the types of `precision`."""
         graph = self.graph(arguments)
         while True:
@@ -255,7 +255,7 @@ DEFAULT_SYMBOLS = 256
 
 
 def with_random_weights(
-    call: Callable[..., tf.Tensor], seed: int, *example: tf.Tensor
+    call: Callable[..., tf.Tensor], seed: int, example: Sequence[tf.Tensor]
 ) -> WideCalls:
     """Return a network with random weights; frozen variables, such as masks, keep their values.
 
@@ -419,14 +419,14 @@ class Probe:
         if any(kind.is_timed and not kind.is_causal for kind in self._kinds):
             both, single = [self._length], []
         for length in both:
-            outputs = self._network(*self._cut(slice(None), length))
+            outputs = self._network(self._cut(slice(None), length))
             if self._has_changed(self.whole, outputs, length):
                 rows = self._rows(length)
                 if length == self._length or self._has_changed(rows, outputs, length):
                     return self._mixes_rows(rows, outputs, length)
                 return self._of_length(length)
         for length in single:
-            outputs = self._network(*self._cut(slice(1), length))
+            outputs = self._network(self._cut(slice(1), length))
             if self._has_changed(self.whole[:1], outputs, length):
                 return self._of_length(length)
         return None
@@ -444,7 +444,7 @@ class Probe:
 
     def _rows(self, length: int) -> tf.Tensor:
         rows = [
-            self._network(*self._cut(slice(row, row + 1), length))
+            self._network(self._cut(slice(row, row + 1), length))
             for row in range(self._first[0].shape[0])
         ]
         return tf.concat(rows, 0)
@@ -466,7 +466,7 @@ class Probe:
                 tf.concat([x[row, :time], y[row, time:]], 1) if kind == CAUSAL else x[row]
                 for x, y, kind in zip(self._first, self._other, self._kinds, strict=True)
             ]
-            outputs = self._network(*changed)[:, :time]
+            outputs = self._network(changed)[:, :time]
             rows = self._exceeds(self.whole[row, :time], outputs).any((0, 2))
             if rows.any() and time - int(np.argmax(rows)) > ahead:
                 ahead = time - int(np.argmax(rows))
@@ -491,7 +491,7 @@ class Probe:
         """Return the outputs' rounding [1, time, values], which recurrence may amplify."""
         if self._known is None:
             shaken, before = self._network.shake_weights(), self._cut(slice(1), self._length)
-            outputs = shaken(*map(shaken.shake, before))
+            outputs = shaken(list(map(shaken.shake, before)))
             change = flat(distances(self.whole[:1], outputs)).numpy()
             change[~np.isfinite(change)] = 0.0
             self._known = tf.constant(np.maximum.accumulate(AMPLIFIED * change, 1))
@@ -517,6 +517,11 @@ def exceeding(
 def differs(first: tf.Tensor, second: tf.Tensor, precision: Precision) -> bool:
     """Return whether outputs [rows, time, ...] differ by more than rounding."""
     return bool(exceeding(first, second, precision).any())
+
+
+def differs_by_call(call: Callable[..., tf.Tensor], arguments: Sequence[tf.Tensor]) -> bool:
+    """Return whether two calls on the same arguments differ, since the network draws numbers."""
+    return differs(call(*arguments), call(*arguments), SINGLE)
 
 
 def distances(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
@@ -561,21 +566,17 @@ def observed_fault(function: Callable, specs: Sequence[tf.TensorSpec], ahead: in
 
 
 def _fault(traces: Traces, specs: Sequence[tf.TensorSpec], length: int) -> str:
-    # These import this package.
-    pass
-    pass
-
     example = [tf.TensorSpec(shape_at(spec, 1, [length]), spec.dtype) for spec in specs]
     if traces.of(example).graph.outputs[0].shape[1] != length:
         return ""  # its rows are no time steps
     draw = RandomInputs(traces, specs, 0, None, [length])
     first, other = draw(length), draw(length)
-    if differs(traces(*first), traces(*first), SINGLE):
+    if differs_by_call(traces, first):
         return DRAWS
     kinds = [Argument(is_at_rate(spec), n == 0) for n, spec in enumerate(specs)]
     weights = weights_of(traces, example)
     own = WideCalls(traces, precisions=precisions_for([*weights.trained, *weights.frozen]))
-    for network in (own, with_random_weights(traces, 0, *(x[:1] for x in first))):
+    for network in (own, with_random_weights(traces, 0, [x[:1] for x in first])):
         fault = Probe(network, first, other, kinds).fault([length // 2])
         if fault:
             return fault.text
@@ -589,22 +590,20 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
         [tf.TensorSpec([1, *spec_of_length(spec, length).shape[1:]], spec.dtype) for spec in specs]
     )
     program.check_operations(LONG)
-    layer = program.looks_ahead(*arguments)
+    layer = program.looks_ahead(arguments)
     if layer:
         raise NotCausalError(f"{layer} attends to later time steps")
     fixed = [x for x, has_time in zip(arguments, temporal, strict=True) if not has_time]
     timed = [x for x, has_time in zip(arguments, temporal, strict=True) if has_time]
     state, outputs, start = stepped.first_state(1, length, fixed), [], 0
-    one = stepped.traced_step(state, *(argument[:, :1] for argument in timed))
+    one = stepped.traced_step([argument[:, :1] for argument in timed], state)
     for rows in (1, 1, length - 3, 1):  # single time steps, after one step and after many
         given = [argument[:, start : start + rows] for argument in timed]
         many = rows > 1
-        output, state = (
-            program.step(given, state, horizon_of(state)) if many else one(state, *given)
-        )
+        output, state = program.step(given, state, horizon_of(state)) if many else one(given, state)
         outputs.append(output)
         start += rows
-    error = _relative_difference(tf.concat(outputs, 1), program.whole(*arguments))
+    error = _relative_difference(tf.concat(outputs, 1), program.whole(arguments))
     if not error <= program.tolerance:
         raise UnsupportedNetworkError(
             f"the step derived from the graph differs from the network by {error:.2g} of its"

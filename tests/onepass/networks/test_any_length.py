@@ -60,7 +60,7 @@ def test_a_rebuilt_network_is_the_network_and_has_a_step(name):
     for length in (1, 7):
         outputs = call(*arguments(specs, length))
         np.testing.assert_allclose(outputs, whole[:, :length], rtol=1e-5, atol=1e-5)
-    fault = Tables(network, call, specs, axes=1).fault(LONGER)
+    fault = Tables(network, call, specs, axes=1).fault([LONGER])
     assert bool(fault) == (name in LIMITED) and f"{LIMITED.get(name, '')}" in fault
     if not fault:
         longer = call(*arguments(specs, LONGER))
@@ -96,7 +96,7 @@ def test_what_is_of_one_length_is_padded_up_to_it(name):
     with pytest.raises(UnsupportedNetworkError, match="no step can be derived"):
         incremental(network)
     with pytest.raises(ValueError, match=rf"cannot take {LENGTH + 1} elements: .*{line}"):
-        Tables(network, call, specs, axes=1).check(LENGTH + 1)
+        Tables(network, call, specs, axes=1).check([LENGTH + 1])
 
 
 def subclassed():

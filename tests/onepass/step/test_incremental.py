@@ -59,7 +59,7 @@ def test_step_equals_the_call(name, num):
     rows = [x[:num] for x in tensors]
     parts = [1, 1, 10, 1, time - 13]
     np.testing.assert_allclose(stepped(derived, rows, parts), whole[:num], **close)
-    graph = derived.program(1).whole(*(x[:1] for x in tensors))
+    graph = derived.program(1).whole([x[:1] for x in tensors])
     np.testing.assert_allclose(tf.cast(graph, tf.float32), whole[:1], **close)
     if name == "half_precision":
         with pytest.raises(Unlowerable, match="bfloat16"):

@@ -182,7 +182,7 @@ def test_the_graph_is_computed_in_float64_on_copies():
     kernel = tf.Variable([[0.1, 0.2]])
     wide = WideCalls(lambda x: tf.cast(tf.cast(x @ kernel, tf.bfloat16), tf.float32))
     x = tf.constant([[[1.0], [3.0]]])
-    y = wide(x)
+    y = wide([x])
     assert wide.precision is DOUBLE and y.dtype == tf.float64
     exact = x.numpy().astype(np.float64) @ kernel.numpy().astype(np.float64)
     np.testing.assert_allclose(y, exact, rtol=1e-15)
@@ -194,7 +194,7 @@ def test_what_an_operation_cannot_compute_in_float64_is_computed_in_float32():
 
     wide = WideCalls(network)
     x = tf.constant([[[0.3], [1.7]]])
-    np.testing.assert_array_equal(wide(x), network(x))
+    np.testing.assert_array_equal(wide([x]), network(x))
     assert wide.precision is SINGLE
     assert check_causal(network).is_causal
 
