@@ -193,7 +193,7 @@ NOISE = _make_noise()
 
 def _streams(segments: list[list[int]]) -> Iterator[list[Segment]]:
     """Yield the segments of each stream, those of similar length together, the longest first."""
-    made = [Segment(number, *each) for number, each in enumerate(segments)]
+    made = [Segment(number, length, octaves) for number, (length, octaves) in enumerate(segments)]
     made.sort(key=lambda segment: -segment.length)
     count = _count_streams(len(made))
     for number in range(count):

@@ -118,7 +118,8 @@ def _world(rate_hz: int, item: dict, length: int) -> np.ndarray:
     import pyworld  # optional, and slow to import
 
     recorded = np.ascontiguousarray(item["waveform"][:length], np.float64)
-    sound = pyworld.synthesize(*pyworld.wav2world(recorded, rate_hz), rate_hz)[:length]
+    f0_hz, envelope, aperiodicity = pyworld.wav2world(recorded, rate_hz)
+    sound = pyworld.synthesize(f0_hz, envelope, aperiodicity, rate_hz)[:length]
     return np.pad(sound, (0, length - len(sound))).astype(np.float32)
 
 

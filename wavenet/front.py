@@ -117,7 +117,8 @@ class SoundFront:
             each = condition if of_each else [condition] * len(elements)
             if len(each) != len(elements):
                 raise UserError(f"`condition` must have {len(elements)} rows, got {len(each)}.")
-            read = [self.read_elements(*row, speaker) for row in zip(elements, each, strict=True)]
+            rows = zip(elements, each, strict=True)
+            read = [self.read_elements(waveform, own, speaker) for waveform, own in rows]
             waveforms, frames, _ = map(list, zip(*read, strict=True))
             return waveforms, frames, self.speaker_number(speaker)
         waveform = audio.check_samples(elements)

@@ -279,7 +279,7 @@ def measure_untrained_bits(
     every = -(-int(lengths.sum()) // FITTED_SAMPLES)
     residuals, half_bins = (np.concatenate(each)[::every] for each in zip(*pairs, strict=True))
     weights = _fit_weights(_bin_probabilities(residuals, half_bins))
-    bits = [-np.mean(np.log2(_bin_probabilities(*pair) @ weights)) for pair in pairs]
+    bits = [-np.mean(np.log2(_bin_probabilities(x, half) @ weights)) for x, half in pairs]
     return np.array(bits, np.float64), lengths.astype(np.float64)
 
 

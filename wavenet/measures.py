@@ -80,7 +80,8 @@ def multi_resolution_stft_distance(sound: np.ndarray, recorded: np.ndarray) -> f
     different rates are not comparable. Magnitudes are at least 10^-3.5; both ends are zero-padded.
     """
     sound, recorded = pair_waveforms(sound, recorded)
-    return float(np.mean([_stft_distance(sound, recorded, *sizes) for sizes in RESOLUTIONS]))
+    each = [_stft_distance(sound, recorded, fft, hop, window) for fft, hop, window in RESOLUTIONS]
+    return float(np.mean(each))
 
 
 def level_difference_db(sound: np.ndarray, recorded: np.ndarray) -> float:
@@ -215,7 +216,7 @@ def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
     ]
     pieces = -(-len(resampled[0]) // PESQ_MOST_SAMPLES)
     pairs = zip(*(np.array_split(x, max(1, pieces)) for x in resampled), strict=True)
-    scores = np.array([_pesq_of_piece(*pair) for pair in pairs])
+    scores = np.array([_pesq_of_piece(piece, recorded) for piece, recorded in pairs])
     known = scores[np.isfinite(scores)]
     return float(known.mean()) if known.size else math.nan
 

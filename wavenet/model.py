@@ -104,7 +104,7 @@ class SoundSampler:
         """Return the log-probability of every sample of a waveform, or of several, in nats."""
         if isinstance(waveform, list):
             rows = zip(waveform, frames, strict=True)
-            return np.stack([self.log_prob(*row, speaker, weights) for row in rows])
+            return np.stack([self.log_prob(each, own, speaker, weights) for each, own in rows])
         return self._density.log_prob(self._levels(waveform), frames, speaker, weights)
 
     def files_of(self, front: SoundFront) -> "Recordings":

@@ -126,8 +126,9 @@ class VocoderWaveNet(Network):
     def split(self, condition: tf.Tensor) -> Condition:
         """Split a condition [batch, rows, channels] into its fields."""
         sizes = [self.gate_channels, self.config.prediction_order, 1, 1, 1]
-        parts = tf.split(condition, sizes, -1)
-        return Condition(parts[0], parts[1], *(part[..., 0] for part in parts[2:]))
+        local, coefficients, *numbers = tf.split(condition, sizes, -1)
+        log_gain, log_level, period = (each[..., 0] for each in numbers)
+        return Condition(local, coefficients, log_gain, log_level, period)
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor, row_samples: int = 1) -> tf.Tensor:
         """See `Network.__call__`.

@@ -183,14 +183,15 @@ def batch(
     count = batch_size // num_shards
     rows = slice(shard_index * count, (shard_index + 1) * count)
     places = clip_places(source, seed, step, batch_size)[rows]
-    clips = [_clip(source, *place) for place in places]
+    clips = [_clip(source, recording, start) for recording, start in places]
     result = {
         "waveform": np.stack([waveform for waveform, _ in clips]),
         "mask": np.stack([mask for _, mask in clips]),
         "speaker": source.speakers[[recording for recording, _ in places]],
     }
     if source.frames:
-        result["frames"] = np.stack([_clip_frames(source, *place) for place in places])
+        frames = [_clip_frames(source, recording, start) for recording, start in places]
+        result["frames"] = np.stack(frames)
     return _augment_batch(source, result, seed, step, rows)
 
 

@@ -364,14 +364,15 @@ def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileI
     known = load_infos(cache_folder)
     keys = [cache_key(path) for path in paths]  # before reading: files may change
 
-    def measure_file(key: str, path: Path) -> FileInfo | AudioError:
+    def measure_file(keyed: tuple[str, Path]) -> FileInfo | AudioError:
+        key, path = keyed
         try:
             return known.get(key) or read_info(path)
         except AudioError as error:
             return error
 
     pairs = list(zip(keys, paths, strict=True))
-    results = in_threads(lambda pair: measure_file(*pair), pairs, "scanning", "recording")
+    results = in_threads(measure_file, pairs, "scanning", "recording")
     good = {k: r for k, r in zip(keys, results, strict=True) if isinstance(r, FileInfo)}
     if good.keys() - known.keys():
         save_infos(cache_folder, known | good)

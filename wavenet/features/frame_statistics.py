@@ -42,7 +42,7 @@ class FrameStatistics:
             sums += values.size, values.sum(), np.square(values).sum()
         mean, square = sums[1:] / sums[0]
         deviation = math.sqrt(max(0.0, square - mean**2))
-        return cls(*(round(float(value), 4) for value in (high, mean, deviation)))
+        return cls(round(high, 4), round(float(mean), 4), round(deviation, 4))
 
     def to_dict(self) -> dict[str, float]:
         """Return the statistics as an entry of model.json."""

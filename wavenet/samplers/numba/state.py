@@ -180,7 +180,7 @@ def first_state(program: Program, blocks: np.ndarray, threads: int, pace: Pace) 
     if batch < _ROWS_OF_A_THREAD * threads:
         groups = max(1, min(batch, threads // 2))
     edges = np.linspace(0, batch, groups + 1).round().astype(int).tolist()
-    rows = [slice(*pair) for pair in itertools.pairwise(edges)]
+    rows = [slice(first, last) for first, last in itertools.pairwise(edges)]
     return GenerationState(
         batch=batch,
         position=0,
