@@ -25,6 +25,7 @@ from onepass.step.verification import (
     ERRORS,
     MANY_WEIGHTS,
     ROWS,
+    SINGLE,
     Argument,
     Fault,
     Probe,
@@ -240,7 +241,7 @@ def observed_fault(
     alone = [x[:1] for x in first]
     seen = traces(*alone)
     traced = tf.cast(probe.whole[:1], seen.dtype)
-    if differs(seen, traced, SINGLE) and differs(seen, traces(*alone), SINGLE):
+    if differs(seen, traced, SINGLE) and differs_by_call(traces, alone):
         return drawing_layer(own.graph(first), names)
     network, fault, is_compared = own, probe.fault([]), False
     if not fault and longest > length:
