@@ -63,7 +63,7 @@ class Engine:
         return await asyncio.gather(*tasks, **options)
 
     def known(self, frames, seconds):
-        """As if rows of so many frames had been called, and had taken so long."""
+        """Note that rows of so many frames took so long, as if they had been called."""
         fitted = self.batcher._padding.fit(PLAIN, self.inputs([0], frames))
         for _ in range(2):
             self.batcher._times.note(fitted.key, PLAIN, fitted.cost, seconds)

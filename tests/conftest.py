@@ -93,7 +93,7 @@ def pytest_collection_finish():
 
 @pytest.fixture
 def eager():
-    """What is trained for a few steps is trained without tracing them."""
+    """Train for a few steps without tracing them."""
     from runs import eagerly  # loads slowly
 
     with eagerly():

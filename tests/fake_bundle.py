@@ -243,7 +243,7 @@ class FakeImages(Fake):
         return outputs | {"picture": outputs[f"picture_{SIDES[-1]}"]}
 
     def stream(self, num=1, length=None, seed=0, condition=None, **rest):
-        """For every image the list of its scales, uint8 [1, side, side, 3]."""
+        """Yield the list of every image's scales, uint8 [1, side, side, 3]."""
         for row in range(num):
             self.control.chunk(seed)
             value = np.uint8(int(condition or 0) * 20 + seed % 7 + row)
@@ -261,7 +261,7 @@ class FakeDrawings(FakeImages):
         self.spec |= {"condition": "text", "captions": ["a dog, noto", "a red heart"]}
 
     def call(self, signature, inputs):
-        """As of the class that the caption's characters add up to."""
+        """Draw the class that the caption's characters add up to."""
         return super().call(signature, inputs | {"label": inputs["caption"].sum(-1) % 10})
 
 

@@ -62,7 +62,7 @@ def read_environment_of_another(place):
 
 
 def read_memory_of_another(place):
-    """By the call that needs no file."""
+    """Read the memory of another process by the call that needs no file."""
     process_vm_readv = 310
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(process_vm_readv, int(place), None, 0, None, 0, 0) < 0:
@@ -239,7 +239,7 @@ class Program(FakeSound):
         self._loaded = tf.saved_model.load(str(path))
 
     def call(self, signature, inputs):
-        """As FakeSound, with the program before it."""
+        """Run the program if the seed says so, then FakeSound's."""
         if 13 in inputs["seed"]:
             self._loaded.signatures["serving_default"]()
         return super().call(signature, inputs)

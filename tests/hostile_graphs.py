@@ -139,7 +139,7 @@ def missing_function(folder, place):
 
 
 def missing_function_of_a_function(folder, place):
-    """What a loop names is given the name of a function that is not in the graph."""
+    """A loop in a function names a function that is not in the graph."""
     with graph_of(folder) as graph:
         branching(graph).attr["body"].func.attr["given"].func.name = "other"
 

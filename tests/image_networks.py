@@ -102,7 +102,7 @@ def image_of(batch, height, width, channels=1, levels=8, seed=1):
 
 
 def every_image(height, width, channels, levels):
-    """All images there are, int32 [levels^(height width channels), height, width, channels]."""
+    """Return all images, int32 [levels^(height width channels), height, width, channels]."""
     numbers = itertools.product(range(levels), repeat=height * width * channels)
     return np.array(list(numbers), np.int32).reshape([-1, height, width, channels])
 

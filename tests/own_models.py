@@ -247,7 +247,7 @@ def load_once(place):
 
 
 def places(name, url):
-    """Where a model is: saved, as a bundle, and at the address of a server."""
+    """Return where a model is: saved, as a bundle, and at the address of a server."""
     return saved_folder(name), bundle_folder(name), f"{url}/{name}"
 
 

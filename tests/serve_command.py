@@ -56,7 +56,7 @@ class Command:
         return made
 
     def channel(self):
-        """Of gRPC, with a connection of its own."""
+        """Return a gRPC channel with a connection of its own."""
         return grpc.insecure_channel(self.grpc_address, [("grpc.use_local_subchannel_pool", 1)])
 
     def asked(self, method, path, body=None, **headers):

@@ -192,7 +192,7 @@ def speak(channel, count=SOUND_FRAMES, timeout=20, name="voice", **options):
 
 
 def back_seconds(error):
-    """When a call that the server could not take may be tried again; raises all other errors."""
+    """Return the seconds after which a refused call may be tried again; raise other errors."""
     if error.code() != grpc.StatusCode.UNAVAILABLE:
         raise error
     trailers = dict(error.trailing_metadata() or ())

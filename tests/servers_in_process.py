@@ -25,7 +25,7 @@ STEPS, EVERY = 12, 4
 
 
 def check_optimizers(replicator, folder):
-    """For each make, how far its weights are from those of one device, and its losses."""
+    """Return how far each make's weights are from those of one device, and its losses."""
     found = {}
     for kind in KINDS:
         expected, _ = trained(strategies.single(), kind)
@@ -52,7 +52,7 @@ def check_run(replicator, folder):
 
 
 def check_trainer(replicator, folder):
-    """Where a training that saves after every update stops, evaluates and has checkpoints."""
+    """Return where a training that saves every update stops, evaluates and has checkpoints."""
     with replicator.scope():
         line = Line()
         state = TrainState(line, OptimizerConfig(learning_rate=1e-2, warmup_steps=2), STEPS)

@@ -21,7 +21,7 @@ RATE_HZ = 16_000
 
 
 def coefficients_of(rows: int = ROWS, order: int = ORDER):
-    """Of stable predictors, float32 [BATCH, rows, order]."""
+    """Return coefficients of stable predictors, float32 [BATCH, rows, order]."""
     draws = np.random.default_rng(1).normal(size=(BATCH, rows, order))
     return (0.8 * draws / np.abs(draws).sum(-1, keepdims=True)).astype(np.float32)
 

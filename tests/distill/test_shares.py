@@ -55,7 +55,7 @@ def images(size=SIDE):
 
 
 def features():
-    """Those of a classifier that is not trained."""
+    """Return the features of a classifier that is not trained."""
     network = make_network(SIDE, 3, 3, seed=1)
     return Features(Classifier(network, np.zeros([0, FEATURES])))
 

@@ -168,7 +168,7 @@ def test_coupled_sound_is_that_of_the_other_samplers(pair):
 
 
 class Sounds:
-    """What is asked of a loaded model before it drafts or is drafted for."""
+    """A loaded model, as far as drafting asks it: its network and its spec."""
 
     def __init__(self, network, **spec):
         same = dict(kind="wavenet", sample_rate_hz=4000, hop_samples=20, gain_db=0.0)

@@ -55,7 +55,7 @@ def student():
 
 @pytest.fixture(scope="module")
 def entries(model, student, tmp_path_factory):
-    """What a user calls, by name, of a model of one's own and of a student."""
+    """Return the public calls of a user's model and of a student, by name."""
     folder, data = tmp_path_factory.mktemp("state"), onepass.compress(model, ROWS)
     onepass.save(model, folder / "saved")
     return {
@@ -81,7 +81,7 @@ def entries(model, student, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def in_functions(model, student):
-    """What also runs inside a `tf.function`."""
+    """Return the calls that also run inside a `tf.function`, by name."""
     return {
         "log_prob": lambda: model.log_prob(ROWS),
         "log_prob of lists": lambda: model.log_prob([[1, 2, 3], [4]]),
@@ -151,7 +151,7 @@ def test_checked_numerics_are_refused_by_what_is_compiled(entries, model):
 
 
 def answer_of_fork(child, seconds=300.0):
-    """What `child` returns in a forked process; None for a process that never answers."""
+    """Return the result of `child` in a forked process; None if the process never answers."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns of a fork among threads

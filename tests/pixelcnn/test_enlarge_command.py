@@ -55,7 +55,7 @@ def run():
 
 @functools.cache
 def model():
-    """Its model."""
+    """Return the run's model."""
     return image_runs.opened(run())
 
 

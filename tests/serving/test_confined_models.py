@@ -42,7 +42,7 @@ def plain():
 
 
 def served(installation, tmp_path, folders, backend="auto"):
-    """What the processes of the bundles did, in a Python that knows only that installation."""
+    """Return what the bundles' processes did in a Python that knows only that installation."""
     # Without the folder of tests, where `serving` would be a package of its own.
     script = shutil.copy(SCRIPT, tmp_path)
     known = [str(tmp_path)] + [str(plain())] * (installation == "plain")

@@ -18,7 +18,7 @@ def head_of(size):
 
 
 def answers(running, *packets):
-    """All that comes back until the server closes the connection."""
+    """Return all that comes back until the server closes the connection."""
     received = b""
     with running.connection() as connection, contextlib.suppress(ConnectionError):
         for packet in packets:

@@ -28,7 +28,7 @@ async def asked_by(engine, client, seeds, lengths=3, seconds=None):
 
 
 def take_what_is_known(engine):
-    """As if each row took as long as was known before."""
+    """Charge rows by what was known before they were called, whatever they took."""
     engine.batcher._queue.charge = lambda rows, seconds: None
 
 
@@ -90,7 +90,7 @@ async def test_a_client_alone_has_whole_calls():
 
 
 async def test_costly_rows_count_more_than_cheap_ones():
-    """Of two clients with as many rows each, the one whose rows take 4 times as long has fewer."""
+    """A client whose rows take 4 times as long has fewer of them than another of as many rows."""
     engine = Engine(allowed=[1])
     engine.known(3, 0.1)
     engine.known(400, 0.4)

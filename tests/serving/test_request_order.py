@@ -14,7 +14,7 @@ from serving.engine.clients import HEAD_START_SECONDS, FairThreads, Permits, Req
 
 
 def ends_in_order(arrivals, pieces=1.0):
-    """When requests (arrival, work) end that one processor serves by rank, piece by piece."""
+    """Return when requests (arrival, work) end if one processor serves them by rank."""
     order, now, ends = RequestOrder(), 0.0, {}
     coming = sorted(range(len(arrivals)), key=lambda n: arrivals[n][0])
     waiting, left = {}, {}

@@ -124,7 +124,7 @@ def test_errors_of_requests_come_back_as_what_they_are(load):
 
 @pytest.fixture
 def places(tmp_path):
-    """Of everything that could be reached: a file, another process, a port."""
+    """Return one of each thing that could be reached: a file, another process, a port."""
     (tmp_path / "secret").write_text("secret")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield {

@@ -134,7 +134,7 @@ ASKED = {
 
 @pytest.fixture(scope="module")
 def servers(over_http, over_grpc):
-    """By protocol: the server, its address, the model of images and a client."""
+    """Yield the server, its address, the model of images and a client, by protocol."""
     addresses = {"http": over_http.url, "grpc": f"grpc://{over_grpc.address}"}
     with contextlib.ExitStack() as stack:
         clients = {

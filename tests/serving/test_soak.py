@@ -87,7 +87,7 @@ def is_served(client):
 
 
 def grown(looks, what):
-    """By how much the median of the last fifth of the time lies over that of the second."""
+    """Return by how much the median of the last fifth of the time exceeds the second's."""
     fifth = len(looks) // 5
     last, second = looks[-fifth:], looks[fifth : 2 * fifth]
     of_last, of_second = ([getattr(rescan, what) for rescan in part] for part in (last, second))

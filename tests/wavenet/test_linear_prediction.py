@@ -87,7 +87,7 @@ def test_shipped_models_say_whether_their_prediction_is_exact_and_new_ones_are()
 @pytest.mark.parametrize("order", [1, 7, 24, 32])
 @pytest.mark.parametrize("frames", [1, 5, 33, 70])
 def test_compiled_for_a_processor_the_recursion_is_the_same(order, frames):
-    """To the bit for whole vectors of frames where the terms of a step come in fours."""
+    """Bits are the same for whole vectors of frames where a step's terms come in fours."""
     spectra = np.abs(np.fft.rfft(np.random.default_rng(order).standard_normal([2, frames, 128])))
     r = np.fft.irfft(np.square(spectra))[..., : order + 1]
     kernel, error = compiled_levinson(tf.constant(r))

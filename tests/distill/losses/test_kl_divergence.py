@@ -53,7 +53,7 @@ class Autoregression:
 
     @property
     def standard_deviation(self) -> float:
-        """Of x_t far from the start."""
+        """The standard deviation of x_t far from the start."""
         of_noise = 1.0 if self.kind == "normal" else math.pi / math.sqrt(3.0)
         return self.scale * of_noise / math.sqrt(1.0 - self.decay**2)
 

@@ -94,7 +94,7 @@ def test_conditions_that_do_not_change_are_not_read_after_the_first_part():
 @pytest.mark.integration
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_request_of_another_client_is_answered_or_refused(protocol):
-    """What other clients send: one row stands for all; what is wrong is an invalid input."""
+    """One row of a condition stands for all rows; a wrong condition is an invalid input."""
     inputs = {"num_samples": [LENGTH] * NUM, "row": [0, 1, 2], "seed": [SEED] * NUM}
     named = {f"condition_{name}": value for name, value in GIVEN["voices"].items()}
     live = drawn(model("voices"), "voices", GIVEN["voices"] | {"voice": 2})[0]
@@ -246,7 +246,7 @@ def test_sound_with_a_step_of_its_own_is_streamed_by_a_server(tmp_path):
 
 
 def speak(remote, url):
-    """What asks for sound without the conditions."""
+    """Ask for sound without the conditions."""
     with serving.Client(url) as client, client.speak(remote.name, seconds=0.005) as speech:
         return list(speech)
 

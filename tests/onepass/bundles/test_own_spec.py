@@ -73,7 +73,7 @@ def test_every_field_that_is_wrong_is_named(name, field):
 
 
 def paths(value, above=()):
-    """All paths of a tree of JSON."""
+    """Return all paths of a tree of JSON."""
     yield above
     if isinstance(value, dict | list):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
@@ -82,7 +82,7 @@ def paths(value, above=()):
 
 @pytest.mark.parametrize("name", ["framed", "classes"])
 def test_no_value_anywhere_ends_in_anything_but_a_refusal(name):
-    """Whatever the path, the file is accepted or refused, and what is accepted can be warmed."""
+    """A file with any value at any path is refused, or accepted and can then be warmed."""
     places = [path for path in paths(spec_of(name)) if path]
     for number, path in enumerate(places):
         for value in (WRONG[number % len(WRONG)], None, WRONG[(number * 7 + 3) % len(WRONG)]):

@@ -40,7 +40,7 @@ def with_toy(request, monkeypatch, tmp_path):
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Toy(KINDS[makes]):
-        """With one more option."""
+        """A request with one more option."""
 
         toy_frames: Annotated[int, AT_LEAST_0, AS_IT_IS] = 7
         """Frames of the toy."""

@@ -97,7 +97,7 @@ def test_no_corner_of_logits_moves_odds_by_more_than_their_margin(tolerance):
 @pytest.mark.parametrize("mask", [-np.inf, -1e30, -1e9, -2e4])
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-3, 0.1])
 def test_masks_of_logits_have_no_mass_at_any_corner_and_widen_no_margin(mask, tolerance):
-    """Whether they are of the same levels in all elements, or of others."""
+    """The masked levels are the same in all elements, or others in each."""
     draws = np.random.default_rng(0)
     logits, levels = 3.0 * draws.normal(size=[40, 50]), 50
     for is_masked in (np.arange(levels) % 3 == 0, draws.uniform(size=logits.shape) < 0.4):

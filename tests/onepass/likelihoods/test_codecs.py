@@ -42,7 +42,7 @@ def test_decode_undoes_encode_within_half_a_step(kind, levels):
 
 
 def test_quiet_16_bit_samples_stay_apart():
-    """Of 2^16 numbers s / 2^15 one pair shares one of the 2^16 - 1 levels that they reach."""
+    """The 2^16 numbers s / 2^15 reach 2^16 - 1 levels, so one pair shares a level."""
     samples = np.arange(-(2**15), 2**15)
     levels = Linear(65536).encode((samples / 2**15).astype(np.float32)).numpy()
     assert np.sum(np.diff(levels) == 0) == 1 and np.diff(levels).min() == 0

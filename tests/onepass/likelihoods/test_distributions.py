@@ -204,7 +204,7 @@ def test_a_symbol_never_falls_where_the_last_noise_rises(name):
 
 @pytest.mark.parametrize("name", OVER_LEVELS)
 def test_mode_is_the_most_probable_level(name):
-    """Of a mixture whose components overlap, one of a level nearly as probable."""
+    """The mode of a mixture whose components overlap may be a level nearly as probable."""
     distribution = OVER_LEVELS[name]
     nats = log_probs(distribution, np.arange(LEVELS, dtype=np.int32))
     mode = distribution.mode(parameters_of(distribution)[None])[0]

@@ -164,7 +164,7 @@ def images(folder, trainer):
 
 @pytest.fixture
 def cases(tmp_path):
-    """By trainer, what makes a network, its loss and a batch of ROWS rows."""
+    """Return what makes a network, its loss and a batch of ROWS rows, by trainer."""
     strategy_runs.make_images(tmp_path)
     image_cases = {name: functools.partial(images, tmp_path, name) for name in IMAGE_TRAINERS}
     return {"wavenet": sounds, **image_cases}

@@ -53,7 +53,7 @@ def test_a_window_of_too_few_rows_changes_no_pixel(rows, model, naive, monkeypat
 
 @pytest.mark.parametrize("slots", [None, 1])
 def test_windows_of_enough_rows_leave_no_pixel_to_settle(slots, model, naive):
-    """Without the passes over whole images that come before and after them."""
+    """Only passes over windows are made, none over whole images."""
     noise = model.layout.noise(model.distribution, 1, 3, SHAPE)
     given = model.symbol_network, model.distribution, noise
     draw = tf.function(lambda: by_windows(*given, active_rows=ACTIVE, slots=slots))

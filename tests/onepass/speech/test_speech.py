@@ -215,7 +215,7 @@ def test_boundaries_of_known_units_are_recovered():
 
 
 def every_path(frames, skippable):
-    """All paths from a first to a last state, by their definition."""
+    """Return all paths from a first to a last state, by their definition."""
     states = len(skippable)
     firsts = [0] + ([1] if skippable[0] else [])
     lasts = {states - 1} | ({states - 2} if skippable[-1] else set())

@@ -25,7 +25,7 @@ def stepped(derived, state, inputs, parts):
 
 
 def derived_step(network):
-    """Its step, which calls run operation by operation."""
+    """Return a network's step, which calls run operation by operation."""
     with eagerly():
         return incremental(network, inputs=SPEC)
 
@@ -52,7 +52,7 @@ class Unmasked(attention_networks.Attention):
 
 
 class LooksAhead(attention_networks.Attention):
-    """Its mask lets through one key too many."""
+    """Attention whose mask lets through one key too many."""
 
     def masked(self, scores):
         time = tf.range(tf.shape(scores)[-1])
@@ -98,7 +98,7 @@ def test_attention_that_is_not_causal_is_refused(make, text):
 
 
 class Flattened(attention_networks.Attention):
-    """Its scores have, for a moment, one axis for all pairs of time steps."""
+    """Attention whose scores have, for a moment, one axis for all pairs of time steps."""
 
     def masked(self, scores):
         shape = tf.shape(scores)

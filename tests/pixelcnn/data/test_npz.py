@@ -181,7 +181,7 @@ class FakeFeatures:
 
 
 class FakeBuilder:
-    """As much of a builder of TensorFlow Datasets as is used."""
+    """The part of a builder of TensorFlow Datasets that is used."""
 
     def __init__(self, **counts):
         self.info = types.SimpleNamespace(features=FakeFeatures(), splits=dict(counts))

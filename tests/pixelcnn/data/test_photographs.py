@@ -22,7 +22,7 @@ def square_batches(photographs, *, seed=1, flip=False, **settings):
 
 
 def places(photographs, square):
-    """Where a square is found: the number of the photograph, row and column."""
+    """Return where a square is found: the number of the photograph, row and column."""
     windows = [np.lib.stride_tricks.sliding_window_view(p, square.shape) for p in photographs]
     return [
         (n, *place)

@@ -78,7 +78,7 @@ def test_the_inverse_gives_the_noise_back_and_the_density_is_that_of_its_noise()
 
 
 def test_an_image_whose_noise_is_not_found_has_no_density():
-    """Of two images one has its noise: the inverse of the other is put in error."""
+    """One of two images has its noise; the inverse of the other is put in error."""
     flow, condition, noise = flow_of(), condition_of(2, HEIGHT, WIDTH, 2), noise_of(2)
     values, inverse = flow(noise, condition).output, flow.inverse
     error = tf.constant([0.0, 0.5])[:, None, None, None]
@@ -138,7 +138,7 @@ def test_the_gradient_of_the_density_is_that_of_differences():
 
 
 def test_the_bound_is_below_the_probability_of_an_image_and_near_it():
-    """Of one grey pixel, whose probability is known: the logistic's over its bin."""
+    """The probability of one grey pixel is known: the logistic's over its bin."""
     flow = flow_of((1,), 1, 0, 64)
     noise = tf.zeros([1, 1, 1, 1])
     flowed = flow(noise, NONE)

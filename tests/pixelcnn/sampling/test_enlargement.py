@@ -45,7 +45,7 @@ def photograph(height, width):
 
 
 def enlarged(kind, image, tile=WHOLE, size=SIZE, row=ROW, temperature=1.0, advance=lambda: None):
-    """All scales of an image."""
+    """Return all scales of an image."""
     heat = temperatures_of(temperature, 3).numpy()
     enlarger = Enlarger(convolutional(kind), tile)
     return list(enlarger.scales(image, size, as_key(SEED), row, heat, advance))
@@ -53,7 +53,7 @@ def enlarged(kind, image, tile=WHOLE, size=SIZE, row=ROW, temperature=1.0, advan
 
 @functools.cache
 def warm():
-    """All scales of a photograph at temperature 1."""
+    """Return all scales of a photograph at temperature 1."""
     return enlarged("A", photograph(6, 8), temperature=(1.0, 1.0, 1.0))
 
 

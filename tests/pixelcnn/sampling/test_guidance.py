@@ -168,7 +168,7 @@ def test_a_temperature_is_the_same_with_and_without_guidance(output):
 
 @pytest.mark.parametrize("output", QUICK[:2])
 def test_a_temperature_divides_what_guidance_adds(output):
-    """Of a softmax, whose own temperature divides its nats, it divides all of log q."""
+    """The temperature of a softmax divides its own nats, and so all of log q."""
     network, hidden, weight = network_of(output).output, hidden_states(output, 2), 1.5
     sides = both_sides(hidden)
     warm, cold = (guided_nats(network, sides, [], weight, t) for t in (1.0, 0.5))

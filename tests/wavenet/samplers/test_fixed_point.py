@@ -15,7 +15,7 @@ SAMPLES = 60
 
 @functools.cache
 def softmax():
-    """In float64: sums in another order draw the same levels."""
+    """Return a network in float64, where sums in another order draw the same levels."""
     return network_of("softmax, speakers", compute_dtype="float64")
 
 
