@@ -652,9 +652,11 @@ def test_a_server_without_tls_is_not_said_to_be_none(address, mistake, tmp_path)
     assert line.endswith(f"its address begins with {address.partition(':')[0]}://.")
 
 
-def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys):
-    out = ["--out", str(tmp_path / "out")]
+def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between the retries
+    out, nobody = ["--out", str(tmp_path / "out")], f"127.0.0.1:{free_port()}"
     for words, expected in (
+        ([f"HTTP://{nobody}/voice", *out], f"There is no server at http://{nobody}."),
         ([f"{address}/voise", *out], "did you mean `voice`?"),
         ([address, *out], "The model must be"),
         ([f"{address}/voice", *out, "--label", "3"], "--label"),

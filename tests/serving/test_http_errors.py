@@ -137,6 +137,11 @@ def test_another_method_is_refused_with_the_right_one(models):
     assert ask(models, "DELETE", "/v1/models/voice").headers["allow"] == "GET, HEAD"
 
 
+def test_a_head_has_no_body(models):
+    response = ask(models, "HEAD", "/nothing")
+    assert (response.status_code, response.content) == (404, b"")
+
+
 def test_errors_keep_a_connection_that_was_read_to_its_end(running):
     for _ in range(3):
         assert running.client.post(PREDICT, content=b"{").status_code == 400

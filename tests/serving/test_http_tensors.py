@@ -49,6 +49,7 @@ def test_lists_become_the_array_that_numpy_makes_of_them(info, value):
         (F32, 7, "3 deep"),
         (F32, None, "3 deep"),
         (F32, [], "must not be empty"),
+        (F32, [[]], "must not be empty"),
         (F32, [[[]]], "must not be empty"),
         (F32, [[[1, 2, [3]]]], "must hold numbers"),
         (F32, [[["1", 2, 3]]], "must hold numbers"),

@@ -1,5 +1,6 @@
 """The OpenAPI document is what is served: its paths, methods, parameters and fields."""
 
+import math
 import tracemalloc
 
 import pytest
@@ -10,8 +11,8 @@ from onepass.bundles.errors import InvalidInput
 from serving.engine.fields import as_model
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
-from serving.http.generation import DrawRequest, SpeakRequest
-from serving.http.tensors import InferRequest
+from serving.http.generation import DrawRequest, ImagesRequest, SpeakRequest, SpeechRequest
+from serving.http.tensors import InferParameters, InferRequest, PredictRequest, TensorParameters
 from serving.observability import Metrics
 
 ROW = {"name": "seed", "shape": [1], "datatype": "INT64", "data": [1]}
@@ -146,6 +147,53 @@ def test_the_query_of_a_recording_is_in_the_document_with_its_rules(document):
 )
 def test_a_field_that_breaks_a_rule_is_named_with_the_rule_and_its_value(models, path, body, line):
     assert ask(models, "POST", path, json=body).json() == {"error": line}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "least", "most"),
+    [
+        (SpeakRequest, lambda n: {"row": n}, 0, 2**31 - 1),
+        (SpeakRequest, lambda n: {"temperature": n}, 0.0, 10.0),
+        (SpeakRequest, lambda n: {"seconds": n}, math.ulp(0.0), 3600.0),
+        (SpeakRequest, lambda n: {"refine": n}, 0, 8),
+        (SpeakRequest, lambda n: {"speaker": "x" * n}, None, 200),
+        (SpeakRequest, lambda n: {"example": "x" * n}, None, 200),
+        (SpeakRequest, lambda n: {"text": "x" * n}, None, 1000),
+        (SpeakRequest, lambda n: {"phonemes": "x" * n}, None, 1000),
+        (SpeakRequest, lambda n: {"pronunciations": {"x" * n: "x"}}, 1, 100),
+        (SpeakRequest, lambda n: {"pronunciations": {"x": "x" * n}}, 1, 200),
+        (SpeakRequest, lambda n: {"pronunciations": {str(i): "x" for i in range(n)}}, None, 1000),
+        (SpeechRequest, lambda n: {"input": "x" * n}, 1, 4096),
+        (SpeechRequest, lambda n: {"input": "x", "model": "x" * n}, None, 200),
+        (SpeechRequest, lambda n: {"input": "x", "speed": n}, 0.25, 4.0),
+        (SpeechRequest, lambda n: {"input": "x", "temperature": n}, 0.0, 10.0),
+        (ImagesRequest, lambda n: {"prompt": "x" * n}, 1, 4000),
+        (ImagesRequest, lambda n: {"prompt": "x", "model": "x" * n}, None, 200),
+        (ImagesRequest, lambda n: {"prompt": "x", "n": n}, 1, 10),
+        (DrawRequest, lambda n: {"num": n}, 1, None),
+        (DrawRequest, lambda n: {"guidance": n}, 0.0, None),
+        (DrawRequest, lambda n: {"temperature": [1.0] * n}, 1, None),
+        (DrawRequest, lambda n: {"caption": "x" * n}, None, 200),
+        (PredictRequest, lambda n: {"instances": [1] * n}, 1, None),
+        (PredictRequest, lambda n: {"signature_name": "x" * n}, None, 200),
+        (InferRequest, lambda n: {"inputs": [ROW] * n}, 1, None),
+        (InferRequest, lambda n: {"inputs": [{**ROW, "shape": [n]}]}, 1, 2**31 - 1),
+        (InferRequest, lambda n: {"inputs": [ROW], "outputs": [{"name": "x"}] * n}, 1, None),
+        (InferRequest, lambda n: {"inputs": [ROW], "id": "x" * n}, None, 200),
+        (InferParameters, lambda n: {"timeout": n}, 0.0, None),
+        (InferParameters, lambda n: {"signature_name": "x" * n}, None, 200),
+        (TensorParameters, lambda n: {"binary_data_size": n}, 0, None),
+        (TensorParameters, lambda n: {"classification": n}, None, 0),
+    ],
+)
+def test_a_field_is_accepted_at_its_limits_and_refused_beyond(model, fields, least, most):
+    for limit, way in ((least, -1), (most, 1)):
+        if limit is not None:
+            as_model(fields(limit), model)
+            is_real = isinstance(limit, float)
+            beyond = math.nextafter(limit, way * math.inf) if is_real else limit + way
+            with pytest.raises(InvalidInput, match=" must be "):
+                as_model(fields(beyond), model)
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ def test_a_recording_is_read_as_files_are(tmp_path):
         ("WAV", "PCM_16", 16_000, 1),
         ("FLAC", "PCM_24", 44_100, 2),
         ("WAV", "FLOAT", 8_000, 1),
+        ("FLAC", "PCM_16", 16_000, 8),
     ):
         data = recording(container, subtype, rate, channels)
         path = tmp_path / f"x.{container.lower()}"
@@ -177,7 +178,10 @@ def wav(frames_said=10**9, rate=RATE, channels=1, bits=16, code=1, data=b"\0" * 
         wav(data=b""),
         wav(rate=1),
         wav(rate=2**31),
+        wav(32, rate=3_999),
+        wav(32, rate=192_001),
         wav(channels=200),
+        wav(4, channels=9, data=bytes(72)),
         wav(bits=16, code=2),
         wav(bits=16, code=0x55),
         recording("WAV", "IMA_ADPCM"),
@@ -320,6 +324,7 @@ def test_an_example_is_a_recording_of_the_package(models):
         ({"example": "arctic_a0099", "text": "hello"}, 400, "one of frames"),
         ({"example": "../../../etc/passwd"}, 404, "no example"),
         ({"example": "arctic_a0099.flac"}, 404, "no example"),
+        ({"example": ["x"]}, 400, "`example` must be a text, got a list."),
         ({"frames": [[1, 2]]}, 400, "`frames` must have the shape"),
         ({"frames": [[1, 2, 3], [1, 2]]}, 400, "ragged"),
         ({"frames": []}, 400, "must not be empty"),
@@ -327,10 +332,14 @@ def test_an_example_is_a_recording_of_the_package(models):
         ({"frames": [["1", 2, 3]]}, 400, "must hold numbers"),
         ({"frames": [[1, 2, 3]] * 12_001}, 413, "at most 12,000 frames"),
         ({"frames": [[1, 2, 3]], "temperature": -0.1}, 400, "must be at least 0, got -0.1"),
+        ({"frames": [[1, 2, 3]], "temperature": 5}, 400, "must be between 0 and 2, got 5"),
+        ({"frames": [[1, 2, 3]], "temperature": "1"}, 400, "`temperature` must be a number"),
         ({"frames": [[1, 2, 3]], "seconds": 4000}, 400, "`seconds` must be at most 3600, got 4000"),
         ({"frames": [[1, 2, 3]], "speaker": "carl"}, 400, "one of anna, ben"),
+        ({"frames": [[1, 2, 3]], "speaker": 0}, 400, "`speaker` must be a text, got 0."),
         ({"frames": [[1, 2, 3]], "format": "mp3"}, 400, "`format` must be one of wav, l16"),
         ({"recording": "not base64!"}, 400, "`recording` must be base64"),
+        ({"recording": 3}, 400, "`recording` must be a text, got 3."),
         ({"recording": b64(b"no sound")}, 400, "`recording` must be a WAV or a FLAC"),
     ],
 )
@@ -517,11 +526,13 @@ def test_a_viewer_that_leaves_stops_the_drawing(models):
         ({"class": "zebra"}, "there are class 0"),
         ({"class": 10}, "must be a class"),
         ({"class": True}, "`class` must be a text or an integer, got "),
+        ({"class": 1.0}, "`class` must be a text or an integer, got "),
         ({"class": 1, "caption": "x"}, "`caption` must not be given"),
         ({"map": [[1]]}, "`map` must not be given"),
         ({"class": 1, "num": 65}, "`num` must be an integer from 1 to 64"),
         ({"class": 1, "temperature": [1] * 3}, "`temperature` must be one number or 2"),
         ({"class": 1, "temperature": -1}, "`temperature` must be"),
+        ({"class": 1, "temperature": "x"}, "`temperature` must be a number or a list"),
     ],
 )
 def test_a_drawing_that_breaks_a_rule_is_400(models, fields, words):
