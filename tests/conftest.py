@@ -2,6 +2,7 @@ import gc
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import costs
@@ -82,13 +83,16 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Garbage is not looked for among what the libraries keep, and seldom among what a file keeps.
+    """Look for no garbage among what the libraries keep, seldom among what a file keeps.
 
-    It took a tenth of the tests' time. `forgetting` collects what is in cycles between files.
+    It took a tenth of the tests' time. `forgetting` collects what is in cycles between files. What
+    Numba compiles and keeps on disk is compiled by one process for all.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)  # objects, about half a gigabyte of them at the most
+    if "numba" in sys.modules:
+        made_once.compile_in_turn()
 
 
 @pytest.fixture

@@ -1,6 +1,10 @@
 """What several processes of the tests read is made by one of them, whole."""
 
+import contextlib
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import made_once
 import pytest
@@ -42,3 +46,39 @@ def test_a_copy_is_ones_own(shared, monkeypatch):
     copy = made_once.copied_once("a", lambda path: path.mkdir() or (path / "file").touch())
     (copy / "file").unlink()
     assert copy == shared / "own" / "a" and (shared / "a" / "file").exists()
+
+
+KERNEL = """
+import numba
+
+@numba.njit(cache=True)
+def kernel(x):
+    return x + 1
+"""
+# Each process says how often it compiled; all begin when their standard input is closed.
+COMPILES = """
+import sys
+import made_once, kernel
+made_once.compile_in_turn()
+print("ready", flush=True)
+sys.stdin.read()
+kernel.kernel(2.0)
+print(sum(kernel.kernel.stats.cache_misses.values()))
+"""
+
+
+@pytest.mark.integration
+def test_what_numba_keeps_is_compiled_by_one_process(shared):
+    (shared / "kernel.py").write_text(KERNEL)
+    path = [str(shared), str(Path(made_once.__file__).parent)]
+    script = f"import sys\nsys.path[:0] = {path}\n{COMPILES}"
+    words = [sys.executable, "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as ended:
+        started = [ended.enter_context(subprocess.Popen(words, **pipes)) for _ in range(3)]
+        for process in started:
+            assert process.stdout.readline() == "ready\n"
+        for process in started:
+            process.stdin.close()
+        counts = [int(process.stdout.read()) for process in started]
+    assert sorted(counts) == [0, 0, 1]
