@@ -9,8 +9,6 @@ import pytest
 from fake_bundle import CHANNELS
 from http_running import Running, speak_text_with, store
 
-schemathesis = pytest.importorskip("schemathesis")
-
 CHECKS = [
     "not_a_server_error",
     "status_code_conformance",
@@ -44,6 +42,7 @@ def named(context, path_parameters):
 
 def attack(running, examples):
     """Every operation of the document, so many times; no answer may be a failure or lie."""
+    schemathesis = pytest.importorskip("schemathesis")  # loads slowly
     document = running.client.get("/openapi.json").json()
     schema = schemathesis.openapi.from_dict(document)
     schema.hook("map_path_parameters")(named)
