@@ -432,7 +432,7 @@ class Autoregressive(Model):
         prompt, shared = how.prompt(self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         if draw.weights != FLOAT32:
-            self.samplers.find_narrow(draw.weights, "auto", heat, prompt, condition, length)
+            self.samplers.find_narrow(draw.weights, "auto", heat, condition, length)
         elif (
             not self.symbol_network.has_step
             and self.samplers.find_chunk_sampler(heat, prompt) is None

@@ -289,7 +289,7 @@ class StepMachine:
 
         began = time.perf_counter()
         ended = _run_all(work_on, len(members))
-        if team > 1 and (ended - start >= BLOCK or ended < stop):
+        if team > 1:
             pace.record(together, time.perf_counter() - began, ended - start)
         return ended
 

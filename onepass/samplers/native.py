@@ -5,15 +5,24 @@ which any number of rows run. On CPUs it is an alternative to `cached`, which XL
 draws one symbol, or a block of them (`NativeBlocks`).
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
+from onepass.likelihoods.truncated import (
+    Choice,
+    counts_after,
+    drawing,
+    first_counts,
+    with_counts,
+)
 from onepass.machine.machine import StepMachine
 from onepass.machine.values import Unlowerable
+from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import (
     NOTHING,
     Condition,
@@ -24,7 +33,7 @@ from onepass.networks.conditions import (
     with_steps,
 )
 from onepass.networks.elements import layout_of
-from onepass.networks.symbols import SteppedSymbols
+from onepass.networks.symbols import Prompt, SteppedSymbols
 from onepass.step import UnsupportedNetworkError
 from onepass.step.derive import Incremental
 
@@ -32,6 +41,8 @@ from onepass.step.derive import Incremental
 MOST_ROWS = 8  # largest batch for networks with small instructions
 MOST_PARAMETERS = 1 << 24  # that `NativeOutputs.log_prob` holds at once
 LARGE_INSTRUCTION = 150  # multiplications in one; above, the machine wins at any batch size
+UNKNOWN = {tf.int32: -1, tf.float32: tf.float32.min}  # below all symbols: one that is to be drawn
+SYMBOLS_AT_ONCE = 32  # between looks whether all rows have ended
 
 
 def native(
@@ -40,6 +51,13 @@ def native(
     """Return the sampler on the step machine; None as for `outputs_of`, or if it is renewed."""
     is_renewed = getattr(network, "period", 0)
     return None if is_renewed else _on_machine(Native, network, distribution, weights)
+
+
+def prompted(
+    network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
+) -> "NativePrompted | None":
+    """Return the sampler of rows that may begin with known symbols; None as for `outputs_of`."""
+    return _on_machine(NativePrompted, network, distribution, weights)
 
 
 def outputs_of(
@@ -74,6 +92,14 @@ class NativeState(NamedTuple):
     of_one: Any  # as in `First`
 
 
+class Drawing(NamedTuple):
+    """The state of `NativeOutputs` after symbols that it has drawn."""
+
+    network: Any  # `First` or `NativeState`
+    inputs: tf.Tensor  # the network's next, [batch, 1, ...]
+    counts: Any  # of symbols so far, where draws depend on them
+
+
 class Native:
     """A sampler for a network and a distribution that runs on the step machine."""
 
@@ -87,11 +113,16 @@ class Native:
         self._firsts: dict[int, Any] = {}
         self._faults: dict[Any, str] = {}
 
-    def __call__(self, noise: tf.Tensor, condition: Condition, temperature: Any) -> tf.Tensor:
+    def __call__(
+        self,
+        noise: tf.Tensor,
+        condition: Condition,
+        temperature: Any,
+        prompt: Prompt | None = None,
+    ) -> tf.Tensor:
         """Draw the same symbols [batch, time] as `cached` on the step machine."""
-        return self.advance(
-            noise, condition, temperature, self.begin(noise.shape[0], noise.shape[1], condition)
-        )[0]
+        first = self.begin(noise.shape[0], noise.shape[1], condition)
+        return self.advance(noise, condition, temperature, first, prompt)[0]
 
     def _horizon(self, length: int) -> int:
         if not getattr(self._network, "has_horizon", False):
@@ -120,26 +151,62 @@ class Native:
         return First(batch, first, tf.nest.flatten(first))
 
     def advance(
-        self, noise: tf.Tensor, condition: Condition, temperature: Any, state: Any
-    ) -> tuple[tf.Tensor, NativeState]:
-        """Draw the next symbols [batch, time] from a state, used once; return them and the next."""
-        given = [np.asarray(noise), *map(np.asarray, condition.timed.values())]
+        self,
+        noise: tf.Tensor,
+        condition: Condition,
+        temperature: Any,
+        state: Any,
+        prompt: Prompt | None = None,
+    ) -> tuple[tf.Tensor, Any]:
+        """Draw the next symbols [batch, time] from a state, used once; return them and the next.
+
+        Symbols after the end of all rows are zeros. `Native` itself takes no prompt.
+        """
+        if prompt is None or not prompt.stops:
+            return self._advance(noise, condition, temperature, state, prompt)
+        length, parts, ended = noise.shape[1], [], False
+        for start in range(0, length, SYMBOLS_AT_ONCE):
+            now = slice(start, min(start + SYMBOLS_AT_ONCE, length))
+            part = between(condition, now.start, now.stop)
+            after = prompt.after(start, now.stop - start)
+            drawn, state = self._advance(noise[:, now], part, temperature, state, after)
+            parts.append(drawn)
+            ended |= tf.reduce_any(after.ends(drawn), 1)
+            if tf.reduce_all(ended):
+                break
+        return pad_time(tf.concat(parts, 1), length), state
+
+    def _advance(
+        self,
+        noise: tf.Tensor,
+        condition: Condition,
+        temperature: Any,
+        state: Any,
+        prompt: Prompt | None,
+    ) -> tuple[tf.Tensor, Any]:
+        inputs = self._inputs(noise, prompt)
+        given = list(map(np.asarray, [*inputs, *condition.timed.values()]))
         settings = [np.asarray(temperature)]
         if isinstance(state, NativeState):
             state = _with_present_weights(state)
             state.machine.put(state.workspaces, settings)
         else:
-            machine = self.machine(noise, condition, state.of_one)
+            machine = self.machine(inputs, condition, state.of_one)
             workspaces = machine.begin(state.batch, settings, state.of_rows)
             state = NativeState(machine, workspaces, state.of_one)
         (symbols,) = state.machine.run(state.workspaces, *given)
         event = symbols.shape[4:]  # after rows, time steps, and the batch and time axes of a step
         return tf.constant(symbols.reshape([*symbols.shape[:2], *event])), state
 
-    def machine(self, given: tf.Tensor, condition: Condition, state: Any) -> StepMachine:
+    def _inputs(self, noise: tf.Tensor, prompt: Prompt | None) -> list[tf.Tensor]:
+        """Return the arguments of steps before the condition."""
+        del prompt
+        return [noise]
+
+    def machine(self, inputs: Sequence[tf.Tensor], condition: Condition, state: Any) -> StepMachine:
         """Return the machine for arguments of these shapes, lowered once; `state` is one row's."""
         flat = tf.nest.flatten(state)
-        arguments = [given, *condition.timed.values()]
+        arguments = [*inputs, *condition.timed.values()]
         specs = [tf.TensorSpec([1, 1, *x.shape[2:]], x.dtype) for x in arguments]
         key = tuple((tuple(x.shape), x.dtype) for x in [*specs, *flat])
         if key not in self._machines:
@@ -169,20 +236,29 @@ class Native:
         condition = rows(between(condition, 0, 1), slice(1))
         try:
             state = self.begin(1, length, condition).of_one
-            self.machine(self._example_input(state), condition, state)
+            self.machine(self._example_inputs(state), condition, state)
         except UnsupportedNetworkError as error:
             return str(error)
         return ""
 
-    def _example_input(self, state: Any) -> tf.Tensor:
+    def _example_inputs(self, state: Any) -> list[tf.Tensor]:
         del state
         layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
-        return layout.noise(self._distribution, 0, 1, layout.shape([1]))
+        noise = layout.noise(self._distribution, 0, 1, layout.shape([1]))
+        return self._inputs(noise, None)
+
+    def _known_symbols(self, noise: tf.Tensor, prompt: Prompt | None) -> tf.Tensor:
+        """Return the symbols of the noise's positions, `UNKNOWN` where they are to be drawn."""
+        known = tf.fill(noise.shape[:-1], tf.constant(UNKNOWN[self._dtype], self._dtype))
+        return known if prompt is None else prompt.over(known, 0)
+
+    @property
+    def _dtype(self) -> tf.DType:
+        return tf.float32 if self._distribution.levels is None else tf.int32
 
     def _step(self, first: Any, like: Any) -> Callable:
         count = len(like.timed)
-        network, distribution = self._network, self._distribution
-        dtype = tf.float32 if distribution.levels is None else tf.int32
+        network, distribution, dtype = self._network, self._distribution, self._dtype
 
         def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
             condition = with_steps(like, given[:count])
@@ -196,8 +272,29 @@ class Native:
         return step
 
 
+class NativePrompted(Native):
+    """A sampler on the step machine of rows that may begin with known symbols."""
+
+    def _inputs(self, noise: tf.Tensor, prompt: Prompt | None) -> list[tf.Tensor]:
+        return [noise, self._known_symbols(noise, prompt)]
+
+    def _step(self, first: Any, like: Any) -> Callable:
+        drawing_step, read = super()._step(first, like), self._network.read
+
+        def step(noise: tf.Tensor, known: tf.Tensor, *given: tf.Tensor) -> tuple[list, list]:
+            (drawn,), flat = drawing_step(noise, *given)
+            symbols = _put_known(known, drawn)
+            after = tf.nest.pack_sequence_as(first, flat)
+            return [symbols], tf.nest.flatten({**after, "input": read(symbols)})
+
+        return step
+
+
 class NativeOutputs(Native):
-    """The parameters of a network's steps for given inputs, computed on the step machine."""
+    """The parameters of a network's steps, computed on the step machine.
+
+    Symbols are drawn from them, as options of tokens ask, by XLA.
+    """
 
     _settings: ClassVar[list[tf.TensorSpec]] = []
 
@@ -210,12 +307,68 @@ class NativeOutputs(Native):
         which alone advance; all else is as in `advance`.
         """
         if not isinstance(state, NativeState):
-            machine = self.machine(inputs, condition, state.of_one)
+            machine = self.machine([inputs], condition, state.of_one)
             workspaces = machine.begin(state.batch, [], state.of_rows)
             state = NativeState(machine, workspaces, state.of_one)
         given = [np.asarray(each) for each in (inputs, *condition.timed.values())]
         (parameters,) = state.machine.run(state.workspaces[: len(inputs)], *given)
         return parameters[:, :, 0, 0], state
+
+    def _advance(
+        self,
+        noise: tf.Tensor,
+        condition: Condition,
+        temperature: Any,
+        state: Any,
+        prompt: Prompt | None,
+    ) -> tuple[tf.Tensor, Drawing]:
+        network, inputs, counts = self._begin_drawing(noise, temperature, state)
+        if isinstance(network, NativeState):
+            network = _with_present_weights(network)
+        length, parts, known = noise.shape[1], [], 0
+        drawing_noise, symbols = noise.numpy(), self._known_symbols(noise, prompt).numpy()
+        if prompt is not None:
+            known = min(length, int(prompt.known.numpy().min()))
+        if known:  # what is known in all rows is read at once
+            parts.append(symbols[:, :known])
+            read = tf.concat([inputs, self._network.read(parts[0])], 1)
+            now = between(condition, 0, known)
+            _, network = self.outputs(read[:, :-1], now, network)
+            inputs, counts = read[:, -1:], counts_after(counts, parts[0])
+        for time in range(known, length):
+            now = between(condition, time, time + 1)
+            parameters, network = self.outputs(inputs, now, network)
+            each = slice(time, time + 1)
+            drawn, inputs, counts = self._draw(
+                parameters, drawing_noise[:, each], temperature, counts, symbols[:, each]
+            )
+            parts.append(drawn)
+        return tf.concat(parts, 1), Drawing(network, inputs, counts)
+
+    def _begin_drawing(self, noise: tf.Tensor, temperature: Any, state: Any) -> Drawing:
+        if isinstance(state, Drawing):
+            return state
+        batch, _, *event = noise.shape[:-1]
+        inputs = tf.repeat(tf.constant(state.of_one["input"]), batch, 0)
+        counts = first_counts(temperature, [batch, *event], self._distribution.levels)
+        return Drawing(state, inputs, counts)
+
+    @functools.cached_property
+    def _draw(self) -> Callable[..., tuple[tf.Tensor, tf.Tensor, Any]]:
+        def run(
+            parameters: tf.Tensor,
+            noise: tf.Tensor,
+            temperature: Choice,
+            counts: Any,
+            known: tf.Tensor,
+        ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+            draws = drawing(self._distribution, temperature)
+            drawn = draws.sample(parameters, noise, with_counts(temperature, counts))
+            drawn = tf.cast(tf.reshape(drawn, noise.shape[:-1]), self._dtype)
+            drawn = _put_known(known, drawn)
+            return drawn, self._network.read(drawn), counts_after(counts, drawn)
+
+        return tf.function(run, autograph=False, jit_compile=True)
 
     def renew(self, state: Any, values: dict[str, Any]) -> Any:
         """Return a state with other entries of the network's, by name, [batch, ...] each."""
@@ -242,8 +395,8 @@ class NativeOutputs(Native):
             parts.append(self._distribution.log_prob(parameters, symbols[:, steps]).numpy())
         return np.concatenate(parts, 1)
 
-    def _example_input(self, state: Any) -> tf.Tensor:
-        return state["input"]
+    def _example_inputs(self, state: Any) -> list[tf.Tensor]:
+        return [state["input"]]
 
     def _step(self, first: Any, like: Any) -> Callable:
         count, network = len(like.timed), self._network
@@ -263,16 +416,20 @@ class NativeBlocks(Native):
     The condition must be constant within a block.
     """
 
-    def advance(
-        self, noise: tf.Tensor, condition: Condition, temperature: Any, state: Any
+    def _advance(
+        self,
+        noise: tf.Tensor,
+        condition: Condition,
+        temperature: Any,
+        state: Any,
+        prompt: Prompt | None,
     ) -> tuple[tf.Tensor, NativeState]:
-        """See `Native.advance`; the symbols are whole blocks."""
         block, shape = self._network.block, noise.shape
         if shape[1] % block:
             raise ValueError(f"`noise` must hold whole blocks of {block}, got {shape[1]} symbols.")
         noise = tf.reshape(noise, [shape[0], -1, block, *shape[2:]])
         condition = over_time(lambda x: x[:, ::block], condition)
-        symbols, state = super().advance(noise, condition, temperature, state)
+        symbols, state = super()._advance(noise, condition, temperature, state, prompt)
         return tf.reshape(symbols, shape[:2]), state
 
     def _step(self, first: Any, like: Any) -> Callable:
@@ -289,6 +446,10 @@ class NativeBlocks(Native):
             return [tf.stack(drawn, -1)], tf.nest.flatten(state)
 
         return step
+
+
+def _put_known(known: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
+    return tf.where(known > UNKNOWN[known.dtype], known, drawn)
 
 
 def _with_present_weights(state: NativeState) -> NativeState:

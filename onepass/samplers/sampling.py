@@ -53,10 +53,8 @@ class Samplers:
           weights: type of large weights.
         """
         if weights != "float32":
-            narrow = self.find_narrow(
-                weights, method, temperature, prompt, condition, noise.shape[1]
-            )
-            return narrow(noise, condition, temperature)
+            narrow = self.find_narrow(weights, method, temperature, condition, noise.shape[1])
+            return narrow(noise, condition, temperature, prompt)
         if method == "speculative":
             return self._speculative(draft, condition)(noise, condition, temperature, prompt)
         own = self._own(method, temperature, prompt)
@@ -165,19 +163,17 @@ class Samplers:
         weights: str,
         method: str,
         temperature: tf.Tensor | Choice,
-        prompt: Prompt | None,
         condition: Any,
         length: int,
     ) -> Any:
         """Return the sampler with weights of another type than float32.
 
         Raises:
-          UserError: the request needs another sampler, or the network does not run on the machine.
+          UserError: the method is another one, or the network does not run on the machine.
         """
         self._require_float32(weights, method == "auto", f"the method {method!r}")
-        plain = _is_plain(temperature, prompt)
-        self._require_float32(weights, plain, "a prefix, `stop`, options of tokens or temperatures")
-        return self._with_weights("native", weights, condition, length)
+        kind = "outputs_of" if isinstance(temperature, Choice) else "prompted"
+        return self._with_weights(kind, weights, condition, length)
 
     def _with_weights(self, function: str, weights: str, condition: Any, length: int) -> Any:
         from onepass.machine.weights import WEIGHTS  # a heavy import
@@ -185,6 +181,8 @@ class Samplers:
         require(weights in WEIGHTS, "weights", f"one of {', '.join(WEIGHTS)}", repr(weights))
         is_stepped = self._model.order == "time" and self._network.has_step
         self._require_float32(weights, is_stepped, "a network without a step")
+        is_renewed = getattr(self._network, "period", 0)
+        self._require_float32(weights, not is_renewed, "predictions that are solved between steps")
         found = self._on_machine(function, weights)
         self._require_float32(weights, found, "steps of several symbols, and with a GPU")
         fault = found.fault(length, condition)
@@ -373,7 +371,7 @@ class Samplers:
         """
         machine = None
         if weights != "float32":
-            machine = self.find_narrow(weights, method, temperature, prompt, condition, length)
+            machine = self.find_narrow(weights, method, temperature, condition, length)
         own = None if machine else self.find_chunk_sampler(temperature, prompt, method)
         if own is not None:
             yield from self._in_chunks(
@@ -396,12 +394,12 @@ class Samplers:
             count = min(chunk, length - start)
             noise = noise_of(start, count)
             part = between(condition, start, start + count)
+            after = None if prompt is None else prompt.after(start, count)
             if machine is None:
-                after = None if prompt is None else prompt.after(start, count)
                 given = Call(noise, part, temperature, after)
                 symbols, state = self._chunk(given.of_rows(row_count), state, times)
             else:
-                symbols, state = machine.advance(noise, part, temperature, state)
+                symbols, state = machine.advance(noise, part, temperature, state, after)
             yield symbols[:num].numpy()
 
     def _chunk(self, given: Call, state: Any, times: int) -> tuple[tf.Tensor, Any]:

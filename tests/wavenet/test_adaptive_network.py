@@ -15,6 +15,7 @@ from wavenet.linear_prediction import (
     fast_size,
     weights_of,
 )
+from wavenet.samplers.symbols import autoregressive
 
 BLOCK = ADAPTIVE["prediction_block"]
 
@@ -75,3 +76,11 @@ def test_parameters_are_finite_for_every_sound(wave):
 def test_a_bundle_refuses_it_in_one_line():
     with pytest.raises(UserError, match="A bundle streams the sound of"):
         streaming_model(network_of(WINDOWS))
+
+
+@pytest.mark.parametrize("name", ["sample", "stream", "log_prob"])
+def test_narrow_weights_are_refused_as_predictions_are_solved_between_steps(name):
+    model = autoregressive(network_of(WINDOWS))
+    given = [np.zeros([1, 9])] if name == "log_prob" else [1, 9]
+    with pytest.raises(UserError, match=r"^`weights` must be float32 for predictions that are "):
+        getattr(model, name)(*given, weights="int8")

@@ -187,7 +187,10 @@ def test_narrow_weights_draw_one_sound_in_any_chunks_and_evaluate_says_their_cos
     if not speakers:
         cost = onepass.evaluate(model, sound, weights="int8").cost
         assert cost.mean == pytest.approx(float((exact - found).mean()), abs=1e-5)
-    for other in ({"method": "numba"}, {"method": "naive"}, {"prefix": sound[0, :9]}):
+    begun = {"prefix": sound[0, :9]} | options
+    continued = model.sample(1, SAMPLES, SEED, weights="int8", **begun)
+    np.testing.assert_array_equal(continued, sound[:1])
+    for other in ({"method": "numba"}, {"method": "naive"}):
         with pytest.raises(UserError, match="`weights` must be float32 for ") as refused:
             model.stream(1, SAMPLES, SEED, weights="int8", **options, **other)
         assert "\n" not in str(refused.value)

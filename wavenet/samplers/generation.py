@@ -80,7 +80,7 @@ def stream(
         return network.likelihood.noise(request.seed, rows, first, length)
 
     if weights != "float32":
-        model.samplers.find_narrow(weights, method, heat, prompt, condition, total)
+        model.samplers.find_narrow(weights, method, heat, condition, total)
     if method in STREAMED:
         chunk = chunk_length(chunk_samples, total, model.symbol_network.block)
         parts = model.samplers.stream(

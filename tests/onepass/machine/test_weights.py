@@ -185,11 +185,12 @@ def test_draws_depend_neither_on_the_batch_nor_on_chunks(make, kind):
     assert (nats != model.log_prob(many).numpy()).any()
 
 
-@pytest.mark.parametrize("kind", NARROW)
-def test_draws_are_those_of_a_network_with_rounded_weights(kind):
+@functools.cache
+def rounded_gpt(kind):
+    """Return the model of float32 weights that are those of `gpt` as a kind stores them."""
     model, code = gpt(), KINDS[kind]
-    rounded = keras.models.clone_model(model.network)
-    for old, new in zip(model.network.weights, rounded.weights, strict=True):
+    network = keras.models.clone_model(model.network)
+    for old, new in zip(model.network.weights, network.weights, strict=True):
         value = np.asarray(old)
         if "embed" in old.path:  # each row of a table has a scale
             value = narrow_matrix(value.T, code).T
@@ -198,11 +199,77 @@ def test_draws_are_those_of_a_network_with_rounded_weights(kind):
             flat = value.reshape([int(np.prod(value.shape[:inputs])), -1])
             value = narrow_matrix(flat, code).reshape(value.shape)
         new.assign(value)
-    other = onepass.Autoregressive(rounded, onepass.likelihoods.Categorical(32))
+    return onepass.Autoregressive(network, onepass.likelihoods.Categorical(32))
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_draws_are_those_of_a_network_with_rounded_weights(kind):
+    model, other = gpt(), rounded_gpt(kind)
     drawn, nats = model.sample(3, 50, seed=1, weights=kind, return_log_prob=True)
     np.testing.assert_allclose(other.log_prob(drawn), nats, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(model.log_prob(drawn, weights=kind), nats, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(other.sample(3, 50, seed=1)[:, :20], drawn[:, :20])
+
+
+RAGGED, HEATS = [[3, 4, 5], [1], []], [0.0, 0.7, 1.3]  # of each row
+OPTIONS_BY_NAME = {
+    "a prefix": dict(prefix=[3, 4, 5]),
+    "prefixes of different lengths": dict(prefix=RAGGED),
+    "stop": dict(stop=7),
+    "stop and a prefix": dict(stop=[3, 7], prefix=RAGGED),
+    "a temperature for each row": dict(temperature=HEATS),
+    "top_k": dict(top_k=4),
+    "top_p": dict(top_p=0.6, prefix=RAGGED),
+    "min_p": dict(min_p=0.2, temperature=HEATS),
+    "logit_bias": dict(logit_bias={3: 2.0}),
+    "penalties": dict(repetition_penalty=1.3, presence_penalty=0.5, prefix=[3, 4]),
+    "allowed": dict(allowed=range(9)),
+    "min_length": dict(stop=[3, 4, 7], min_length=20, prefix=[2, 2]),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS_BY_NAME)
+@pytest.mark.parametrize("kind", NARROW)
+def test_options_draw_what_they_draw_of_a_network_with_rounded_weights(kind, name):
+    model, options = gpt(), OPTIONS_BY_NAME[name]
+    drawn = np.asarray(model.sample(3, 40, seed=1, weights=kind, **options))
+    expected = np.asarray(rounded_gpt(kind).sample(3, 40, seed=1, **options))
+    np.testing.assert_array_equal(drawn[:, :20], expected[:, :20])  # later, by rounding others
+    assert (drawn != model.sample(3, 40, seed=1, weights=kind)).any()
+    streamed = np.concatenate(
+        list(model.stream(3, 40, seed=1, weights=kind, chunk=7, **options)), 1
+    )
+    np.testing.assert_array_equal(streamed, drawn[:, : streamed.shape[1]])
+    of_one = {n: x[:1] if x in (RAGGED, HEATS) else x for n, x in options.items()}
+    alone = model.sample(1, 40, seed=1, weights=kind, **of_one)
+    np.testing.assert_array_equal(alone, drawn[:1])
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_a_state_draws_what_its_prefix_draws_with_narrow_weights(kind):
+    model, state = gpt(), gpt().read([3, 4, 5], 30)  # what it keeps is of float32 weights
+    expected = model.sample(2, 30, seed=1, weights=kind, prefix=[3, 4, 5])
+    np.testing.assert_array_equal(model.sample(2, 30, seed=1, weights=kind, state=state), expected)
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_a_prefix_that_was_drawn_is_continued_as_it_was(kind):
+    model = sounds()
+    drawn = np.asarray(model.sample(2, 50, seed=3, weights=kind))
+    found = model.sample(2, 50, seed=3, weights=kind, prefix=[drawn[0, :30], drawn[1, :7]])
+    np.testing.assert_array_equal(found, drawn)
+
+
+def test_drawing_ends_once_every_row_has_ended(monkeypatch):
+    model, run, steps = gpt(), StepMachine.run, []
+
+    def counting(machine, workspaces, *given):
+        steps.append(given[0].shape[1])
+        return run(machine, workspaces, *given)
+
+    monkeypatch.setattr(StepMachine, "run", counting)
+    drawn = np.asarray(model.sample(2, 600, seed=1, weights="int8", stop=list(range(0, 32, 2))))
+    assert (drawn[:, -1] % 2 == 0).all() and sum(steps) <= 64
 
 
 def test_the_machine_holds_fewer_bytes():
@@ -214,7 +281,8 @@ def test_the_machine_holds_fewer_bytes():
     sizes = {}
     for kind in WEIGHTS:
         model.sample(1, 3, weights=kind)
-        (made,) = model.samplers._on_machine("native", kind)._machines.values()
+        name = "native" if kind == "float32" else "prompted"
+        (made,) = model.samplers._on_machine(name, kind)._machines.values()
         sizes[kind] = made.program.constants.nbytes
     assert sizes["bfloat16"] < 0.55 * sizes["float32"]
     assert sizes["int8"] < 0.32 * sizes["float32"]
@@ -236,22 +304,11 @@ def test_new_weights_are_read_by_the_next_call():
     np.testing.assert_allclose(after, model.log_prob(drawn), atol=0.3)
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        (dict(method="naive"), "for the method 'naive', got int8"),
-        (dict(prefix=[1, 2]), "for a prefix, "),
-        (dict(top_k=3), "options of tokens"),
-        (dict(temperature=[0.5, 1.0]), "temperatures"),
-    ],
-)
-def test_what_needs_another_sampler_is_refused_in_one_line(options, what):
-    with pytest.raises(UserError, match="`weights` must be float32 ") as refused:
-        gpt().sample(2, 9, weights="int8", **options)
-    assert what in str(refused.value) and "\n" not in str(refused.value)
-    if "method" not in options:
-        with pytest.raises(UserError, match="`weights` must be float32 for "):
-            gpt().stream(2, 9, weights="int8", **options)  # by the call itself
+@pytest.mark.parametrize("method", ["naive", "cached", "fixed-point"])
+def test_other_methods_are_refused_in_one_line(method):
+    expected = f"^`weights` must be float32 for the method '{method}', got int8.$"
+    with pytest.raises(UserError, match=expected):
+        gpt().sample(2, 9, weights="int8", method=method)
 
 
 def test_an_unknown_type_and_an_operation_that_the_machine_lacks_are_refused():
