@@ -10,6 +10,7 @@ The model.json of a user's model is checked by rules before it is used; an error
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -80,7 +81,7 @@ from onepass.foundation.arguments import check_prefix
 from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.folders import read_plain
 from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow
-from onepass.interface import collect_images, stream_images
+from onepass.interface import Model, collect_images, stream_images
 from onepass.prefix_state import Kept, PrefixState
 from onepass.replicator.training.family import ModelFamily
 
@@ -452,6 +453,7 @@ def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -
 
 
 VARIABLES = Path("variables") / "variables"
+FLOAT32, WEIGHTS = "float32", "weights"  # what the program computes with; the option for others
 Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 SPEC_FILE = "model.json"
 MODEL_FOLDER = "autoregressive"  # folder in a bundle with the model as `onepass.save` writes it
@@ -602,12 +604,38 @@ class Bundle(SoundSampling, ImageSampling):
             )
         return load(stored)
 
-    @property
+    @functools.cached_property
     def options(self) -> frozenset[str]:
         """Names of the options of `Draw` that the bundle has; its program is its only method."""
+        weights = {WEIGHTS} if self._draws_elements else set()
         if self._is_own:
-            return OWN_OPTIONS | ({"state"} if self._prompt_states else set())
-        return SOUND_OPTIONS if self.kind == SOUND else IMAGE_OPTIONS
+            return OWN_OPTIONS | weights | ({"state"} if self._prompt_states else set())
+        return SOUND_OPTIONS | weights if self.kind == SOUND else IMAGE_OPTIONS
+
+    @property
+    def _draws_elements(self) -> bool:
+        """Whether the bundle holds a network that draws one element after another."""
+        if self._is_own:
+            has_network = LOG_PROB in self.signatures and (self.path / MODEL_FOLDER).is_dir()
+            return has_network and self.spec.get("order") == "time"
+        family = families.installed(self.spec["kind"])
+        return family is not None and family.sampler is not None and not family.is_fast
+
+    @functools.cached_property
+    def _live(self) -> Model:
+        """The model that was exported, rebuilt from its weights in this bundle."""
+        if self._is_own:
+            return self.autoregressive
+        try:
+            from distill.model import load
+        except ImportError as error:
+            raise UserError(f"`{WEIGHTS}` need the package {error.name}.") from error
+        return load(self.path)
+
+    def _ask_live(self, draw: Draw) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with which the live model draws what is asked of the bundle."""
+        options = dataclasses.replace(draw, state=None).changed_options()  # its prefix is set
+        return [draw.num, draw.length, draw.seed, draw.condition], options
 
     def read(self, prefix: Any, length: Any = None, condition: Any = None) -> PrefixState:
         """See `Model.read`."""
@@ -657,8 +685,28 @@ class Bundle(SoundSampling, ImageSampling):
         begun = Begun(elements, dict(zip(states.names, arrays, strict=True)))
         return states.draw(inputs, [begun] * len(inputs[NUM_PREFIX]))
 
+    def log_prob(
+        self,
+        elements: Any,
+        condition: Any = None,
+        *,
+        lengths: Any = None,
+        speaker: str | None = None,
+        weights: str = FLOAT32,
+    ) -> np.ndarray:
+        """See `Sampling.log_prob`; with other weights than float32, that of the rebuilt model."""
+        options = {"lengths": lengths, "speaker": speaker, WEIGHTS: weights}
+        if weights == FLOAT32 or not (self._is_own and self._draws_elements):
+            return super().log_prob(elements, condition, **options)
+        with self._own_errors():
+            return np.asarray(self._live.log_prob(elements, condition, **options))
+
     def _sample(self, draw: Draw) -> Any:
         draw = self._begin(draw)
+        if draw.weights != FLOAT32:
+            given, options = self._ask_live(draw)
+            with self._own_errors():
+                return self._live.sample(*given, **options)
         if self._is_own:
             return self._draw_rows(draw)
         if self.kind == SOUND:
@@ -667,6 +715,10 @@ class Bundle(SoundSampling, ImageSampling):
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
         draw = self._begin(draw)
+        if draw.weights != FLOAT32:
+            given, options = self._ask_live(draw)
+            with self._own_errors():
+                return self._live.stream(*given, chunk=chunk, **options)
         if self._is_own or self.kind == SOUND:
             return self._stream_rows(draw, chunk)
         if chunk is not None:

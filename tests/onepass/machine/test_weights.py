@@ -332,7 +332,7 @@ def test_an_unknown_type_and_an_operation_that_the_machine_lacks_are_refused():
 
 def test_what_does_not_run_on_the_machine_has_no_such_option():
     for options in (OWN_OPTIONS, SOUND_OPTIONS, IMAGE_OPTIONS, StudentSampler.options):
-        assert "weights" not in options  # bundles, and a student
+        assert "weights" not in options  # served models, and a student
 
 
 def test_the_types_of_the_option_are_those_of_the_machine():
