@@ -1,8 +1,7 @@
 """A sampler whose step runs on the step machine, without compilation for new networks or lengths.
 
 The step and the draw are traced for one row and lowered to instructions (`onepass.machine`),
-which any number of rows run. On CPUs it is an alternative to `cached`, which XLA compiles. A step
-draws one symbol, or a block of them (`NativeBlocks`).
+which any number of rows run. On CPUs it is an alternative to `cached`, which XLA compiles.
 """
 
 import functools
@@ -48,22 +47,25 @@ SYMBOLS_AT_ONCE = 32  # between looks whether all rows have ended
 def native(
     network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
 ) -> "Native | None":
-    """Return the sampler on the step machine; None as for `outputs_of`, or if it is renewed."""
-    is_renewed = getattr(network, "period", 0)
-    return None if is_renewed else _on_machine(Native, network, distribution, weights)
+    """Return the sampler on the step machine.
+
+    It is None with a GPU, if steps draw several symbols, or if predictors are solved between them.
+    """
+    is_other = network.block != 1 or bool(getattr(network, "period", 0))
+    return None if is_other else _on_machine(Native, network, distribution, weights)
 
 
 def prompted(
     network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
 ) -> "NativePrompted | None":
-    """Return the sampler of rows that may begin with known symbols; None as for `outputs_of`."""
+    """Return the sampler of rows that may begin with known symbols; None with a GPU."""
     return _on_machine(NativePrompted, network, distribution, weights)
 
 
 def outputs_of(
     network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
 ) -> "NativeOutputs | None":
-    """Return the outputs on the step machine; None with a GPU or for steps of several symbols."""
+    """Return the outputs on the step machine; None with a GPU."""
     has_step = network.has_step
     return _on_machine(NativeOutputs, network, distribution, weights) if has_step else None
 
@@ -71,7 +73,7 @@ def outputs_of(
 def _on_machine(
     kind: Any, network: SteppedSymbols, distribution: Distribution, weights: str
 ) -> Any:
-    if network.block != 1 or tf.config.list_logical_devices("GPU"):
+    if tf.config.list_logical_devices("GPU"):
         return None
     return kind(getattr(network, "on_machine", network), distribution, weights)
 
@@ -121,8 +123,10 @@ class Native:
         prompt: Prompt | None = None,
     ) -> tf.Tensor:
         """Draw the same symbols [batch, time] as `cached` on the step machine."""
-        first = self.begin(noise.shape[0], noise.shape[1], condition)
-        return self.advance(noise, condition, temperature, first, prompt)[0]
+        num, length = noise.shape[:2]
+        noise = pad_time(noise, _whole_blocks(length, self._network.block))
+        first = self.begin(num, length, condition)
+        return self.advance(noise, condition, temperature, first, prompt)[0][:, :length]
 
     def _horizon(self, length: int) -> int:
         if not getattr(self._network, "has_horizon", False):
@@ -165,8 +169,9 @@ class Native:
         if prompt is None or not prompt.stops:
             return self._advance(noise, condition, temperature, state, prompt)
         length, parts, ended = noise.shape[1], [], False
-        for start in range(0, length, SYMBOLS_AT_ONCE):
-            now = slice(start, min(start + SYMBOLS_AT_ONCE, length))
+        together = _whole_blocks(SYMBOLS_AT_ONCE, self._network.block)
+        for start in range(0, length, together):
+            now = slice(start, min(start + together, length))
             part = between(condition, now.start, now.stop)
             after = prompt.after(start, now.stop - start)
             drawn, state = self._advance(noise[:, now], part, temperature, state, after)
@@ -244,13 +249,21 @@ class Native:
     def _example_inputs(self, state: Any) -> list[tf.Tensor]:
         del state
         layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
-        noise = layout.noise(self._distribution, 0, 1, layout.shape([1]))
+        noise = layout.noise(self._distribution, 0, 1, layout.shape([self._network.block]))
         return self._inputs(noise, None)
+
+    def _in_blocks(self, values: tf.Tensor) -> tf.Tensor:
+        """Return values [batch, time, ...], in whole blocks, as [batch, steps, block, ...]."""
+        values = tf.convert_to_tensor(values)
+        return tf.reshape(values, [len(values), -1, self._network.block, *values.shape[2:]])
 
     def _known_symbols(self, noise: tf.Tensor, prompt: Prompt | None) -> tf.Tensor:
         """Return the symbols of the noise's positions, `UNKNOWN` where they are to be drawn."""
         known = tf.fill(noise.shape[:-1], tf.constant(UNKNOWN[self._dtype], self._dtype))
-        return known if prompt is None else prompt.over(known, 0)
+        if prompt is None:
+            return known
+        symbols = pad_time(prompt.symbols, noise.shape[1])
+        return prompt._replace(symbols=symbols).over(known, 0)
 
     @property
     def _dtype(self) -> tf.DType:
@@ -273,19 +286,44 @@ class Native:
 
 
 class NativePrompted(Native):
-    """A sampler on the step machine of rows that may begin with known symbols."""
+    """A sampler on the step machine of rows that may begin with known symbols.
+
+    A step draws one symbol or a block of them, in which the condition must be constant.
+    """
+
+    def _advance(
+        self,
+        noise: tf.Tensor,
+        condition: Condition,
+        temperature: Any,
+        state: Any,
+        prompt: Prompt | None,
+    ) -> tuple[tf.Tensor, NativeState]:
+        block, shape = self._network.block, noise.shape
+        if shape[1] % block:
+            raise ValueError(f"`noise` must hold whole blocks of {block}, got {shape[1]} symbols.")
+        condition = over_time(lambda x: x[:, ::block], condition)
+        symbols, state = super()._advance(noise, condition, temperature, state, prompt)
+        return tf.reshape(symbols, shape[:-1]), state
 
     def _inputs(self, noise: tf.Tensor, prompt: Prompt | None) -> list[tf.Tensor]:
-        return [noise, self._known_symbols(noise, prompt)]
+        return [self._in_blocks(noise), self._in_blocks(self._known_symbols(noise, prompt))]
 
     def _step(self, first: Any, like: Any) -> Callable:
-        drawing_step, read = super()._step(first, like), self._network.read
+        network, distribution, dtype = self._network, self._distribution, self._dtype
+        count = len(like.timed)
 
         def step(noise: tf.Tensor, known: tf.Tensor, *given: tf.Tensor) -> tuple[list, list]:
-            (drawn,), flat = drawing_step(noise, *given)
-            symbols = _put_known(known, drawn)
-            after = tf.nest.pack_sequence_as(first, flat)
-            return [symbols], tf.nest.flatten({**after, "input": read(symbols)})
+            temperature, *flat = given[count:]
+            state = tf.nest.pack_sequence_as(first, flat)
+            run, made = network.stepper(with_steps(like, given[:count])), []
+            for index in range(network.block):
+                parameters, after = run(0, index, state)
+                drawn = distribution.sample(parameters, noise[:, :, index], temperature)
+                there = known[:, :, index]
+                made.append(_put_known(there, tf.cast(tf.reshape(drawn, there.shape), dtype)))
+                state = {"input": network.read(made[-1]), "network": after}
+            return [tf.stack(made, 2)], tf.nest.flatten(state)
 
         return step
 
@@ -306,13 +344,18 @@ class NativeOutputs(Native):
         The inputs [batch, n, ...] are those before each step, of all rows or of the first ones,
         which alone advance; all else is as in `advance`.
         """
+        length, block = inputs.shape[1], self._network.block
+        if block > 1:
+            inputs = self._in_blocks(inputs)
+            condition = over_time(lambda x: x[:, ::block], condition)
         if not isinstance(state, NativeState):
             machine = self.machine([inputs], condition, state.of_one)
             workspaces = machine.begin(state.batch, [], state.of_rows)
             state = NativeState(machine, workspaces, state.of_one)
         given = [np.asarray(each) for each in (inputs, *condition.timed.values())]
         (parameters,) = state.machine.run(state.workspaces[: len(inputs)], *given)
-        return parameters[:, :, 0, 0], state
+        found = parameters[:, :, 0, 0]
+        return found if block == 1 else found.reshape([len(found), length, -1]), state
 
     def _advance(
         self,
@@ -330,7 +373,7 @@ class NativeOutputs(Native):
         if prompt is not None:
             known = min(length, int(prompt.known.numpy().min()))
         if known:  # what is known in all rows is read at once
-            parts.append(symbols[:, :known])
+            parts.append(tf.constant(symbols[:, :known]))
             read = tf.concat([inputs, self._network.read(parts[0])], 1)
             now = between(condition, 0, known)
             _, network = self.outputs(read[:, :-1], now, network)
@@ -384,68 +427,43 @@ class NativeOutputs(Native):
         """Return the log-probability of symbols [batch, time, ...] given those before them."""
         batch, length = symbols.shape[:2]
         state: Any = self.begin(batch, length, condition)
-        first = np.repeat(np.asarray(state.of_one["input"]), batch, 0)
-        inputs = np.concatenate([first, np.asarray(self._network.read(symbols))[:, :-1]], 1)
+        first = tf.repeat(tf.constant(state.of_one["input"]), batch, 0)
+        inputs = tf.concat([first, self._network.read(symbols)[:, :-1]], 1)
+        inputs = pad_time(inputs, _whole_blocks(length, self._network.block))
         together = max(1, MOST_PARAMETERS // (batch * self._distribution.num_parameters))
+        together = _whole_blocks(together, self._network.block)
         parts = []
         for start in range(0, length, together):
             steps = slice(start, min(start + together, length))
             now = between(condition, steps.start, steps.stop)
-            parameters, state = self.outputs(inputs[:, steps], now, state)
-            parts.append(self._distribution.log_prob(parameters, symbols[:, steps]).numpy())
+            parameters, state = self.outputs(inputs[:, start : start + together], now, state)
+            found = parameters[:, : steps.stop - start]
+            parts.append(self._distribution.log_prob(found, symbols[:, steps]).numpy())
         return np.concatenate(parts, 1)
 
     def _example_inputs(self, state: Any) -> list[tf.Tensor]:
-        return [state["input"]]
+        block, one = self._network.block, state["input"]
+        return [one if block == 1 else self._in_blocks(tf.repeat(one, block, 1))]
 
     def _step(self, first: Any, like: Any) -> Callable:
         count, network = len(like.timed), self._network
 
         def step(inputs: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-            condition = with_steps(like, given[:count])
-            state = tf.nest.pack_sequence_as(first, list(given[count:]))
-            parameters, after = network.stepper(condition)(0, 0, {**state, "input": inputs})
-            return [parameters], tf.nest.flatten({"input": inputs, "network": after})
+            run = network.stepper(with_steps(like, given[:count]))
+            state, made = tf.nest.pack_sequence_as(first, list(given[count:])), []
+            block = network.block
+            for index, each in enumerate([inputs] if block == 1 else tf.unstack(inputs, axis=2)):
+                parameters, after = run(0, index, {**state, "input": each})
+                made.append(parameters)
+                state = {"input": each, "network": after}
+            return [made[0] if block == 1 else tf.stack(made, 2)], tf.nest.flatten(state)
 
         return step
 
 
-class NativeBlocks(Native):
-    """A sampler on the step machine for a network that draws a block of symbols per step.
-
-    The condition must be constant within a block.
-    """
-
-    def _advance(
-        self,
-        noise: tf.Tensor,
-        condition: Condition,
-        temperature: Any,
-        state: Any,
-        prompt: Prompt | None,
-    ) -> tuple[tf.Tensor, NativeState]:
-        block, shape = self._network.block, noise.shape
-        if shape[1] % block:
-            raise ValueError(f"`noise` must hold whole blocks of {block}, got {shape[1]} symbols.")
-        noise = tf.reshape(noise, [shape[0], -1, block, *shape[2:]])
-        condition = over_time(lambda x: x[:, ::block], condition)
-        symbols, state = super()._advance(noise, condition, temperature, state, prompt)
-        return tf.reshape(symbols, shape[:2]), state
-
-    def _step(self, first: Any, like: Any) -> Callable:
-        network, distribution, count = self._network, self._distribution, len(like.timed)
-
-        def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-            temperature, *flat = given[count:]
-            state = tf.nest.pack_sequence_as(first, flat)
-            run, drawn = network.stepper(with_steps(like, given[:count])), []
-            for index in range(network.block):
-                parameters, after = run(0, index, state)
-                drawn.append(distribution.sample(parameters, noise[:, :, index], temperature))
-                state = {"input": network.read(drawn[-1]), "network": after}
-            return [tf.stack(drawn, -1)], tf.nest.flatten(state)
-
-        return step
+def _whole_blocks(count: int, block: int) -> int:
+    """Return the number of symbols of the blocks that hold `count` of them."""
+    return -(-count // block) * block
 
 
 def _put_known(known: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:

@@ -172,7 +172,10 @@ class Samplers:
           UserError: the method is another one, or the network does not run on the machine.
         """
         self._require_float32(weights, method == "auto", f"the method {method!r}")
-        kind = "outputs_of" if isinstance(temperature, Choice) else "prompted"
+        has_options = isinstance(temperature, Choice)
+        fits = not has_options or self._network.block == 1
+        self._require_float32(weights, fits, "options of tokens of steps of several symbols")
+        kind = "outputs_of" if has_options else "prompted"
         return self._with_weights(kind, weights, condition, length)
 
     def _with_weights(self, function: str, weights: str, condition: Any, length: int) -> Any:
@@ -184,7 +187,7 @@ class Samplers:
         is_renewed = getattr(self._network, "period", 0)
         self._require_float32(weights, not is_renewed, "predictions that are solved between steps")
         found = self._on_machine(function, weights)
-        self._require_float32(weights, found, "steps of several symbols, and with a GPU")
+        self._require_float32(weights, found, "steps with a GPU")
         fault = found.fault(length, condition)
         self._require_float32(weights, not fault, f"this network: {fault}")
         return found
@@ -380,7 +383,7 @@ class Samplers:
             return
         if machine is None and method == "auto":
             machine = self._machine(temperature, prompt, condition, num, length)
-        row_count = row_bucket(num)
+        row_count, block = row_bucket(num), self._network.block
         if machine is None:
             whole = Call(tf.zeros([num, 0]), condition, temperature, prompt).of_rows(row_count)
             first, state = self._begin(whole, length, shared, kept)
@@ -399,8 +402,9 @@ class Samplers:
                 given = Call(noise, part, temperature, after)
                 symbols, state = self._chunk(given.of_rows(row_count), state, times)
             else:
+                noise = pad_time(noise, -(-count // block) * block)
                 symbols, state = machine.advance(noise, part, temperature, state, after)
-            yield symbols[:num].numpy()
+            yield symbols[:num, :count].numpy()
 
     def _chunk(self, given: Call, state: Any, times: int) -> tuple[tf.Tensor, Any]:
         count = given.noise.shape[1]

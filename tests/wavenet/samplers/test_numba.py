@@ -10,16 +10,17 @@ from marks import some_slow
 from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 
 from onepass.likelihoods import LogisticMixture
+from onepass.machine import weights
 from onepass.machine.kernels import entry
 from onepass.machine.machine import Pace
 from onepass.networks.conditions import only_timed
-from onepass.samplers.native import NativeBlocks, native
+from onepass.samplers.native import NativePrompted, native, outputs_of
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation
 from wavenet.samplers.numba.bunches import ROOM
 from wavenet.samplers.numba.sampler import sampler_for
-from wavenet.samplers.symbols import SoundSymbols
+from wavenet.samplers.symbols import SoundSymbols, autoregressive
 
 # Channel counts below, between and above whole vectors; taps of blocks 1, 2, 4 and 8.
 NETWORKS = {
@@ -306,9 +307,28 @@ def test_levels_are_those_of_the_definition_in_float64_until_a_draw_lies_on_a_bo
     assert np.mean(levels[:, :20] == expected[:, :20]) > 0.9
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+def test_narrow_weights_draw_and_score_a_vocoder_bunch_by_bunch(vocoder, kind, monkeypatch):
+    monkeypatch.setattr(weights, "WORTH_NARROWING", 1)
+    model, samples = autoregressive(vocoder), 46  # no whole number of bunches
+    condition = condition_of(vocoder, 2, 48)[:, :samples]
+    drawn = model.sample(2, samples, 3, condition, weights=kind)
+    parts = list(model.stream(2, samples, 3, condition, weights=kind, chunk=12))
+    np.testing.assert_array_equal(np.concatenate(parts, 1), drawn)
+    begun = [drawn[0, :9], drawn[1, :30]]
+    again = model.sample(2, samples, 3, condition, weights=kind, prefix=begun)
+    np.testing.assert_array_equal(again, drawn)
+    exact = model.log_prob(drawn, condition).numpy()
+    lost = np.abs(model.log_prob(drawn, condition, weights=kind).numpy() - exact)
+    assert lost.max() > 0 and lost.mean() < 0.05
+    symbols, given = model.symbols(drawn), only_timed(condition)
+    steps = outputs_of(model.symbol_network, vocoder.likelihood).log_prob(symbols, given)
+    np.testing.assert_allclose(steps - model.codec.log_unit, exact, rtol=1e-3, atol=2e-3)
+
+
 def test_the_step_machine_draws_a_vocoder_bunch_by_bunch(vocoder):
     samples, likelihood = 48, vocoder.likelihood
-    sampler = NativeBlocks(SoundSymbols(vocoder).on_machine, likelihood)
+    sampler = NativePrompted(SoundSymbols(vocoder).on_machine, likelihood)
     noise, condition = noise_of(vocoder, 3, samples), condition_of(vocoder, 3, samples)
 
     def draw(rows, cuts=()):
@@ -419,7 +439,7 @@ def test_what_does_not_fit_the_sampler_is_refused():
         sampler = NumbaVocoderSampler(network, 1)
         sampler.generate_chunk(sampler.initial_state(1), condition, noise)
     with pytest.raises(ValueError, match="whole blocks of 4"):
-        sampler = NativeBlocks(SoundSymbols(network).on_machine, network.likelihood)
+        sampler = NativePrompted(SoundSymbols(network).on_machine, network.likelihood)
         sampler.advance(noise, only_timed(condition), 1.0, sampler.begin(1, 42))
 
 
