@@ -1,13 +1,14 @@
 """PyTorch networks, untouched: their own cached samplers, and the step that onepass derives.
 
 transformers' GPT-2 by `generate` with its cache, by a `generate` that PyTorch compiles (where there
-is a compiler), and by CTranslate2, an engine for such networks, with float32 and int8 weights;
-r9y9/wavenet_vocoder by `incremental_forward`. "mini" is a GPT-2 of three layers of 64 channels and
-256 tokens, "GPT-2" that of 124 million weights, "24x128" the WaveNet of wavenet_vocoder's presets
-with ten logistics. Weights are random: the work does not depend on them.
+is a compiler), and by CTranslate2 and OpenVINO GenAI, engines for such networks, with float32 and
+int8 weights; r9y9/wavenet_vocoder by `incremental_forward`. "mini" is a GPT-2 of three layers of 64
+channels and 256 tokens, "GPT-2" that of 124 million weights, "24x128" the WaveNet of
+wavenet_vocoder's presets with ten logistics. Weights are random: the work does not depend on them.
 
     pip install "onepass[torch]" transformers ctranslate2
     pip install --no-deps wavenet_vocoder
+    pip install openvino-genai "optimum-intel[openvino]"    # of an older transformers
 """
 
 import functools
@@ -26,7 +27,7 @@ import onepass
 from benchmarks.report import Benchmark, Measure, Row
 
 OURS, GENERATE, COMPILED = "derived step", "generate", "generate, compiled"
-CTRANSLATE2 = "CTranslate2"
+CTRANSLATE2, OPENVINO = "CTranslate2", "OpenVINO GenAI"
 NARROW = ("bfloat16", "int8")
 INCREMENTAL = "incremental_forward"
 CONVERSION, FIRST = "conversion", "first token after it"
@@ -94,11 +95,13 @@ def _add_gpt(found: Benchmark, size: str, shape: tuple[int, int, int, int], coun
             found.add(Row(name, size, batch, "tokens/s"), _timed(call, batch * count))
         found.add(Row("share of equal tokens", size, batch, ""), _constant(equal))
         for weights in NARROW:
-            row = Row(f"{OURS}, {weights}", size, batch, "tokens/s", (OURS, f"{CTRANSLATE2}, int8"))
+            others = (OURS, f"{CTRANSLATE2}, int8", f"{OPENVINO}, int8")
+            row = Row(f"{OURS}, {weights}", size, batch, "tokens/s", others)
             narrow = functools.partial(_draw_tokens, model, batch, count, weights)
             found.add(row, _timed(narrow, batch * count))
-    add = functools.partial(_add_ctranslate2, found, size, module, vocabulary, count)
-    found.peer(f"{CTRANSLATE2}, {size}", add)
+    for name, add_peer in ((CTRANSLATE2, _add_ctranslate2), (OPENVINO, _add_openvino)):
+        add = functools.partial(add_peer, found, size, module, vocabulary, count)
+        found.peer(f"{name}, {size}", add)
 
 
 def _add_ctranslate2(found: Benchmark, size: str, module: Any, vocabulary: int, count: int) -> None:
@@ -125,6 +128,32 @@ def _add_ctranslate2(found: Benchmark, size: str, module: Any, vocabulary: int, 
                 sampling_topk=1,
                 include_prompt_in_result=False,
             )
+            found.add(Row(name, size, batch, "tokens/s"), _timed(call, batch * count))
+
+
+def _add_openvino(found: Benchmark, size: str, module: Any, vocabulary: int, count: int) -> None:
+    """Add the rows of OpenVINO GenAI, for which Optimum converts the module."""
+    openvino: Any = importlib.import_module("openvino")
+    genai: Any = importlib.import_module("openvino_genai")
+    intel: Any = importlib.import_module("optimum.intel")
+    chosen = genai.GenerationConfig()
+    chosen.max_new_tokens = chosen.min_new_tokens = count
+    chosen.do_sample, chosen.ignore_eos = False, True
+    chosen.eos_token_id, chosen.stop_token_ids = vocabulary - 1, {vocabulary - 1}  # it needs one
+    for weights in ("float32", "int8"):
+        bits = None if weights == "float32" else intel.OVWeightQuantizationConfig(bits=8)
+        exact = {"INFERENCE_PRECISION_HINT": "f32"} if bits is None else {}
+        with tempfile.TemporaryDirectory() as source, tempfile.TemporaryDirectory() as folder:
+            module.save_pretrained(source)
+            made = intel.OVModelForCausalLM.from_pretrained(
+                source, export=True, quantization_config=bits, load_in_8bit=False, compile=False
+            )
+            made.save_pretrained(folder)
+            engine = genai.LLMPipeline(folder, "CPU", INFERENCE_NUM_THREADS=os.cpu_count(), **exact)
+        name = f"{OPENVINO}, {weights}"
+        for batch in BATCHES:
+            ids, ones = (openvino.Tensor(f([batch, 1], np.int64)) for f in (np.zeros, np.ones))
+            call = functools.partial(engine.generate, genai.TokenizedInputs(ids, ones), chosen)
             found.add(Row(name, size, batch, "tokens/s"), _timed(call, batch * count))
 
 
