@@ -221,7 +221,7 @@ class FlowStudent(Model):
         num, length = self._sizes(num, length)
         noise = self.noise(check_seed(seed), tf.range(num), length)
         given = self._cast_condition(condition, num, length)
-        drawn = self.draw(noise, *in_order(given.timed, self.conditions))
+        drawn = self.draw(noise, self._tensor(given))
         return log_density(drawn, self.noise_kind).numpy()
 
     def _sizes(self, num: Any, length: Any) -> tuple[int, int]:
@@ -232,11 +232,14 @@ class FlowStudent(Model):
     def _cast_condition(self, condition: Any, num: int, length: int) -> Condition:
         return check_conditions(self, condition, self.order, (num, length))
 
+    def _tensor(self, condition: Condition) -> tf.Tensor | None:
+        return next(iter(in_order(condition.timed, self.conditions)), None)
+
     def _draw_elements(self, noise: tf.Tensor, condition: Condition) -> tf.Tensor:
-        return self.elements(self.draw(noise, *in_order(condition.timed, self.conditions)).output)
+        return self.elements(self.draw(noise, self._tensor(condition)).output)
 
     def _step_elements(self, state: Any, noise: tf.Tensor, condition: Condition) -> Any:
-        return self.step(noise, state, *in_order(condition.timed, self.conditions))
+        return self.step(noise, state, self._tensor(condition))
 
     def elements(self, values: tf.Tensor) -> tf.Tensor:
         """Return the elements nearest to values on the scale that networks read."""
