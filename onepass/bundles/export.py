@@ -274,7 +274,8 @@ def drawn_from_noise(
     """Return what a student draws from the noise of a bundle's elements; the rest as above."""
     num, length = elements.shape
     noise = student.noise(int(inputs[SEED][0]), tf.range(num), length)
-    values = student.draw(noise, *conditions.of(_tensors(inputs)).values()).output
+    condition = next(iter(conditions.of(_tensors(inputs)).values()), None)
+    values = student.draw(noise, condition).output
     return student.elements(values), None
 
 

@@ -58,7 +58,7 @@ class Function:
 
         return function.get_concrete_function()
 
-    def fixed(self, rows: int, *sizes: int) -> "Function":
+    def fixed(self, rows: int, sizes: Sequence[int] = ()) -> "Function":
         """Return the function for `rows` rows, whose next axes of unknown size have these `sizes`.
 
         Its seeds are uint32 [rows, 2], the high word and the low word, as not every runtime has
@@ -193,7 +193,7 @@ def drawing_functions(
 
     def fixed(rows: int, length: int | None) -> dict[str, Function]:
         kept = {DRAW: calls[PLAIN], **drawn, **density}
-        return {name: each.fixed(rows, *sizes) for name, each in kept.items()}
+        return {name: each.fixed(rows, sizes) for name, each in kept.items()}
 
     return Functions(calls, fixed, batches)
 

@@ -128,7 +128,7 @@ def _with_density(
 
     def make(rows: int, length: int | None) -> dict[str, Function]:
         size = min(length or PIECES[0], longest)
-        given = {name: each.fixed(rows, size) for name, each in density.items()}
+        given = {name: each.fixed(rows, [size]) for name, each in density.items()}
         return fixed(rows, size) | given
 
     return make
