@@ -66,7 +66,8 @@ def _arange(*bounds: Any, dtype: Any = None) -> tf.Tensor:
     if all(map(_whole, (start, end, step))):
         dtype = dtype or tf.int64
         if any(map(is_tensor, (start, end, step))):
-            return tf.cast(tf.range(*(tf.cast(x, tf.int32) for x in (start, end, step))), dtype)
+            start, end, step = (tf.cast(x, tf.int32) for x in (start, end, step))
+            return tf.cast(tf.range(start, end, step), dtype)
         return tf.cast(tf.range(start, end, step, tf.int64), dtype)
     count: Any = (end - start) / step
     count = tf.math.ceil(count) if is_tensor(count) else math.ceil(count)

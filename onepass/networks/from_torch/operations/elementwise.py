@@ -89,11 +89,13 @@ OTHERS: dict[str, Function] = {
     SAME: lambda x, *ignored, **options: tf.convert_to_tensor(x),
     "rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
     "floor_divide": lambda a, b: _div(a, b, "floor"),
-    "float_power": lambda a, b: tf.pow(*promote_dtypes(a, b, dtype=tf.float64)),
+    "float_power": lambda a, b: _apply_promoted(tf.pow, a, b, tf.float64),
     "lerp": lambda a, b, weight: a + as_dtype(weight, a.dtype) * (b - a),
-    "addcmul": lambda x, a, b, value=1: _add(x, tf.multiply(*promote_dtypes(a, b)), value),
+    "addcmul": lambda x, a, b, value=1: _add(x, _apply_promoted(tf.multiply, a, b), value),
     "addcdiv": lambda x, a, b, value=1: _add(x, _div(a, b), value),
-    "where": lambda chosen, a, b: tf.where(tf.cast(chosen, tf.bool), *promote_dtypes(a, b)),
+    "where": lambda chosen, a, b: _apply_promoted(
+        lambda x, y: tf.where(tf.cast(chosen, tf.bool), x, y), a, b
+    ),
     "masked_fill": lambda x, mask, value: tf.where(mask, as_dtype(value, x.dtype), x),
     "clamp_min": lambda x, bound: _clamp(x, bound),
     "clamp_max": lambda x, bound: _clamp(x, None, bound),
@@ -124,6 +126,11 @@ def _register(functions: Mapping[str, Function], prepare: Function) -> None:
         aten(*names.split())(lambda *values, f=function: f(*prepare(values)))
 
 
+def _apply_promoted(function: Function, a: Any, b: Any, dtype: tf.DType | None = None) -> tf.Tensor:
+    a, b = promote_dtypes(a, b, dtype=dtype)
+    return function(a, b)
+
+
 def _register_of_two(names: str, function: Function, of_booleans: Function | None) -> None:
     @aten(*names.split())
     def rule(a: Any, b: Any) -> tf.Tensor:
@@ -133,8 +140,8 @@ def _register_of_two(names: str, function: Function, of_booleans: Function | Non
 
 _register(OF_FLOATS | OF_TWO_FLOATS, _to_floats)
 _register(OF_BOOLEANS, _to_booleans)
-for _names, _pair in OF_TWO.items():
-    _register_of_two(_names, *_pair)
+for _names, (_function, _of_booleans) in OF_TWO.items():
+    _register_of_two(_names, _function, _of_booleans)
 for _names, _function in UNCHANGED_IF_INTEGER.items():
     aten(_names)(lambda x, f=_function: f(x) if x.dtype.is_floating else x)
 for _names, _function in OTHERS.items():
@@ -171,7 +178,7 @@ def _div(a: Any, b: Any, rounding_mode: str | None = None) -> tf.Tensor:
 def _pow(a: Any, b: Any) -> tf.Tensor:
     if not is_tensor(b) and b == 2:
         return tf.square(promote_dtypes(a, b)[0])
-    return tf.pow(*promote_dtypes(a, b))
+    return _apply_promoted(tf.pow, a, b)
 
 
 @aten("nan_to_num")
@@ -259,7 +266,7 @@ def _register_of_sizes(name: str, of_numbers: Function, of_tensors: Function) ->
         return (of_tensors if any(map(is_tensor, sizes)) else of_numbers)(*sizes)
 
 
-for _names, _pair in OF_SIZES.items():
-    _register_of_sizes(_names, *_pair)
+for _names, (_of_numbers, _of_tensors) in OF_SIZES.items():
+    _register_of_sizes(_names, _of_numbers, _of_tensors)
 for _names in PYTHON.split():
     aten(f"py.{_names.rstrip('_')}")(getattr(operator, _names))

@@ -174,21 +174,23 @@ def _scatter(
 aten("scatter_add")(lambda x, dim, index, source: _scatter(x, dim, index, source, "add"))
 
 
-def _along_axis(x: tf.Tensor, dim: int, index: tf.Tensor, source: Any) -> list[tf.Tensor]:
-    axis = axis_of(x, dim)
-    return [x, [*[None] * axis, tf.reshape(index, [-1])], source]
+def _put_along_axis(
+    x: tf.Tensor, dim: int, index: tf.Tensor, source: Any, accumulate: bool = False
+) -> tf.Tensor:
+    indices = [*[None] * axis_of(x, dim), tf.reshape(index, [-1])]
+    return _index_put(x, indices, source, accumulate)
 
 
 @aten("index_add")
 def _index_add(
     x: tf.Tensor, dim: int, index: tf.Tensor, source: tf.Tensor, alpha: Any = 1
 ) -> tf.Tensor:
-    return _index_put(*_along_axis(x, dim, index, source * as_dtype(alpha, source.dtype)), True)
+    return _put_along_axis(x, dim, index, source * as_dtype(alpha, source.dtype), True)
 
 
 @aten("index_copy", "index_fill")
 def _index_copy(x: tf.Tensor, dim: int, index: tf.Tensor, source: Any) -> tf.Tensor:
-    return _index_put(*_along_axis(x, dim, index, as_dtype(source, x.dtype)))
+    return _put_along_axis(x, dim, index, as_dtype(source, x.dtype))
 
 
 @aten("one_hot")

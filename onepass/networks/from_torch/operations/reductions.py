@@ -44,8 +44,8 @@ REDUCTIONS: dict[str, tuple[Function, Function]] = {
     "logsumexp": (tf.reduce_logsumexp, floating),
     "count_nonzero": (tf.reduce_sum, lambda x: tf.cast(tf.cast(x, tf.bool), tf.int64)),
 }
-for _name, _pair in REDUCTIONS.items():
-    aten(_name)(_reduction_rule(*_pair))
+for _name, (_function, _prepare) in REDUCTIONS.items():
+    aten(_name)(_reduction_rule(_function, _prepare))
 
 
 def _register_extreme(name: str, reduce: Function, place: Function) -> None:
@@ -209,9 +209,10 @@ def _instance_norm(x: tf.Tensor, weight: Any, bias: Any, mean: Any, var: Any, *r
 
 @aten("batch_norm")
 def _batch_norm(x: tf.Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> tf.Tensor:
-    if rest[0] or mean is None:
+    trains, momentum, eps = rest[:3]
+    if trains or mean is None:
         raise ValueError("batch normalisation must use its stored statistics")
-    return _native_batch_norm(x, weight, bias, mean, var, *rest[1:3])[0]
+    return _native_batch_norm(x, weight, bias, mean, var, momentum, eps)[0]
 
 
 @aten("_native_batch_norm_legit_no_training")
