@@ -24,13 +24,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 TESTS = Path(__file__).parent
 # Files that take longest, begun first: processes that share the files then end at the same time.
 LONGEST = (
-    *("test_laws", "test_own_agreement", "test_export_images", "test_export_audio"),
-    *("test_numba", "test_files", "test_image_compression", "test_image_command", "test_tables"),
-    *("test_sample_command", "test_reading", "test_golden", "test_array_command", "test_machine"),
-    *("test_incremental", "test_attention", "test_any_length", "test_distill", "test_sandbox"),
-    *("test_program_scan", "test_array_compression", "test_conditions", "test_any_teacher"),
-    *("test_shipped_student", "test_docs_python", "test_own_conditions", "test_collectives"),
-    *("test_portable", "test_launch", "test_strategies", "test_failures", "test_page"),
+    *("test_laws", "test_frames", "test_own_agreement", "test_changes", "test_export_audio"),
+    *("test_periods", "test_causality", "test_own_prompts", "test_export_images", "test_rates"),
+    *("test_student_cpu", "test_numba", "test_files", "test_image_compression", "test_tables"),
+    *("test_image_command", "test_sample_command", "test_reading", "test_golden", "test_machine"),
+    *("test_array_command", "test_incremental", "test_attention", "test_any_length"),
+    *("test_distill", "test_sandbox", "test_program_scan", "test_array_compression"),
+    *("test_conditions", "test_any_teacher", "test_shipped_student", "test_docs_python"),
+    *("test_own_conditions", "test_collectives", "test_portable", "test_launch"),
+    *("test_strategies", "test_failures", "test_page"),
 )
 PROGRESS = re.compile(r"[\w ']+: (\d+/\d+ \w+, |\d+ s so far)|step \d+: dev ")
 
