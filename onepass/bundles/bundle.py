@@ -632,10 +632,11 @@ class Bundle(SoundSampling, ImageSampling):
             raise UserError(f"`{WEIGHTS}` need the package {error.name}.") from error
         return load(self.path)
 
-    def _ask_live(self, draw: Draw) -> tuple[list[Any], dict[str, Any]]:
+    def _for_live(self, draw: Draw) -> dict[str, Any]:
         """Return the arguments with which the live model draws what is asked of the bundle."""
         options = dataclasses.replace(draw, state=None).changed_options()  # its prefix is set
-        return [draw.num, draw.length, draw.seed, draw.condition], options
+        given = {name: getattr(draw, name) for name in ("num", "length", "seed", "condition")}
+        return given | options
 
     def read(self, prefix: Any, length: Any = None, condition: Any = None) -> PrefixState:
         """See `Model.read`."""
@@ -704,9 +705,8 @@ class Bundle(SoundSampling, ImageSampling):
     def _sample(self, draw: Draw) -> Any:
         draw = self._begin(draw)
         if draw.weights != FLOAT32:
-            given, options = self._ask_live(draw)
             with self._own_errors():
-                return self._live.sample(*given, **options)
+                return self._live.sample(**self._for_live(draw))
         if self._is_own:
             return self._draw_rows(draw)
         if self.kind == SOUND:
@@ -716,9 +716,8 @@ class Bundle(SoundSampling, ImageSampling):
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
         draw = self._begin(draw)
         if draw.weights != FLOAT32:
-            given, options = self._ask_live(draw)
             with self._own_errors():
-                return self._live.stream(*given, chunk=chunk, **options)
+                return self._live.stream(chunk=chunk, **self._for_live(draw))
         if self._is_own or self.kind == SOUND:
             return self._stream_rows(draw, chunk)
         if chunk is not None:
