@@ -23,6 +23,7 @@ from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import EIGHT, rescale_levels
 from pixelcnn.density import CompiledNats, ImageDensity, ImageLoss, condition_specs
+from pixelcnn.linear_start import IMAGES, start_linearly
 from pixelcnn.sampling.generation import ImageSampler
 from pixelcnn.sampling.grids import grid, write_png
 
@@ -82,7 +83,7 @@ class EvaluationCallback:
         return images
 
 
-IMAGES = "images.npz"  # name of the file with images in an exported folder
+IMAGES_FILE = "images.npz"  # name of the file with images in an exported folder
 CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
@@ -113,14 +114,26 @@ class ImageRecipe(Recipe):
             prepared.training,
             lambda: EvaluationCallback(density, state, prepared, run.samples()),
             portable_batches(prepared),
+            functools.partial(start_density, density, state, prepared),
         )
+
+
+def start_density(density: ImageDensity, state: TrainState, dataset: ImageDataset) -> None:
+    """Start a PixelCNN with a mixture from the best linear prediction of its training images."""
+    if density.pixelcnn is None or not density.config.output.has_density:
+        return
+    arrays, settings = dataset.training_arrays
+    draw, rows = batch_sampling.batches_of(arrays, settings), dataset.config.data.batch_size
+    levels = [draw(step)["levels"] for step in range(-(-IMAGES // rows))]
+    start_linearly(density.pixelcnn, np.concatenate(levels)[:IMAGES], density.config.seed)
+    state.start(state.weights)
 
 
 def portable_batches(dataset: ImageDataset) -> PortableBatches:
     """Return the training batches for a machine without TensorFlow."""
     arrays, settings = dataset.training_arrays
     write = functools.partial(write_npz, arrays=arrays)
-    return PortableBatches(batch_sampling, {**settings, "file": IMAGES}, write)
+    return PortableBatches(batch_sampling, {**settings, "file": IMAGES_FILE}, write)
 
 
 def facts_of(dataset: ImageDataset) -> dict:

@@ -245,12 +245,12 @@ class PixelCNN(tf.Module):
 
     def above(self, rows: tf.Tensor, mode: Mode = EXACT) -> Hidden:
         """Return the padded rows' contribution to the first v and h, and to the prediction."""
-        units = convolve(tf.cast(rows, mode.dtype), self.above_kernel)
+        units = tf.cast(convolve(rows, self.above_kernel), mode.dtype)
         return Hidden(units, convolve(mode.for_prediction(rows), self.above_prediction))
 
     def convolve_left(self, columns: tf.Tensor, mode: Mode = EXACT) -> Hidden:
         """Return the left pixels' contribution to the first h, and to the prediction."""
-        units = convolve(tf.cast(columns, mode.dtype), self.left_kernel)
+        units = tf.cast(convolve(columns, self.left_kernel), mode.dtype)
         return Hidden(units, convolve(mode.for_prediction(columns), self.left_prediction))
 
     def map_predicted(self, condition: Condition, mode: Mode = EXACT) -> tf.Tensor | float:

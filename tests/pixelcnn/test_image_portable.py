@@ -59,7 +59,9 @@ def exported(kind, folder, **changes):
     recipe = training.ImageRecipe("tiny", config, data_of(kind))
     export_portable(recipe, folder, log=image_runs.silent)
     made = ImageDensity(dataset.config)
-    return dataset, TrainState(made, config.optimizer, config.loop.num_steps), made.loss
+    state = TrainState(made, config.optimizer, config.loop.num_steps)
+    training.start_density(made, state, dataset)
+    return dataset, state, made.loss
 
 
 @pytest.mark.parametrize("kind", SIDES)
