@@ -8,6 +8,7 @@ a pass over the whole image for every pixel, and one before the first.
 
 import importlib
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -26,15 +27,13 @@ LIKE_SIZE = dict(num_resnet=1, num_hierarchies=1, num_filters=56, num_logistic_m
 MODULE = "tensorflow_probability.python.distributions.pixel_cnn"
 
 
-def make(size: int):
-    """The distribution of class-conditional colour images of a size."""
+def make(size: int, classes: int = CLASSES, **settings):
+    """The distribution of class-conditional colour images of a size; `settings` change its own."""
+    plain = dict(dropout_p=0.0, use_weight_norm=False, use_data_init=False)
     return importlib.import_module(MODULE).PixelCNN(
         image_shape=(size, size, 3),
-        conditional_shape=(CLASSES,),
-        dropout_p=0.0,
-        use_weight_norm=False,
-        use_data_init=False,
-        **LIKE_SIZE,
+        conditional_shape=(classes,),
+        **{**plain, **LIKE_SIZE, **settings},
     )
 
 
@@ -67,26 +66,86 @@ def sampled_part(distribution, loops: int, xla: bool) -> Call:
     return call
 
 
-def training_step(distribution, batch: dict, xla: bool) -> Call:
-    """One step of Keras's Adam down the mean log-probability of a batch; the loss, float.
+class Training:
+    """Keras's Adam down the mean log-probability, and a Polyak average of the weights.
 
-    batch: "levels" int32 [batch, size, size, 3] and "label" int32 [batch].
+    Batches have "levels" int32 [batch, size, size, 3] and "label" int32 [batch].
+
+    Args:
+      distribution: what `make` returns, whose masks are applied here and after each update.
+      learning_rate: of Adam.
+      average_decay: of the Polyak average, which starts low as ours does; 0: no average.
+      xla: whether XLA compiles the step.
     """
-    optimizer = importlib.import_module("tf_keras").optimizers.Adam(2e-3)
-    weights = distribution.network.trainable_variables
-    optimizer.build(weights)
 
-    @tf.function(jit_compile=xla, autograph=False)
-    def step(values, condition):
+    def __init__(
+        self,
+        distribution,
+        learning_rate: float = 2e-3,
+        average_decay: float = 0.0,
+        xla: bool = False,
+    ) -> None:
+        self.distribution, self.decay = distribution, average_decay
+        self.weights = distribution.network.trainable_variables
+        for weight in self.weights:
+            if weight.constraint is not None:
+                weight.assign(weight.constraint(weight))
+        self.optimizer = importlib.import_module("tf_keras").optimizers.Adam(learning_rate)
+        self.optimizer.build(self.weights)
+        averaged = self.weights if average_decay else ()
+        self.averages = [tf.Variable(weight, trainable=False) for weight in averaged]
+        self._step = tf.function(self._update, jit_compile=xla, autograph=False)
+        self._nats = tf.function(self._log_prob, autograph=False, reduce_retracing=True)
+
+    @property
+    def variables(self) -> list:
+        """Everything that an update changes, the number of updates included."""
+        return [*self.weights, *self.optimizer.variables, *self.averages]
+
+    @property
+    def step(self) -> int:
+        """The number of updates."""
+        return int(self.optimizer.iterations)
+
+    def update(self, batch: dict) -> float:
+        """Make one update, and return the loss: nats per image."""
+        return float(self._step(batch["levels"], batch["label"]))
+
+    def bits(self, batches: Iterable[dict]) -> np.ndarray:
+        """Return bits per dimension of each image with averaged weights, without dropout."""
+        live = [weight.numpy() for weight in self.weights]
+        for weight, average in zip(self.weights, self.averages, strict=False):
+            weight.assign(average)
+        nats = [self._nats(batch["levels"], batch["label"], False).numpy() for batch in batches]
+        for weight, value in zip(self.weights, live, strict=True):
+            weight.assign(value)
+        dimensions = math.prod(self.distribution.event_shape)
+        return -np.concatenate(nats) / dimensions / math.log(2.0)
+
+    def _log_prob(self, levels, labels, training: bool) -> tf.Tensor:
+        (classes,) = self.distribution.conditional_shape
+        return self.distribution.log_prob(
+            tf.cast(levels, tf.float32),
+            conditional_input=tf.one_hot(labels, classes),
+            training=training,
+        )
+
+    def _update(self, levels, labels) -> tf.Tensor:
+        count = tf.cast(self.optimizer.iterations, tf.float32)
         with tf.GradientTape() as tape:
-            log_prob = distribution.log_prob(values, conditional_input=condition, training=True)
-            loss = -tf.reduce_mean(log_prob)
-        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            loss = -tf.reduce_mean(self._log_prob(levels, labels, True))
+        gradients = tape.gradient(loss, self.weights)
+        self.optimizer.apply_gradients(zip(gradients, self.weights, strict=True))
+        decay = tf.minimum(self.decay, (1.0 + count) / (10.0 + count))
+        for average, weight in zip(self.averages, self.weights, strict=False):
+            average.assign(decay * average + (1.0 - decay) * weight)
         return loss
 
-    values = tf.cast(batch["levels"], tf.float32)
-    condition = tf.one_hot(batch["label"], CLASSES)
-    return lambda: float(step(values, condition))
+
+def training_step(distribution, batch: dict, xla: bool) -> Call:
+    """One step of `Training` on a batch; the loss, float."""
+    training = Training(distribution, xla=xla)
+    return lambda: training.update(batch)
 
 
 def weights_and_work(distribution) -> tuple[int, float]:
