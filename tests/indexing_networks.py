@@ -254,16 +254,6 @@ def masked_kernel():
     return lambda x: tf.nn.conv1d(x, kernel * mask, 1, "SAME")
 
 
-def strided():
-    """Every second row, held for two."""
-
-    def network(x):
-        late = tf.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
-        return tf.repeat(late[:, ::2], 2, 1)[:, : tf.shape(x)[1]] + x
-
-    return network
-
-
 def masked_mean():
     def network(x):
         time = tf.shape(x)[1]
@@ -309,11 +299,11 @@ def of_positions_alone():
     return network
 
 
-# Causal networks in which a rule, taken alone, would see all of time, later rows or another rate.
+# Causal networks in which a rule, taken alone, would see all of time or later rows.
 WITHOUT_STEP = {
     make.__name__: make
     for make in (
-        convolved_by_fft, masked_kernel, strided, masked_mean, delayed_by_index, closed_gate,
-        reversed_twice, of_positions_alone, softmax_of_past,
+        convolved_by_fft, masked_kernel, masked_mean, delayed_by_index, closed_gate, reversed_twice,
+        of_positions_alone, softmax_of_past,
     )
 }  # fmt: skip

@@ -169,6 +169,9 @@ ANY_LENGTH = {
     "cut to the length": lambda: network(
         lambda x, f, g: cut(x, f(x), g), conv(3, 2), layers.Conv1DTranspose(3, 2, 2)
     ),
+    "every second row, held for two": lambda: network(
+        lambda x: cut(x, delay(x)[:, ::2], lambda low: repeat(low, 2))
+    ),
     "cut, of three": lambda: network(
         lambda x, f: cut(x, f(x), lambda low: repeat(low, 3)), conv(3, 3)
     ),
