@@ -259,7 +259,7 @@ class Sampling(Model):
 
     def _exported_shape(self) -> tuple[int, ...] | None:
         """Return the shape of an image, which its export fixes; None for other elements."""
-        if self.spec.get("makes") != IMAGE:
+        if IMAGE not in (self.spec.get("makes"), self.spec.get("kind")):
             return None
         return self.spec["size"], self.spec["size"], self.spec["channels"]
 
