@@ -62,7 +62,7 @@ Score = Callable[[], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class PeerSettings:
-    """What tfp's PixelCNN is made of and trained with, beyond `tfp_pixelcnn.LIKE_SIZE`."""
+    """Settings of tfp's PixelCNN and of its training, beyond `tfp_pixelcnn.LIKE_SIZE`."""
 
     distribution: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     batch_size: int = 4

@@ -614,7 +614,7 @@ class Bundle(SoundSampling, ImageSampling):
 
     @property
     def _draws_elements(self) -> bool:
-        """Whether the bundle holds a network that draws one element after another."""
+        """True if the bundle holds a network that draws one element after another."""
         if self._is_own:
             has_network = LOG_PROB in self.signatures and (self.path / MODEL_FOLDER).is_dir()
             return has_network and self.spec.get("order") == "time"
