@@ -1,19 +1,24 @@
 """The command of the benchmarks.
 
-python -m benchmarks                          all of them
+python -m benchmarks                          all of them, each in a process of its own
 python -m benchmarks audio images --quick     some, at small sizes
 """
 
 import argparse
 import contextlib
 import importlib
+import json
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from onepass.foundation.errors import UserError
 
 BENCHMARKS = ("audio", "students", "images", "training", "lossless", "tokens", "torch")
+ROOT = Path(__file__).parents[1]
 PLOTS = (".png", ".pdf", ".svg")
 
 
@@ -25,18 +30,14 @@ def main(words: Sequence[str] | None = None, command: str = "python -m benchmark
       command: as the help text calls it.
     """
     given = _parse(words, command)
-    if {"tokens", "torch"} & set(given.names or BENCHMARKS):
+    names = given.names or BENCHMARKS
+    if {"tokens", "torch"} & set(names):
         with contextlib.suppress(ImportError):
-            import torch  # noqa: F401 - before TensorFlow, after which its triton cannot come
+            import torch  # noqa: F401 - before TensorFlow, as its triton, which ends the process
+            import triton  # noqa: F401 - that loads it later
     from benchmarks import report  # the command line is checked before anything slow is imported
 
-    found = []
-    for name in given.names or BENCHMARKS:
-        module = importlib.import_module(f"benchmarks.{name}")
-        options = {"density": given.density} if name == "lossless" else {}
-        found.append(module.benchmark(given.quick, **options))
-        report.measure(found[-1], given.rounds)
-    result = report.to_json(found, given.quick)
+    result = _measure_here(names[0], given) if len(names) == 1 else _measure_apart(names, given)
     print(report.format_table(result["rows"]))
     for peer in result["left_out"]:
         print(f"left out of {peer['bench']}: {peer['what']}: {peer['reason']}")
@@ -45,6 +46,41 @@ def main(words: Sequence[str] | None = None, command: str = "python -m benchmark
     if given.plot:
         report.write_plot(given.plot, result["rows"])
     return 0
+
+
+def _measure_here(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """Return the rows of one benchmark, measured in this process."""
+    from benchmarks import report
+
+    options = {"density": given.density} if name == "lossless" else {}
+    found = importlib.import_module(f"benchmarks.{name}").benchmark(given.quick, **options)
+    report.measure(found, given.rounds)
+    return report.to_json(found, given.quick)
+
+
+def _measure_apart(names: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
+    """Return the rows of benchmarks, each measured in a process of its own.
+
+    Threads of one benchmark's peers that wait actively, and its memory, cost the others nothing.
+    """
+    from benchmarks import report
+
+    result: dict[str, Any] = {"machine": report.machine(), "quick": given.quick}
+    result |= {"rows": [], "left_out": []}
+    options = ["--rounds", str(given.rounds)] + ["--quick"] * given.quick
+    if given.density:
+        options += ["--density", str(given.density.absolute())]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.json"
+        for name in names:
+            words = [sys.executable, "-m", "benchmarks", name, "--json", str(path), *options]
+            subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+            measured = json.loads(path.read_text(encoding="utf-8"))
+            result["rows"] += measured["rows"]
+            result["left_out"] += measured["left_out"]
+            if given.json:
+                report.write_json(given.json, result)  # nothing is lost where a later one fails
+    return result
 
 
 def _parse(words: Sequence[str] | None, command: str) -> argparse.Namespace:

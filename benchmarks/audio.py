@@ -53,7 +53,8 @@ AGAINST = {
     "Numba": ("naive", "tf.while_loop, XLA", BOUND, PEER),
     "Numba, one core": (BOUND,),
     "XLA": ("naive", "tf.while_loop, XLA", PEER),
-    "derived step": ("naive", "XLA", "tf.while_loop, XLA"),
+    "derived step": ("naive", "Numba", "tf.while_loop, XLA", BOUND, PEER),
+    "derived step, XLA": ("naive", "XLA", "tf.while_loop, XLA"),
     "tf.while_loop, XLA": ("tf.while_loop",),
 }
 Call = Callable[..., Any]
@@ -82,10 +83,13 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
     }
     calls["XLA"] = functools.partial(cached_loop(SoundSymbols(network)), noise, condition)
     if not network.config.conditioner_units:  # no step is derived from a vocoder's graph
-        calls["derived step"] = functools.partial(derived_loop(network), noise, condition)
+        derived = _derived_model(network)
+        calls["derived step"] = functools.partial(derived.sample, batch, samples, 0, condition)
+        loop = cached_loop(derived.symbol_network, network.likelihood)
+        calls["derived step, XLA"] = functools.partial(loop, noise, condition)
         for name, is_compiled in (("tf.while_loop", False), ("tf.while_loop, XLA", True)):
-            loop = PlainLoop(network, jit_compile=is_compiled)
-            calls[name] = functools.partial(loop.sample, noise, condition)
+            plain = PlainLoop(network, jit_compile=is_compiled)
+            calls[name] = functools.partial(plain.sample, noise, condition)
     for name, call in calls.items():
         row = Row(name, size, batch, "samples/s", AGAINST.get(name, ()))
         found.add(row, functools.partial(_speed, call, batch * samples))
@@ -99,17 +103,16 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
     found.peer(BOUND, bound)
 
 
-def derived_loop(network: Any) -> Call:
-    """Return the sampler whose step the library derives from the graph, of noise and condition."""
+def _derived_model(network: Any) -> Autoregressive:
+    """Return a WaveNet as a network of one's own, whose step the library derives from its graph."""
     specs = SoundSymbols(network).conditions
-    model = Autoregressive(
+    return Autoregressive(
         network.of_past,
         network.likelihood,
         codec=network.codec,
         conditions=next(iter(specs.values()), None),
         inputs=tf.TensorSpec([None, None]),
     )
-    return cached_loop(model.symbol_network, network.likelihood)
 
 
 def cached_loop(symbols: Any, distribution: Any = None) -> Call:

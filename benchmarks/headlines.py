@@ -12,7 +12,7 @@ from benchmarks import report, tables
 
 BEGIN, END = "<!-- six ratios: made by benchmarks/headlines.py -->", "<!-- end of six ratios -->"
 PLOT = "six_ratios.png"
-CPU, GPU, TORCH = "benchmarks.json", "bench_gpu.json", "bench_torch.json"
+CPU, GPU = "benchmarks.json", "bench_gpu.json"
 
 
 class Headline(NamedTuple):
@@ -30,7 +30,7 @@ class Headline(NamedTuple):
 
 HEADLINES = (
     Headline(
-        TORCH,
+        CPU,
         ("torch", "derived step", "24x128", 1, "incremental_forward"),
         "wavenet_vocoder's WaveNet, untouched",
         "its own cached sampler",

@@ -86,14 +86,13 @@ def measure(benchmark: Benchmark, rounds: int) -> None:
                 progress.advance()
 
 
-def to_json(benchmarks: list[Benchmark], quick: bool) -> dict[str, Any]:
+def to_json(benchmark: Benchmark, quick: bool) -> dict[str, Any]:
     """Return the machine, the rows and the peers left out as one object."""
     left_out = [
         {"bench": benchmark.name, "what": what, "reason": reason}
-        for benchmark in benchmarks
         for what, reason in benchmark.left_out.items()
     ]
-    rows = [row for benchmark in benchmarks for row in _json_rows(benchmark)]
+    rows = list(_json_rows(benchmark))
     return {"machine": machine(), "quick": quick, "rows": rows, "left_out": left_out}
 
 

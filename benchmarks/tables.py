@@ -2,7 +2,6 @@
 
 python -m benchmarks.tables docs/benchmarks.json docs/benchmarks.md
 python -m benchmarks.tables docs/bench_gpu.json docs/benchmarks.md
-python -m benchmarks.tables docs/bench_torch.json docs/benchmarks.md
 """
 
 import json
@@ -13,14 +12,6 @@ from typing import Any
 BEGIN, END = "<!-- benchmarks: made by benchmarks/tables.py -->", "<!-- end of benchmarks -->"
 GPU_BEGIN = "<!-- benchmarks of a GPU: made by benchmarks/tables.py -->"
 GPU_END = "<!-- end of benchmarks of a GPU -->"
-# Where the tables of a benchmark go that is measured apart from the others.
-MARKS = {
-    "gpu": (GPU_BEGIN, GPU_END),
-    "torch": (
-        "<!-- benchmarks of PyTorch networks: made by benchmarks/tables.py -->",
-        "<!-- end of benchmarks of PyTorch networks -->",
-    ),
-}
 UNMEASURED = "not yet measured"
 SHARE = " of the copy bandwidth |"
 
@@ -87,7 +78,7 @@ def main(source: str, page: str) -> None:
     """Write the tables of a JSON file into a page."""
     found = json.loads(Path(source).read_text(encoding="utf-8"))
     text = Path(page).read_text(encoding="utf-8")
-    marks = MARKS.get(found["rows"][0]["bench"], (BEGIN, END))
+    marks = (GPU_BEGIN, GPU_END) if found["rows"][0]["bench"] == "gpu" else (BEGIN, END)
     Path(page).write_text(with_tables(text, format_tables(found), *marks), encoding="utf-8")
 
 

@@ -90,12 +90,13 @@ def _add_gpt(found: Benchmark, size: str, shape: tuple[int, int, int, int], coun
                 _generate, torch, compiled, batch, count, cache_implementation="static"
             )
         equal = float(np.mean(ours() == generate()))
-        found.add(Row(OURS, size, batch, "tokens/s", tuple(peers)), _timed(ours, batch * count))
+        others = (*peers, f"{CTRANSLATE2}, float32", f"{OPENVINO}, float32")
+        found.add(Row(OURS, size, batch, "tokens/s", others), _timed(ours, batch * count))
         for name, call in peers.items():
             found.add(Row(name, size, batch, "tokens/s"), _timed(call, batch * count))
         found.add(Row("share of equal tokens", size, batch, ""), _constant(equal))
         for weights in NARROW:
-            others = (OURS, f"{CTRANSLATE2}, int8", f"{OPENVINO}, int8")
+            others = (OURS, *(f"{name}, {weights}" for name in (CTRANSLATE2, OPENVINO)))
             row = Row(f"{OURS}, {weights}", size, batch, "tokens/s", others)
             narrow = functools.partial(_draw_tokens, model, batch, count, weights)
             found.add(row, _timed(narrow, batch * count))

@@ -43,9 +43,10 @@ def benchmark(quick: bool = False) -> Benchmark:
     found.add(Row(PEAK, size, clips, "GFLOP/s"), peak_gflops)
     batch, side = (2, 8) if quick else (BATCH, SIDE)
     size = f"{side}x{side}"
-    for dtype in ("float32", "bfloat16"):
-        step = pixelcnn_step(dtype, batch, side)
-        row = Row(f"PixelCNN, {dtype}", size, batch, "images/s", (PEER,))
+    for dtype, dropout in (("float32", True), ("float32", False), ("bfloat16", True)):
+        step = pixelcnn_step(dtype, batch, side, dropout)
+        name = f"PixelCNN, {dtype}{'' if dropout else ', no dropout'}"
+        row = Row(name, size, batch, "images/s", (PEER,))
         found.add(row, functools.partial(_rate, step, batch))
 
     def peer() -> None:
@@ -80,9 +81,12 @@ def wavenet_step(config: WaveNetConfig, clips: int, samples: int) -> tuple[Step,
     return lambda: float(step(batch)["loss"]), 3 * products * clips * samples / 1e9
 
 
-def pixelcnn_step(compute_dtype: str, batch: int, side: int) -> Step:
+def pixelcnn_step(compute_dtype: str, batch: int, side: int, dropout: bool = True) -> Step:
     """Return the step of `onepass train pixelcnn-cpu-32`, without reading data."""
     config = dataclasses.replace(configuration(PIXELCNN, side), compute_dtype=compute_dtype)
+    if not dropout:
+        network = dataclasses.replace(config.network, dropout=0.0)
+        config = dataclasses.replace(config, network=network)
     density = ImageDensity(config)
     state = TrainState(density, config.optimizer, config.loop.num_steps)
     step = compile_step(state, density.loss, config.loop.jit_compile)

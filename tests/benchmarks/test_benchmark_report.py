@@ -23,14 +23,14 @@ def held():
 
 
 def test_rows_keep_the_contract_and_peers_left_out_their_reasons():
-    output = json.loads(json.dumps(report.to_json([held()], quick=True)))
+    output = json.loads(json.dumps(report.to_json(held(), quick=True)))
     assert all(set(row) >= CONTRACT for row in output["rows"])
     assert output["left_out"] == [{"bench": "audio", "what": "absent", "reason": "not | installed"}]
     assert output["quick"] and output["machine"]["cores"]
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios_with_their_spread():
-    ours, *others = report.to_json([held()], quick=False)["rows"]
+    ours, *others = report.to_json(held(), quick=False)["rows"]
     assert (ours["value"], ours["against"], ours["ratio"]) == (30.0, "peer", 3.0)
     assert ours["spread"] == pytest.approx((4 - 2) / 3)
     assert [row["ratio"] for row in others] == [None, None]
@@ -66,13 +66,13 @@ def test_a_peer_that_fails_is_an_error():
 
 
 def test_the_plot_is_an_image(tmp_path):
-    rows = report.to_json([held()], quick=False)["rows"]
+    rows = report.to_json(held(), quick=False)["rows"]
     report.write_plot(tmp_path / "p.png", rows)
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_tables_replace_what_is_between_the_markers():
-    made = tables.format_tables(report.to_json([held()], quick=True))
+    made = tables.format_tables(report.to_json(held(), quick=True))
     assert "| ours | big | 1 | 30 | samples/s | 3 | peer | 67% |" in made
     assert "- absent (audio): not | installed" in made and "--quick" in made
     page = f"before\n\n{tables.BEGIN}\n\nold\n\n{tables.END}\n\nafter\n"
@@ -108,7 +108,7 @@ def test_the_readme_has_the_same_six_ratios_and_its_rows_fit_a_screen():
 
 
 def test_the_six_ratios_are_written_into_a_page_next_to_their_plot(tmp_path):
-    for name in (headlines.CPU, headlines.GPU, headlines.TORCH):
+    for name in (headlines.CPU, headlines.GPU):
         shutil.copy(ROOT / "docs" / name, tmp_path)
     page = tmp_path / "page.md"
     page.write_text(f"before\n\n{headlines.BEGIN}\n\nold\n\n{headlines.END}\n\nafter\n")
@@ -125,7 +125,7 @@ def test_the_six_ratios_are_written_into_a_page_next_to_their_plot(tmp_path):
 
 
 def test_a_ratio_that_is_not_in_the_json_is_an_error(tmp_path):
-    for name in (headlines.CPU, headlines.GPU, headlines.TORCH):
+    for name in (headlines.CPU, headlines.GPU):
         (tmp_path / name).write_text(json.dumps({"machine": {}, "rows": []}))
     with pytest.raises(ValueError, match="unpack"):
         headlines.rows(tmp_path)
