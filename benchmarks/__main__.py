@@ -34,7 +34,8 @@ def main(words: Sequence[str] | None = None, command: str = "python -m benchmark
     if {"tokens", "torch"} & set(names):
         with contextlib.suppress(ImportError):
             import torch  # noqa: F401 - before TensorFlow, as its triton, which ends the process
-            import triton  # noqa: F401 - that loads it later
+
+            importlib.import_module("triton")  # that loads it later
     from benchmarks import report  # the command line is checked before anything slow is imported
 
     result = _measure_here(names[0], given) if len(names) == 1 else _measure_apart(names, given)
@@ -74,7 +75,9 @@ def _measure_apart(names: Sequence[str], given: argparse.Namespace) -> dict[str,
         path = Path(folder) / "rows.json"
         for name in names:
             words = [sys.executable, "-m", "benchmarks", name, "--json", str(path), *options]
-            subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+            status = subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL).returncode
+            if status:
+                raise SystemExit(f"benchmarks: {name} has ended with status {status}.")
             measured = json.loads(path.read_text(encoding="utf-8"))
             result["rows"] += measured["rows"]
             result["left_out"] += measured["left_out"]

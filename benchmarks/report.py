@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from onepass.foundation.processor import processor
 from onepass.foundation.progress import Progress
 
 Measure = Callable[[], float]
+LEAST_SECONDS = 0.3  # that a row is measured for in a round
 LOAD = os.getloadavg()[0]  # of the machine before anything is measured
 
 
@@ -74,15 +76,18 @@ class Benchmark:
 def measure(benchmark: Benchmark, rounds: int) -> None:
     """Measure every row once per round, after a first call of each that compiles.
 
-    Rounds are interleaved, so that a slow spell of the machine affects all rows alike.
+    Rounds are interleaved, so that a slow spell of the machine affects all rows alike. What is
+    short is repeated, and its median counts: what ran before left other data in the caches.
     """
     total = (rounds + 1) * len(benchmark.measures)
     with Progress(total, benchmark.name, "row") as progress:
         for number in range(rounds + 1):
             for row, call in benchmark.measures:
-                value = call()
+                start, values = time.perf_counter(), [call()]
+                while number and time.perf_counter() < start + LEAST_SECONDS:
+                    values.append(call())
                 if number:
-                    row.values.append(value)
+                    row.values.append(statistics.median(values))
                 progress.advance()
 
 

@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from processes import ROOT
 
 import onepass.command.verbs
+from benchmarks import report
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.report import Benchmark, Row
 from onepass.foundation.errors import UserError
@@ -47,6 +49,28 @@ def test_a_run_prints_and_writes_its_rows(tmp_path, monkeypatch, capsys):
     (row,) = json.loads(json_.read_text())["rows"]
     assert (row["what"], row["value"], row["spread"]) == ("quick", 2.0, 0.0)
     assert "left out of lossless: peer: absent" in capsys.readouterr().out
+
+
+def test_each_of_several_has_its_process_and_rows_before_a_failure_are_kept(tmp_path, monkeypatch):
+    path, begun = tmp_path / "rows.json", []
+
+    def run(words, **_):
+        begun.append(words[3])
+        if begun[-1] == "training":
+            return types.SimpleNamespace(returncode=3)
+        found = Benchmark(begun[-1], left_out={"peer": "absent"})
+        found.add(Row("quick" if "--quick" in words else "whole", "1", 1, "bits"), lambda: 2.0)
+        report.measure(found, int(words[words.index("--rounds") + 1]))
+        report.write_json(Path(words[words.index("--json") + 1]), report.to_json(found, True))
+        return types.SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("benchmarks.__main__.subprocess.run", run)
+    with pytest.raises(SystemExit, match="training has ended with status 3"):
+        main(["lossless", "audio", "training", "--quick", "--rounds", "1", "--json", str(path)])
+    written = json.loads(path.read_text())
+    assert [row["bench"] for row in written["rows"]] == ["lossless", "audio"]
+    assert [peer["bench"] for peer in written["left_out"]] == ["lossless", "audio"]
+    assert begun == ["lossless", "audio", "training"] and written["quick"]
 
 
 def test_every_benchmark_has_a_module():
