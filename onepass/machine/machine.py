@@ -32,28 +32,29 @@ from onepass.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_
 from onepass.machine.weights import WEIGHTS
 from onepass.networks.conditions import is_at_rate, shape_at
 
-_PIECES_BETWEEN_TRIALS = 32
-
 
 class Pace:
     """The decision whether threads work on one piece together, which does not affect results.
 
     That is faster if there are idle cores and work to share. The first pieces try both ways `RUNS`
-    times each; later the slower way is tried again at regular intervals. The medians of the latest
-    runs are compared, which makes the decision robust to interruptions.
+    times each; later both are tried again, one after the other, whenever `BETWEEN` times as long as
+    such a pair takes has passed. The medians of the latest trials are compared, which makes the
+    decision robust to interruptions, and only trials are, since a longer piece may have more to
+    read in every step.
 
     Attributes:
       is_trial: whether the piece chosen last is one to measure, which should be short.
     """
 
     RUNS = 5
+    BETWEEN = 32
 
     def __init__(self) -> None:
         self.is_trial = True
-        self._pieces = 0
-        self._seconds: dict[bool, collections.deque[float]] = {
-            way: collections.deque(maxlen=self.RUNS) for way in (True, False)
-        }
+        self._seconds = {way: collections.deque[float](maxlen=self.RUNS) for way in (True, False)}
+        self._again: list[bool] = []  # ways to be tried again
+        self._pair, self._since = collections.deque[float](maxlen=2), 0.0
+        self._lock = threading.Lock()  # calls at the same time share it
 
     @property
     def is_settled(self) -> bool:
@@ -62,19 +63,27 @@ class Pace:
 
     def choose(self) -> bool:
         """Return whether threads should work together on the next piece."""
-        together, apart = list(self._seconds[True]), list(self._seconds[False])
-        self.is_trial = min(len(together), len(apart)) < self.RUNS
-        if self.is_trial:
-            return len(together) < len(apart)
-        self._pieces += 1
-        self.is_trial = self._pieces % _PIECES_BETWEEN_TRIALS == 0
-        faster = statistics.median(together) <= statistics.median(apart)
-        return faster != self.is_trial
+        together, apart = self._seconds[True], self._seconds[False]
+        with self._lock:
+            if not self.is_settled:
+                self.is_trial = True
+                return len(together) < len(apart)
+            if not self._again and self._since >= self.BETWEEN * sum(self._pair):
+                self._again, self._since = [True, False], 0.0
+            self.is_trial = bool(self._again)
+            if self.is_trial:
+                return self._again[-1]
+            return statistics.median(together) <= statistics.median(apart)
 
     def record(self, together: bool, seconds: float, steps: int) -> None:
         """Record the time that a piece took."""
-        if steps:
-            self._seconds[together].append(seconds / steps)
+        with self._lock:
+            if self.is_settled and not self._again:
+                self._since += seconds
+            elif steps:
+                self._again = self._again[:-1]
+                self._seconds[together].append(seconds / steps)
+                self._pair.append(seconds)
 
 
 _WORTH_A_THREAD = 100_000  # instructions; starting a thread takes less than a tenth of their time

@@ -367,23 +367,37 @@ def test_the_step_machine_draws_a_wavenet_sample_by_sample(kind):
     assert np.abs(expected - levels).max() <= 1 and (expected == levels).mean() > 0.95
 
 
-def test_the_slower_way_of_working_is_left_and_tried_again():
+def paced(pieces, seconds_of):
+    """Return the ways that are chosen for pieces of which `seconds_of(piece, way)` is the time."""
     pace, ways = Pace(), []
-    for _ in range(64):
+    for piece in range(pieces):
         ways.append(pace.choose())
-        pace.record(ways[-1], seconds=2.0 if ways[-1] else 1.0, steps=1)
+        pace.record(ways[-1], seconds_of(piece, ways[-1]), steps=1)
+    return ways
+
+
+def test_the_slower_way_of_working_is_left_and_tried_again():
+    ways = paced(300, lambda piece, way: 2.0 if way else 1.0)
     assert not ways[0]  # with nothing known, threads apart
-    assert 2 <= sum(ways) <= 6
-    assert any(ways[32:])
+    assert sum(ways[: 2 * Pace.RUNS]) == Pace.RUNS
+    assert 1 <= sum(ways[2 * Pace.RUNS :]) <= 300 / Pace.BETWEEN
 
 
 def test_one_interruption_does_not_choose_the_slower_way():
-    pace, ways = Pace(), []
-    for chunk in range(200):
-        ways.append(pace.choose())
-        interrupted = chunk % 7 == 0
-        pace.record(ways[-1], 9.0 if interrupted else 1.0 if ways[-1] else 2.0, steps=1)
-    assert sum(ways[6:]) >= 186
+    ways = paced(200, lambda piece, way: 9.0 if piece % 7 == 0 else 1.0 if way else 2.0)
+    assert sum(ways[10:]) >= 186 - 5
+
+
+def test_a_start_next_to_another_program_is_forgotten_after_some_trials():
+    busy = 2 * Pace.RUNS
+    ways = paced(800, lambda piece, way: 1.0 if not way else 9.0 if piece < busy else 0.5)
+    assert not any(ways[busy : busy + 100]) and all(ways[-30:])
+
+
+def test_a_long_piece_with_more_to_read_does_not_choose_the_slower_way():
+    ways = paced(400, lambda piece, way: (1.0 if way else 1.1) * (1 if piece % 40 < 10 else 1.3))
+    trials = 2 * Pace.RUNS
+    assert sum(ways[trials:]) >= 0.95 * (400 - trials)
 
 
 @pytest.mark.parametrize("kind", ["mixture", BUNCHES])
