@@ -30,7 +30,8 @@ class Engine:
     def __init__(self, bundle=None, allowed=(1, 2, 4, 8), metrics=None, **limits):
         self.bundle = bundle or FakeSound(allowed_batches=list(allowed))
         self.control, self.metrics = self.bundle.control, metrics or Metrics()
-        padding, settings = Padding(self.bundle.spec["serving"]), limits_of(**limits)
+        padding = Padding(self.bundle.spec["serving"], self.bundle.signatures)
+        settings = limits_of(**limits)
         self.batcher = Batcher(self.bundle.call, padding, settings, self.metrics, "voice")
 
     def inputs(self, seeds, lengths=3, signature=PLAIN):

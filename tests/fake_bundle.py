@@ -123,9 +123,8 @@ class Fake:
         self.spec: dict[str, Any] = {
             "kind": self.kind,
             "serving": {
-                "format": 1,
+                "format": 2,
                 "allowed_batches": [1, 2, 4, 8],
-                "limits": {"max_frames": 12_000, "max_batch": 8},
                 **serving,
             },
         }
@@ -150,10 +149,7 @@ class FakeSound(Fake):
 
     def __init__(self, *arguments, **rest):
         rest.setdefault("signatures", {"serving_default": SOUND, "compiled": SOUND})
-        rest.setdefault(
-            "padded", {"frames": {"axis": 1, "length": "num_frames", "buckets": [8, 32, 128, 1024]}}
-        )
-        rest.setdefault("cropped", {"sound": {"axis": 1, "length": "num_samples"}})
+        rest.setdefault("buckets", [8, 32, 128, 1024, 12_000])
         super().__init__(*arguments, **rest)
         self.spec |= {
             "sample_rate_hz": RATE,

@@ -71,11 +71,10 @@ from onepass.bundles.signature import (
     check_program,
     example,
     is_condition,
-    is_timed,
     names_of,
     without,
 )
-from onepass.draw import LISTS, OPTIONS, Draw
+from onepass.draw import OPTIONS, Draw
 from onepass.families import installed, known_kinds
 from onepass.foundation.arguments import check_prefix
 from onepass.foundation.errors import UserError, must_be
@@ -288,8 +287,6 @@ FIELDS: dict[str, Rule] = {
     "elements.dtype": one_of("int32", "float32"),
     "elements.levels": optional(whole(1, 2**31)),
     "serving.allowed_batches": ROWS,
-    "serving.limits": OBJECT,
-    "serving.limits.max_batch": whole(1, MOST_ROWS),
 }
 OF_SOUND = {"sample_rate_hz": RATE}
 OF_IMAGES = {
@@ -299,25 +296,14 @@ OF_IMAGES = {
     "captions": optional(list_rule(TEXT)),
 }
 OF_SEQUENCES = {
-    "hop_samples": one_of(1),
-    "speakers": Rule(lambda x: x == [], "an empty list"),
     "max_length": LENGTH,
     "unit_samples": LENGTH,
-    "serving.limits.max_frames": LENGTH,
+    "serving.buckets": list_rule(LENGTH, least=1),
     "serving.streaming": OBJECT,
-    "serving.streaming.signature": one_of(CHUNK),
-    "serving.streaming.side_frames": one_of(0),
-    "serving.streaming.hop_samples": one_of(1),
-    "serving.streaming.unit_samples": LENGTH,
     "serving.streaming.pieces": list_rule(whole(1, MOST_PIECE), least=1),
     "serving.streaming.rows_alone": FLAG,
-    "serving.cropped": OBJECT,
 }
 ROW = ("seed", "row", "temperature")
-CROPPING = {"axis": one_of(1), "length": one_of("num_samples")}
-PADDING = {"axis": one_of(1), "length": one_of("num_frames"), "buckets": list_rule(LENGTH, least=1)}
-TIMED = PADDING | {"length": one_of("num_samples")}
-LISTED = {name: PADDING | {"length": one_of(count)} for name, count in LISTS.items()}
 
 
 def check_own_spec(
@@ -337,9 +323,8 @@ def check_own_spec(
         _check_signatures(signatures, streams)
         _check_conditions(spec, signatures)
         if streams:
-            _check_sequences(spec, signatures)
-        elif PROMPTED in signatures:
-            _check_rules("padded", spec["serving"].get("padded"), _lists(signatures[PROMPTED]))
+            _check_fields(spec, OF_SEQUENCES)
+            _check_states(signatures)
         _check_sizes(spec, signatures)
     except _Broken as error:
         raise UserError(
@@ -352,7 +337,7 @@ class _Broken(Exception):  # noqa: N818 - always caught here
         super().__init__(must_be(field, words, shorten_text(repr(value))))
 
 
-def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: str = "") -> None:
+def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
     for field, rule in rules.items():
         *parents, name = field.split(".")
         holder: Any = values
@@ -361,7 +346,7 @@ def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: s
         if name not in holder and not rule.needed:
             continue
         if name not in holder or not rule.holds(holder[name]):
-            raise _Broken(f"{above}{field}", rule.words, holder.get(name))
+            raise _Broken(field, rule.words, holder.get(name))
 
 
 def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
@@ -402,38 +387,13 @@ def _check_conditions(spec: Mapping[str, Any], signatures: Mapping[str, Signatur
                 raise _Broken(f"{CONDITIONS}", f"with the input `{each}`", spec.get(CONDITIONS))
 
 
-def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
-    _check_fields(spec, OF_SEQUENCES)
-    serving, has_prompts = spec["serving"], PROMPTED in signatures
-    cropped = set(signatures[COMPILED].outputs) - {"num_samples"}
-    cropped |= {LOG_PROB} if has_prompts else set()
-    _check_rules("cropped", serving.get("cropped"), dict.fromkeys(cropped, CROPPING))
-    known = signatures[COMPILED].inputs
-    padded = {"frames": PADDING} if "frames" in known else {}
-    padded |= {n: TIMED for n, info in known.items() if is_condition(n) and is_timed(info)}
-    padded |= _lists(signatures[PROMPTED]) if has_prompts else {}
-    _check_rules("padded", serving.get("padded"), padded)
-    for name in (CHUNK, PROMPTED_CHUNK) if has_prompts else (CHUNK,):
+def _check_states(signatures: Mapping[str, Signature]) -> None:
+    for name in signatures.keys() & {CHUNK, PROMPTED_CHUNK}:
         inputs, outputs = signatures[name].inputs, signatures[name].outputs
         for each in (state for state in inputs if state.startswith(STATE)):
             info, out = inputs[each], outputs.get(each)
             if out is None or (out.dtype, out.shape) != (info.dtype, info.shape):
                 raise _Broken(f"serving.signatures.{name}.outputs.{each}", "as the input", None)
-
-
-def _lists(signature: Signature) -> dict[str, dict[str, Rule]]:
-    return {name: rule for name, rule in LISTED.items() if name in signature.inputs}
-
-
-def _check_rules(field: str, found: Any, wanted: Mapping[str, Mapping[str, Rule]]) -> None:
-    found = found or {}
-    if not isinstance(found, dict) or set(found) != set(wanted):
-        raise _Broken(f"serving.{field}", f"of {', '.join(sorted(wanted)) or 'nothing'}", found)
-    for name, rules in wanted.items():
-        above = f"serving.{field}.{name}"
-        if not isinstance(found[name], dict):
-            raise _Broken(above, OBJECT.words, found[name])
-        _check_fields(found[name], rules, f"{above}.")
 
 
 def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
@@ -581,7 +541,7 @@ class Bundle(SoundSampling, ImageSampling):
 
     @property
     def serving(self) -> dict[str, Any]:
-        """The entry "serving" of model.json: batches, buckets, limits."""
+        """The entry "serving" of model.json: batches, buckets, pieces."""
         return self.spec["serving"]
 
     @functools.cached_property
@@ -777,7 +737,7 @@ class Bundle(SoundSampling, ImageSampling):
 
     def _example(self, signature: str, rows: int, frames: int) -> Arrays:
         infos = self.signature(signature)
-        arrays: Arrays = example(infos, rows, self.serving.get("padded"), frames)
+        arrays: Arrays = example(infos, rows, frames)
         if not self.conditional:
             arrays["num_samples"][:] = frames
         return arrays

@@ -14,6 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -173,7 +174,10 @@ def write_spec(folder: Path, spec: Mapping[str, Any]) -> None:
 
 
 def write_program(
-    folder: Path, spec: Mapping[str, Any], functions: Functions, live: Live | None = None
+    folder: Path,
+    functions: Functions,
+    spec: Mapping[str, Any] = MappingProxyType({}),
+    live: Live | None = None,
 ) -> list[str]:
     """Write program and model.json, compare its draw with `live`'s; return signature names."""
     module, traced = tf.Module(name="model"), _trace(functions.calls)
@@ -183,7 +187,7 @@ def write_program(
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with name_for_tensorflow(folder) as name:
         tf.saved_model.save(module, name, traced, options)
-    write_spec(folder, {**spec, "serving": functions.description})
+    write_spec(folder, {**spec, **functions.spec, "serving": functions.description})
     declared = {name: each.signature for name, each in functions.calls.items()}
     graph = check_program(folder, declared)
     check_draw(folder, graph, declared, live or of_functions(traced))
@@ -228,11 +232,9 @@ def _write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
     except ImportError:
         return False
     signature = Signature.from_dict(serving["signatures"][PLAIN])
-    padded = serving.get("padded", {})
-    bucket = min((b for pad in padded.values() for b in pad["buckets"]), default=1)
     request = predict_pb2.PredictRequest()
     request.model_spec.name, request.model_spec.signature_name = name, PLAIN
-    for key, array in example(signature, 1, padded, bucket).items():
+    for key, array in example(signature, 1, min(serving.get("buckets", [1]))).items():
         request.inputs[key].CopyFrom(tf.make_tensor_proto(array))
     log = prediction_log_pb2.PredictLog(request=request)
     record = prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString()
@@ -411,7 +413,7 @@ def _write_bundle(
     with replacing_folder(out) as folder, named_reasons("exported"):
         try:
             live: Any = functools.partial(draw, model, found.conditions)
-            write_program(folder, found.spec, found, live)
+            write_program(folder, found, live=live)
         except UserError as error:
             start, reason = f"{folder / PROGRAM} ", str(error)
             if not reason.startswith(start):

@@ -168,7 +168,7 @@ def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) ->
     write_spec(folder, spec)
     model = family.parts.load(folder)
     found = functions(model, batches=given.batches, buckets=given.buckets)
-    lines = [f"{given.out}: {', '.join(write_program(folder, spec, found))}"]
+    lines = [f"{given.out}: {', '.join(write_program(folder, found, spec))}"]
     if not seal(folder, out, given.warm, key, found.description):
         lines.append("without warm-up requests: these need the package tensorflow-serving-api")
     return lines

@@ -107,7 +107,7 @@ class Functions:
       fixed: function from numbers of rows and of elements (None: the model's own) to the functions
         of this size, by name.
       batches: allowed numbers of rows of a call.
-      serving: entries of `serving` in model.json besides the signatures: limits, padding, state.
+      serving: entries of `serving` in model.json besides the signatures: buckets, pieces.
       spec: entries of model.json besides `serving`.
       variables: variables that the functions read, by name; those that are traced need not be here.
       conditions: of a user's model, the `Conditions` that it reads.
@@ -127,14 +127,12 @@ class Functions:
     @property
     def description(self) -> dict[str, Any]:
         """The entry `serving` of model.json."""
-        limits = {**self.serving.get("limits", {}), "max_batch": max(self.batches)}
         signatures = {name: each.signature.to_dict() for name, each in self.calls.items()}
         return {
             "format": FORMAT,
             "signatures": signatures,
             "allowed_batches": list(self.batches),
             **self.serving,
-            "limits": limits,
         }
 
     def of_size(self, rows: int, length: int | None = None) -> dict[str, Function]:

@@ -116,8 +116,7 @@ def _of_sequences(model: Any, length: int | None, conditions: Conditions) -> Fun
         found.calls[LOG_PROB] = density[LOG_PROB]
         prompt_functions(found, padded, streaming)
         found.fixed = _with_density(found.fixed, density, lengths[-1])
-    found.spec = {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}
-    found.spec["unit_samples"] = streaming.unit
+    found.spec["max_length"] = lengths[-1]
     return found
 
 

@@ -206,12 +206,6 @@ class Conditions:
             inputs = counted | {n: x for n, x in inputs.items() if n not in (FRAMES, *COUNTS)}
         return Signature({**inputs, **self.infos([None])}, signature.outputs)
 
-    def count_inputs(self) -> dict[str, str]:
-        """Return the inputs that have a time axis, each with the input that counts its length."""
-        if self.is_frames:
-            return {FRAMES: "num_frames"}
-        return {place: NUM_SAMPLES for name, place in self.names.items() if name in self._timed}
-
     def join_frames(self, given: Tensors) -> Tensors:
         """Return the inputs; if conditions have separate inputs, add `frames` and its counts."""
         if self.is_frames or not self.channels:
@@ -373,10 +367,6 @@ class StreamingSequence(StreamingModel):
     def join_frames(self, given: Tensors) -> Tensors:
         """Return the inputs with the conditions that have a time axis concatenated to `frames`."""
         return self.conditions.join_frames(given)
-
-    def count_inputs(self) -> dict[str, str]:
-        """Return the inputs whose rows are padded, each with the input that counts its length."""
-        return self.conditions.count_inputs()
 
     def condition_infos(self, samples: int) -> dict[str, TensorInfo]:
         """See `StreamingModel.condition_infos`."""

@@ -52,7 +52,7 @@ from onepass.bundles.signature import (
     Signature,
     TensorInfo,
 )
-from onepass.draw import LISTS, OPTIONS, Facts, choice_of, prompt_inputs
+from onepass.draw import OPTIONS, Facts, choice_of, prompt_inputs
 from onepass.likelihoods.distribution import Distribution, table_of
 from onepass.likelihoods.truncated import Choice, Truncated
 from onepass.model import Autoregressive
@@ -231,14 +231,12 @@ def _window(part: Part, position: tf.Tensor, size: int) -> Part:
     return part._replace(source=source, prompt=prompt, count=count, channels=channels)
 
 
-SHORTEST_BUCKET = 16  # length that the shortest lists are padded to
 STOP = "stop"
 
 
 def prompt_functions(found: Functions, model: Autoregressive, streaming: StreamingSequence) -> None:
     """Add the calls `prompted` and `prompted_chunk` of a model with a step."""
-    longest = found.serving["limits"]["max_frames"]
-    base, prompt = _with_prompt(found, model, longest)
+    base, prompt = _with_prompt(found, model, found.serving["buckets"][-1])
     rows = Rows(streaming, model)
     state, returned = state_infos(streaming.state() | rows.memory)
     start = {"start": TensorInfo(INT32, (None,), low=0, default=0)}
@@ -248,7 +246,6 @@ def prompt_functions(found: Functions, model: Autoregressive, streaming: Streami
     for name, signature in ((PROMPTED, whole), (PROMPTED_CHUNK, chunk)):
         made = _of_steps(rows, streaming, model, signature)
         found.calls[name] = Function(made, signature, states_among(signature))
-    found.serving["cropped"][LOG_PROB] = {"axis": 1, "length": "num_samples"}
 
 
 def prompt_functions_of_shape(
@@ -271,17 +268,12 @@ def prompt_functions_of_shape(
 def _with_prompt(
     found: Functions, model: Autoregressive, longest: int
 ) -> tuple[Signature, dict[str, TensorInfo]]:
-    """Return the signature `compiled`, and its inputs with a prompt's; add rules that pad lists."""
+    """Return the signature `compiled`, and its inputs with a prompt's."""
     base = found.calls[COMPILED].signature
     options = prompt_inputs(_facts(model, longest)).items()
     inputs = {
         n: TensorInfo(np.dtype(x.dtype), x.shape, x.low, x.high, x.default) for n, x in options
     }
-    for name in filter(inputs.__contains__, LISTS):
-        most = int(inputs[LISTS[name]].high or 1)
-        sizes = [SHORTEST_BUCKET << n for n in range(32) if SHORTEST_BUCKET << n < most]
-        rule = {"axis": 1, "length": LISTS[name], "buckets": [*sizes, most]}
-        found.serving["padded"] = {**found.serving.get("padded", {}), name: rule}
     return base, {**base.inputs, **inputs}
 
 

@@ -247,14 +247,14 @@ class Sampling(Model):
         if draw.length is None:
             draw = dataclasses.replace(draw, length=self._exported_shape())
         order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
-        streaming = self.spec.get("serving", {}).get("streaming") or {}
+        side = self._inputs_of(CHUNK).get("frames_before")
         with self._own_errors():
             return Request.check_draw(
                 draw,
                 order,
                 lambda rows, length: self._conditions(draw, rows, length, for_all),
-                hop_samples=streaming.get("hop_samples", 1),
-                side_frames=streaming.get("side_frames", 0),
+                hop_samples=self.spec.get("hop_samples", 1),
+                side_frames=0 if side is None else int(side.high or 0),
             )
 
     def _exported_shape(self) -> tuple[int, ...] | None:
@@ -309,8 +309,7 @@ class Sampling(Model):
         length, most = request.shape[0], self.spec.get("max_length", request.shape[0])
         if length > most:
             raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
-        streaming = self.spec.get("serving", {}).get("streaming") or self.spec
-        unit = int(streaming["unit_samples"])
+        unit = int(self.spec["unit_samples"])
         first, chunk = (-(-size // unit) * unit for size in (opening or chunk, chunk))
         return self._parts(request, signature, first, chunk)
 
@@ -740,7 +739,7 @@ class SoundSampling(Sampling):
     @property
     def hop_samples(self) -> int:
         """Hop length of the frames, in samples; 1 for a model without frames."""
-        return self.spec["hop_samples"]
+        return self.spec.get("hop_samples", 1)
 
     @property
     def conditional(self) -> bool:

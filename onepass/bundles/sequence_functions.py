@@ -130,13 +130,14 @@ class StreamingModel:
         """Convert inputs that clients send (`name_inputs`) to the model's; by default unchanged."""
         return given
 
-    def count_inputs(self) -> dict[str, str]:
-        """Return the inputs whose rows are padded, each with the input that counts its length."""
-        return {"frames": "num_frames"} if self.feature_channels else {}
-
     @property
     def unit(self) -> int:
-        """The smallest chunk of a stream, in samples, that has whole frames and short pieces."""
+        """The smallest chunk of a stream, in samples, that has whole frames and short pieces.
+
+        The length of every chunk but the last must be a multiple of it, and all rows of a call of
+        `chunk` must have equal length. `frames_before` and `frames_after` count the frames that a
+        call gets before and after the segment, as many as they allow but for the ends of the sound.
+        """
         return math.lcm(self.pieces[0], self.hop_samples)
 
     def frame_info(self, count: int | None = None) -> TensorInfo:
@@ -523,21 +524,17 @@ def sequence_functions(
             states_among(signatures[CHUNK]),
         ),
     }
-    counted = streaming.count_inputs().items()
-    padded = {n: {"axis": 1, "length": count, "buckets": list(lengths)} for n, count in counted}
-    serving = {
-        "limits": {"max_frames": lengths[-1]},
-        "cropped": {streaming.output: {"axis": 1, "length": NUM_SAMPLES}},
-        "streaming": _streaming_spec(streaming),
-        **({"padded": padded} if padded else {}),
-    }
+    # The lengths, in frames, that rows are padded to, and those of the pieces in samples.
+    pieces = {"pieces": list(streaming.pieces), "rows_alone": streaming.rows_alone}
+    serving = {"buckets": list(lengths), "streaming": pieces}
     usual_batches = ANY_BATCHES if streaming.rows_alone else BATCHES
 
     def fixed(rows: int, length: int | None) -> dict[str, Function]:
         return _of_size(streaming, signatures[CHUNK], rows, length)
 
     allowed = sorted(set(batches)) or usual_batches
-    return Functions(calls, fixed, allowed, serving, variables=streaming.variables)
+    spec = {"unit_samples": streaming.unit}
+    return Functions(calls, fixed, allowed, serving, spec, streaming.variables)
 
 
 def _of_size(
@@ -646,26 +643,6 @@ def _numbers(
     low: float | None, high: float | None = None, default: int | None = None
 ) -> TensorInfo:
     return TensorInfo(INT32, (None,), low, high, default)
-
-
-def _streaming_spec(streaming: StreamingModel) -> dict[str, Any]:
-    """Return the information that clients of `chunk` need.
-
-    Returns:
-      A dict with, among others, side_frames: the number of frames to pass before and after a
-        segment, or fewer at the ends of the sound, counted by `frames_before` and `frames_after`;
-        unit_samples: the length of every chunk but the last must be a multiple of it, and all rows
-        of a call must have equal length; pieces: the compiled lengths; rows_alone: whether each row
-        is generated separately, by pieces that are compiled for batch size 1.
-    """
-    return {
-        "signature": CHUNK,
-        "side_frames": streaming.side_frames,
-        "hop_samples": streaming.hop_samples,
-        "unit_samples": streaming.unit,
-        "pieces": list(streaming.pieces),
-        "rows_alone": streaming.rows_alone,
-    }
 
 
 def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:

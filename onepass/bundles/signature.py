@@ -33,7 +33,7 @@ from onepass.networks.condition_values import Rule, check_values
 
 CONDITION, FRAMES = "condition", "frames"
 CONDITIONS = "conditions"  # key in model.json
-NUM_SAMPLES, ELEMENTS = "num_samples", "elements"
+NUM_SAMPLES, NUM_FRAMES, ELEMENTS = "num_samples", "num_frames", "elements"
 
 
 def input_of(name: str, count: int) -> str:
@@ -96,6 +96,13 @@ def _rule_of(place: str, known: Mapping[str, Any], rows: int, length: int | None
     return Rule(described, shape, info.dtype, timed, info.low, info.high)
 
 
+def counted_inputs(known: Mapping[str, Any]) -> dict[str, str]:
+    """Return the inputs whose rows may differ in length, each with the input that counts it."""
+    timed = {name for name in known if is_condition(name) and is_timed(known[name])}
+    counts = LISTS | {FRAMES: NUM_FRAMES} | dict.fromkeys(timed, NUM_SAMPLES)
+    return {name: counts[name] for name in known if counts.get(name) in known}
+
+
 def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) -> None:
     """Repeat in place, for every row, each condition given once that has no time axis."""
     rows = max(map(len, given.values()), default=1)
@@ -134,7 +141,7 @@ def check_condition_lengths(known: Mapping[str, Any], arrays: dict[str, np.ndarr
 PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # for whole rows, and for their next part
 PREFIX, NUM_PREFIX = "prefix", f"{COUNT}prefix"
 WITH_LOG_PROB, ENDED = "return_log_prob", "ended"
-LENGTHS = ("num_samples", "num_frames")  # inputs that count a row's elements, including its prefix
+LENGTHS = (NUM_SAMPLES, NUM_FRAMES)  # inputs that count a row's elements, including its prefix
 
 
 def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
@@ -203,7 +210,7 @@ TENSORFLOW_DTYPES = {tensorflow: np.dtype(name) for _, tensorflow, name in _TABL
 TENSORFLOW_NAMES = {dtype: tensorflow for tensorflow, dtype in TENSORFLOW_DTYPES.items()}
 
 
-FORMAT = 1  # of the entry `serving` of model.json
+FORMAT = 2  # of the entry `serving` of model.json
 Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
 WHOLE = (PLAIN, COMPILED)  # signatures of whole sounds, images or arrays
@@ -415,22 +422,15 @@ def checked_seeds(seeds: Any) -> np.ndarray:
     return np.array(numbers, np.uint64).reshape(array.shape)
 
 
-def example(
-    signature: Signature,
-    rows: int,
-    padded: Mapping[str, Mapping[str, Any]] | None = None,
-    bucket: int = 1,
-) -> Arrays:
+def example(signature: Signature, rows: int, length: int = 1) -> Arrays:
     """Return example inputs: defaults, or else zeros clipped to the allowed range.
 
-    Axes of any size have the size `bucket`, as do the values of the inputs that count the lengths
-    of `padded`, an entry of model.json.
+    Axes of any size have the size `length`, as do the values of the inputs that count them.
     """
-    lengths = {pad["length"] for pad in (padded or {}).values()}
-    arrays = {}
+    counts, arrays = counted_inputs(signature.inputs).values(), {}
     for name, info in signature.inputs.items():
-        shape = (rows, *(bucket if size is None else size for size in info.shape[1:]))
-        value = bucket if name in lengths else _value(info)
+        shape = (rows, *(length if size is None else size for size in info.shape[1:]))
+        value = length if name in counts else _value(info)
         arrays[name] = np.full(shape, value, info.dtype)
     return arrays
 

@@ -5,15 +5,24 @@ import bisect
 import collections
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onepass.bundles import errors
-from onepass.bundles.signature import PROMPTED_CHUNK
+from onepass.bundles.signature import (
+    CHUNK,
+    NUM_SAMPLES,
+    PROMPTED_CHUNK,
+    STATE,
+    Signature,
+    counted_inputs,
+)
 from onepass.draw import LISTS
 from serving.engine.clients import FairShares, RequestOrder, current_client
 from serving.observability import Metrics, request_id
@@ -24,6 +33,7 @@ MAX_KINDS = 256
 MAX_STEP = 8.0  # largest ratio of costs between a kind and the kind it is estimated from
 Arrays = dict[str, np.ndarray]
 COUNTS = ("num_frames", "num_samples")  # inputs that determine the length of the output
+SHORTEST_LIST = 16  # length that the shortest lists of options are padded to
 MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call
 CALL_SECONDS = 1.0  # longest intended call of several rows, as other requests wait for it
 SPARE_PART = 8  # the queue accepts 1/8 more rows from clients that fill little of it
@@ -88,16 +98,19 @@ class Fitted:
 
 
 class Padding:
-    """The lengths and batch sizes that the entry `serving` of model.json allows."""
+    """The lengths and batch sizes that the entry `serving` of model.json allows.
 
-    def __init__(self, serving: Mapping[str, Any]):
-        self._padded = serving.get("padded") or {}
-        self._cropped = serving.get("cropped") or {}
-        streaming = (serving.get("streaming") or {}).get("signature")
-        self._unbatched_signatures = () if streaming is None else (streaming, PROMPTED_CHUNK)
-        limit = (serving.get("limits") or {}).get("max_batch")
-        allowed = sorted(serving.get("allowed_batches") or [1])
-        self.allowed = [size for size in allowed if limit is None or size <= limit] or [1]
+    Rows of lists, such as prefixes, are padded to twice the length of the shortest, and so on; all
+    others to one of the `buckets`.
+    """
+
+    def __init__(
+        self,
+        serving: Mapping[str, Any],
+        signatures: Mapping[str, Signature] = MappingProxyType({}),
+    ):
+        self._buckets, self._signatures = serving.get("buckets", [1]), signatures
+        self.allowed = sorted(serving.get("allowed_batches") or [1])
 
     @property
     def max_batch(self) -> int:
@@ -110,12 +123,13 @@ class Padding:
         Inputs of streaming signatures, whose rows must have equal length, are not cropped, and
         their requests do not share calls.
         """
-        if signature in self._unbatched_signatures:
+        if signature in (CHUNK, PROMPTED_CHUNK):
             return Fitted(inputs, {}, (signature, object()))
         fitted, lengths = dict(inputs), {}
-        for name, rule in self._padded.items():
-            if name in inputs and rule["length"] in inputs:
-                fitted[name], lengths[name] = _trimmed_input(name, rule, inputs)
+        known = self._signatures[signature].inputs
+        for name, count in counted_inputs(known).items():
+            buckets = _list_buckets(known[count].high) if name in LISTS else self._buckets
+            fitted[name], lengths[name] = _trimmed_input(name, count, inputs, buckets)
         shapes = tuple(
             (name, lengths.get(name), array.shape[1:] if name not in lengths else ())
             for name, array in fitted.items()
@@ -141,8 +155,7 @@ class Padding:
         for name in rows[0]:
             arrays = [row[name] for row in filled]
             if name in lengths:
-                axis = self._padded[name]["axis"] - 1
-                arrays = [_zero_padded(array, axis, lengths[name]) for array in arrays]
+                arrays = [_zero_padded(array, lengths[name]) for array in arrays]
             batch[name] = np.stack(arrays)
         return batch
 
@@ -151,46 +164,44 @@ class Padding:
         joined = {}
         for name in rows[0]:
             arrays = [row[name] for row in rows]
-            if name in self._cropped:
-                axis = self._cropped[name]["axis"] - 1
-                longest = max(array.shape[axis] for array in arrays)
-                arrays = [_zero_padded(array, axis, longest) for array in arrays]
+            if arrays[0].ndim:
+                longest = max(map(len, arrays))
+                arrays = [_zero_padded(array, longest) for array in arrays]
             joined[name] = np.stack(arrays)
         return joined
 
     def crop(self, outputs: Arrays) -> Arrays:
         """Return the outputs of one request, cropped to its longest row."""
-        cropped = dict(outputs)
-        for name, rule in self._cropped.items():
-            if name in outputs and rule["length"] in outputs:
-                longest = int(outputs[rule["length"]].max())
-                cropped[name] = _truncate_axis(outputs[name], rule["axis"], longest)
-        return cropped
+        if NUM_SAMPLES not in outputs:
+            return outputs
+        longest = int(outputs[NUM_SAMPLES].max())
+        is_timed = {n: x.ndim > 1 and not n.startswith(STATE) for n, x in outputs.items()}
+        return {n: x[:, :longest] if is_timed[n] else x for n, x in outputs.items()}
 
 
-def _trimmed_input(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[np.ndarray, int]:
-    array, length = inputs[name], rule["length"]
-    longest, given = int(inputs[length].max()), array.shape[rule["axis"]]
+def _list_buckets(most: float | None) -> list[int]:
+    doubled = itertools.takewhile(
+        lambda size: size < (most or 1), (SHORTEST_LIST << n for n in itertools.count())
+    )
+    return [*doubled, int(most or 1)]
+
+
+def _trimmed_input(
+    name: str, count: str, inputs: Arrays, buckets: Sequence[int]
+) -> tuple[np.ndarray, int]:
+    longest, given = int(inputs[count].max()), inputs[name].shape[1]
     if longest > given:
         raise errors.InvalidInput(
-            f"`{length}` must be at most the {given} of `{name}`, got {longest}."
+            f"`{count}` must be at most the {given} of `{name}`, got {longest}."
         )
-    buckets = rule.get("buckets") or [longest]
     if longest > buckets[-1]:
-        raise errors.InvalidInput(f"`{length}` must be at most {buckets[-1]}, got {longest}.")
-    bucket = buckets[bisect.bisect_left(buckets, longest)]
-    return _truncate_axis(array, rule["axis"], longest), bucket
+        raise errors.InvalidInput(f"`{count}` must be at most {buckets[-1]}, got {longest}.")
+    return inputs[name][:, :longest], buckets[bisect.bisect_left(buckets, longest)]
 
 
-def _truncate_axis(array: np.ndarray, axis: int, length: int) -> np.ndarray:
-    return array[(slice(None),) * axis + (slice(length),)]
-
-
-def _zero_padded(array: np.ndarray, axis: int, length: int) -> np.ndarray:
-    missing = length - array.shape[axis]
-    if not missing:
-        return array
-    return np.pad(array, [(0, missing if n == axis else 0) for n in range(array.ndim)])
+def _zero_padded(array: np.ndarray, length: int) -> np.ndarray:
+    missing = length - len(array)
+    return np.pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)]) if missing else array
 
 
 @dataclasses.dataclass(eq=False)

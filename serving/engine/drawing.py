@@ -76,7 +76,7 @@ async def image_scales(
     served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
     """Yield (index of the image, pixels of a scale, is last) in order; a batch is drawn at once."""
-    ahead = int(served.spec["serving"]["limits"]["max_batch"])
+    ahead = max(served.spec["serving"]["allowed_batches"])
     in_progress: collections.deque[list[asyncio.Task]] = collections.deque()
     waiting = collections.deque(rows)
     try:

@@ -175,7 +175,7 @@ class ServedModel:
         serving, count = self.spec.get("serving", {}), self._metrics.streams.labels(self.name).inc
         if getattr(bundle, "engine", None) == "numba":  # which goes row by row
             serving = {**serving, "allowed_batches": [1]}
-        padding = Padding(serving)
+        padding = Padding(serving, self.signatures)
         states = states or StateCache(settings.prefix_bytes, self._metrics)
         self._call = ContinuedCalls(bundle, states, self._metrics, self.name)
         self._batcher = Batcher(self._call, padding, settings, self._metrics, self.name)

@@ -251,12 +251,12 @@ def speakers(served: ServedModel) -> list[str]:
 
 def max_frames(served: ServedModel) -> int:
     """Return the number of frames of the longest sound that the model can generate."""
-    return int(served.spec["serving"]["limits"]["max_frames"])
+    return int(served.spec["serving"]["buckets"][-1])
 
 
 def max_seconds(served: ServedModel) -> float:
     """Return the duration of the longest sound that the model can generate, in seconds."""
-    return max_frames(served) * served.spec["hop_samples"] / served.spec["sample_rate_hz"]
+    return max_frames(served) * served.spec.get("hop_samples", 1) / served.spec["sample_rate_hz"]
 
 
 def synthesis(
@@ -295,7 +295,7 @@ async def _restore_level(sound: Chunks, gain_db: float) -> Chunks:
 
 
 def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray | None) -> int:
-    rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
+    rate_hz, hop = served.spec["sample_rate_hz"], served.spec.get("hop_samples", 1)
     if frames is None:
         num_samples = max(1, round((seconds or UNCONDITIONAL_SECONDS) * rate_hz))
         if num_samples > max_frames(served) * hop:

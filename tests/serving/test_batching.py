@@ -47,8 +47,7 @@ async def test_a_row_in_a_batch_equals_the_row_alone():
 
 
 async def test_only_rows_of_one_bucket_share_a_call():
-    padded = {"frames": {"axis": 1, "length": "num_frames", "buckets": [4, 16]}}
-    engine = Engine(FakeSound(padded=padded))
+    engine = Engine(FakeSound(buckets=[4, 16]))
     first = await engine.hold()
     tasks = [await engine.asked([seed], length) for seed, length in enumerate([3, 9, 4, 16])]
     await engine.go(first, *tasks)
@@ -71,10 +70,6 @@ def test_a_call_is_padded_only_where_a_quarter_suffices(waiting, rows):
     assert Padding({"allowed_batches": [1, 2, 4, 8]}).size(waiting) == rows
 
 
-def test_the_limit_of_a_batch_holds_over_the_allowed_ones():
-    assert Padding({"allowed_batches": [1, 4, 16], "limits": {"max_batch": 4}}).max_batch == 4
-
-
 async def test_a_request_of_many_rows_is_split_and_put_together_again():
     engine, seeds, lengths = Engine(), list(range(19)), [n % 5 + 1 for n in range(19)]
     assert_alone(await engine.ask(seeds, lengths), seeds, lengths)
@@ -90,7 +85,7 @@ async def test_what_lies_behind_the_longest_row_neither_costs_nor_comes_back():
 
 
 async def test_stretches_of_streams_share_no_call_and_keep_their_neighbours():
-    engine = Engine(FakeSound(signatures={"chunk": SOUND}, streaming={"signature": "chunk"}))
+    engine = Engine(FakeSound(signatures={"chunk": SOUND}))
     first, tasks = await engine.hold("chunk"), []
     for seed in (1, 2):
         inputs = engine.inputs([seed, seed], 4, "chunk")
@@ -105,7 +100,7 @@ async def test_stretches_of_streams_share_no_call_and_keep_their_neighbours():
     [(4, 9, "at most the 4 of `frames`"), (2000, 2000, "at most 1024, got 2000")],
 )
 async def test_a_length_beyond_the_frames_is_refused(frames, length, rule):
-    engine = Engine()
+    engine = Engine(FakeSound(buckets=[8, 1024]))
     inputs = engine.inputs([1], frames) | {"num_frames": np.array([length], np.int32)}
     with pytest.raises(InvalidInput, match=rule):
         await engine.batcher.submit(PLAIN, inputs)

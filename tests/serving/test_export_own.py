@@ -42,7 +42,7 @@ def test_sound_is_streamed_as_it_is_made():
     assert (made.kind, made.sample_rate_hz) == ("sound", RATE_HZ)
     whole = made.sample(1, LONGEST, SEED)
     np.testing.assert_allclose(whole[0], drawn("sound")[0], atol=1e-6)
-    unit = made.serving["streaming"]["unit_samples"]
+    unit = made.spec["unit_samples"]
     chunks = list(made.stream(seed=SEED, length=2 * unit + 3, chunk=unit))
     assert [chunk.shape[1] for chunk in chunks] == [unit, unit, 3]
     np.testing.assert_allclose(

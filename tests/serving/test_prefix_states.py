@@ -56,7 +56,7 @@ class Writer:
         self.open = threading.Event()
         self.open.set()
         self.signatures = signatures()
-        self.spec = {"serving": {"allowed_batches": list(range(1, 9)), "padded": PADDED}}
+        self.spec = {"serving": {"allowed_batches": list(range(1, 9)), "buckets": [LONGEST]}}
 
     def check(self, signature, inputs):
         return check(self.signatures[signature], inputs)
@@ -94,12 +94,6 @@ class Writer:
             total = (self.weight * total + new + int(one["condition_mel"][place])) % LEVELS
             made.append(new)
         return np.array(made), total
-
-
-PADDED = {
-    "prefix": {"axis": 1, "length": "num_prefix", "buckets": [16, LONGEST]},
-    "condition_mel": {"axis": 1, "length": "num_samples", "buckets": [LONGEST]},
-}
 
 
 def prompt(count, seed=1):

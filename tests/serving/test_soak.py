@@ -142,7 +142,8 @@ def resident_mib():
 def test_a_minute_of_clients_that_ask_again_at_once_takes_constant_memory():
     """The queue is never empty: each client's next request waits before the others are answered."""
     bundle = FakeSound()
-    batcher = Batcher(bundle.call, Padding(bundle.spec["serving"]), Settings(), Metrics())
+    padding = Padding(bundle.spec["serving"], bundle.signatures)
+    batcher = Batcher(bundle.call, padding, Settings(), Metrics())
     end, looks = time.monotonic() + CLOSED_LOOP_SECONDS, []
 
     async def client(number):

@@ -24,14 +24,14 @@ from onepass.replicator.portable.export import serialize_text
 SIGNATURE = Signature(
     {
         "frames": TensorInfo(np.dtype(np.float32), (None, None, 2), low=-9),
-        "num": TensorInfo(np.dtype(np.int32), (None,), 1, 50),
+        "num_frames": TensorInfo(np.dtype(np.int32), (None,), 1, 50),
         "seed": TensorInfo(np.dtype(np.int64), (None,), default=0),
         "heat": TensorInfo(np.dtype(np.float32), (None, 3), low=0, default=1),
         "picture": TensorInfo(np.dtype(np.uint8), (None, 1), default=0),
     },
     {"sound": TensorInfo(np.dtype(np.float32), (None, None))},
 )
-GOOD = {"frames": np.zeros([2, 4, 2]), "num": [3, 4]}
+GOOD = {"frames": np.zeros([2, 4, 2]), "num_frames": [3, 4]}
 
 
 def test_a_signature_survives_json():
@@ -44,24 +44,24 @@ def test_what_is_left_out_is_filled_in_for_every_row():
     for name, info in SIGNATURE.inputs.items():
         assert arrays[name].dtype == info.dtype
     np.testing.assert_array_equal(arrays["heat"], np.ones([2, 3]))
-    np.testing.assert_array_equal(arrays["num"], [3, 4])
+    np.testing.assert_array_equal(arrays["num_frames"], [3, 4])
 
 
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"num": [3, 51]}, "`num` must be between 1 and 50, got 51."),
-        ({"num": [0, 1]}, "`num` must be between 1 and 50, got 0."),
-        ({"num": [1_234_567, 2]}, "`num` must be between 1 and 50, got 1234567."),
-        ({"num": [1.0, 2.0]}, "`num` must be int32, got float64."),
-        ({"num": [2**40, 1]}, f"`num` must be int32, got {2**40}."),
-        ({"num": ["1", "2"]}, "`num` must be int32, got text."),
-        ({"num": [True, False]}, "`num` must be int32, got bool."),
-        ({"num": [[1], [1]]}, "`num` must have the shape [any], got [2, 1]."),
-        ({"num": 3}, "`num` must have the shape [any], got []."),
-        ({"num": [1]}, "`num` must have 2 rows as `frames`, got 1."),
-        ({"num": [None, 1]}, "`num` must be int32, got object."),
-        ({"num": [2**70, 1]}, "`num` must be int32, got object."),
+        ({"num_frames": [3, 51]}, "`num_frames` must be between 1 and 50, got 51."),
+        ({"num_frames": [0, 1]}, "`num_frames` must be between 1 and 50, got 0."),
+        ({"num_frames": [1_234_567, 2]}, "`num_frames` must be between 1 and 50, got 1234567."),
+        ({"num_frames": [1.0, 2.0]}, "`num_frames` must be int32, got float64."),
+        ({"num_frames": [2**40, 1]}, f"`num_frames` must be int32, got {2**40}."),
+        ({"num_frames": ["1", "2"]}, "`num_frames` must be int32, got text."),
+        ({"num_frames": [True, False]}, "`num_frames` must be int32, got bool."),
+        ({"num_frames": [[1], [1]]}, "`num_frames` must have the shape [any], got [2, 1]."),
+        ({"num_frames": 3}, "`num_frames` must have the shape [any], got []."),
+        ({"num_frames": [1]}, "`num_frames` must have 2 rows as `frames`, got 1."),
+        ({"num_frames": [None, 1]}, "`num_frames` must be int32, got object."),
+        ({"num_frames": [2**70, 1]}, "`num_frames` must be int32, got object."),
         ({"frames": [[[1, 2]], [[1]]]}, "`frames` must be rectangular and of numbers."),
         ({"frames": np.zeros([2, 0, 2])}, "`frames` must not be empty, got [2, 0, 2]."),
         ({"frames": np.zeros([2, 4, 3])}, "`frames` must have the shape [any, any, 2], got [2, 4,"),
@@ -72,7 +72,7 @@ def test_what_is_left_out_is_filled_in_for_every_row():
         ({"heat": np.ones([2, 3]) * 1j}, "`heat` must be float32, got complex128."),
         ({"picture": [[256], [0]]}, "`picture` must be uint8, got 256."),
         ({"picture": [[0], [-1]]}, "`picture` must be uint8, got -1."),
-        ({"else": 1}, "`else` is not an input; there are frames, num, seed, heat, picture."),
+        ({"else": 1}, "`else` is not an input; there are frames, num_frames, seed, heat, picture."),
         ({"x" * 99: 1}, f"`{'x' * 64}...` is not an input; there are frames"),
     ],
 )
@@ -83,15 +83,14 @@ def test_a_broken_rule_is_named_with_its_field(changed, complaint):
 
 
 def test_what_must_be_given_is_asked_for():
-    with pytest.raises(InvalidInput, match="`num` must be given"):
+    with pytest.raises(InvalidInput, match="`num_frames` must be given"):
         check(SIGNATURE, {"frames": np.zeros([1, 1, 2])})
 
 
 def test_examples_pass_the_check_at_every_size():
     for rows, bucket in ((1, 20), (3, 50)):
-        padded = {"frames": {"axis": 1, "length": "num", "buckets": [20, 50]}}
-        inputs = example(SIGNATURE, rows, padded, bucket)
-        assert inputs["frames"].shape == (rows, bucket, 2) and set(inputs["num"]) == {bucket}
+        inputs = example(SIGNATURE, rows, bucket)
+        assert inputs["frames"].shape == (rows, bucket, 2) and set(inputs["num_frames"]) == {bucket}
         checked = check(SIGNATURE, inputs)
         assert all(np.array_equal(checked[name], inputs[name]) for name in inputs)
 
@@ -323,14 +322,14 @@ def rewritten(folder, **changes):
             "must have a `kind` among autoregressive, flow-student, wavenet, "
             "parallel-wavenet, pixelcnn, multiscale.",
         ),
-        ({"serving": {"format": 2}}, "is of format 2; this version reads 1."),
-        ({"serving": {"format": 1}}, "lacks what is needed to serve it: 'signatures'."),
+        ({"serving": {"format": 1}}, "is of format 1; this version reads 2."),
+        ({"serving": {"format": 2}}, "lacks what is needed to serve it: 'signatures'."),
         (
-            {"serving": {"format": 1, "signatures": {}, "allowed_batches": [1]}},
+            {"serving": {"format": 2, "signatures": {}, "allowed_batches": [1]}},
             "lacks what is needed to serve it: 'compiled'.",
         ),
         (
-            {"serving": {"format": 1, "signatures": {"compiled": 3}, "allowed_batches": [1]}},
+            {"serving": {"format": 2, "signatures": {"compiled": 3}, "allowed_batches": [1]}},
             "lacks what is needed to serve it: 'int' object",
         ),
     ],

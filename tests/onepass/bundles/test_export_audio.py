@@ -81,7 +81,7 @@ def test_a_bundle_speaks_what_the_live_model_speaks(kind):
 def test_a_streamed_sound_is_the_whole(kind):
     made, given = bundle(kind), {**sound_of(kind), "seed": 3, "num": 2}
     chunks = list(made.stream(**given, chunk=100 if kind in TEACHERS else 5000))
-    first = made.serving["streaming"]["unit_samples"]
+    first = made.spec["unit_samples"]
     assert len(chunks) > 1
     assert chunks[0].shape[1] == min(first, made.sample(**given).shape[1])
     assert_same(np.concatenate(chunks, axis=1), made.sample(**given))
@@ -135,18 +135,19 @@ def test_rows_padded_together_are_the_rows_alone(kind, signature):
 @pytest.mark.slow
 def test_a_batch_of_chunks_may_be_at_different_places():
     made, hop = bundle(FRAMED), bundle(FRAMED).hop_samples
-    unit = made.serving["streaming"]["unit_samples"] // hop
+    unit = made.spec["unit_samples"] // hop
+    side = made.signatures["chunk"].inputs["frames_before"].high
     given = sound_of(FRAMED, 3 * unit)
     whole = made.sample(**given, seed=3, num=BATCH)
     frames = np.repeat(given["condition"][None], BATCH, 0)
 
     def chunk(first, state):
         # Every row gets all frames: what is a neighbour too far away changes nothing.
-        before = np.minimum(first, made.serving["streaming"]["side_frames"])
+        before = np.minimum(first, side)
         shifted = np.stack(
             [np.roll(f, b - n, 0) for f, b, n in zip(frames, before, first, strict=True)]
         )
-        after = np.minimum(3 * unit - first - unit, made.serving["streaming"]["side_frames"])
+        after = np.minimum(3 * unit - first - unit, side)
         counts = dict(frames_before=before, num_frames=[unit] * BATCH, frames_after=after)
         place = dict(start=first * hop, seed=[3] * BATCH, row=range(BATCH))
         return made.call(
@@ -377,7 +378,7 @@ def test_pieces_alone_are_compiled_and_none_by_default(signature, number):
 
 def test_the_longest_bucket_is_two_minutes_of_frames():
     spec = json.loads((bundle_folder(DRAFT) / "model.json").read_text())
-    assert spec["serving"]["padded"]["frames"]["buckets"][-1] == 120 * 4000 // 20
+    assert spec["serving"]["buckets"][-1] == 120 * 4000 // 20
 
 
 @pytest.mark.parametrize(

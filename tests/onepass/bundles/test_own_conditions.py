@@ -169,7 +169,6 @@ BROKEN = {
     "another input": lambda spec: spec["conditions"].update(tone="condition_pitch"),
     "one too few": lambda spec: spec["conditions"].pop("tone"),
     "no text": lambda spec: spec["conditions"].update(tone=3),
-    "not padded": lambda spec: spec["serving"]["padded"].pop("condition_mel"),
 }
 
 

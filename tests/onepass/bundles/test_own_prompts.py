@@ -178,7 +178,6 @@ def test_a_bundle_without_prompts_says_what_it_lacks_and_still_draws(tmp_path):
     spec = json.loads((folder / "model.json").read_text())
     for name in ("prompted", "prompted_chunk"):
         del spec["serving"]["signatures"][name]
-    del spec["serving"]["padded"], spec["serving"]["cropped"]["log_prob"]
     (folder / "model.json").write_text(json.dumps(spec))
     write_manifest(folder)
     old = serving.load(folder)
