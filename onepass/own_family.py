@@ -71,9 +71,8 @@ def _network_parts() -> Parts:
 
 def _flow_parts() -> Parts:
     from distill import flow_student
-    from onepass.models import load
 
-    return Parts(load=load, evaluate=_refuse, report=_report, store=flow_student)
+    return dataclasses.replace(_network_parts(), evaluate=_refuse, store=flow_student)
 
 
 AUTOREGRESSIVE = ModelFamily(

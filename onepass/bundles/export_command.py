@@ -43,10 +43,10 @@ def write_export(given: ExportArguments) -> list[str]:
     elif given.rows != 1:
         raise UserError("`--rows` is for formats of one size: a bundle has `--batches`.")
     is_saved, family = folder_kind(given.run) == "saved", families.of_model(given.run)
-    if is_saved or (family is not None and family.makes == "arrays"):
-        return _of_user(given, family or families.registered("autoregressive"))
-    if given.format != BUNDLE:
-        return _of_one_size(given)
+    is_own = is_saved or (family is not None and family.makes == "arrays")
+    if is_own or given.format != BUNDLE:
+        usual = "autoregressive" if is_own else families.STUDENT
+        return _export_model(given, family or families.registered(usual), is_own)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
     lines, out = [], _check_options(given)
     key = private_key(given.sign) if given.sign else None
@@ -60,32 +60,27 @@ def write_export(given: ExportArguments) -> list[str]:
     return lines or [f"{given.out}: the model folder"]
 
 
-def _of_one_size(given: ExportArguments) -> list[str]:
-    """Export a model of this library, which its family loads, in a format of one size."""
-    _refuse(given, OWN_OPTIONS[1:], "is for models that `onepass.save` wrote.")
-    model = (families.of_model(given.run) or families.registered(families.STUDENT)).parts.load(
-        given.run
-    )
-    return _write_model_of(model, given, {})
-
-
-def _of_user(given: ExportArguments, family: ModelFamily) -> list[str]:
-    who = "a model of arrays" if family.presets else "which `onepass.save` wrote"
-    _refuse(given, NOT_OWN, f"is not for {given.run}, {who}.")
-    options: dict[str, Any] = {
-        "sample_rate_hz": given.sample_rate_hz,
-        "sign_with": given.sign,
-        "warm": given.warm,
-        "entries": entries_of(given.entries),
-    }
-    return _write_model_of(family.parts.load(given.run), given, options)
-
-
-def _write_model_of(model: Any, given: ExportArguments, options: dict[str, Any]) -> list[str]:
+def _export_model(given: ExportArguments, family: ModelFamily, is_own: bool) -> list[str]:
+    """Export a user's model, or one of this library in a format of one size."""
+    if is_own:
+        who = "a model of arrays" if family.presets else "which `onepass.save` wrote"
+        _refuse(given, NOT_OWN, f"is not for {given.run}, {who}.")
+    else:
+        _refuse(given, OWN_OPTIONS[1:], "is for models that `onepass.save` wrote.")
+    model = family.parts.load(given.run)
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
-    options |= {"format": given.format, "rows": given.rows, "length": length}
     try:
-        export.export(model, given.out, **options)
+        export.export(
+            model,
+            given.out,
+            format=given.format,
+            length=length,
+            rows=given.rows,
+            sample_rate_hz=given.sample_rate_hz,
+            entries=entries_of(given.entries),
+            sign_with=given.sign,
+            warm=given.warm,
+        )
     except ValueError as error:  # an option that does not fit the model
         raise UserError(str(error)) from error
     return [f"{given.out}: {model.kind}"]

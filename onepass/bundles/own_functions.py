@@ -378,10 +378,10 @@ class StreamingSequence(StreamingModel):
         return {n: x for n, x in self.conditions.infos([None]).items() if n in fixed.values()}
 
     def conditioning(
-        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
+        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size
     ) -> Conditioning:
         """Return the frames of the segment, exactly one per element, without neighbours."""
-        del speaker, phase, start
+        del speaker, phase
         return Conditioning(None if frames is None else frames[:, skipped:][:, :samples])
 
     def advance(

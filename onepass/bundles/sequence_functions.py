@@ -162,7 +162,7 @@ class StreamingModel:
         return {}
 
     def conditioning(
-        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
+        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size
     ) -> Conditioning:
         """Return the condition of a segment of one sound.
 
@@ -170,7 +170,6 @@ class StreamingModel:
           frames: float32 [1, frames, features], including neighbours on both sides, or None.
           phase: float64 [1], the source's phase before the segment in cycles, or None.
           skipped: int32 [], number of frames before the segment.
-          start: int32 [], position of the first frame's first sample in the sound.
         """
         raise NotImplementedError
 
@@ -263,15 +262,13 @@ Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 class Window:
     """The frames that condition a segment of each row; every field is int32 [batch].
 
-    `samples` is 0 in a row that has ended; `start` is the position of the first frame's first
-    sample.
+    `samples` is 0 in a row that has ended.
     """
 
     low: Any
     high: Any
     skipped: Any
     samples: Any
-    start: Any
 
 
 def make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
@@ -348,7 +345,7 @@ def row_conditioning(
     """
     if frames is None or window is None:
         return (
-            streaming.conditioning(None, speaker, samples, None, 0, 0)
+            streaming.conditioning(None, speaker, samples, None, 0)
             if streaming.channels
             else Conditioning(None)
         )
@@ -372,7 +369,6 @@ def row_conditioning(
                 window.samples[n],
                 None if phase is None else phase[n][None],
                 window.skipped[n],
-                window.start[n],
             )
             return {name: getattr(result, name)[0] for name in shapes}
 
@@ -471,7 +467,7 @@ def _window(
     requested = tf.clip_by_value(lengths - first, 0, samples)
     high = tf.minimum(frame - (-requested // hop) + streaming.side_frames, count)
     same = tf.ones_like(lengths)
-    return Window(low * same, high, (frame - low) * same, requested, low * hop * same)
+    return Window(low * same, high, (frame - low) * same, requested)
 
 
 def _segment_samples(streaming: StreamingModel, batch: tf.Tensor) -> tf.Tensor:
@@ -559,7 +555,7 @@ def _of_size(
     def find_condition(given: Tensors) -> Tensors:
         given = streaming.join_frames({**given, NUM_SAMPLES: tf.fill([rows], samples)})
         frames, speaker = given.get(FRAMES), given.get(SPEAKER)
-        made = streaming.conditioning(frames, speaker, samples, None, 0, 0).channels
+        made = streaming.conditioning(frames, speaker, samples, None, 0).channels
         return {CHANNELS: tf.ensure_shape(made, [rows, samples, streaming.channels])}
 
     def advance(given: Tensors) -> Tensors:
@@ -671,8 +667,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
         before, count = given["frames_before"], given["num_frames"]
         lengths = count * hop
         high = tf.minimum(before + count + given["frames_after"], tf.shape(frames)[1])
-        # `start` is the segment's position; the first frame may be a neighbour before it.
-        window = Window(tf.zeros_like(before), high, before, lengths, start - before * hop)
+        window = Window(tf.zeros_like(before), high, before, lengths)
     samples = round_up(tf.reduce_max(lengths), streaming.pieces[0])
     conditioning = row_conditioning(
         streaming, frames, given.get("speaker"), window, samples, given.get(PHASE)

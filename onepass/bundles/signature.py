@@ -112,30 +112,29 @@ def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) ->
             given[name] = np.broadcast_to(array, [rows, *array.shape[1:]])
 
 
-def check_condition_lengths(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Raise InvalidInput for a condition with too few time steps; truncate longer ones in place.
+def check_lengths(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Raise InvalidInput for a count beyond its input; truncate longer conditions in place.
 
     In a request for log probabilities, conditions must be exactly as long as the elements.
     """
-    timed = [name for name in known if is_condition(name) and is_timed(known[name])]
-    if ELEMENTS in known:  # a request for log probabilities
-        shape = arrays[ELEMENTS].shape
-        for name in (name for name in known if name in timed or name == FRAMES):
-            free = [axis for axis, size in enumerate(known[name].shape) if axis and size is None]
-            got = arrays[name].shape
-            if any(axis < len(shape) and got[axis] != shape[axis] for axis in free):
-                raise InvalidInput(
-                    f"`{name}` must be as long as `{ELEMENTS}`, {list(shape)}, got {list(got)}."
-                )
-    elif NUM_SAMPLES in arrays:
-        longest = int(arrays[NUM_SAMPLES].max())
-        for name in timed:
-            if longest > arrays[name].shape[1]:
-                raise InvalidInput(
-                    f"`{NUM_SAMPLES}` must be at most the {arrays[name].shape[1]} of `{name}`, got"
-                    f" {longest}."
-                )
+    for name, count in counted_inputs(known).items():
+        counts = [each for each in COUNTS if each in known] if name == FRAMES else [count]
+        longest = int(np.max(sum(arrays[each].astype(np.int64) for each in counts)))
+        if longest > arrays[name].shape[1]:
+            counted = " + ".join(f"`{each}`" for each in counts)
+            raise InvalidInput(
+                f"{counted} must be at most the {arrays[name].shape[1]} of `{name}`, got {longest}."
+            )
+        if is_condition(name):
             arrays[name] = arrays[name][:, :longest]
+    timed = [n for n in known if (is_condition(n) or n == FRAMES) and is_timed(known[n])]
+    for name in timed if ELEMENTS in known else ():
+        free = [axis for axis, size in enumerate(known[name].shape) if axis and size is None]
+        shape, got = arrays[ELEMENTS].shape, arrays[name].shape
+        if any(axis < len(shape) and got[axis] != shape[axis] for axis in free):
+            raise InvalidInput(
+                f"`{name}` must be as long as `{ELEMENTS}`, {list(shape)}, got {list(got)}."
+            )
 
 
 PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # for whole rows, and for their next part
@@ -160,16 +159,10 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
 
 
 def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise InvalidInput for a count beyond its list, or a prefix beyond the row's length.
+    """Raise InvalidInput for a prefix beyond the row's length.
 
     In a call for a segment of a row, also raise it if the segment ends after the longest row.
     """
-    for name, count in LISTS.items():
-        if name in known and arrays[count].max() > arrays[name].shape[1]:
-            raise InvalidInput(
-                f"`{count}` must be at most the {arrays[name].shape[1]} of `{name}`, got"
-                f" {arrays[count].max()}."
-            )
     if NUM_PREFIX not in arrays:
         return
     for name in LENGTHS if "start" in arrays else ():
@@ -326,8 +319,7 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     for name, info in signature.inputs.items():
         if name not in arrays:
             arrays[name] = _default(name, info, rows)
-    _check_counts(arrays)
-    check_condition_lengths(signature.inputs, arrays)
+    check_lengths(signature.inputs, arrays)
     check_prompt(signature.inputs, arrays)
     return {name: arrays[name] for name in signature.inputs}
 
@@ -497,15 +489,6 @@ def _span(info: TensorInfo) -> str:
     if info.high is None:
         return f"at least {info.low:g}"
     return f"between {info.low:g} and {info.high:g}"
-
-
-def _check_counts(arrays: Arrays) -> None:
-    if "frames" in arrays:
-        counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
-        longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
-        if longest > given:
-            counted = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
-            raise InvalidInput(f"{counted} must be at most the {given} `frames`, got {longest}.")
 
 
 def _rows(arrays: Arrays) -> int:

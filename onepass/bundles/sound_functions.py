@@ -69,22 +69,17 @@ class StreamingStudent(StreamingModel):
         self.feature_channels, self.speakers = config.feature_channels, config.speakers
         self.channels, self.dtype = config.gate_inputs, student.dtype
         self.pieces = whole_pieces(STUDENT_PIECES, config.hop_samples)
+        self._first = student.initial_state(1)
 
     def state(self) -> StateSpecs:
-        """Describe `fronts` [flows, width] and `windows` [rows, channels], past layer inputs."""
-        flows, config = self._student.flows, self._student.config
-        rows = sum(layer.past_samples for flow in flows for layer in flow.layers)
-        outer = flows[0].outer_dtype
-        return {
-            "fronts": tf.TensorSpec([len(flows), config.front_width], outer),
-            "windows": tf.TensorSpec([rows, config.residual_channels], storable(self.dtype)),
-        }
+        """Describe the past inputs of every layer, by number."""
+        flat = enumerate(tf.nest.flatten(self._first))
+        return {str(n): tf.TensorSpec(x.shape[1:], storable(x.dtype)) for n, x in flat}
 
     def conditioning(
-        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
+        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size
     ) -> Conditioning:
         """Return the student's condition of every sample of a segment."""
-        del start
         made, phase = self._student.condition(frames, speaker, samples, phase, skipped)
         return Conditioning(self._by_sample(made, samples), phase)
 
@@ -96,10 +91,14 @@ class StreamingStudent(StreamingModel):
         self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
     ) -> Advanced:
         """Return the samples that the flows compute from noise, and their layers' past inputs."""
-        pasts = self._pasts(state)
+        firsts = enumerate(tf.nest.flatten(self._first))
+        flat = [tf.cast(state[str(n)], first.dtype) for n, first in firsts]
+        pasts = tf.nest.pack_sequence_as(self._first, flat)
         noise *= source.temperature[:, None]
         flowed, pasts = self._student.advance(noise, pasts, self._condition(channels))
-        return tf.cast(flowed.output, tf.float32), self._store_state(pasts)
+        later = enumerate(tf.nest.flatten(pasts))
+        after = {str(n): tf.cast(past, storable(past.dtype)) for n, past in later}
+        return tf.cast(flowed.output, tf.float32), after
 
     def _by_sample(self, condition: Condition, samples: Size) -> Maybe:
         gates = self._student.gate_condition(condition, samples)
@@ -109,21 +108,6 @@ class StreamingStudent(StreamingModel):
     def _condition(self, channels: Maybe) -> Condition:
         bunch = self._student.config.bunch_samples
         return Condition(None if channels is None else channels[:, ::bunch])
-
-    def _pasts(self, state: State) -> list[list[tf.Tensor]]:
-        windows, first, pasts = tf.cast(state["windows"], self.dtype), 0, []
-        for i, flow in enumerate(self._student.flows):
-            past = [state["fronts"][:, i]]
-            for layer in flow.layers:
-                past.append(windows[:, first : first + layer.past_samples])
-                first += layer.past_samples
-            pasts.append(past)
-        return pasts
-
-    def _store_state(self, pasts: list[list[tf.Tensor]]) -> State:
-        fronts = tf.stack([past[0] for past in pasts], 1)
-        windows = tf.concat([window for past in pasts for window in past[1:]], 1)
-        return {"fronts": fronts, "windows": tf.cast(windows, storable(self.dtype))}
 
 
 class StreamingResidual(StreamingStudent):
@@ -137,11 +121,6 @@ class StreamingResidual(StreamingStudent):
         self._order = student.config.prediction_order
         self.has_phase = student.config.source != "none"
         self.channels, self.dtype = student.config.gate_inputs + 2 + self._order, tf.float32
-
-    def state(self) -> StateSpecs:
-        """Describe the state of `StreamingStudent` and `wave` [order], the newest samples."""
-        outer = self._student.flows[0].outer_dtype
-        return {**super().state(), "wave": tf.TensorSpec([self._order], outer)}
 
     def _by_sample(self, condition: Condition, samples: Size) -> Maybe:
         if condition.prediction is None:
@@ -162,12 +141,6 @@ class StreamingResidual(StreamingStudent):
         source = source[..., 0] if self.has_phase else None
         gates = tf.cast(gates, self._student.dtype)[:, :: self._student.config.bunch_samples]
         return Condition(gates, source, prediction)
-
-    def _pasts(self, state: State) -> list[list[tf.Tensor]]:
-        return [*super()._pasts(state), [state["wave"]]]
-
-    def _store_state(self, pasts: list[list[tf.Tensor]]) -> State:
-        return {**super()._store_state(pasts[:-1]), "wave": pasts[-1][0]}
 
 
 class StreamingTeacher(StreamingModel):
@@ -197,10 +170,10 @@ class StreamingTeacher(StreamingModel):
         return self._kept.specs()
 
     def conditioning(
-        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
+        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size
     ) -> Conditioning:
         """Return the network's condition of a segment, computed from its frames and neighbours."""
-        del phase, start
+        del phase
         if frames is None:
             return Conditioning(self._network.condition(None, speaker, samples))
         hop = self.hop_samples

@@ -414,5 +414,5 @@ def test_more_frames_than_there_are_cannot_be_asked_for(signature, counts):
     inputs = dict(frames=np.zeros([1, 3, 7], np.float32), num_frames=counts)
     if signature == "chunk":
         inputs["frames_after"] = [1]
-    with pytest.raises(InvalidInput, match="must be at most the 3 `frames`, got 4"):
+    with pytest.raises(InvalidInput, match="must be at most the 3 of `frames`, got 4"):
         bundle(DRAFT).check(signature, inputs)
