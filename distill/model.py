@@ -38,7 +38,7 @@ from onepass.trained import Trained
 from wavenet import model as wavenet_model
 from wavenet.config import DataConfig
 from wavenet.features.conventions import MelConvention
-from wavenet.features.mel import FramesInPieces, MappedFrames, mel_of
+from wavenet.features.mel import FramesInPieces
 from wavenet.front import Request, batch_of, front_of, spec_of_speech
 from wavenet.sound_network import check_condition
 
@@ -309,7 +309,9 @@ class StudentSampler:
             ahead = refiner.reach_frames * self.network.config.hop_samples if refiner else 0
             first = FIRST_SAMPLES + ahead
         chunks = stream(self.network, request, draw.method, samples, first)
-        return self._refine_chunks(chunks, frames, refiner)
+        if refiner is None or frames is None:
+            return chunks
+        return refine_chunks(chunks, frames, refiner)
 
     def log_density(self, draw: Draw) -> np.ndarray:
         """Return the log density of unrefined sounds, float32 [num, length], in nats per unit."""
@@ -340,20 +342,6 @@ class StudentSampler:
         if self.mel is None or frames is None:
             raise UserError("`refine` must be 0 for a student that reads no mel.")
         return Refiner(self.mel, passes)
-
-    def _refine_chunks(
-        self, chunks: Iterator[np.ndarray], frames: Frames | None, refiner: Refiner | None
-    ) -> Iterator[np.ndarray]:
-        if refiner is None or frames is None:
-            return chunks
-        convention = refiner.convention
-
-        def mel(part: np.ndarray) -> np.ndarray:
-            return mel_of(part[:, : convention.bands], convention)
-
-        if isinstance(frames, FramesInPieces):
-            return refine_chunks(chunks, MappedFrames(frames, mel), refiner)
-        return refine_chunks(chunks, mel(frames), refiner)
 
     def _check_frames(self, condition: np.ndarray | FramesInPieces) -> Frames:
         """Check the frames, and return them as float32 [frames, channels] or in their pieces.

@@ -17,7 +17,13 @@ import scipy.sparse
 
 from onepass.foundation.errors import must_be
 from wavenet.features.conventions import MelConvention
-from wavenet.features.mel import MappedFrames, hann_window, mel_filters, overlap_added
+from wavenet.features.mel import (
+    FramesInPieces,
+    hann_window,
+    mel_filters,
+    mel_of,
+    overlap_added,
+)
 
 UPDATES = 2  # updates of the magnitudes towards the mel in a pass
 TINY = np.float32(1e-9)  # lower bound of magnitudes and of bands
@@ -74,10 +80,11 @@ class Refiner:
 
 
 def refine_chunks(
-    chunks: Iterator[np.ndarray], mel: np.ndarray | MappedFrames, refiner: Refiner
+    chunks: Iterator[np.ndarray], frames: np.ndarray | FramesInPieces, refiner: Refiner
 ) -> Iterator[np.ndarray]:
     """Refine chunks of sounds [batch, samples], and yield the result in chunks, in [-1, 1].
 
+    `frames` [frames, channels] are those that the student reads; the mel is their first channels.
     Samples are yielded as soon as the samples that they depend on are known. For any division into
     chunks, the result equals that of one call of the refiner per sound, clipped to [-1, 1].
     """
@@ -87,26 +94,27 @@ def refine_chunks(
         held = chunk if held is None else np.concatenate([held, chunk], 1)
         ready = first + held.shape[1] // hop - reach
         if ready > done:
-            yield _between(held, mel, refiner, first, done, ready)
+            yield _between(held, frames, refiner, first, done, ready)
             done, keep = ready, max(0, ready - reach)
             held, first = held[:, (keep - first) * hop :], keep
     if held is not None and held.shape[1]:
         total = first * hop + held.shape[1]
         padded = np.pad(held, ((0, 0), (0, -total % hop)))
-        last = _between(padded, mel, refiner, first, done, first + padded.shape[1] // hop)
+        last = _between(padded, frames, refiner, first, done, first + padded.shape[1] // hop)
         yield last[:, : total - done * hop]
 
 
 def _between(
     held: np.ndarray,
-    mel: np.ndarray | MappedFrames,
+    frames: np.ndarray | FramesInPieces,
     refiner: Refiner,
     first: int,
     start: int,
     stop: int,
 ) -> np.ndarray:
-    hop = refiner.convention.hop_samples
+    convention, hop = refiner.convention, refiner.convention.hop_samples
     whole = held.shape[1] // hop
-    rows = [refiner(row[: whole * hop], mel[first : first + whole]) for row in held]
+    mel = mel_of(frames[first : first + whole][:, : convention.bands], convention)
+    rows = [refiner(row[: whole * hop], mel) for row in held]
     kept = slice((start - first) * hop, (stop - first) * hop)
     return np.clip(np.stack(rows)[:, kept], -1.0, 1.0)

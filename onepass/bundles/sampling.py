@@ -660,21 +660,12 @@ def check_speaker(known: Sequence[str], name: str | None) -> None:
         raise InvalidInput(f"`speaker` must be {rule}." if known else one_voice)
 
 
-class _Refinement:
-    def __init__(self, spec: Mapping[str, Any], passes: int):
-        # Imported here because a bundle needs neither package for anything else.
-        from distill import refinement
-        from wavenet.features import MelConvention, mel
+def _refine(chunks: Iterator[np.ndarray], condition: Any, refiner: Any) -> Iterator[np.ndarray]:
+    if refiner is None:
+        return chunks
+    from distill.refinement import refine_chunks
 
-        self._refined, self._mel_of = refinement.refine_chunks, mel.mel_of
-        self._convention = MelConvention.from_dict(spec["features"]["mel"])
-        self._refiner = refinement.Refiner(self._convention, passes)
-        self.ahead_samples = self._refiner.reach_frames * self._convention.hop_samples
-
-    def __call__(self, chunks: Iterator[np.ndarray], condition: np.ndarray) -> Iterator[np.ndarray]:
-        frames = np.asarray(condition)[:, : self._convention.bands]
-        mel = self._mel_of(frames, self._convention)
-        return self._refined(chunks, mel, self._refiner)
+    return refine_chunks(chunks, np.asarray(condition), refiner)
 
 
 def restore_level(sound: np.ndarray, condition: Any) -> np.ndarray:
@@ -768,10 +759,9 @@ class SoundSampling(Sampling):
 
     def _draw_sounds(self, draw: Draw) -> np.ndarray:
         draw = self._read_recording(draw)
-        refinement = self._refinement(draw)
+        refiner = self._refiner(draw)
         sound = self._draw_rows(draw, for_all=True)
-        if refinement is not None:
-            sound = np.concatenate(list(refinement(iter([sound]), draw.condition)), axis=1)
+        sound = np.concatenate(list(_refine(iter([sound]), draw.condition, refiner)), axis=1)
         return restore_level(sound, draw.condition)
 
     def _elements(self, request: Request, with_nats: bool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -791,16 +781,15 @@ class SoundSampling(Sampling):
         request = self._request(draw, for_all=True)
         with self._own_errors():
             samples = whole_number(CHUNK_SAMPLES if chunk is None else chunk, "chunk")
-        refinement = self._refinement(draw)
+        refiner = self._refiner(draw)
         # The first chunk includes the look-ahead of its refinement.
-        ahead = 0 if refinement is None else refinement.ahead_samples
+        ahead = 0 if refiner is None else refiner.reach_frames * refiner.convention.hop_samples
         if self._engine is not None:
             sound = self._engine.stream(request, samples, ahead)
         else:
             opening = self.spec["serving"]["streaming"]["pieces"][0] + ahead
             sound = self.stream_chunks(request, samples, opening)
-        if refinement is not None:
-            sound = refinement(sound, draw.condition)
+        sound = _refine(sound, draw.condition, refiner)
         return (restore_level(part, draw.condition) for part in sound)
 
     def _read_recording(self, draw: Draw) -> Draw:
@@ -833,7 +822,8 @@ class SoundSampling(Sampling):
             found[SPEAKER] = np.full([rows], index, np.int32)
         return found
 
-    def _refinement(self, draw: Draw) -> _Refinement | None:
+    def _refiner(self, draw: Draw) -> Any:
+        """Return the `Refiner` of what is drawn; None if it is returned as it is drawn."""
         condition, mel = draw.condition, (self.spec.get("features") or {}).get("mel")
         passes = int(self.spec.get("refine", 0)) if hasattr(condition, "gain_db") else 0
         if draw.refine is not None:
@@ -842,7 +832,13 @@ class SoundSampling(Sampling):
         if passes and (not mel or self.spec.get("kind") == "wavenet"):
             rule = "0 for a model that is not a student of a mel"
             raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
-        return _Refinement(self.spec, passes) if passes and condition is not None else None
+        if not passes or not mel or condition is None:
+            return None
+        # Imported here because a bundle needs neither package for anything else.
+        from distill.refinement import Refiner
+        from wavenet.features.conventions import MelConvention
+
+        return Refiner(MelConvention.from_dict(mel), passes)
 
     def _length(self, condition: Any, length: int | None) -> int:
         most = None

@@ -5,7 +5,7 @@ import pytest
 
 from distill.refinement import Refiner, refine_chunks
 from wavenet.features.conventions import MelConvention
-from wavenet.features.mel import mel_spectrogram
+from wavenet.features.mel import above_silence, mel_spectrogram
 
 CONVENTION = MelConvention(16_000, 64, 256, 256, bands=20)
 FRAMES = 40
@@ -25,7 +25,8 @@ def test_chunks_change_nothing(passes, chunk):
     refiner, mel = Refiner(CONVENTION, passes), mel_spectrogram(sound(0), CONVENTION)
     rows = np.stack([sound(1), sound(2)])
     pieces = (rows[:, first : first + chunk] for first in range(0, rows.shape[1], chunk))
-    got = np.concatenate(list(refine_chunks(pieces, mel, refiner)), 1)
+    frames = np.pad(above_silence(mel, CONVENTION), [(0, 0), (0, 1)])  # with a pitch, too
+    got = np.concatenate(list(refine_chunks(pieces, frames, refiner)), 1)
     whole = np.stack([refiner(row, mel) for row in rows])
     np.testing.assert_allclose(got, whole, atol=1e-5)
 
@@ -33,7 +34,7 @@ def test_chunks_change_nothing(passes, chunk):
 def test_the_look_ahead_is_a_window_a_pass():
     refiner, mel = Refiner(CONVENTION, 2), mel_spectrogram(sound(0), CONVENTION)
     given = iter([sound(1)[None, : 20 * 64], sound(1)[None, 20 * 64 :]])
-    first = next(refine_chunks(given, mel, refiner))
+    first = next(refine_chunks(given, above_silence(mel, CONVENTION), refiner))
     assert first.shape[1] == (20 - refiner.reach_frames) * 64
     assert refiner.reach_frames * 64 == 2 * CONVENTION.window_samples
 

@@ -359,19 +359,6 @@ class FramesInPieces:
         self._first += surplus
 
 
-class MappedFrames:
-    """Frames in pieces with a function applied to each slice [frames, channels]."""
-
-    def __init__(
-        self, frames: FramesInPieces, function: Callable[[np.ndarray], np.ndarray]
-    ) -> None:
-        self._frames, self._function = frames, function
-
-    def __getitem__(self, part: slice) -> np.ndarray:
-        """Return the function's result for the frames in a slice."""
-        return self._function(self._frames[part])
-
-
 class RepeatedFrames:
     """The same frames for every row of a batch, with shape [batch, frames, channels]."""
 
