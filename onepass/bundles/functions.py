@@ -16,10 +16,9 @@ from onepass.bundles.own_functions import (
     density_functions,
     element_type,
     elements_of,
-    of_shape,
     pad_log_prob,
 )
-from onepass.bundles.own_prompts import prompt_functions, prompt_functions_of_shape
+from onepass.bundles.own_prompts import functions_of_shape, prompt_functions
 from onepass.bundles.sequence_functions import default_buckets, sequence_functions
 from onepass.bundles.signature import ARRAY, CONDITIONS, ELEMENTS, FRAMES, IMAGE, LOG_PROB, SOUND
 from onepass.bundles.sound_functions import sound_functions
@@ -137,9 +136,7 @@ def _of_length(model: Any, length: int, conditions: Conditions) -> Functions:
     only = length if conditions.at_frame_rate else None
     padded = pad_log_prob(model, [length])
     density = density_functions(padded, conditions, None, only)
-    found = of_shape(model, (length,), False, conditions, density)
-    prompt_functions_of_shape(found, padded, (length,), conditions)
-    return found
+    return functions_of_shape(padded, (length,), False, conditions, density)
 
 
 def _of_images(model: Autoregressive, shape: tuple[int, ...], conditions: Conditions) -> Functions:
@@ -147,10 +144,9 @@ def _of_images(model: Autoregressive, shape: tuple[int, ...], conditions: Condit
     is_level = model.codec.levels == 256 and element_type(model) == np.int32
     is_byte_image = is_level and height == width and channels in (1, 3)
     density = density_functions(model, conditions, channels, None)
-    found = of_shape(model, shape, is_byte_image, conditions, density)
+    found = functions_of_shape(model, shape, is_byte_image, conditions, density)
     if is_byte_image:
         found.spec = {"makes": IMAGE, "size": height, "channels": channels, "classes": []}
-    prompt_functions_of_shape(found, model, shape, conditions)
     return found
 
 

@@ -22,18 +22,10 @@ from onepass.bundles.function import (
     FLOAT32,
     INT32,
     ROWS_AT_ONCE,
-    UINT8,
     Function,
-    Functions,
     Tensors,
-    by_rows,
-    drawing_functions,
-    keys_of,
-    noise_infos,
 )
-from onepass.bundles.image_functions import BATCHES
 from onepass.bundles.sequence_functions import (
-    MAX_TEMPERATURE,
     Advanced,
     Conditioning,
     FlatState,
@@ -45,13 +37,10 @@ from onepass.bundles.sequence_functions import (
     StreamingModel,
 )
 from onepass.bundles.signature import (
-    COMPILED,
     ELEMENTS,
     FRAMES,
-    IMAGE,
     LOG_PROB,
     NUM_SAMPLES,
-    PLAIN,
     SOUND,
     V2_NAMES,
     Signature,
@@ -114,8 +103,6 @@ def _log_prob(
     return tf.switch_case(branch, [functools.partial(at_length, length) for length in lengths])
 
 
-# Inputs that belong to `frames`; conditions with their own inputs do without them.
-COUNTS = ("num_frames", "frames_before", "frames_after")
 Entries = int | Mapping[str, int | Sequence[int]] | None
 
 
@@ -195,16 +182,6 @@ class Conditions:
             for name, spec in self._specs.items()
             if name not in self._timed
         }
-
-    def name_inputs(self, signature: Signature) -> Signature:
-        """Return a signature in which the inputs of the conditions replace `frames`."""
-        if self.is_frames or not self.names:
-            return signature
-        inputs = dict(signature.inputs)
-        if FRAMES in inputs:
-            counted = {NUM_SAMPLES: inputs["num_frames"]}
-            inputs = counted | {n: x for n, x in inputs.items() if n not in (FRAMES, *COUNTS)}
-        return Signature({**inputs, **self.infos([None])}, signature.outputs)
 
     def join_frames(self, given: Tensors) -> Tensors:
         """Return the inputs; if conditions have separate inputs, add `frames` and its counts."""
@@ -309,7 +286,8 @@ def _input_dtype(dtype: tf.DType) -> np.dtype:
 PIECES = (256, 1024)  # largest numbers of elements that are compiled as one piece
 
 
-def _named(networks: Sequence[Any]) -> dict[str, tf.Variable]:
+def name_variables(networks: Sequence[Any]) -> dict[str, tf.Variable]:
+    """Return the variables that functions read, by name."""
     read = variables_of(network.get_concrete_function() for network in networks)
     return {f"{n:03d}/{variable.name}": variable for n, variable in enumerate(read)}
 
@@ -325,7 +303,7 @@ class StreamingSequence(StreamingModel):
         self, model: Any, longest: int, first: Any, networks: list[Any], conditions: Conditions
     ):
         # A derived step reads variables by their handles, so they must be listed.
-        self.variables = _named(networks)
+        self.variables = name_variables(networks)
         self._model, self._kept = model, FlatState(first)
         self.conditions, self._longest, self.dtype = conditions, longest, conditions.dtype
         self.feature_channels = self.channels = conditions.channels
@@ -360,9 +338,12 @@ class StreamingSequence(StreamingModel):
             parallel_iterations=ROWS_AT_ONCE,
         )
 
-    def name_inputs(self, signature: Signature) -> Signature:
-        """Return a signature in which the inputs of the conditions replace `frames`."""
-        return self.conditions.name_inputs(signature)
+    def row_infos(self, longest: int) -> dict[str, TensorInfo]:
+        """See `StreamingModel.row_infos`."""
+        if self.conditions.is_frames:
+            return super().row_infos(longest)
+        count = TensorInfo(INT32, (None,), 1, longest)
+        return {NUM_SAMPLES: count, **self.conditions.infos([None])}
 
     def join_frames(self, given: Tensors) -> Tensors:
         """Return the inputs with the conditions that have a time axis concatenated to `frames`."""
@@ -462,41 +443,6 @@ class StreamingFlows(StreamingSequence):
         return self._model.elements(values), after
 
 
-def of_shape(
-    model: Autoregressive,
-    shape: tuple[int, ...],
-    is_byte_image: bool,
-    conditions: Conditions,
-    density: Mapping[str, Function],
-) -> Functions:
-    """Return the functions that generate whole rows, for a model whose arrays have one shape.
-
-    For an 8-bit image, the output's name and the shape of the temperature are as for an image
-    model.
-    """
-    output = IMAGE if is_byte_image else ELEMENTS
-    info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
-    heat = (None, 1) if is_byte_image else (None,)
-    coldest, hottest = (0.0, MAX_TEMPERATURE) if tempers(model.distribution) else (1.0, 1.0)
-    sizes = shape[:1] if model.order == "time" else shape[:2]
-    inputs = noise_infos(heat, coldest, hottest) | conditions.infos(sizes)
-    signature = Signature(inputs, {output: info})
-    draw = drawer(model, shape, conditions)
-
-    def elements(key: tf.Tensor, row: tf.Tensor, heat: Any, condition: Any) -> tf.Tensor:
-        return model.codec.decode(draw(key, row, heat, condition))
-
-    calls = {}
-    for name, compiled in ((PLAIN, False), (COMPILED, True)):
-        drawn = tf.function(elements, autograph=False, jit_compile=compiled)
-        calls[name] = Function(by_rows(signature, _row(drawn, output, info, conditions)), signature)
-    found = drawing_functions(calls, BATCHES, density, sizes)
-    found.calls[LOG_PROB] = density[LOG_PROB]
-    if conditions.at_frame_rate:
-        found.variables = _named([function_of(model.symbol_network.call, network_specs(model))])
-    return found
-
-
 def density_functions(
     model: Autoregressive, conditions: Conditions, channels: int | None, length: int | None
 ) -> dict[str, Function]:
@@ -575,12 +521,3 @@ def drawer(
         return fixed_point(network, draws, noise, condition, heat, prompt).symbols
 
     return draw_row
-
-
-def _row(drawn: Any, output: str, info: TensorInfo, conditions: Conditions) -> Any:
-    def row(given: Tensors) -> Tensors:
-        temperature = tf.reshape(given["temperature"], [])
-        made = drawn(keys_of(given["seed"])[0], given["row"], temperature, conditions.of(given))
-        return {output: tf.cast(tf.ensure_shape(made, [1, *info.shape[1:]])[0], info.dtype)}
-
-    return row

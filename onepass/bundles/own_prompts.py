@@ -5,11 +5,12 @@ lengths: passes that read the symbols of a prompt, and a loop that draws symbols
 end.
 
 `prompted` generates whole rows, and `prompted_chunk` the next segment of rows whose state the
-client keeps. A model has the inputs of those options that suit it.
+client keeps. A model has the inputs of those options that suit it. Arrays of one shape are drawn by
+passes, with and without options.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,19 +19,25 @@ import tensorflow as tf
 from onepass.bundles.function import (
     FLOAT32,
     INT32,
+    UINT8,
     Function,
     Functions,
     Tensors,
     by_rows,
+    drawing_functions,
+    noise_infos,
 )
+from onepass.bundles.image_functions import BATCHES
 from onepass.bundles.own_functions import (
     Conditions,
     StreamingSequence,
     drawer,
     element_range,
     element_type,
+    name_variables,
 )
 from onepass.bundles.sequence_functions import (
+    MAX_TEMPERATURE,
     NoiseSource,
     State,
     StateSpecs,
@@ -41,9 +48,12 @@ from onepass.bundles.sequence_functions import (
 )
 from onepass.bundles.signature import (
     COMPILED,
+    ELEMENTS,
     ENDED,
+    IMAGE,
     LOG_PROB,
     NUM_PREFIX,
+    PLAIN,
     PREFIX,
     PROMPTED,
     PROMPTED_CHUNK,
@@ -53,12 +63,13 @@ from onepass.bundles.signature import (
     TensorInfo,
 )
 from onepass.draw import OPTIONS, Facts, choice_of, prompt_inputs
-from onepass.likelihoods.distribution import Distribution, table_of
+from onepass.likelihoods.distribution import Distribution, table_of, tempers
 from onepass.likelihoods.truncated import Choice, Truncated
 from onepass.model import Autoregressive
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import cached_chunk
 from onepass.samplers.sampling import Samplers
+from onepass.storage.save import function_of, network_specs
 
 COUNTS = "counts"  # of earlier symbols, in the state
 PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest take one step each
@@ -236,7 +247,8 @@ STOP = "stop"
 
 def prompt_functions(found: Functions, model: Autoregressive, streaming: StreamingSequence) -> None:
     """Add the calls `prompted` and `prompted_chunk` of a model with a step."""
-    base, prompt = _with_prompt(found, model, found.serving["buckets"][-1])
+    base = found.calls[COMPILED].signature
+    prompt = base.inputs | _prompt_infos(model, found.serving["buckets"][-1])
     rows = Rows(streaming, model)
     state, returned = state_infos(streaming.state() | rows.memory)
     start = {"start": TensorInfo(INT32, (None,), low=0, default=0)}
@@ -248,33 +260,47 @@ def prompt_functions(found: Functions, model: Autoregressive, streaming: Streami
         found.calls[name] = Function(made, signature, states_among(signature))
 
 
-def prompt_functions_of_shape(
-    found: Functions, model: Autoregressive, shape: tuple[int, ...], conditions: Conditions
-) -> None:
-    """Add the call `prompted` of a model that generates arrays of one shape.
+def functions_of_shape(
+    model: Autoregressive,
+    shape: tuple[int, ...],
+    is_byte_image: bool,
+    conditions: Conditions,
+    density: Mapping[str, Function],
+) -> Functions:
+    """Return the functions that generate whole rows, for a model whose arrays have one shape.
 
-    Nothing is added for a model in raster order that is not over tokens.
+    For an 8-bit image, the output's name and the shape of the temperature are as for an image
+    model. A model in raster order that is not over tokens takes no prompt.
     """
+    output = IMAGE if is_byte_image else ELEMENTS
+    info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
+    heat = (None, 1) if is_byte_image else (None,)
+    coldest, hottest = (0.0, MAX_TEMPERATURE) if tempers(model.distribution) else (1.0, 1.0)
     in_time = model.order == "time"
-    if not in_time and table_of(model.distribution) is None:
-        return
-    base, prompt = _with_prompt(found, model, shape[0] if in_time else 0)
-    nats = TensorInfo(FLOAT32, (None, *shape))
-    signature = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
-    made = _of_passes(model, shape, signature, conditions)
-    found.calls[PROMPTED] = Function(by_rows(signature, made), signature)
-
-
-def _with_prompt(
-    found: Functions, model: Autoregressive, longest: int
-) -> tuple[Signature, dict[str, TensorInfo]]:
-    """Return the signature `compiled`, and its inputs with a prompt's."""
-    base = found.calls[COMPILED].signature
-    options = prompt_inputs(_facts(model, longest)).items()
-    inputs = {
-        n: TensorInfo(np.dtype(x.dtype), x.shape, x.low, x.high, x.default) for n, x in options
+    sizes = shape[:1] if in_time else shape[:2]
+    inputs = noise_infos(heat, coldest, hottest) | conditions.infos(sizes)
+    whole = Signature(inputs, {output: info})
+    calls = {
+        name: _of_passes(model, shape, whole, conditions, is_compiled)
+        for name, is_compiled in ((PLAIN, False), (COMPILED, True))
     }
-    return base, {**base.inputs, **inputs}
+    found = drawing_functions(calls, BATCHES, density, sizes)
+    found.calls[LOG_PROB] = density[LOG_PROB]
+    if in_time or table_of(model.distribution) is not None:
+        prompt = inputs | _prompt_infos(model, shape[0] if in_time else 0)
+        nats = TensorInfo(FLOAT32, (None, *shape))
+        prompted = Signature({**prompt, WITH_LOG_PROB: _flag()}, {output: info, LOG_PROB: nats})
+        found.calls[PROMPTED] = _of_passes(model, shape, prompted, conditions)
+    if conditions.at_frame_rate:
+        network = function_of(model.symbol_network.call, network_specs(model))
+        found.variables = name_variables([network])
+    return found
+
+
+def _prompt_infos(model: Autoregressive, longest: int) -> dict[str, TensorInfo]:
+    """Return the inputs of a prompt."""
+    options = prompt_inputs(_facts(model, longest)).items()
+    return {n: TensorInfo(np.dtype(x.dtype), x.shape, x.low, x.high, x.default) for n, x in options}
 
 
 def _facts(model: Autoregressive, longest: int) -> Facts:
@@ -383,11 +409,17 @@ def _pad_values(values: Any, length: Any) -> Any:
 
 
 def _of_passes(
-    model: Autoregressive, shape: tuple[int, ...], signature: Signature, conditions: Conditions
-) -> Callable[[Tensors], Tensors]:
-    output = next(name for name in signature.outputs if name != LOG_PROB)
-    draw = drawer(model, shape, conditions, restrict_tokens(model.distribution))
-    drawn = tf.function(draw, autograph=False, jit_compile=True)
+    model: Autoregressive,
+    shape: tuple[int, ...],
+    signature: Signature,
+    conditions: Conditions,
+    is_compiled: bool = True,
+) -> Function:
+    (output,) = signature.outputs.keys() - {LOG_PROB}
+    scores = LOG_PROB in signature.outputs
+    distribution = restrict_tokens(model.distribution) if scores else model.distribution
+    draw = drawer(model, shape, conditions, distribution)
+    drawn = tf.function(draw, autograph=False, jit_compile=is_compiled)
 
     def row(given: Tensors) -> Tensors:
         source = noise_source(given, tf.zeros_like(given["row"]))
@@ -401,9 +433,10 @@ def _of_passes(
         if prompt is not None:
             symbols = prompt.fill_ended(symbols)
         elements = model.codec.decode(symbols)
-        nats = _log_prob(model, conditions, elements, prompt, given)
-        made = {output: tf.cast(elements[0], signature.outputs[output].dtype), LOG_PROB: nats[0]}
+        made = {output: tf.cast(elements[0], signature.outputs[output].dtype)}
+        if scores:
+            made[LOG_PROB] = _log_prob(model, conditions, elements, prompt, given)[0]
         known = signature.outputs.items()
         return {name: tf.ensure_shape(made[name], info.shape[1:]) for name, info in known}
 
-    return row
+    return Function(by_rows(signature, row), signature)

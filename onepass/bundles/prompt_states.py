@@ -22,6 +22,7 @@ from onepass.bundles.signature import (
     STATE,
     Arrays,
     Signature,
+    first_states,
     is_condition,
     is_timed,
 )
@@ -68,7 +69,7 @@ class PromptStates:
     @property
     def nbytes(self) -> int:
         """Size of a row's state in bytes, without its elements."""
-        return sum(array.nbytes for array in self._zeros(1).values())
+        return sum(array.nbytes for array in first_states(self._known, 1).values())
 
     def digest(self, inputs: Arrays, row: int) -> str:
         """Return a digest of all that the state after a row's prefix depends on."""
@@ -84,7 +85,7 @@ class PromptStates:
         """Return the states of some rows, each with a prefix of at least one element."""
         counts = inputs[NUM_PREFIX][rows]
         given = self._take(inputs, rows) | {self._counts: counts, START: np.zeros_like(counts)}
-        outputs = self._call(PROMPTED_CHUNK, given | self._zeros(len(rows)))
+        outputs = self._call(PROMPTED_CHUNK, given | first_states(self._known, len(rows)))
         return [
             Begun(
                 outputs[self._output][n, :count].copy(),
@@ -117,11 +118,6 @@ class PromptStates:
 
     def _take(self, inputs: Arrays, rows: Any) -> Arrays:
         return {name: inputs[name][rows] for name in self._known if name in inputs}
-
-    def _zeros(self, rows: int) -> Arrays:
-        known = {name: self._known[name] for name in self.names}
-        shapes = {name: [rows, *(size or 0 for size in x.shape[1:])] for name, x in known.items()}
-        return {name: np.zeros(shapes[name], info.dtype) for name, info in known.items()}
 
 
 def _shifted(values: np.ndarray, first: np.ndarray) -> np.ndarray:

@@ -30,6 +30,7 @@ from onepass.bundles.signature import (
     TensorInfo,
     check_input,
     condition_arrays,
+    first_states,
     has_named,
     is_timed,
     names_of,
@@ -380,11 +381,7 @@ class _Following:
 
     def __init__(self, known: Mapping[str, TensorInfo], rows: np.ndarray, count: int):
         self.rows, self._count = rows, count
-        self.state = {
-            name: np.full([len(rows), *info.shape[1:]], info.default or 0, info.dtype)
-            for name, info in known.items()
-            if name.startswith(STATE)
-        }
+        self.state = first_states(known, len(rows))
         self.ended = np.zeros([count], bool)
         self._last = np.zeros([count, 1])
 

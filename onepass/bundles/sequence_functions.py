@@ -40,6 +40,7 @@ from onepass.bundles.signature import (
     COMPILED,
     CONDITION,
     FRAMES,
+    NUM_FRAMES,
     NUM_SAMPLES,
     PLAIN,
     SPEAKER,
@@ -122,12 +123,14 @@ class StreamingModel:
         del given
         return state
 
-    def name_inputs(self, signature: Signature) -> Signature:
-        """Replace inputs of a signature by those that clients send; by default unchanged."""
-        return signature
+    def row_infos(self, longest: int) -> dict[str, TensorInfo]:
+        """Return the inputs for rows of up to `longest` frames: their lengths and conditions."""
+        if not self.feature_channels:
+            return {NUM_SAMPLES: _numbers(low=1, high=longest)}
+        return {FRAMES: self.frame_info(), NUM_FRAMES: _numbers(low=1, high=longest)}
 
     def join_frames(self, given: State) -> State:
-        """Convert inputs that clients send (`name_inputs`) to the model's; by default unchanged."""
+        """Convert inputs that clients send to the model's; by default unchanged."""
         return given
 
     @property
@@ -506,8 +509,7 @@ def sequence_functions(
     `temperature` is the only one unless `streaming.tempers`; the last of the lengths is the longest
     sound's.
     """
-    usual = _signatures(streaming, lengths[-1], temperature)
-    signatures = {name: streaming.name_inputs(signature) for name, signature in usual.items()}
+    signatures = _signatures(streaming, lengths[-1], temperature)
     plain, compiled = make_steps(streaming, compiled=False), make_steps(streaming, compiled=True)
     calls = {
         PLAIN: Function(lambda given: _synthesize(streaming, plain, given), signatures[PLAIN]),
@@ -622,10 +624,9 @@ def _signatures(
         state[PHASE] = TensorInfo(FLOAT64, (None,), 0, 1, 0)
         returned[PHASE] = TensorInfo(FLOAT64, (None,))
     position = {"start": _numbers(low=0, default=0)}
-    length, window = {"num_samples": _numbers(low=1, high=longest)}, {}
-    if streaming.feature_channels:
+    length, window = streaming.row_infos(longest), {}
+    if FRAMES in length:
         side = streaming.side_frames
-        length = {"frames": streaming.frame_info(), "num_frames": _numbers(low=1, high=longest)}
         window = {
             "frames_before": _numbers(low=0, high=side, default=0),
             "frames_after": _numbers(low=0, high=side, default=0),

@@ -427,6 +427,13 @@ def example(signature: Signature, rows: int, length: int = 1) -> Arrays:
     return arrays
 
 
+def first_states(inputs: Mapping[str, TensorInfo], rows: int) -> Arrays:
+    """Return the inputs that are states, before the first element of each row."""
+    states = {name: info for name, info in inputs.items() if name.startswith(STATE)}
+    shapes = {n: [rows, *(size or 0 for size in x.shape[1:])] for n, x in states.items()}
+    return {n: np.full(shapes[n], x.default or 0, x.dtype) for n, x in states.items()}
+
+
 def _value(info: TensorInfo) -> float:
     if info.default is not None:
         return info.default
