@@ -257,9 +257,6 @@ def optional(rule: Rule) -> Rule:
 
 
 TEXT = Rule(lambda x: isinstance(x, str) and len(x) <= TEXT_CHARACTERS, "a text")
-FINITE = Rule(
-    lambda x: type(x) in (int, float) and abs(x) < 1e300 and math.isfinite(x), "a finite number"
-)
 FLAG = Rule(lambda x: type(x) is bool, "true or false")
 NAMES = Rule(
     lambda x: (
@@ -278,11 +275,9 @@ FIELDS: dict[str, Rule] = {
     "makes": one_of(ARRAY, SOUND, IMAGE),
     "order": optional(one_of("time", "raster")),
     "condition": optional(one_of("none", "frames")),
-    "condition_channels": optional(whole(0, 2**16)),
     CONDITIONS: optional(NAMES),
     "codec": optional(TEXT),
     "distribution": optional(TEXT),
-    "temperature": optional(FINITE),
     "elements": OBJECT,
     "elements.dtype": one_of("int32", "float32"),
     "elements.levels": optional(whole(1, 2**31)),

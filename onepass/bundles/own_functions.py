@@ -143,11 +143,6 @@ class Conditions:
         exact = all(x.dtype.is_floating and x.dtype.size <= 4 for x in timed)
         self.dtype = tf.float32 if exact else tf.float64  # float64 represents integers up to 2^53
 
-    @property
-    def frame_channels(self) -> int:
-        """Number of channels of the input `frames`; 0 if there is no such input."""
-        return self.channels if self.is_frames else 0
-
     def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
         """Return the inputs' descriptions by name; axes shared with elements have these `sizes`."""
         found = {}

@@ -31,7 +31,7 @@ from onepass.likelihoods.distribution import (
     with_density,
 )
 from onepass.model import Autoregressive
-from onepass.networks.conditions import Frames, Memory, is_at_rate, plain
+from onepass.networks.conditions import Frames, Memory, is_at_rate, plain, shape_at
 from onepass.networks.elements import Layout, filler
 from onepass.networks.network import brings_step
 from onepass.networks.symbols import settings_of
@@ -127,18 +127,8 @@ def _examples(specs: Sequence[tf.TensorSpec], axes: int, period: int) -> Iterato
     hop = max([*hops, period])  # a network is stored as it takes whole frames
     lengths = [[-(-length // hop) * hop] for length in COMPARED_LENGTHS]
     for sizes in lengths if axes == 1 else [SIDES]:
-        yield random_arguments([_resize_spec(spec, sizes, axes) for spec in specs])
-
-
-def _resize_spec(spec: tf.TensorSpec, sizes: Sequence[int], axes: int) -> tf.TensorSpec:
-    shape = [size or ROWS if axis == 0 else size for axis, size in enumerate(spec.shape)]
-    if isinstance(spec, Frames):
-        shape[1] = spec.count(sizes[0])
-    if axes > 1 or is_at_rate(spec):
-        for axis, size in enumerate(sizes, 1):
-            if axis < len(shape) and shape[axis] is None:
-                shape[axis] = size
-    return tf.TensorSpec(shape, spec.dtype)
+        shapes = [(shape_at(spec, ROWS, sizes), spec.dtype) for spec in specs]
+        yield random_arguments([tf.TensorSpec(*each) for each in shapes])
 
 
 def assigning_nothing(model: Any) -> Any:

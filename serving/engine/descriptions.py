@@ -24,8 +24,8 @@ PLATFORM = "tensorflow_savedmodel"
 SERVER_VERSION = importlib.metadata.version("onepass")
 FACTS = (
     *("preset", "data_licence", "quality", "size", "channels", "sample_rate_hz", "hop_samples"),
-    *("temperature", "order", "elements", "condition_channels", "conditions", "codec"),
-    *("distribution", "max_length", "unit_samples"),
+    *("temperature", "order", "elements", "conditions", "codec", "distribution"),
+    *("max_length", "unit_samples"),
 )
 
 
