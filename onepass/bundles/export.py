@@ -30,6 +30,7 @@ from onepass.bundles.own_functions import Entries
 from onepass.bundles.sampling import only_output
 from onepass.bundles.signature import (
     ELEMENTS,
+    LENGTHS,
     LOG_PROB,
     LOWERED,
     NUM_SAMPLES,
@@ -62,7 +63,6 @@ from onepass.storage.save import (
 )
 
 ROWS, LENGTH = 2, 8  # of the draw; arrays of one shape have it, and one row
-COUNTS = (NUM_SAMPLES, "num_frames")
 
 # Function of the inputs of `serving_default` and of the elements that the program draws for them.
 # It returns what the model draws after those elements and, if the bundle has the signature
@@ -139,13 +139,13 @@ def of_functions(functions: Mapping[str, Any]) -> Live:
 
 def _inputs(signature: Signature, scale: float) -> Arrays:
     random, inputs = np.random.default_rng(0), {}
-    lengths = [int(info.high or LENGTH) for n, info in signature.inputs.items() if n in COUNTS]
+    lengths = [int(info.high or LENGTH) for n, info in signature.inputs.items() if n in LENGTHS]
     rows, length = ROWS if lengths else 1, min([LENGTH, *lengths])
     for name, info in signature.inputs.items():
         shape = (rows, *(length if size is None else size for size in info.shape[1:]))
         if name == "row":
             value: Any = np.arange(rows)
-        elif name in COUNTS:
+        elif name in LENGTHS:
             value = length
         elif info.default is not None:
             value = info.default

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.bundles.signature import FORMAT, PLAIN, SEED, WHOLE, Signature, TensorInfo
+from onepass.step.replay import operations_for
 
 DRAW = "draw"
 ROWS_AT_ONCE = 4  # rows that run in parallel, each in a batch of one
@@ -76,12 +77,7 @@ class Function:
     def without_unread(self) -> "Function":
         """Return the function without the inputs that it does not read."""
         graph = self.trace().graph
-        waiting, read = [tensor.op for tensor in graph.outputs], set()
-        while waiting:
-            operation = waiting.pop()
-            if operation.name not in read:
-                read.add(operation.name)
-                waiting += [tensor.op for tensor in operation.inputs]
+        read = {operation.name for operation in operations_for(graph.outputs)}
         tensors = zip(self.signature.inputs.items(), graph.inputs, strict=False)
         kept = {name: info for (name, info), tensor in tensors if tensor.op.name in read}
         unread = {name: spec for name, spec in self.specs.items() if name not in kept}
