@@ -26,15 +26,12 @@ from onepass.bundles.function import (
     Tensors,
 )
 from onepass.bundles.sequence_functions import (
-    Advanced,
     Conditioning,
-    FlatState,
     Maybe,
     NoiseSource,
     Size,
     State,
-    StateSpecs,
-    StreamingModel,
+    StreamingRows,
 )
 from onepass.bundles.signature import (
     ELEMENTS,
@@ -287,8 +284,8 @@ def name_variables(networks: Sequence[Any]) -> dict[str, tf.Variable]:
     return {f"{n:03d}/{variable.name}": variable for n, variable in enumerate(read)}
 
 
-class StreamingSequence(StreamingModel):
-    """A user's model in time order as a `StreamingModel`, which continues from a state."""
+class StreamingSequence(StreamingRows):
+    """A user's model in time order, which continues from a state."""
 
     hop_samples, side_frames, speakers = 1, 0, 0
     clips = False
@@ -297,18 +294,15 @@ class StreamingSequence(StreamingModel):
     def __init__(
         self, model: Any, longest: int, first: Any, networks: list[Any], conditions: Conditions
     ):
+        super().__init__(first)
         # A derived step reads variables by their handles, so they must be listed.
         self.variables = name_variables(networks)
-        self._model, self._kept = model, FlatState(first)
-        self.conditions, self._longest, self.dtype = conditions, longest, conditions.dtype
+        self._model, self._longest = model, longest
+        self.conditions, self.dtype = conditions, conditions.dtype
         self.feature_channels = self.channels = conditions.channels
         self.output = ELEMENTS if model.sample_rate_hz is None else SOUND
         short = min(PIECES[0], longest)
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
-
-    def state(self) -> StateSpecs:
-        """See `StreamingModel.state`."""
-        return self._kept.specs()
 
     def begin_rows(self, given: Tensors, state: State) -> State:
         """Return the state; rows at position 0, or all without `start`, get the first state."""
@@ -360,33 +354,12 @@ class StreamingSequence(StreamingModel):
         del speaker, phase
         return Conditioning(None if frames is None else frames[:, skipped:][:, :samples])
 
-    def advance(
-        self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
-    ) -> Advanced:
-        """Return the next elements of one row, float32 [1, samples], and the state after them."""
-        before, samples = self.unpack_state(source.start, state), noise.shape[1]
-        noise = tf.ensure_shape(noise, [1, *noise.shape[1:]])
-        if channels is not None:
-            channels = tf.ensure_shape(channels, [1, samples, self.channels])
-        elements, after = self._next(source.temperature[0], noise, channels, before)
-        made = tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples])
-        return made, self.pack_state(after)
-
-    def unpack_state(self, start: tf.Tensor, state: State) -> Any:
-        """Return the step's state of one row."""
+    def unpack_state(self, start: tf.Tensor | None, state: State) -> Any:
+        """See `StreamingRows.unpack_state`."""
         # A first state that depends on the conditions is made by `begin_rows`.
-        return self._kept.unpack(state, None if self.conditions.has_fixed else start)
-
-    def pack_state(self, state: Any) -> State:
-        """Return the step's state of one row by name."""
-        return self._kept.pack(state)
+        return super().unpack_state(None if self.conditions.has_fixed else start, state)
 
     def _state_of(self, fixed: Tensors) -> Any:
-        raise NotImplementedError
-
-    def _next(
-        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
-    ) -> tuple[tf.Tensor, Any]:
         raise NotImplementedError
 
 
@@ -410,9 +383,10 @@ class StreamingAutoregressive(StreamingSequence):
         row = tf.ensure_shape(source.row, [1])
         return self._model.distribution.noise(source.key[0], row, source.start[0], samples)
 
-    def _next(
+    def draw_next(
         self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
     ) -> tuple[tf.Tensor, Any]:
+        """See `StreamingRows.draw_next`."""
         model, condition = self._model, self.conditions.split_frames(channels)
         symbols, after = cached_chunk(
             model.symbol_network, model.distribution, noise, condition, temperature, state
@@ -431,9 +405,10 @@ class StreamingFlows(StreamingSequence):
         """See `StreamingModel.noise`."""
         return self._model.noise(source.key[0], source.row, samples, source.start[0])
 
-    def _next(
+    def draw_next(
         self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
     ) -> tuple[tf.Tensor, Any]:
+        """See `StreamingRows.draw_next`."""
         values, after = self._model.step(temperature * noise, state, channels)
         return self._model.elements(values), after
 

@@ -199,23 +199,23 @@ def storable(dtype: tf.DType) -> tf.DType:
     return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
 
 
-class FlatState:
-    """The state of one row, a structure of tensors, as tensors by number.
+class StreamingRows(StreamingModel):
+    """A model that continues each row alone, from a structure of tensors.
 
-    They have types that every protocol supports. At position 0 the state is the first one, whatever
-    is sent.
+    The structure is sent as tensors by number, of types that every protocol supports. At position 0
+    it is the first one, whatever is sent.
     """
 
     def __init__(self, first: Any) -> None:
         self._structure = first
         self._first = [tf.convert_to_tensor(tensor).numpy() for tensor in tf.nest.flatten(first)]
 
-    def specs(self) -> StateSpecs:
+    def state(self) -> StateSpecs:
         """Return the specs of the tensors that are not empty, which no protocol supports."""
         stored = {str(n): _as_stored(tf.constant(each)) for n, each in enumerate(self._first)}
         return {n: tf.TensorSpec(x.shape, x.dtype) for n, x in stored.items() if 0 not in x.shape}
 
-    def unpack(self, state: State, start: tf.Tensor | None) -> Any:
+    def unpack_state(self, start: tf.Tensor | None, state: State) -> Any:
         """Return the structure; `start` is int32 [1], or None if `state` has the first one."""
         before = []
         for n, first in enumerate(self._first):
@@ -226,7 +226,7 @@ class FlatState:
             before.append(value if start is None else tf.where(start[0] == 0, first, value))
         return tf.nest.pack_sequence_as(self._structure, before)
 
-    def pack(self, after: Any) -> State:
+    def pack_state(self, after: Any) -> State:
         """Return a structure as tensors [1, ...] by number."""
         flat = zip(tf.nest.flatten(after), self._first, strict=True)
         return {
@@ -234,6 +234,24 @@ class FlatState:
             for n, (value, first) in enumerate(flat)
             if first.size
         }
+
+    def advance(
+        self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
+    ) -> Advanced:
+        """Return the next elements of one row, float32 [1, samples], and the state after them."""
+        before, samples = self.unpack_state(source.start, state), noise.shape[1]
+        noise = tf.ensure_shape(noise, [1, *noise.shape[1:]])
+        if channels is not None:
+            channels = tf.ensure_shape(channels, [1, samples, self.channels])
+        elements, after = self.draw_next(source.temperature[0], noise, channels, before)
+        made = tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples])
+        return made, self.pack_state(after)
+
+    def draw_next(
+        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
+    ) -> tuple[tf.Tensor, Any]:
+        """Return the elements [1, samples] that the noise of one row gives, and the next state."""
+        raise NotImplementedError
 
 
 def _as_stored(value: tf.Tensor) -> tf.Tensor:

@@ -11,13 +11,13 @@ from onepass.bundles.function import Functions
 from onepass.bundles.sequence_functions import (
     Advanced,
     Conditioning,
-    FlatState,
     Maybe,
     NoiseSource,
     Size,
     State,
     StateSpecs,
     StreamingModel,
+    StreamingRows,
     default_buckets,
     sequence_functions,
     storable,
@@ -143,7 +143,7 @@ class StreamingResidual(StreamingStudent):
         return Condition(gates, source, prediction)
 
 
-class StreamingTeacher(StreamingModel):
+class StreamingTeacher(StreamingRows):
     """A WaveNet as a `StreamingModel`, which draws each row separately.
 
     A larger batch sums in a different order, which would make a row depend on its neighbours.
@@ -153,6 +153,7 @@ class StreamingTeacher(StreamingModel):
     def __init__(self, network: Network, passes: bool = False):
         config, self._network, self._passes = network.config, network, passes
         self._symbols = SoundSymbols(network)
+        super().__init__(self._symbols.initial_state(1))
         self.variables = named_variables(network)
         self.hop_samples, self.dtype = config.hop_samples, network.dtype
         self.side_frames = config.frame_width // 2 + 2 if config.feature_channels else 0
@@ -163,11 +164,6 @@ class StreamingTeacher(StreamingModel):
         context = config.context_channels if config.context_layers else 0
         self.channels = config.gate_inputs - context
         self.pieces = whole_pieces(TEACHER_PIECES, config.hop_samples)
-        self._kept = FlatState(self._symbols.initial_state(1))
-
-    def state(self) -> StateSpecs:
-        """See `StreamingModel.state`."""
-        return self._kept.specs()
 
     def conditioning(
         self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size
@@ -184,20 +180,16 @@ class StreamingTeacher(StreamingModel):
         """Return the noise of the network's likelihood."""
         return self._network.likelihood.noise(source.key, source.row, source.start, samples)
 
-    def advance(
-        self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
-    ) -> Advanced:
-        """Return the samples that the network draws for one row, and the state after them."""
-        before, samples = self._kept.unpack(state, source.start), noise.shape[1]
-        noise = tf.ensure_shape(noise, [1, *noise.shape[1:]])
-        if channels is not None:
-            channels = tf.ensure_shape(channels, [1, samples, self.channels])
-        network, heat = self._network, source.temperature[0]
+    def draw_next(
+        self, temperature: tf.Tensor, noise: tf.Tensor, channels: Maybe, state: Any
+    ) -> tuple[tf.Tensor, Any]:
+        """See `StreamingRows.draw_next`."""
+        network, condition = self._network, only_timed(channels)
         draw = draw_by_passes if self._passes else cached_chunk
-        condition = only_timed(channels)
-        levels, after = draw(self._symbols, network.likelihood, noise, condition, heat, before)
-        levels = tf.ensure_shape(levels, [1, samples])
-        return network.codec.decode(levels), self._kept.pack(after)
+        levels, after = draw(
+            self._symbols, network.likelihood, noise, condition, temperature, state
+        )
+        return network.codec.decode(tf.ensure_shape(levels, [1, noise.shape[1]])), after
 
 
 # The streaming class for each type of network.
