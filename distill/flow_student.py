@@ -25,12 +25,12 @@ from onepass.model import CHUNK, Autoregressive
 from onepass.networks.any_length import any_length
 from onepass.networks.conditions import Condition, as_specs, between, check_conditions, in_order
 from onepass.networks.length_limits import Tables
-from onepass.networks.trainable import Listed, Watch, Weights, weights_read
+from onepass.networks.trainable import Watch, Weights, weights_read
 from onepass.samplers.compiled import compiled_step
 from onepass.step import incremental
 from onepass.storage.freezing import Frozen
-from onepass.storage.frozen import FrozenFunction, FrozenProgram
-from onepass.storage.load import StoredCodec, listed_weights, read, readable
+from onepass.storage.frozen import FrozenProgram
+from onepass.storage.load import StoredCodec, StoredNetwork, listed_weights, read, readable
 from onepass.storage.save import add_codec, check_calls, rate_of, write
 
 
@@ -323,21 +323,12 @@ def load(folder: str | Path) -> FlowStudent:
     """Load a student that `save` wrote; it draws the same sequences."""
     with readable(Path(folder)):
         program, spec = read(Path(folder))
+        listed = listed_weights(program)
         student = FlowStudent(
-            [_Network(program[name], listed_weights(program)) for name in spec["networks"]],
+            [StoredNetwork(program, listed, name=name) for name in spec["networks"]],
             StoredCodec(program, spec["levels"], spec["log_unit"]),
             condition_channels=spec["condition_channels"],
             noise=spec["noise"],
         )
         student.sample_rate_hz = spec["sample_rate_hz"]
         return student
-
-
-class _Network:
-    """A stored function that takes the role of a network."""
-
-    def __init__(self, call: FrozenFunction, listed: Listed):
-        self._call, self._listed = call, listed
-
-    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
-        return self._call(*arguments)

@@ -21,8 +21,8 @@ class StoredNetwork:
     """A network of a stored program.
 
     `lengths`, ascending, are those that it is stored for, to which inputs are padded; (): any
-    length, or multiples of `period`. `no_step` is the reason why no step can be derived; "": there
-    is none.
+    length, or multiples of `period`, for the function `name`. `no_step` is the reason why no step
+    can be derived; "": there is none.
     """
 
     def __init__(
@@ -31,13 +31,14 @@ class StoredNetwork:
         listed: Listed,
         lengths: Sequence[int] = (),
         period: int = 1,
+        name: str = "call",
     ) -> None:
         self._listed, self.lengths, self.period = listed, list(lengths), period
         self.no_step = ""
         if lengths:
             self.no_step = "its graph depends on the length"
         self._calls = {length: program[f"call_{length}"] for length in lengths}
-        self._call = None if lengths else program["call"]
+        self._call = None if lengths else program[name]
 
     def __call__(self, inputs: tf.Tensor, *conditions: tf.Tensor) -> tf.Tensor:
         """Return the parameters, [batch, time, ...] or [batch, height, width, ...]."""
