@@ -105,15 +105,42 @@ def place_of(value: Value) -> Place:
     return Place(value.buffer, value.start)
 
 
+@dataclasses.dataclass(frozen=True)
+class Branches:
+    """The choice of a step between branches, each of which has its list of instructions.
+
+    Attributes:
+      position: the state whose value modulo the period decides.
+      which: number of the branch for each value, from 0 to the period less one.
+    """
+
+    position: Buffer
+    which: tuple[int, ...]
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first position at which each branch runs that runs at all."""
+        return [self.which.index(number) for number in dict.fromkeys(self.which)]
+
+
 class Assembly:
-    """A list of instructions under construction, and the constants that they read."""
+    """A list of instructions under construction, and the constants that they read.
+
+    A step with branches has a list for each, all of which share states and constants.
+    """
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.constants: dict[Buffer, np.ndarray] = {}
         self.matrices: dict[Buffer, np.ndarray] = {}  # of products; they are packed at the end
+        self.branches: Branches | None = None
+        self.past_sums: dict[tuple, tuple[Place, Place, int]] = {}  # of products of past rows
         self._equal: dict[tuple, Value] = {}
         self._stored: dict[tuple, Buffer] = {}
+
+    def begin_list(self) -> None:
+        """Begin the list of the next branch."""
+        self.instructions, self._equal = [], {}
 
     def add(
         self,
@@ -143,7 +170,7 @@ class Assembly:
     def store_constants(self, array: np.ndarray, wide: bool) -> Buffer:
         """Return a buffer with constant numbers; equal arrays share one, unless they are large."""
         array = np.ascontiguousarray(array, np.float64 if wide else np.float32).ravel()
-        key = (wide, array.size, array.tobytes() if array.size <= _COMPARED else id(array))
+        key = (wide, array.size, self._identify(array))
         if key not in self._stored:
             buffer = Buffer(array.size, wide, kept=True)
             self._stored[key], self.constants[buffer] = buffer, array
@@ -151,11 +178,15 @@ class Assembly:
 
     def packed_matrix(self, matrix: np.ndarray) -> Buffer:
         """Return the buffer of a constant matrix [inputs, outputs] of products."""
-        key = (matrix.shape, matrix.tobytes() if matrix.size <= _COMPARED else id(matrix))
+        key = (matrix.shape, self._identify(matrix))
         if key not in self._stored:
             buffer = Buffer(pad_channels(matrix.shape[1]) * len(matrix), False, kept=True)
             self._stored[key], self.matrices[buffer] = buffer, matrix
         return self._stored[key]
+
+    def _identify(self, array: np.ndarray) -> bytes | int:
+        is_compared = array.size <= _COMPARED or self.branches  # which have the same weights
+        return array.tobytes() if is_compared else id(array)
 
     def stored_indices(self, array: np.ndarray) -> Buffer:
         """Return a buffer with constant 32-bit integers."""
@@ -184,6 +215,8 @@ class Program:
     position: int  # index of the word in the workspace that holds the position; -1: none
     instructions: list[Instruction]  # those of `rows`
     extents: dict[Buffer, tuple[int, int]]  # the words between which each buffer may be written
+    spans: np.ndarray  # first row, and that after the last, by position; [0, 2]: always all
+    clock: int  # index of the word that holds the position that chooses one of `spans`
 
     def _divided_weights(self) -> np.ndarray:
         products = np.isin(self.rows[:, 0], PRODUCTS) & (self.rows[:, DIVIDED] > 0)
@@ -200,6 +233,13 @@ class Program:
         """Mean number of weights of a product that a team divides."""
         return self.divisible_weights // max(1, len(self._divided_weights()))
 
+    def phases_of(self, workspaces: np.ndarray) -> np.ndarray:
+        """Return for each row of workspaces which of `spans` its next step runs."""
+        if not len(self.spans):
+            return np.zeros(len(workspaces), np.int64)
+        words = np.ascontiguousarray(workspaces[:, self.clock : self.clock + 2])
+        return words.view(np.float64)[:, 0].astype(np.int64) % len(self.spans)
+
     def process_all_rows(self) -> None:
         """Make all instructions process all rows of the state, filled or not."""
         self.rows = self.rows.copy()
@@ -207,14 +247,20 @@ class Program:
 
 
 def assemble_program(
-    assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None, kind: int = FLOAT32
+    assembly: Assembly,
+    kept: Sequence[Buffer],
+    counter: Buffer | None,
+    kind: int = FLOAT32,
+    lists: Sequence[list[Instruction]] = (),
 ) -> Program:
     """Drop unused instructions, and assign offsets to the other buffers and those in `kept`.
 
     `counter` is the buffer in `kept` that holds the position; None: there is none. `kind` is that
-    of large weights.
+    of large weights, and `lists` are the instructions of the branches, in the order of their
+    `firsts`.
     """
-    instructions = drop_unused(assembly.instructions)
+    lists = [drop_unused(each) for each in lists or [assembly.instructions]]
+    instructions = [each for one in lists for each in one]
     _pack_weights(assembly, instructions, kind)
     constants, fixed = _constants(assembly, instructions)
     offsets, size = _place_buffers(instructions, set(assembly.constants), kept)
@@ -230,15 +276,25 @@ def assemble_program(
         if each.limited is not None:
             column = 1 + OPERANDS + each.limited
             row[FULL], row[LIMITED] = row[column], column
-    announce_products(rows)
-    _divide(rows)
+    ends = np.cumsum([len(each) for each in lists])
+    bounds = np.stack([ends - [len(each) for each in lists], ends], 1)
+    for first, last in bounds:
+        announce_products(rows[first:last])
+        _divide(rows[first:last])
+    spans, clock, branches = np.zeros([0, 2], np.int64), -1, assembly.branches
+    if branches is not None:
+        order = list(dict.fromkeys(branches.which))
+        spans = bounds[[order.index(number) for number in branches.which]].astype(np.int64)
+        clock = offsets[branches.position]
     position = -1 if counter is None else offsets[counter]
     extents = {
         buffer: (at, at + _pad_words(buffer.words + (0 if buffer.kept else LANES - 1)))
         for buffer, at in offsets.items()
     }
     workspace = np.zeros(size, np.float32)
-    return Program(rows, constants, workspace, offsets, position, instructions, extents)
+    return Program(
+        rows, constants, workspace, offsets, position, instructions, extents, spans, clock
+    )
 
 
 def announce_products(rows: np.ndarray) -> None:
@@ -765,11 +821,13 @@ class Fusion:
             bias = product.reads[2] if not made else out
             if lag:
                 read = self._maker(copy.reads[0], Op.READ)
-                block = min(lag, BLOCK)
-                sums = Buffer(block * vectors * LANES, False, kept=True)
-                end = Buffer(1, True, kept=True)
-                reads = [read.reads[0], weights, bias, read.reads[1], Place(sums, 0), Place(end, 0)]  # type: ignore[union-attr]
-                numbers = (count, vectors, block, read.numbers[6], lag, self._begun(block))  # type: ignore[union-attr]
+                own = None if bias is out else bias.key  # type: ignore[union-attr]
+                key = read.reads[0].key, weights.key, own, vectors, lag  # type: ignore[union-attr]
+                if key not in assembly.past_sums:  # branches share them
+                    assembly.past_sums[key] = self._new_sums(min(lag, BLOCK), vectors)
+                sums, end, begun = assembly.past_sums[key]
+                reads = [read.reads[0], weights, bias, read.reads[1], sums, end]  # type: ignore[union-attr]
+                numbers = (count, vectors, min(lag, BLOCK), read.numbers[6], lag, begun)  # type: ignore[union-attr]
                 made.append(Instruction(Op.PAST, out, reads, numbers, False))  # type: ignore[arg-type]
             else:
                 sizes = (count, vectors, 1, 0, vectors * LANES)
@@ -780,6 +838,10 @@ class Fusion:
         at = self.instructions.index(product)
         self.instructions[at : at + 1] = made
         self._drop(product)
+
+    def _new_sums(self, block: int, vectors: int) -> tuple[Place, Place, int]:
+        sums, end = Buffer(block * vectors * LANES, False, kept=True), Buffer(1, True, kept=True)
+        return Place(sums, 0), Place(end, 0), self._begun(block)
 
     def _begun(self, block: int) -> int:
         """Return how many steps late the blocks of one more product begin, to spread the work."""
@@ -792,8 +854,11 @@ class Fusion:
     def _argument(self, place: Place, count: int) -> Instruction | None:
         """Return the instruction that reads the argument of floats that `place` is in, or None.
 
-        Several values are worth a product ahead; a single one is usually a symbol or its noise.
+        Several values are worth a product ahead; a single one is usually a symbol or its noise. A
+        branch does not run at every step, as products ahead have to.
         """
+        if self._assembly.branches is not None:
+            return None
         made = self._maker(place, Op.INPUT)
         if made is None or place.buffer.wide or count < LANES:
             return None

@@ -9,10 +9,13 @@ Several threads, the members of a team, run the same program. Each runs an instr
 rows; a product with many weights is divided instead: each member computes some of the outputs of
 all rows, so that the weights are read once, by all cores. Or two members run different instructions
 of a step, for all rows (`sides.py`).
+
+A step with branches, such as that of a network of several rates of time, has a list of instructions
+for each branch; the position at the beginning of a step says which one is run.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -70,7 +73,7 @@ from onepass.machine.operations import (
     to_floats,
     write,
 )
-from onepass.machine.values import Any_Value, Buffer, Value, contiguous
+from onepass.machine.values import Any_Value, Buffer, Unlowerable, Value, contiguous
 
 _PRODUCT, _MAP, _MAP_DOUBLES, _TO_DOUBLES, _TO_FLOATS, _COPY = map(int, list(Op)[:6])
 _GATHER, _READ, _WRITE, _ROWS, _REDUCE, _ARGMAX = map(int, list(Op)[6:12])
@@ -207,6 +210,8 @@ def run(
     rows: int,
     counters: np.ndarray,
     member: int,
+    spans: np.ndarray,
+    clock: int,
 ) -> int:
     """Run time steps as one member of a team, and return the index after the last one.
 
@@ -219,6 +224,7 @@ def run(
       given: arguments of every time step, float64 [all rows, time, channels], contiguous.
       drawn: filled with the results of every time step, float64 [all rows, time, channels].
       counters: zeros but for `PATIENCE`, int64 [members, APART / 8]; one member divides nothing.
+      spans: as `Program.spans`, of which all rows are at the same one; and so is `clock`.
     """
     step, count, zero = np.int64(workspaces.strides[0]), len(program), np.int64(0)
     start, fixed = np.int64(workspaces.ctypes.data), np.int64(constants.ctypes.data)
@@ -240,7 +246,11 @@ def run(
         if position >= 0:
             filled = _count_filled(position, base, step, rows)
         progress, tells = np.int64(time - begin) * _STEP, zero
-        for index in range(count):
+        low, high = zero, np.int64(count)
+        if len(spans):
+            phase = np.int64(double_at(base + 4 * clock)) % len(spans)
+            low, high = spans[phase, 0], spans[phase, 1]
+        for index in range(low, high):
             if tells:
                 publish(barriers + member * APART + PROGRESS, progress + tells)
             p = code + 4 * WIDTH * index
@@ -269,8 +279,8 @@ def run(
                 addend = here + 4 * field(p, 5)
                 if divided:
                     ask(p, fixed, member, members)
-                    low, width = _columns(field(p, 9), member, members)
-                    product(p, o, a, b, c, addend, step, a_step, len(workspaces), low, width)
+                    left, width = _columns(field(p, 9), member, members)
+                    product(p, o, a, b, c, addend, step, a_step, len(workspaces), left, width)
                 else:
                     ask(p, fixed, zero, np.int64(1))
                     product(p, o, a, b, c, addend, step, a_step, rows, zero, field(p, 9))
@@ -291,13 +301,13 @@ def run(
                 continue
             if op == _AHEAD:
                 sums, addend = here + 4 * field(p, 5), here + 4 * field(p, 6)
-                low, width = zero, field(p, 9)
+                left, width = zero, field(p, 9)
                 if divided:
-                    low, width = _columns(width, member, members)
+                    left, width = _columns(width, member, members)
                 for _ in range(len(workspaces) if divided else rows):
                     ahead(
                         p, o, a, b, c, sums, addend, np.int64(time - begin), np.int64(end - time),
-                        low, width,
+                        left, width,
                     )  # fmt: skip
                     o, a, c = o + step, a + step, c + c_step
                     sums, addend = sums + step, addend + step
@@ -390,6 +400,7 @@ def _write_in_place(
     kept = {old.buffer for old, _ in states}
     instructions = drop_unused([*assembly.instructions, *last])
     counters = _counters(lowering, states)
+    lowering.counters = counters & (counters if lowering.counters is None else lowering.counters)
     instructions = Fusion(assembly, instructions, counters).run()
     _limit(instructions, lowering.counter in counters)
     ends = {id(each) for each in last}
@@ -426,6 +437,22 @@ def _counters(lowering: Lowering, states: Sequence[tuple[Value, Any_Value]]) -> 
             if slot.place.buffer is old.buffer and (slot.add, slot.modulo) == (1, 0):
                 found.add(old.buffer)
     return found
+
+
+def require_equal_rings(
+    lists: Sequence[Sequence[Instruction]], counters: Collection[Buffer] | None
+) -> None:
+    """Raise Unlowerable if a branch changes past rows that another has multiplied before."""
+    pasts = [each for one in lists for each in one if each.op is Op.PAST] if len(lists) > 1 else []
+    for each in pasts:
+        ring, position, size = each.reads[0].buffer, each.reads[3].buffer, each.numbers[3]
+        for one in lists:
+            writes = [x for x in one if x.out is not None and x.out.buffer is ring]
+            is_equal = len(writes) == 1 and writes[0].op is Op.WRITE
+            is_equal = is_equal and writes[0].reads[1].buffer is position
+            is_equal = is_equal and writes[0].numbers[5:] == (0, size, size - 1)
+            if not is_equal or position not in (counters or ()):
+                raise Unlowerable("branches that change the same rows in different ways")
 
 
 def _limit(instructions: Sequence[Instruction], is_counted: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.machine.assembly import Assembly, Op
+from onepass.machine.assembly import Assembly, Branches, Op
 from onepass.machine.formulas import FUNCTIONS, fold_constants
 from onepass.machine.kernels import pad_channels
 from onepass.machine.values import (
@@ -59,11 +59,17 @@ class Slot:
 class Lowering:
     """Lowers a step: visits its operations and collects instructions."""
 
-    def __init__(self) -> None:
-        self.assembly = Assembly()
-        self.read: list[tuple[Any, tf.DType, np.ndarray]] = []  # variables and their values
-        self.candidates: set[Buffer] = set()  # states that could be the position
-        self.counter: Buffer | None = None  # the first candidate at which rows are written
+    def __init__(self, before: "Lowering | None" = None, position: int = 0) -> None:
+        self.assembly: Assembly = Assembly() if before is None else before.assembly
+        # Variables and their values.
+        self.read: list[tuple[Any, tf.DType, np.ndarray]] = [] if before is None else before.read
+        # States that could be the position.
+        self.candidates: set[Buffer] = set() if before is None else before.candidates
+        # The first candidate at which rows are written.
+        self.counter: Buffer | None = None if before is None else before.counter
+        # States that increase by one in every step, of any branch so far; None: of none so far.
+        self.counters: set[Buffer] | None = None if before is None else before.counters
+        self._position = position  # at which branches are chosen
         self.packed: dict[Buffer, list[Any_Value]] = {}  # the scalars that form a small vector
         self.joined: dict[tuple, Value] = {}  # concatenations, by their parts
         self._slots: dict[tuple[int, int], Slot] = {}
@@ -85,11 +91,37 @@ class Lowering:
             values.update(zip((tensor.name for tensor in op.outputs), outputs, strict=False))
         return [values[tensor.name] for tensor in fetches]
 
+    def call(self, body: tf.Graph, inputs: Sequence[Any]) -> list[Any]:
+        """Lower the graph of a function for lowered arguments, and return its outputs lowered."""
+        known = dict(zip((x.name for x in body.inputs), inputs, strict=True))
+        return self.graph(body, body.outputs, known)
+
+    def choose(self, index: Any_Value) -> int:
+        """Return the number of the branch that an index chooses at this lowering's position.
+
+        The index is known, or an entry of a constant table at the position modulo its length.
+        """
+        if isinstance(index, Constant):
+            return int(index.array)
+        branches = self._branches(index)
+        if self.assembly.branches not in (None, branches):
+            raise Unlowerable("branches that are chosen in different ways")
+        self.assembly.branches = branches
+        return branches.which[self._position % len(branches.which)]
+
+    def _branches(self, index: Value) -> Branches:
+        made = self.assembly.instructions
+        for each in (x for x in made if x.op is Op.READ and x.out.buffer is index.buffer):  # type: ignore[union-attr]
+            table = self.assembly.constants.get(each.reads[0].buffer)
+            *_, add, modulo, _ = each.numbers
+            is_position = each.reads[1].buffer in self.candidates and not add
+            if table is not None and is_position and modulo == table.size:
+                return Branches(each.reads[1].buffer, tuple(map(int, table)))
+        raise Unlowerable("branches that are not chosen by the position alone")
+
     def _outputs(self, op: tf.Operation, inputs: list[Any]) -> Sequence[Any]:
         if op.type in CALLS:
-            body = called_graph(op, "f")
-            known = dict(zip((x.name for x in body.inputs), inputs, strict=True))
-            return self.graph(body, body.outputs, known)
+            return self.call(called_graph(op, "f"), inputs)
         found = RULES.get(op.type)
         if found is not None:
             return found(self, op, inputs)
@@ -99,6 +131,9 @@ class Lowering:
 
     def variable(self, resource: Resource, dtype: tf.DType) -> np.ndarray:
         """Return the current value of a variable, and record that it was read."""
+        for handle, kind, array in self.read if self.assembly.branches else ():
+            if handle is resource.handle and kind == dtype:
+                return array
         with tf.init_scope():
             tensor = tf.raw_ops.ReadVariableOp(resource=resource.handle, dtype=dtype)
         array = np.asarray(tensor)

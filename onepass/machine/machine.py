@@ -24,7 +24,7 @@ from onepass.machine.assembly import (
     Program,
     assemble_program,
 )
-from onepass.machine.execute import PATIENCE, run, settle
+from onepass.machine.execute import PATIENCE, require_equal_rings, run, settle
 from onepass.machine.kernels import APART, LANES
 from onepass.machine.lowering import Lowering, Resource
 from onepass.machine.sides import divide_step
@@ -92,7 +92,7 @@ _WORTH_A_MEMBER = 1 << 13  # multiplications; for fewer, a member waits longer t
 _LARGE = 1 << 16  # multiplications of a product, on average, that two threads rather divide
 _LOST = 3000  # yields of a member after which a team ends; they take a millisecond or more
 _LONGER = 50  # times the length of a trial, that of a piece when the faster way is known
-_TRIED = 4  # number of steps in the test of limits
+_TRIED = 4  # least number of steps in the test of limits
 Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
 
 
@@ -131,7 +131,7 @@ class StepMachine:
         self.traced = tf.function(
             lambda *given: _flat(step, given), autograph=False
         ).get_concrete_function(*specs)
-        self._specs, self._num_states = specs, len(state)
+        self._specs = specs
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)  # by the number of rows
         self._divided: Any = None  # the rows of a program, and its sides
         self.program = self._lower_step()
@@ -139,44 +139,57 @@ class StepMachine:
             self.program.process_all_rows()
 
     def _lower_step(self) -> Program:
-        lowering, graph = Lowering(), self.traced.graph
-        known: dict[str, Any] = {}
-        column, kept = 0, []
-        for i, (spec, tensor) in enumerate(zip(self._specs, graph.inputs, strict=False)):
-            is_argument = i < len(self.arguments)
-            value = contiguous(spec.shape, spec.dtype.as_numpy_dtype, kept=not is_argument)
-            if is_argument:
-                numbers = [value.wide, column, value.size]
-                lowering.assembly.add(Op.INPUT, value, [], numbers, fills=True)
-                column += value.size
-            else:
-                kept.append(value)
-                if i >= len(self._specs) - self._num_states and value.wide and value.size == 1:
-                    lowering.candidates.add(value.buffer)
-            known[tensor.name] = value
+        self._kept = [
+            contiguous(spec.shape, spec.dtype.as_numpy_dtype, kept=True)
+            for spec in self._specs[len(self.arguments) :]
+        ]
+        lowering = Lowering()
+        states = self._kept[len(self.settings) :]
+        lowering.candidates = {x.buffer for x in states if x.wide and x.size == 1}
+        self._lower_list(lowering)
+        assembly = lowering.assembly
+        lists = [assembly.instructions]
+        for position in assembly.branches.firsts[1:] if assembly.branches else ():
+            assembly.begin_list()
+            lowering = Lowering(lowering, position)
+            self._lower_list(lowering)
+            lists.append(assembly.instructions)
+        require_equal_rings(lists, lowering.counters)
+        self._read = lowering.read
+        buffers = [value.buffer for value in self._kept]
+        return assemble_program(assembly, buffers, lowering.counter, self._kind, lists)
+
+    def _lower_list(self, lowering: Lowering) -> None:
+        """Lower the step, of branches those at the position of `lowering`."""
+        graph, column = self.traced.graph, 0
+        given: list[Any] = []
+        for spec in self.arguments:
+            value = contiguous(spec.shape, spec.dtype.as_numpy_dtype)
+            numbers = [value.wide, column, value.size]
+            lowering.assembly.add(Op.INPUT, value, [], numbers, fills=True)
+            column += value.size
+            given.append(value)
+        names = [tensor.name for tensor in graph.inputs]
+        known: dict[str, Any] = dict(zip(names, [*given, *self._kept], strict=False))
         for outer, inner in graph.captures:
             is_resource = inner.dtype == tf.resource
             known[inner.name] = Resource(outer) if is_resource else Constant(np.asarray(outer))
         made = lowering.graph(graph, graph.outputs, known)
-        self._kept = kept
-        states = kept[len(self.settings) :]
+        states = self._kept[len(self.settings) :]
         count = len(made) - len(states)
         self.results = [(each.shape, each.dtype) for each in made[:count]]
         settle(lowering, list(zip(states, made[count:], strict=True)), made[:count])
-        self._read = lowering.read
-        return assemble_program(
-            lowering.assembly, [value.buffer for value in kept], lowering.counter, self._kind
-        )
 
     def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
         """Return whether a few steps give the same results if they also compute unfilled rows."""
         if not self.program.rows[:, LIMITED].any():
             return True
         generator, found = np.random.default_rng(0), []
+        steps = max(_TRIED, len(self.program.spans))
         arguments = [
-            generator.integers(0, 2, [1, _TRIED, *spec.shape])
+            generator.integers(0, 2, [1, steps, *spec.shape])
             if spec.dtype.is_integer
-            else generator.normal(size=[1, _TRIED, *spec.shape])
+            else generator.normal(size=[1, steps, *spec.shape])
             for spec in self.arguments
         ]
         settings = [np.ones(spec.shape) for spec in self.settings]
@@ -250,6 +263,9 @@ class StepMachine:
 
     def run(self, workspaces: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
         """Run steps on arguments [rows, time, ...], update the workspaces; return the results."""
+        phases = self.program.phases_of(workspaces)
+        if (phases != phases[0]).any():
+            return self._run_by_phase(phases, workspaces, arguments)
         rows, times = len(workspaces), arguments[0].shape[1]
         flat = [np.asarray(each, np.float64).reshape([rows, times, -1]) for each in arguments]
         given = np.concatenate(flat, -1)
@@ -264,6 +280,18 @@ class StepMachine:
             for part, (shape, dtype) in zip(parts, self.results, strict=True)
         ]
 
+    def _run_by_phase(
+        self, phases: np.ndarray, workspaces: np.ndarray, arguments: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Do what `run` does for rows at positions that differ modulo the period."""
+        order, made = np.argsort(phases, kind="stable"), []
+        for rows in np.split(order, np.flatnonzero(np.diff(phases[order])) + 1):
+            part = workspaces[rows]
+            made.append(self.run(part, *(np.asarray(each)[rows] for each in arguments)))
+            workspaces[rows] = part
+        back = np.argsort(order)
+        return [np.concatenate(parts)[back] for parts in zip(*made, strict=True)]
+
     def _run_piece(
         self, workspaces: np.ndarray, given: np.ndarray, drawn: np.ndarray, start: int, stop: int
     ) -> int:
@@ -274,9 +302,10 @@ class StepMachine:
         program, rows = self.program, len(workspaces)
         work = rows * len(program.rows) + program.divisible_weights // _WEIGHTS_OF_AN_INSTRUCTION
         is_long = work * (stop - start) >= _WORTH_A_THREAD
-        team, pace = _team_of(program, rows) if is_long else 1, self._paces[rows]
+        is_shared = is_long and not len(program.spans)  # branches are run by one thread
+        team, pace = _team_of(program, rows) if is_shared else 1, self._paces[rows]
         sides = None
-        if is_long and cores() > 1 and rows * program.mean_divided < _LARGE:
+        if is_shared and cores() > 1 and rows * program.mean_divided < _LARGE:
             sides = self._sides_of(program)
             team = 2 if sides is not None else team
         together = team > 1 and pace.choose()
@@ -293,7 +322,7 @@ class StepMachine:
             first, count, counters, place = members[index]
             return run(
                 copies[index], program.position, program.constants, workspaces, given, drawn,
-                start, stop, first, count, counters, place,
+                start, stop, first, count, counters, place, program.spans, program.clock,
             )  # fmt: skip
 
         began = time.perf_counter()

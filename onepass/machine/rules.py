@@ -25,6 +25,7 @@ from onepass.machine.values import (
     is_wide,
     rearrange_value,
 )
+from onepass.step.replay import graph_named
 
 # Function names in `formulas` that differ from the names of the operations.
 _OTHER_NAMES = {
@@ -35,6 +36,14 @@ _COMPOSED = ("Gate", "Copy")
 _SAME = (
     "Identity", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape", "Snapshot",
 )  # fmt: skip
+
+
+@rule("Case", "StatelessCase")
+def _branch(lowering: Lowering, op: tf.Operation, inputs: list[Any]) -> list[Any]:
+    graphs = op.get_attr("branches")
+    number = lowering.choose(inputs[0])
+    chosen = graphs[number if 0 <= number < len(graphs) else -1]
+    return lowering.call(graph_named(op.graph, chosen.name), inputs[1:])
 
 
 @rule("Pow")

@@ -17,7 +17,7 @@ from onepass.machine.assembly import Op, assemble_program
 from onepass.machine.execute import settle
 from onepass.machine.lowering import Lowering
 from onepass.machine.machine import Pace, StepMachine
-from onepass.machine.values import contiguous
+from onepass.machine.values import Unlowerable, contiguous
 from onepass.networks.causality import check_causal
 from onepass.networks.conditions import NOTHING
 from onepass.samplers import SAMPLERS
@@ -479,6 +479,59 @@ def test_products_of_arguments_and_of_past_rows_are_those_of_single_steps(lag):
         np.testing.assert_allclose(whole[3, at], expected, rtol=1e-4, atol=1e-4)
 
 
+def branching(clears=False, advances=1, by_input=False):
+    """A machine of a step that adds products of its input and of the row five steps before."""
+    weights = np.random.default_rng(0).normal(size=[32, 16]).astype(np.float32)
+
+    def step(x, position, ring):
+        def run(is_odd):
+            past = ring[tf.math.floormod(position + 1, 6)][tf.newaxis]
+            slot = tf.reshape(tf.math.floormod(position, 6), [1, 1])
+            after = tf.tensor_scatter_nd_update(ring, slot, x)
+            after = tf.zeros_like(ring) if is_odd and clears else after
+            made = tf.matmul(tf.concat([past, x], 1), weights)
+            made = tf.nn.relu(made) if is_odd else made
+            return made, position + (advances if is_odd else 1), after
+
+        which = tf.gather(tf.constant([0, 1]), tf.math.floormod(position, 2))
+        which = tf.cast(x[0, 0] > 0.0, tf.int32) if by_input else which
+        made, *states = tf.switch_case(which, [lambda: run(False), lambda: run(True)])
+        return [made], states
+
+    first = [tf.constant(0), tf.zeros([6, 16])]
+    return StepMachine(step, [tf.TensorSpec([1, 16])], [], first), weights, first
+
+
+def test_branches_share_the_products_of_past_rows_at_any_position_of_a_row():
+    machine, weights, first = branching()
+    pasts = [each.reads[4].buffer for each in machine.program.instructions if each.op is Op.PAST]
+    assert len(pasts) == 2
+    assert pasts[0] is pasts[1]
+    x = np.random.default_rng(1).normal(size=[2, 40, 16]).astype(np.float32)
+    past = np.concatenate([np.zeros([2, 5, 16], np.float32), x[:, :-5]], 1)
+    expected = np.concatenate([past, x], 2) @ weights
+    expected[:, 1::2] = np.maximum(expected[:, 1::2], 0.0)
+    workspaces = machine.begin(2, [], first)
+    (ahead,) = machine.run(workspaces[:1], x[:1, :3, None])
+    (made,) = machine.run(workspaces, np.stack([x[0, 3:30], x[1, :27]])[:, :, None])
+    np.testing.assert_allclose(ahead[0, :, 0], expected[0, :3], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(made[0, :, 0], expected[0, 3:30], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(made[1, :, 0], expected[1, :27], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"clears": True}, "the same rows in different ways"),
+        ({"advances": 2}, "the same rows in different ways"),
+        ({"by_input": True}, "not chosen by the position alone"),
+    ],
+)
+def test_branches_that_the_machine_would_run_wrong_are_left_to_xla(options, reason):
+    with pytest.raises(Unlowerable, match=reason):
+        branching(**options)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.int32])
 def test_products_of_doubles_and_of_whole_numbers_are_those_of_numpy(dtype):
     draws = np.random.default_rng(0)
@@ -541,7 +594,8 @@ def test_a_function_is_accurate(name):
     drawn = np.zeros([1, 1, count])
     rest = program.constants, workspaces, np.zeros([1, 1, 0]), drawn
     alone = np.zeros([1, 16], np.int64)
-    execute.run(program.rows, program.position, *rest, 0, 1, 0, 1, alone, 0)
+    branches = program.spans, program.clock
+    execute.run(program.rows, program.position, *rest, 0, 1, 0, 1, alone, 0, *branches)
     wide = [each.astype(np.float64) for each in arrays]
     expected = formulas.fold_constants(name, wide).astype(np.float64)
     np.testing.assert_allclose(drawn[0, 0], expected, rtol=2e-6, atol=1e-7)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from runs import eagerly
 
 from onepass.likelihoods import Gaussian
+from onepass.machine.machine import machine_of_step
 from onepass.model import Autoregressive
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 
@@ -151,6 +152,41 @@ def test_parts_of_any_length_give_the_whole(name):
         np.testing.assert_allclose(tf.concat(outputs, 1), expected, rtol=1e-5, atol=1e-6)
 
 
+def advance(machine, workspaces, x):
+    """Return the outputs [rows, time, channels] of the step machine for inputs of that shape."""
+    (made,) = machine.run(workspaces, x[:, :, np.newaxis, np.newaxis])
+    return made.reshape([*x.shape[:2], -1])
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_the_step_machine_gives_the_whole_in_parts_from_any_phase(name):
+    keras.utils.set_random_seed(0)
+    net = CAUSAL[name]()
+    with eagerly():
+        stepped = incremental(net)
+    machine, first = machine_of_step(stepped, stepped.specs)
+    x = np.random.default_rng(0).normal(size=[3, LENGTH, 1]).astype(np.float32)
+    expected = net(x).numpy()
+    rows = machine.begin(3, [], first)
+    outputs, starts = [[], [], []], [0, 0, 0]
+    # Rows advance by themselves at first, then together from different positions.
+    for row, sizes in enumerate(([], [1], [1, 4])):
+        for size in sizes:
+            part = slice(starts[row], starts[row] + size)
+            outputs[row].append(advance(machine, rows[row : row + 1], x[row : row + 1, part])[0])
+            starts[row] += size
+    for size in (1, 1, 2, 3, LENGTH - 12):
+        part = [each[start : start + size] for each, start in zip(x, starts, strict=True)]
+        for row, made in enumerate(advance(machine, rows, np.stack(part))):
+            outputs[row].append(made)
+            starts[row] += size
+    for row, made in enumerate(outputs):
+        found = np.concatenate(made)
+        np.testing.assert_allclose(found, expected[row, : len(found)], rtol=1e-5, atol=1e-6)
+        alone = advance(machine, machine.begin(1, [], first), x[row : row + 1, : len(found)])
+        np.testing.assert_array_equal(alone[0], found)
+
+
 def test_a_step_keeps_and_computes_rows_of_a_lower_rate_once_a_period():
     keras.utils.set_random_seed(0)
     program = incremental(CAUSAL["two levels"]()).program(1)
@@ -191,7 +227,10 @@ def test_a_network_of_several_rates_may_take_any_length(name):
     keras.utils.set_random_seed(0)
     net = ANY_LENGTH[name]()
     stepped = incremental(net)
+    machine, first = machine_of_step(stepped, stepped.specs)
     x = tf.constant(np.random.default_rng(0).normal(size=[1, 31, 1]), tf.float32)
+    found = advance(machine, machine.begin(1, [], first), x.numpy())
+    np.testing.assert_allclose(found, net(x), rtol=1e-5, atol=1e-6)
     outputs, state = [], stepped.initial_state(1)
     for time in range(31):
         row, state = stepped.step(x[:, time : time + 1], state)
@@ -246,6 +285,9 @@ def test_every_method_draws_the_same_elements(name):
     model = Autoregressive(CAUSAL[name](), Gaussian(levels=16))
     assert model.symbol_network.has_step
     naive = model.sample(2, 11, 1, method="naive")
+    np.testing.assert_array_equal(model.sample(2, 11, 1), naive)
+    machine = model.samplers._compiled.once("native", None)._machines
+    assert len(machine) == 1  # which is what draws where there is no GPU
     np.testing.assert_array_equal(model.sample(2, 11, 1, method="cached"), naive)
     np.testing.assert_array_equal(model.sample(2, 11, 1, prefix=naive[:, :6]), naive)
     np.testing.assert_array_equal(np.concatenate(list(model.stream(2, 11, 1, chunk=3)), 1), naive)
