@@ -113,14 +113,26 @@ def test_a_changed_network_is_that_of_a_new_model(change):
     network = make()
     model = model_of(network)
     before = model.log_prob(ROWS)
-    for method in ("auto", "cached"):
-        model.sample(num=2, length=12, seed=1, method=method)
+    model.sample(num=2, length=12, seed=1)
     changed(network)
     found, fresh = model.log_prob(ROWS), model_of(network)
     assert np.abs(found - before).max() > 1e-4
     np.testing.assert_array_equal(found, fresh.log_prob(ROWS))
-    expected = fresh.sample(num=2, length=12, seed=1)
-    for method in ("auto", "cached", "fixed-point"):
+    drawn = [each.sample(num=2, length=12, seed=1) for each in (model, fresh)]
+    np.testing.assert_array_equal(*drawn)
+
+
+@pytest.mark.parametrize("change", ["low rank", "attribute of a module"])
+def test_all_methods_and_streams_follow_a_change(change):
+    make, changed = CHANGES[change]
+    keras.utils.set_random_seed(1)
+    network = make()
+    model, methods = model_of(network), ("auto", "cached", "fixed-point")
+    before = [model.sample(num=2, length=12, seed=1, method=method) for method in methods]
+    changed(network)
+    expected = model_of(network).sample(num=2, length=12, seed=1)
+    assert (expected != before[0]).any()
+    for method in methods:
         drawn = model.sample(num=2, length=12, seed=1, method=method)
         np.testing.assert_array_equal(drawn, expected)
     (streamed,) = model.stream(length=12, seed=1, num=2)

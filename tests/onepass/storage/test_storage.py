@@ -193,17 +193,18 @@ def saving_fails(model, folder, number, monkeypatch):
 def test_saving_that_fails_at_any_call_of_the_system_leaves_the_old_model(tmp_path, monkeypatch):
     old = save(small(3), tmp_path / "old")
     (old / "notes").write_text("mine")
+    new = small(5)
     before, errors, number, was_made = contents(old), 0, 0, True
     while was_made:
         folder = shutil.copytree(old, tmp_path / str(number))
-        was_made, error = saving_fails(small(5), folder, number, monkeypatch)
+        was_made, error = saving_fails(new, folder, number, monkeypatch)
         if error:
             assert "\n" not in error and error.startswith("Cannot ")
             assert contents(folder) == before
         errors, number = errors + bool(error), number + 1
     assert errors > 2
     assert (folder / "notes").read_text() == "mine" and len(entries(folder)) == 3
-    np.testing.assert_array_equal(load(folder).sample(1, 9, 1), small(5).sample(1, 9, 1))
+    np.testing.assert_array_equal(load(folder).sample(1, 9, 1), new.sample(1, 9, 1))
 
 
 KILLED = """
