@@ -62,10 +62,20 @@ def pytest_configure(config):
     config.option.loadscopereorder = False  # of pytest-xdist: by the number of tests in a file
 
 
-def place_of(item):
-    """Return the path of a test's file below tests/; of a file elsewhere, its name."""
-    inside = item.path.is_relative_to(TESTS)
-    return item.path.relative_to(TESTS).as_posix() if inside else item.path.name
+def place_of(path):
+    """Return the path of a test file below tests/; of a file elsewhere, its name."""
+    return path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else path.name
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Import no file without quick tests for the quick ones, unless it is named."""
+    is_test = collection_path.match("test_*.py")
+    if not is_test or not tiers.is_quick(config.option.markexpr):
+        return None
+    named = {Path(word.partition("::")[0]).resolve() for word in config.args}
+    if collection_path in named:
+        return None
+    return tiers.has_no_quick_test(collection_path, place_of(collection_path)) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -74,10 +84,10 @@ def pytest_collection_modifyitems(config, items):
     for item in filter(entries.get, items):
         item.add_marker("slow")
     for item in items:
-        if tiers.is_whole(place_of(item)):
+        if tiers.is_whole(place_of(item.path)):
             item.add_marker(tiers.INTEGRATION)
     if not any("::" in word for word in config.args):
-        files = {place_of(item) for item in items}
+        files = {place_of(item.path) for item in items}
         if names := slow_cases.unknown({*entries.values()} - {None}, files):
             raise pytest.UsageError(f"tests/slow_cases.py has names of no test: {names}")
     rank = {name: number for number, name in enumerate(LONGEST)}

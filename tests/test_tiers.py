@@ -86,3 +86,21 @@ def test_only_a_selection_without_slow_tests_is_compiled_quickly():
 def test_integration_tests_run_the_kernels_that_users_run():
     assert tiers.is_quick("not slow and not integration")
     assert not any(map(tiers.is_quick, ("", "not slow", "slow", "integration and not slow")))
+
+
+@pytest.mark.parametrize(
+    ("marks", "file", "has_none"),
+    [
+        ("pytest.mark.integration", "onepass/test_a.py", True),
+        ("[pytest.mark.slow, pytest.mark.timeout(600)]", "onepass/test_a.py", True),
+        ("[\n    pytest.mark.integration,\n]", "onepass/test_a.py", True),
+        ('pytest.mark.usefixtures("eager")', "onepass/test_a.py", False),
+        ('pytest.mark.usefixtures("eager")', "benchmarks/test_a.py", True),
+    ],
+)
+def test_files_without_quick_tests_are_known_without_importing_them(
+    marks, file, has_none, tmp_path
+):
+    path = tmp_path / "test_a.py"
+    path.write_text(f"import pytest\n\npytestmark = {marks}\n\n@pytest.mark.slow\ndef test(): ...")
+    assert tiers.has_no_quick_test(path, file) == has_none

@@ -6,6 +6,7 @@ or its file is in `WHOLE`; one that has both marks is slow.
 
 import fnmatch
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ WHOLE = (
     *("*/test_image_command.py", "*/test_enlarge_command.py", "*/test_sample_command.py"),
     *("*/test_array_command.py", "*portable.py", "*/test_card.py", "*/test_copy_synthesis.py"),
 )
+# What marks all tests of a file as others than quick ones.
+MARKED = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.(integration|slow)\b", re.MULTILINE)
 # Reported to `sys.audit` where a process comes from one that was started for an earlier test.
 FORKED = "tests.forked"
 
@@ -32,6 +35,16 @@ def refined_selection(expression):
 def is_whole(file):
     """Return whether a file's tests are integration tests by its place, a path below tests/."""
     return any(fnmatch.fnmatchcase(file, pattern) for pattern in WHOLE)
+
+
+def has_no_quick_test(path, file):
+    """Return whether the place of a test file, or its `pytestmark`, says that no test is quick.
+
+    Args:
+      path: of the file.
+      file: its path below tests/.
+    """
+    return is_whole(file) or MARKED.search(path.read_text("utf-8")) is not None
 
 
 def compiles_quickly(expression):
