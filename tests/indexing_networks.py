@@ -167,7 +167,7 @@ def of_every_time():
     keras.utils.set_random_seed(1)
     inner = keras.Sequential([layers.Conv1D(3, 2, activation="tanh"), layers.Flatten()])
     parts = [layers.Reshape([-1, 4, 1]), layers.TimeDistributed(inner)]
-    return keras_model(*parts, layers.TimeDistributed(layers.Dense(5)))
+    return keras_model(*parts, layers.Dense(5))
 
 
 def loop_over_rows():
