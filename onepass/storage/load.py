@@ -121,6 +121,9 @@ class StoredDistribution:
         self.form = spec.get("form")
         self.sections = spec.get("sections")
         self.min_log_scale = spec.get("min_log_scale")
+        # A repetition penalty depends on the logits before they are normalised.
+        if (logits := program.get("logits")) is not None:
+            self.logits = logits
         # Only a `Continuous` and a `Normal` have these methods.
         if (density := program.get("log_density_2")) is not None:
             by_rank = {2: density, 3: program["log_density_3"]}

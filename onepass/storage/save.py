@@ -214,6 +214,8 @@ def _add_distribution(
         frozen.add("cumulative", cumulative, [parameters, symbols])
     if (table := table_of(distribution)) is not None:
         frozen.add("table", table, [parameters])
+        if (logits := getattr(distribution, "logits", None)) is not None:
+            frozen.add("logits", logits, [parameters])
     continuous = with_density(distribution)
     if layout.rank == 2 and continuous is not None:
         for rank in (2, 3):  # values [batch, time], or [draws, batch, time]

@@ -57,6 +57,14 @@ def test_another_process_draws_the_same_without_the_code(stored, tmp_path):
     np.testing.assert_array_equal(np.load(result), model.sample(2, 12, seed=5))
 
 
+def test_penalties_weigh_the_logits_that_the_live_model_has(tmp_path):
+    model = Autoregressive(causal_networks.convolved(1, 5), Categorical(5))
+    loaded = load(save(model, tmp_path / "model"))
+    options = {"prefix": [1, 2, 3], "repetition_penalty": 2.0}
+    drawn = model.sample(2, 40, seed=5, **options)
+    np.testing.assert_array_equal(loaded.sample(2, 40, seed=5, **options), drawn)
+
+
 class Modeless(Triangle):
     """A distribution whose most probable level nobody knows."""
 
