@@ -122,6 +122,10 @@ class Option:
         """
         raise NotImplementedError
 
+    def value_of(self, given: Mapping[str, Any], name: str) -> Any:
+        """Return the value that the first row of inputs asks for, of those that `arrays` makes."""
+        raise NotImplementedError
+
     def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
         """Return what a sampler reads, of a checked value.
 
@@ -209,6 +213,10 @@ class Number(Option):
         numbers = np.asarray(value)[rows] if np.ndim(value) else np.full([len(rows)], value)
         return {name: numbers.astype("int32" if self.is_whole else "float32")}
 
+    def value_of(self, given: Mapping[str, Any], name: str) -> Any:
+        """Return the row's number."""
+        return given[name][0].item()
+
     def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
         """Return the number as a tensor."""
         import tensorflow as tf
@@ -253,6 +261,11 @@ class Elements(Option):
 
         counts = np.full([len(rows)], len(value), np.int32)
         return {name: np.repeat(value[np.newaxis], len(rows), 0), f"{COUNT}{name}": counts}
+
+    def value_of(self, given: Mapping[str, Any], name: str) -> Any:
+        """Return the row's elements, None for none."""
+        count = int(given[f"{COUNT}{name}"][0])
+        return given[name][0][:count] if count else None
 
     def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
         """Return which symbols are in the set, bool [levels]."""
@@ -366,6 +379,14 @@ class Weights(Option):
         elements, numbers = (np.repeat(each[np.newaxis], len(rows), 0) for each in value)
         counts = np.full([len(rows)], elements.shape[1], np.int32)
         return {name: numbers, f"{name}_tokens": elements, f"{COUNT}{name}": counts}
+
+    def value_of(self, given: Mapping[str, Any], name: str) -> Any:
+        """Return the row's numbers by element, None for none; those of equal elements add up."""
+        count, found = int(given[f"{COUNT}{name}"][0]), dict[Any, float]()
+        elements, numbers = (given[key][0][:count].tolist() for key in (f"{name}_tokens", name))
+        for element, number in zip(elements, numbers, strict=True):
+            found[element] = found.get(element, 0.0) + number
+        return found or None
 
     def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
         """Return the number of every symbol, float32 [levels]."""

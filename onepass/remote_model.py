@@ -60,7 +60,7 @@ class RemoteModel(Sampling):
     def options(self) -> frozenset[str]:
         """Names of the options of `Draw` that the server takes for this model."""
         if self._is_sequence:
-            return OWN_OPTIONS
+            return OWN_OPTIONS | {"weights"}
         kinds = {"temperature", "speaker", "row"}, {"temperature", "guidance", "scales"}
         return frozenset(kinds[0] if self.makes_sound else kinds[1])
 
@@ -80,6 +80,7 @@ class RemoteModel(Sampling):
           ClientError: the server rejects the request or cannot be reached.
         """
         if self._is_sequence:
+            self._check_weights(draw.weights)
             return self._draw_rows(draw)
         if self.makes_sound:
             num = whole_number(draw.num, "num")
@@ -89,6 +90,7 @@ class RemoteModel(Sampling):
 
     def _stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
         if self._is_sequence:
+            self._check_weights(draw.weights)
             request = self._request(draw, for_all=True)
             return self.stream_chunks(request, 1 if chunk is None else chunk)
         if chunk is not None:
@@ -97,6 +99,28 @@ class RemoteModel(Sampling):
             require(draw.num == 1, "num", "1 to stream sound of a server", draw.num)
             return (part[np.newaxis] for part in self._sound(draw))
         return stream_images(self._images(draw), draw.scales)
+
+    def log_prob(
+        self,
+        elements: Any,
+        condition: Any = None,
+        *,
+        lengths: Any = None,
+        speaker: str | None = None,
+        weights: str = "float32",
+    ) -> np.ndarray:
+        """See `Model.log_prob`; only a user's model has the signature."""
+        self.check_options(weights=None if weights == "float32" else weights)
+        self._check_weights(weights)
+        return super().log_prob(
+            elements, condition, lengths=lengths, speaker=speaker, weights=weights
+        )
+
+    def _check_weights(self, weights: str) -> None:
+        """Raise UserError for other weights than the server's; the default stands for those."""
+        served = self.spec.get("weights", "float32")
+        rule = f"{served}, as served (`onepass serve --weights` chooses it)"
+        require(weights in ("float32", served), "weights", rule, weights)
 
     def _sound(self, draw: Draw) -> Iterator[np.ndarray]:
         condition = draw.condition

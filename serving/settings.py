@@ -82,6 +82,10 @@ class Settings:
     backend: Literal["auto", "tensorflow", "numba", "numba-bfloat16"] = "auto"
     """Backend of speech models; auto: numba for students if there is no GPU. numba-bfloat16, for
     students on processors with AVX512-BF16, is faster and changes the audio slightly."""
+    weights: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Type in which the step machine keeps large weights of all models: fewer bytes are read
+    sooner, and the answers are those of a slightly different model. Only sequences of your own
+    models can be served with another type than float32; other models are not loaded then."""
     log_format: Literal["text", "json"] = "text"
     """Format of the log, on stderr."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -20,7 +20,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -77,7 +77,7 @@ from onepass.bundles.signature import (
 from onepass.draw import OPTIONS, Draw
 from onepass.families import installed, known_kinds
 from onepass.foundation.arguments import check_prefix
-from onepass.foundation.errors import UserError, must_be
+from onepass.foundation.errors import UserError, must_be, require
 from onepass.foundation.folders import read_plain
 from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow
 from onepass.interface import Model, collect_images, stream_images
@@ -85,6 +85,7 @@ from onepass.prefix_state import Kept, PrefixState
 from onepass.replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:
+    from onepass.bundles.narrow_sequence import NarrowSequence
     from onepass.model import Autoregressive
 
 
@@ -171,11 +172,18 @@ class Engine:
         return self._network.codec.decode(output).numpy() if self._draws_levels else output
 
 
-def prepare() -> None:
+def prepare(weights: str = "float32") -> None:
     """Import and compile what the engines of all kinds need, if the packages are installed.
 
     Compiled in a confined process, the kernels could be neither cached nor shared with others.
+    Those of the step machine are for weights of another type than float32.
     """
+    if weights != FLOAT32:
+        import onepass.bundles.narrow_sequence
+        import onepass.storage.load  # noqa: F401 - for `Bundle.autoregressive`
+        from onepass.machine.execute import compile_kernels as compile_machine
+
+        compile_machine()
     with contextlib.suppress(ImportError):
         import distill.model  # noqa: F401 - for `Engine`
         from distill.cpu.engine import compile_kernels
@@ -408,7 +416,9 @@ def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -
 
 
 VARIABLES = Path("variables") / "variables"
-FLOAT32, WEIGHTS = "float32", "weights"  # what the program computes with; the option for others
+FLOAT32: Final = "float32"  # what the program computes with
+WEIGHTS = "weights"  # the option for others
+WeightsType = Literal["float32", "bfloat16", "int8"]
 Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 SPEC_FILE = "model.json"
 MODEL_FOLDER = "autoregressive"  # folder in a bundle with the model as `onepass.save` writes it
@@ -511,20 +521,27 @@ class Bundle(SoundSampling, ImageSampling):
     Attributes:
       name: name of the model, the first part of its path, NAME/VERSION.
       version: the version, the second part of the path.
-      spec: content of model.json.
+      spec: content of model.json; with narrow weights also their type, `weights`.
       kind: what the model generates: "sound", "picture" or "array".
       signatures: the signatures by name.
       engine: the backend that computes whole rows and streams.
+      weights: the type of the large weights with which the signatures compute.
     """
 
     problem = InvalidInput
 
     def __init__(
-        self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
+        self,
+        path: Path,
+        spec: dict[str, Any],
+        program: Program,
+        backend: Backend = "auto",
+        weights: WeightsType = FLOAT32,
     ):
         self.path, self.spec = path, spec
         self.name, self.version = path.parent.name, int(path.name)
-        self.signatures, self._program = signatures_of(spec), program
+        self.signatures = signatures_of(spec)
+        self._program: Program | NarrowSequence = program
         made = [kind for kind in (SOUND, IMAGE) if kind in self.signatures[COMPILED].outputs]
         self.kind: str = spec.get("makes") or (made or [ARRAY])[0]
         if self.kind == SOUND or CHUNK in self.signatures:
@@ -532,7 +549,25 @@ class Bundle(SoundSampling, ImageSampling):
             self._pieces: list[int] = list(dict.fromkeys(streaming["pieces"]))
             self._alone: bool = streaming["rows_alone"]
         self._engine = engine_for(path, spec, backend)
-        self.engine: Literal["tensorflow", "numba"] = "numba" if self._engine else "tensorflow"
+        self.engine: Literal["tensorflow", "numba", "machine"] = (
+            "numba" if self._engine else "tensorflow"
+        )
+        self.weights: WeightsType = weights
+        if weights != FLOAT32:
+            narrow = self._with_weights()
+            self._program, self.signatures, self.engine = narrow, narrow.signatures, "machine"
+            self.spec = {**spec, WEIGHTS: weights}  # for those who ask a server
+
+    def _with_weights(self) -> "NarrowSequence":
+        """Return what computes the signatures with narrow weights."""
+        what = "" if self._is_own else f"a bundle of kind {self.spec['kind']}"
+        if not what and not (self._draws_elements and CHUNK in self.signatures):
+            what = "a model that does not draw one element after another"
+        require(not what, WEIGHTS, f"{FLOAT32} for {what}", self.weights)
+        # A heavy import, of what only such weights need.
+        from onepass.bundles.narrow_sequence import NarrowSequence
+
+        return NarrowSequence(self.spec, self.signatures, self.autoregressive, self.weights)
 
     @property
     def serving(self) -> dict[str, Any]:
@@ -616,7 +651,9 @@ class Bundle(SoundSampling, ImageSampling):
 
     @functools.cached_property
     def _digest(self) -> str:
-        return hashlib.sha256(read_plain(self.path / MANIFEST, MOST_MANIFEST_BYTES)).hexdigest()
+        content = read_plain(self.path / MANIFEST, MOST_MANIFEST_BYTES)
+        weights = "" if self.weights == FLOAT32 else self.weights
+        return hashlib.sha256(content + weights.encode()).hexdigest()
 
     def _begin(self, draw: Draw) -> Draw:
         with self._own_errors():
@@ -722,12 +759,16 @@ class Bundle(SoundSampling, ImageSampling):
         batches = sorted(self.serving["allowed_batches"])[: 1 if self._alone else None]
         if self._engine is not None:
             names, batches = (COMPILED,), [1]
+        if self.weights != FLOAT32:  # nothing is compiled for any length
+            names, batches, samples = (COMPILED,), [1], min(2, samples)
         for rows, name in itertools.product(batches, names):
             yield name, self._example(name, rows, -(-samples // self.hop_samples))
         if any(OPTIONS[n].needs_tokens for n in OPTIONS.keys() & self._inputs_of(PROMPTED).keys()):
             inputs = self._example(PROMPTED, 1, samples)
             # All elements but one, so that both reading a prompt and drawing are compiled.
             inputs[NUM_PREFIX][:] = samples - 1
+            if self.weights != FLOAT32 and "top_k" in inputs:
+                inputs["top_k"][:] = 1  # options have a machine and a program of their own
             yield PROMPTED, inputs
 
     def _example(self, signature: str, rows: int, frames: int) -> Arrays:
@@ -755,7 +796,12 @@ def signatures_of(spec: Mapping[str, Any]) -> dict[str, Signature]:
 MOST_SPEC_BYTES = 2**24
 
 
-def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "") -> Bundle:
+def load(
+    path: Path | str,
+    backend: Backend = "auto",
+    manifest_digest: str = "",
+    weights: WeightsType = FLOAT32,
+) -> Bundle:
     """Load a bundle from a folder, which is checked before anything in it runs.
 
     Args:
@@ -764,11 +810,13 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
         students (needs the packages `wavenet` and `distill`), "numba-bfloat16" the same with
         bfloat16 products, for students; "auto" uses "numba" for students if there is no GPU.
       manifest_digest: SHA-256 of the signed manifest, in hexadecimal; "": any manifest.
+      weights: type of large weights; with "bfloat16" and "int8", for sequences of your own models,
+        all that is asked of the bundle is computed as the live model does with these `weights`.
 
     Raises:
       UserError: the folder is not a bundle, or has files of two kinds of models; it was changed
         since its export, has a disallowed operation, or has an unknown format version; or the
-        backend cannot run the model.
+        backend cannot run the model, or not with these weights.
     """
     folder = version_folder(Path(path))
     folder_kind(folder)
@@ -779,19 +827,25 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     if PLAIN in graph.signature_def:
         graph = without(graph, PLAIN)
     program = Program(folder, graph)
-    bundle = make_bundle(folder, spec, program, backend)
+    bundle = make_bundle(folder, spec, program, backend, weights)
     if bundle.engine == "tensorflow":
         program.restore()
     return bundle
 
 
-def make_bundle(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> Bundle:
+def make_bundle(
+    folder: Path,
+    spec: dict[str, Any],
+    program: Any,
+    backend: Backend,
+    weights: WeightsType = FLOAT32,
+) -> Bundle:
     """Return the bundle of a program; raise UserError if model.json does not describe its model."""
     try:
         family = installed(spec["kind"])
         if family is not None and family.makes == "arrays":
             check_own_spec(folder, spec, signatures_of(spec))
-        return Bundle(folder, spec, program, backend)
+        return Bundle(folder, spec, program, backend, weights)
     except UserError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -423,10 +423,13 @@ class NativeOutputs(Native):
         pairs = zip(state.of_rows, given, strict=True)
         return state._replace(of_rows=[old if new is None else new for old, new in pairs])
 
-    def log_prob(self, symbols: tf.Tensor, condition: Condition) -> np.ndarray:
-        """Return the log-probability of symbols [batch, time, ...] given those before them."""
+    def log_prob(self, symbols: tf.Tensor, condition: Condition, longest: int = 0) -> np.ndarray:
+        """Return the log-probability of symbols [batch, time, ...] given those before them.
+
+        The state is made for rows of `longest` symbols, or more if there are more.
+        """
         batch, length = symbols.shape[:2]
-        state: Any = self.begin(batch, length, condition)
+        state: Any = self.begin(batch, max(length, longest), condition)
         first = tf.repeat(tf.constant(state.of_one["input"]), batch, 0)
         inputs = tf.concat([first, self._network.read(symbols)[:, :-1]], 1)
         inputs = pad_time(inputs, _whole_blocks(length, self._network.block))

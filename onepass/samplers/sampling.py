@@ -176,9 +176,14 @@ class Samplers:
         fits = not has_options or self._network.block == 1
         self._require_float32(weights, fits, "options of tokens of steps of several symbols")
         kind = "outputs_of" if has_options else "prompted"
-        return self._with_weights(kind, weights, condition, length)
+        return self.find_with_weights(kind, weights, condition, length)
 
-    def _with_weights(self, function: str, weights: str, condition: Any, length: int) -> Any:
+    def find_with_weights(self, function: str, weights: str, condition: Any, length: int) -> Any:
+        """Return what a function of `onepass.samplers.native` makes, with weights of a type.
+
+        Raises:
+          UserError: the network does not run on the machine.
+        """
         from onepass.machine.weights import WEIGHTS  # a heavy import
 
         require(weights in WEIGHTS, "weights", f"one of {', '.join(WEIGHTS)}", repr(weights))
@@ -201,7 +206,7 @@ class Samplers:
         Raises:
           UserError: the network does not run on the step machine.
         """
-        outputs = self._with_weights("outputs_of", weights, condition, symbols.shape[1])
+        outputs = self.find_with_weights("outputs_of", weights, condition, symbols.shape[1])
         return outputs.log_prob(symbols, condition)
 
     def _whole(self, method: str) -> Any:

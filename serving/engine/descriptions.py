@@ -25,7 +25,7 @@ SERVER_VERSION = importlib.metadata.version("onepass")
 FACTS = (
     *("preset", "data_licence", "quality", "size", "channels", "sample_rate_hz", "hop_samples"),
     *("temperature", "order", "elements", "conditions", "codec", "distribution"),
-    *("max_length", "unit_samples"),
+    *("max_length", "unit_samples", "weights"),
 )
 
 

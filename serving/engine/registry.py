@@ -202,17 +202,18 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
     if settings.sandbox:
         check_available()
         _check_connections(settings)
-    fork_server = ForkServer()
+    fork_server = ForkServer(settings.weights)
+    named = {"backend": settings.backend, "weights": settings.weights}
 
     def load(path: Path) -> Servable:
         signed = manifest.signed_manifest(path, keys) if keys else ""
         if keys and not (signed or settings.sandbox):
             raise UserError(f"{path} must be signed to be loaded without a sandbox.")
         if not signed and settings.sandbox:
-            return SandboxedBundle(path, fork_server, settings, {"backend": settings.backend})
+            return SandboxedBundle(path, fork_server, settings, named)
         from onepass.bundles import bundle  # imports TensorFlow
 
-        return bundle.load(path, settings.backend, signed)
+        return bundle.load(path, settings.backend, signed, settings.weights)
 
     return load
 

@@ -217,7 +217,7 @@ class _Answers:
         return {}, {}
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, weights: str = "float32") -> None:
     """Start and end processes as requested over a socket, until the server closes it."""
     control = socket.socket(fileno=descriptor)
     children = _Children()
@@ -226,7 +226,7 @@ def main(descriptor: int) -> None:
         sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]
         for name in IMPORTS:
             importlib.import_module(name)
-        bundle.prepare()
+        bundle.prepare(weights)
     except Exception as error:
         control.recv(MOST_REQUEST_BYTES)
         control.send(json.dumps({"failed": describe_error(error)["message"]}).encode())
@@ -316,4 +316,4 @@ class _Children:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

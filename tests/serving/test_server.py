@@ -208,6 +208,7 @@ def test_missing_packages_are_one_line_that_says_what_to_do(store, mistake, monk
         (("--port", "70000"), "`--port` must be at most 65535, got 70000."),
         (("--port", "9000", "--grpc-port", "9000"), "`--grpc-port` must differ, both are 9000."),
         (("--prot", "1"), "did you mean --port?"),
+        (("--weights", "int4"), "int4"),
     ],
 )
 def test_settings_that_cannot_be_are_one_line(store, mistake, words, said):

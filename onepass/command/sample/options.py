@@ -258,6 +258,9 @@ class ServedArrayOptions(Arrays, Served):
 
     length: tuple[int, ...] = (1000,)
     """Length of a sequence, or the shape that the model was exported for."""
+    weights: Annotated[Literal["float32", "bfloat16", "int8"], AS_IT_IS] = "float32"
+    """Type of large weights with which the server must draw (`onepass serve --weights`), or the
+    draw is refused; float32: those that it has."""
 
 
 def check(given: Options) -> None:

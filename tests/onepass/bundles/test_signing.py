@@ -128,8 +128,8 @@ def test_without_a_sandbox_only_what_is_trusted_is_loaded(bundle, keys, monkeypa
     store.add("unsigned")
     given = []
 
-    def load(path, backend, *digest):
-        given.append(digest)
+    def load(path, backend, *digest_and_weights):
+        given.append(digest_and_weights)
         return load_from_disk(path, backend)
 
     monkeypatch.setattr(onepass.bundles.bundle, "load", load)
@@ -139,7 +139,7 @@ def test_without_a_sandbox_only_what_is_trusted_is_loaded(bundle, keys, monkeypa
         trusting(store.root / "unsigned/1")
     assert bundle_loader(Settings(sandbox=False))(store.root / "unsigned/1").name == "unsigned"
     digest = signed_manifest(bundle, [public_key(keys / "own.pub")])
-    assert given == [(digest,), ("",)]
+    assert given == [(digest, "float32"), ("", "float32")]
 
 
 def test_what_is_trusted_runs_in_the_server_and_all_else_in_a_sandbox(bundle, keys, monkeypatch):

@@ -44,6 +44,7 @@ MISTAKES = [
     ["plan", "wavenet-smok", "--devices", "2"],
     ["plan", "wavenet-smoke", "--devices", "4", "--mesh", "3x2"],
     ["serve"],
+    ["serve", "models", "--weights", "int4"],
 ]
 
 
