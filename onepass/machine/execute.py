@@ -215,7 +215,8 @@ def run(
 ) -> int:
     """Run time steps as one member of a team, and return the index after the last one.
 
-    A team whose first member waits for others that have no core ends early, after a step or more.
+    A team whose first member waits long in a step for others, which then have no core, ends early,
+    after a step or more.
 
     Args:
       program: instructions, int32 [instructions, WIDTH], contiguous; counts that are limited to the
@@ -242,7 +243,7 @@ def run(
             waited = barrier(barriers, member, members, passed)
             if observe(barriers + 8 * ENDS):
                 return time
-            yields += waited if time > begin else 0  # first, threads are put on their cores
+            yields = waited if time > begin else 0  # first, threads are put on their cores
         if position >= 0:
             filled = _count_filled(position, base, step, rows)
         progress, tells = np.int64(time - begin) * _STEP, zero
