@@ -291,7 +291,7 @@ class FakeModelStore:
         (folder / "manifest.json").write_text(json.dumps({"files": {}}), encoding="utf-8")
         return self.controls[name, version]
 
-    def load(self, path, backend="auto", digest=""):
+    def load(self, path, backend="auto", digest="", weights="float32"):
         """Stands in for `onepass.bundles.bundle.load`."""
         path = Path(path)
         name, version = path.parent.name, int(path.name)
@@ -302,7 +302,7 @@ class FakeModelStore:
         return self.kinds[name](name, version, control, path)
 
 
-def load_from_disk(path, backend="auto", digest=""):
+def load_from_disk(path, backend="auto", digest="", weights="float32"):
     """A bundle of `FakeModelStore.add`, in a process that does not have the store."""
     path = Path(path)
     said = json.loads((path / "model.json").read_text(encoding="utf-8"))
