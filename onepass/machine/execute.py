@@ -339,7 +339,8 @@ def compile_kernels() -> None:
     """Compile the machine for this process and its later forks, without using TensorFlow."""
     none, counters = np.zeros([1, 0, 0]), np.zeros([1, APART // 8], np.int64)
     words, program = np.zeros([1, 1], np.float32), np.zeros([0, WIDTH], np.int32)
-    run(program, -1, words[0], words, none, none, 0, 0, 0, 1, counters, 0)
+    spans = np.zeros([0, 2], np.int64)
+    run(program, -1, words[0], words, none, none, 0, 0, 0, 1, counters, 0, spans, -1)
 
 
 def settle(
