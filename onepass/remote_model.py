@@ -100,24 +100,7 @@ class RemoteModel(Sampling):
             return (part[np.newaxis] for part in self._sound(draw))
         return stream_images(self._images(draw), draw.scales)
 
-    def log_prob(
-        self,
-        elements: Any,
-        condition: Any = None,
-        *,
-        lengths: Any = None,
-        speaker: str | None = None,
-        weights: str = "float32",
-    ) -> np.ndarray:
-        """See `Model.log_prob`; only a user's model has the signature."""
-        self.check_options(weights=None if weights == "float32" else weights)
-        self._check_weights(weights)
-        return super().log_prob(
-            elements, condition, lengths=lengths, speaker=speaker, weights=weights
-        )
-
     def _check_weights(self, weights: str) -> None:
-        """Raise UserError for other weights than the server's; the default stands for those."""
         served = self.spec.get("weights", "float32")
         rule = f"{served}, as served (`onepass serve --weights` chooses it)"
         require(weights in ("float32", served), "weights", rule, weights)

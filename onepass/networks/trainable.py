@@ -1,4 +1,4 @@
-"""What a network refers to: the weights that it reads, and whether it is another network by now.
+"""The weights that a network reads, and whether it is another network by now.
 
 A `tf.Variable` has an attribute `trainable`. A Keras variable is trained if its model or layer
 lists it among `trainable_variables`; this can change later without changing the `tf.Variable` that

@@ -1,4 +1,4 @@
-"""What every operation of a graph needs of the past, and how many steps back."""
+"""The past that every operation of a graph needs, and how many steps back."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence

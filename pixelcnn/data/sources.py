@@ -1,4 +1,4 @@
-"""What a source of images holds: a folder of files, npz files, or a data set of TensorFlow's.
+"""The contents of a source of images: a folder of files, npz files, or a data set of TensorFlow's.
 
 Each lists its images with their splits, classes, captions and maps; `gather` reads them.
 """

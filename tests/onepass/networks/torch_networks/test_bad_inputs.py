@@ -248,6 +248,7 @@ def triton(monkeypatch, tmp_path):
     """A triton that is installed, and says that it was imported."""
     (tmp_path / "triton.py").write_text("imported = True")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
     yield
     sys.modules.pop("triton", None)
 
