@@ -23,7 +23,7 @@ import tensorflow as tf
 from distill.flow_student import FlowStudent
 from onepass.bundles.bundle import MODEL_FOLDER, Program
 from onepass.bundles.formats import BUNDLE, FORMATS, FormatName
-from onepass.bundles.function import Function, Functions
+from onepass.bundles.function import Function, Functions, name_variables
 from onepass.bundles.functions import Length, functions
 from onepass.bundles.manifest import MANIFEST, check_folder, private_key, sign, write_manifest
 from onepass.bundles.own_functions import Entries
@@ -59,7 +59,6 @@ from onepass.storage.save import (
     named_reasons,
     rate_of,
     save,
-    variables_of,
 )
 
 ROWS, LENGTH = 2, 8  # of the draw; arrays of one shape have it, and one row
@@ -181,9 +180,8 @@ def write_program(
 ) -> list[str]:
     """Write program and model.json, compare its draw with `live`'s; return signature names."""
     module, traced = tf.Module(name="model"), _trace(functions.calls)
-    # A SavedModel stores what its module tracks, so the module gets all variables, each once.
-    known = [*variables_of(traced.values()), *functions.variables.values()]
-    module.weights = list({variable.ref(): variable for variable in known}.values())
+    # A SavedModel stores what its module tracks.
+    module.weights = list(name_variables(traced.values(), functions.variables).values())
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with name_for_tensorflow(folder) as name:
         tf.saved_model.save(module, name, traced, options)
@@ -372,7 +370,7 @@ def write_fixed(
     length = length if isinstance(length, int | None) else None  # the shape of an image is known
     with replacing_folder(out) as folder, named_reasons("exported"):
         made = found.of_size(whole_number(rows, "rows"), length)
-        entries, reasons = write_functions(folder, name, made, found.variables_of(made))
+        entries, reasons = write_functions(folder, name, made, found.variables)
         said = {"format": 1, "functions": entries, "model": found.spec}
         (folder / MANIFEST).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
         write_manifest(folder)
@@ -382,13 +380,14 @@ def write_fixed(
 
 
 def write_functions(
-    folder: Path, name: str, made: Mapping[str, Function], variables: Mapping[str, tf.Variable]
+    folder: Path, name: str, made: Mapping[str, Function], known: Mapping[str, tf.Variable]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Write functions in a format; return the entries of the manifest, and what was left out.
 
     Raises:
       UserError: the format can express none of them.
     """
+    variables = name_variables((function.trace() for function in made.values()), known)
     entries, reasons = {}, []
     for each, function in made.items():
         try:

@@ -8,7 +8,7 @@ model also `call` and `log_prob`.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -105,7 +105,8 @@ class Functions:
       batches: allowed numbers of rows of a call.
       serving: entries of `serving` in model.json besides the signatures: buckets, pieces.
       spec: entries of model.json besides `serving`.
-      variables: variables that the functions read, by name; those that are traced need not be here.
+      variables: variables that the functions read, by name; those that a trace lists need not be
+        here, but a derived step reads variables by their handles, which it does not list.
       conditions: of a user's model, the `Conditions` that it reads.
       lowered: function that returns the calls other than `serving_default` as StableHLO, if they
         have a portable form.
@@ -136,12 +137,14 @@ class Functions:
         made = self.fixed(rows, length).items()
         return {name: function.without_unread() for name, function in made}
 
-    def variables_of(self, traced: Mapping[str, Function]) -> dict[str, tf.Variable]:
-        """Return the variables that functions read, by name."""
-        known = {variable.ref() for variable in self.variables.values()}
-        every = [v for function in traced.values() for v in function.trace().variables]
-        others = {v.ref(): v for v in every if v.ref() not in known}.values()
-        return {**self.variables, **{f"{n:03d}/{v.name}": v for n, v in enumerate(others)}}
+
+def name_variables(
+    traced: Iterable[Any], known: Mapping[str, tf.Variable] = MappingProxyType({})
+) -> dict[str, tf.Variable]:
+    """Return `known` and the other variables that concrete functions list, each once, by name."""
+    names = {variable.ref() for variable in known.values()}
+    others = {v.ref(): v for each in traced for v in each.variables if v.ref() not in names}
+    return {**known, **{f"{n:03d}/{v.name}": v for n, v in enumerate(others.values())}}
 
 
 def by_rows(signature: Signature, row: Make) -> Make:

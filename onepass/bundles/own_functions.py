@@ -24,6 +24,7 @@ from onepass.bundles.function import (
     ROWS_AT_ONCE,
     Function,
     Tensors,
+    name_variables,
 )
 from onepass.bundles.sequence_functions import (
     Conditioning,
@@ -63,7 +64,7 @@ from onepass.networks.conditions import first_state as state_before
 from onepass.samplers import cached_chunk
 from onepass.samplers.cached import sample_cached
 from onepass.samplers.fixed_point import fixed_point
-from onepass.storage.save import LENGTHS, first_fault, function_of, network_specs, variables_of
+from onepass.storage.save import LENGTHS, first_fault, function_of, network_specs
 
 CALL = "call"
 
@@ -278,12 +279,6 @@ def _input_dtype(dtype: tf.DType) -> np.dtype:
 PIECES = (256, 1024)  # largest numbers of elements that are compiled as one piece
 
 
-def name_variables(networks: Sequence[Any]) -> dict[str, tf.Variable]:
-    """Return the variables that functions read, by name."""
-    read = variables_of(network.get_concrete_function() for network in networks)
-    return {f"{n:03d}/{variable.name}": variable for n, variable in enumerate(read)}
-
-
 class StreamingSequence(StreamingRows):
     """A user's model in time order, which continues from a state."""
 
@@ -295,8 +290,7 @@ class StreamingSequence(StreamingRows):
         self, model: Any, longest: int, first: Any, networks: list[Any], conditions: Conditions
     ):
         super().__init__(first)
-        # A derived step reads variables by their handles, so they must be listed.
-        self.variables = name_variables(networks)
+        self.variables = name_variables(each.get_concrete_function() for each in networks)
         self._model, self._longest = model, longest
         self.conditions, self.dtype = conditions, conditions.dtype
         self.feature_channels = self.channels = conditions.channels

@@ -25,6 +25,7 @@ from onepass.bundles.function import (
     Tensors,
     by_rows,
     drawing_functions,
+    name_variables,
     noise_infos,
 )
 from onepass.bundles.image_functions import BATCHES
@@ -34,7 +35,6 @@ from onepass.bundles.own_functions import (
     drawer,
     element_range,
     element_type,
-    name_variables,
 )
 from onepass.bundles.sequence_functions import (
     MAX_TEMPERATURE,
@@ -293,7 +293,7 @@ def functions_of_shape(
         found.calls[PROMPTED] = _of_passes(model, shape, prompted, conditions)
     if conditions.at_frame_rate:
         network = function_of(model.symbol_network.call, network_specs(model))
-        found.variables = name_variables([network])
+        found.variables = name_variables([network.get_concrete_function()])
     return found
 
 

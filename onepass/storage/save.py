@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -233,11 +233,6 @@ def add_codec(frozen: Frozen, codec: Codec, rank: int) -> None:
     frozen.add("encode", codec.encode, [elements])
     frozen.add("decode", codec.decode, [symbols])
     frozen.add("scale", codec.scale, [symbols])
-
-
-def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
-    """Return the variables that concrete functions read, for a SavedModel to track."""
-    return list({v.ref(): v for function in functions for v in function.variables}.values())
 
 
 def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:

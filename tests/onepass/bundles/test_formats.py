@@ -50,7 +50,7 @@ def written(folder, form, found, rows, length, *names):
     """Write some functions of one size; return the manifest's entries."""
     every = found.of_size(rows, length)
     made = {name: every[name] for name in names or every}
-    entries, reasons = write_functions(folder, form, made, found.variables_of(made))
+    entries, reasons = write_functions(folder, form, made, found.variables)
     assert not reasons
     return entries
 
