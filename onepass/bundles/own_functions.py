@@ -11,7 +11,7 @@ import copy
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,15 +55,12 @@ from onepass.networks.conditions import (
     Frames,
     Specs,
     as_specs,
-    given_once,
     is_at_rate,
     plain,
     resize_spec,
 )
 from onepass.networks.conditions import first_state as state_before
 from onepass.samplers import cached_chunk
-from onepass.samplers.cached import sample_cached
-from onepass.samplers.fixed_point import fixed_point
 from onepass.storage.save import LENGTHS, first_fault, function_of, network_specs
 
 CALL = "call"
@@ -455,33 +452,3 @@ def element_range(model: Any) -> tuple[float | None, float | None]:
     # Real-valued elements may leave the range by rounding.
     slack = 0.0 if element_type(model) == INT32 else 1e-6 * (high - low)
     return low - slack, high + slack
-
-
-def drawer(
-    model: Autoregressive,
-    shape: tuple[int, ...],
-    conditions: Conditions,
-    distribution: Any = None,
-) -> Callable[..., tf.Tensor]:
-    """Return a function that draws the symbols of a row [1, *shape], all in one call.
-
-    They are drawn by passes over the whole row. A model that reads frames has a step, as a rule.
-
-    The function's arguments are the seed's key, the row's number [1], the temperature as the
-    distribution takes it, the condition, and the prompt or None.
-    """
-    positions = shape[:2] if pixel_channels(model.distribution) else shape
-    draws = distribution or model.distribution
-
-    def draw_row(
-        key: tf.Tensor, row: tf.Tensor, heat: Any, condition: Any = None, prompt: Any = None
-    ) -> tf.Tensor:
-        noise = model.distribution.noise(key, row, 0, math.prod(positions))
-        noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
-        network: Any = model.symbol_network
-        condition = given_once(network, condition, model.order, (1, *shape))
-        if conditions.at_frame_rate and network.has_step:
-            return sample_cached(network, draws, noise, condition, heat, prompt)
-        return fixed_point(network, draws, noise, condition, heat, prompt).symbols
-
-    return draw_row
