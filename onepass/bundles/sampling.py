@@ -68,49 +68,10 @@ class Request:
     hop_samples: int = 1
     side_frames: int = 0
 
-    @classmethod
-    def check_draw(
-        cls,
-        draw: Draw,
-        order: str,
-        condition: Callable[[int, int], Arrays],
-        *,
-        hop_samples: int = 1,
-        side_frames: int = 0,
-    ) -> "Request":
-        """Check what is asked of a model, and return it as a request for its signatures.
-
-        Args:
-          condition: function that returns the inputs that are conditions, given the number of rows
-            and the size of the first axis of a row.
-        """
-        num, shape = whole_number(draw.num, "num"), check_draw_length(draw.length, order)
-        first_row = whole_number(draw.row, "row", 0)
-        if first_row + num - 1 > LAST_ROW:
-            raise ValueError(must_be("row", f"at most {LAST_ROW} for the last row", first_row))
-        seed, draw = seed_number(draw.seed), draw.checked(num, shape[0], order)
-        conditions = condition(num, shape[0])
-        return cls(num, shape, seed, conditions, draw, first_row, hop_samples, side_frames)
-
     @property
     def temperature(self) -> np.ndarray:
         """The temperature of each row, float32 [num]."""
         return np.broadcast_to(np.asarray(self.draw.temperature, np.float32), [self.num])
-
-    @property
-    def words(self) -> list[str]:
-        """Names, in backquotes, of this request's options that only prompt signatures take."""
-        return [f"`{name}`" for name, kind in self.draw.asked().items() if kind.is_prompted]
-
-    def check_known(self, known: Mapping[str, TensorInfo]) -> None:
-        """Raise ValueError if a prompt signature, with inputs `known`, lacks a requested option."""
-        for name, kind in self.draw.asked().items():
-            if name not in known and kind.needs_tokens:
-                raise ValueError(f"`{name}` needs a distribution over tokens.")
-            if name not in known and kind.needs_levels:
-                raise ValueError(
-                    f"`{name}` needs a model of integer symbols, got one of real numbers."
-                )
 
     def inputs(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
@@ -249,14 +210,16 @@ class Sampling(Model):
             draw = dataclasses.replace(draw, length=self._exported_shape())
         order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
         side = self._inputs_of(CHUNK).get("frames_before")
+        side_frames = 0 if side is None else int(side.high or 0)
         with self._own_errors():
-            return Request.check_draw(
-                draw,
-                order,
-                lambda rows, length: self._conditions(draw, rows, length, for_all),
-                hop_samples=self.spec.get("hop_samples", 1),
-                side_frames=0 if side is None else int(side.high or 0),
-            )
+            num, shape = whole_number(draw.num, "num"), check_draw_length(draw.length, order)
+            row = whole_number(draw.row, "row", 0)
+            if row + num - 1 > LAST_ROW:
+                raise ValueError(must_be("row", f"at most {LAST_ROW} for the last row", row))
+            seed, draw = seed_number(draw.seed), draw.checked(num, shape[0], order)
+            conditions = self._conditions(draw, num, shape[0], for_all)
+        hop = self.spec.get("hop_samples", 1)
+        return Request(num, shape, seed, conditions, draw, row, hop, side_frames)
 
     def _exported_shape(self) -> tuple[int, ...] | None:
         """Return the shape of an image, which its export fixes; None for other elements."""
@@ -351,17 +314,24 @@ class Sampling(Model):
         return self._outputs(signature, inputs)
 
     def _signature_for(self, request: Request, plain: str, prompted: str) -> str:
-        if not request.words:
+        asked = request.draw.asked().items()
+        words = [f"`{name}`" for name, kind in asked if kind.is_prompted]
+        if not words:
             return plain
         known = self._inputs_of(prompted)
         if not known:
             raise self.problem(
-                f"`{self.name}` takes no {' and no '.join(request.words)}: its bundle has no"
+                f"`{self.name}` takes no {' and no '.join(words)}: its bundle has no"
                 f" signature `{prompted}`. Export the model again with this version; a student,"
                 " and a model in raster order that is not over tokens, has none."
             )
-        with self._own_errors():
-            request.check_known(known)
+        for name, kind in asked:
+            if name not in known and kind.needs_tokens:
+                raise self.problem(f"`{name}` needs a distribution over tokens.")
+            if name not in known and kind.needs_levels:
+                raise self.problem(
+                    f"`{name}` needs a model of integer symbols, got one of real numbers."
+                )
         return prompted
 
     def _parts(

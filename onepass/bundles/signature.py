@@ -419,19 +419,23 @@ def example(signature: Signature, rows: int, length: int = 1) -> Arrays:
 
     Axes of any size have the size `length`, as do the values of the inputs that count them.
     """
-    counts, arrays = counted_inputs(signature.inputs).values(), {}
-    for name, info in signature.inputs.items():
-        shape = (rows, *(length if size is None else size for size in info.shape[1:]))
-        value = length if name in counts else _value(info)
-        arrays[name] = np.full(shape, value, info.dtype)
-    return arrays
+    counts = counted_inputs(signature.inputs).values()
+    return {
+        name: _fill(info, rows, length if name in counts else _value(info), length)
+        for name, info in signature.inputs.items()
+    }
 
 
 def first_states(inputs: Mapping[str, TensorInfo], rows: int) -> Arrays:
     """Return the inputs that are states, before the first element of each row."""
     states = {name: info for name, info in inputs.items() if name.startswith(STATE)}
-    shapes = {n: [rows, *(size or 0 for size in x.shape[1:])] for n, x in states.items()}
-    return {n: np.full(shapes[n], x.default or 0, x.dtype) for n, x in states.items()}
+    return {name: _fill(info, rows, info.default or 0) for name, info in states.items()}
+
+
+def _fill(info: TensorInfo, rows: int, value: float, length: int = 0) -> np.ndarray:
+    """Return rows of one value; axes of any size have the size `length`."""
+    shape = (rows, *(length if size is None else size for size in info.shape[1:]))
+    return np.full(shape, value, info.dtype)
 
 
 def _value(info: TensorInfo) -> float:
@@ -480,14 +484,11 @@ def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:
         index = np.argwhere(~np.isfinite(array))[0].tolist()
         raise InvalidInput(f"`{name}` must be finite, got {array[tuple(index)]} at {index}.")
     least, greatest = array.min(), array.max()
-    if info.low is not None and least < info.low:
-        raise InvalidInput(f"`{name}` must be {_span(info)}, got {_format_number(least)}.")
-    if info.high is not None and greatest > info.high:
-        raise InvalidInput(f"`{name}` must be {_span(info)}, got {_format_number(greatest)}.")
-
-
-def _format_number(value: Any) -> str:
-    return f"{value:g}" if value.dtype.kind == "f" else str(value)
+    is_low = info.low is not None and least < info.low
+    if is_low or (info.high is not None and greatest > info.high):
+        value = least if is_low else greatest
+        got = f"{value:g}" if array.dtype.kind == "f" else str(value)
+        raise InvalidInput(f"`{name}` must be {_span(info)}, got {got}.")
 
 
 def _span(info: TensorInfo) -> str:
@@ -509,8 +510,7 @@ def _rows(arrays: Arrays) -> int:
 def _default(name: str, info: TensorInfo, rows: int) -> np.ndarray:
     if info.default is None:
         raise InvalidInput(f"`{name}` must be given.")
-    shape = (rows, *(size or 0 for size in info.shape[1:]))  # no None, as there is a default
-    return np.full(shape, info.default, info.dtype)
+    return _fill(info, rows, info.default)
 
 
 LOWERED = "lowered.pb"  # without `serving_default`, with programs as StableHLO
@@ -561,12 +561,9 @@ def _check_signature(path: Path, graph: Any, name: str, signature: Signature) ->
     stored = graph.signature_def[name]
     sides = ((signature.inputs, stored.inputs), (signature.outputs, stored.outputs))
     for declared, found in sides:
-        if _describe_infos(declared) != {key: _of_proto(info) for key, info in found.items()}:
+        known = {key: (info.dtype, info.shape) for key, info in declared.items()}
+        if known != {key: _of_proto(info) for key, info in found.items()}:
             raise UserError(f"{path} and model.json differ in the signature `{name}`.")
-
-
-def _describe_infos(infos: Mapping[str, TensorInfo]) -> dict:
-    return {name: (info.dtype, info.shape) for name, info in infos.items()}
 
 
 def _of_proto(info: Any) -> tuple[np.dtype, tuple[int | None, ...]]:
