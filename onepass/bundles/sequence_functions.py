@@ -92,7 +92,6 @@ class StreamingModel:
     Attributes:
       hop_samples, feature_channels, speakers: the network's settings of frames and speakers.
       pieces: the short and the long compiled length, in samples; the first divides the second.
-      block: the only number of samples of a step; 0: any.
       rows_alone: whether each row must be computed with batch size 1.
       clips: whether samples are clipped to full scale.
       largest_feature: largest magnitude allowed in `frames`; None: any.
@@ -108,7 +107,6 @@ class StreamingModel:
     dtype: tf.DType
     has_phase: bool = False
     rows_alone: bool = True
-    block: int = 0
     output = "sound"
     clips: bool = True
     largest_feature: float | None = MAX_FEATURE
@@ -145,9 +143,9 @@ class StreamingModel:
 
     def frame_info(self, count: int | None = None) -> TensorInfo:
         """Return the description of the input `frames`."""
-        largest = self.largest_feature
-        low = None if largest is None else -largest
-        return TensorInfo(FLOAT32, (None, count, self.feature_channels), low, largest)
+        high = self.largest_feature
+        shape = (None, count, self.feature_channels)
+        return TensorInfo(FLOAT32, shape, None if high is None else -high, high)
 
     def speaker_infos(self) -> dict[str, TensorInfo]:
         """Return the description of the input `speaker`; {} if the model has one speaker."""
@@ -305,43 +303,6 @@ def first_state(streaming: StreamingModel, batch: Size) -> State:
     }
 
 
-def synthesize(
-    streaming: StreamingModel,
-    steps: dict[int, Step],
-    frames: Maybe,
-    lengths: tf.Tensor,
-    speaker: Maybe,
-    source: NoiseSource,
-    state: State,
-) -> tf.Tensor:
-    """Generate whole sounds, float32 [batch, longest].
-
-    Samples after a row's end are 0. `frames` are float32 [batch, frames, features], `lengths` int32
-    [batch] samples; noise and state start at position 0.
-    """
-    batch, longest = tf.shape(lengths)[0], tf.reduce_max(lengths)
-    segment = _segment_samples(streaming, batch)
-
-    def body(first: tf.Tensor, sound: tf.Tensor, phase: tf.Tensor, state: State) -> tuple[Any, ...]:
-        samples = tf.minimum(segment, round_up(longest - first, streaming.pieces[0]))
-        window = _window(streaming, lengths, first, samples)
-        conditioning = row_conditioning(streaming, frames, speaker, window, samples, phase)
-        new, state = run_steps(steps, source.after(first), conditioning, state, samples)
-        phase = phase if conditioning.phase is None else conditioning.phase
-        return first + samples, tf.concat([sound, new], 1), phase, state
-
-    start = (tf.constant(0), tf.zeros([batch, 0]), tf.zeros([batch], tf.float64), state)
-    shapes = (tf.TensorShape([]), tf.TensorShape([None, None]), tf.TensorShape([None]))
-    _, sound, _, _ = tf.while_loop(
-        lambda first, *_: first < longest,
-        body,
-        start,
-        shape_invariants=(*shapes, _shapes(state)),
-        parallel_iterations=1,
-    )
-    return trim_to_lengths(streaming, sound, lengths)
-
-
 def trim_to_lengths(streaming: StreamingModel, sound: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     """Clip samples, set those after a row's end to 0, and cut at the longest row."""
     sound = sound[:, : tf.reduce_max(lengths)]
@@ -415,36 +376,27 @@ def run_steps(
 
     Noise and conditioning begin at the first; `samples` is a multiple of the shortest piece.
     """
-    sound = tf.zeros([tf.shape(source.start)[0], 0])
+    sound, channels = tf.zeros([tf.shape(source.start)[0], 0]), conditioning.channels
+    shapes = (tf.TensorShape([]), tf.TensorShape([None, None]), _shapes(state))
     for size, step in steps.items():
-        sound, state = _pieces(size, step, source, conditioning.channels, sound, state, samples)
-    return sound, state
 
+        def body(
+            first: tf.Tensor, sound: tf.Tensor, state: State, size: int = size, step: Step = step
+        ) -> tuple[Any, ...]:
+            part = None
+            if channels is not None:
+                part = channels[:, first : first + size]
+                part = tf.ensure_shape(part, [None, size, channels.shape[-1]])
+            new, state = step(source.after(first), part, state)
+            return first + size, tf.concat([sound, new], 1), state
 
-def _pieces(
-    size: int,
-    step: Step,
-    source: NoiseSource,
-    channels: Maybe,
-    sound: tf.Tensor,
-    state: State,
-    samples: Size,
-) -> Advanced:
-    def body(first: tf.Tensor, sound: tf.Tensor, state: State) -> tuple[Any, ...]:
-        part = None
-        if channels is not None:
-            part = channels[:, first : first + size]
-            part = tf.ensure_shape(part, [None, size, channels.shape[-1]])
-        new, state = step(source.after(first), part, state)
-        return first + size, tf.concat([sound, new], 1), state
-
-    _, sound, state = tf.while_loop(
-        lambda first, *_: first + size <= samples,
-        body,
-        (tf.shape(sound)[1], sound, state),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None]), _shapes(state)),
-        parallel_iterations=1,
-    )
+        _, sound, state = tf.while_loop(
+            lambda first, *_, size=size: first + size <= samples,
+            body,
+            (tf.shape(sound)[1], sound, state),
+            shape_invariants=shapes,
+            parallel_iterations=1,
+        )
     return sound, state
 
 
@@ -489,14 +441,6 @@ def _window(
     high = tf.minimum(frame - (-requested // hop) + streaming.side_frames, count)
     same = tf.ones_like(lengths)
     return Window(low * same, high, (frame - low) * same, requested)
-
-
-def _segment_samples(streaming: StreamingModel, batch: tf.Tensor) -> tf.Tensor:
-    unit = streaming.unit
-    wanted = tf.clip_by_value(
-        MAX_BATCH_SEGMENT_SAMPLES // batch, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES
-    )
-    return round_up(wanted, unit)
 
 
 def round_up(samples: Size, unit: int) -> Any:
@@ -557,7 +501,7 @@ def _of_size(
     streaming: StreamingModel, chunk: Signature, rows: int, length: int | None
 ) -> dict[str, Function]:
     """Return `noise`, `condition`, `step` and `draw` for `length` samples, in whole frames."""
-    samples = streaming.block or round_up(length or streaming.pieces[0], streaming.hop_samples)
+    samples = round_up(length or streaming.pieces[0], streaming.hop_samples)
     noise = {n: info for n, info in chunk.inputs.items() if n in noise_infos()}
     start = {"start": chunk.inputs["start"]}
     temperature = {"temperature": noise.pop("temperature")}
@@ -661,19 +605,44 @@ def _numbers(
 
 
 def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
+    """Generate whole sounds, from position 0, in segments whose conditioning fits into memory."""
     given = streaming.join_frames(given)
-    frames, speaker = given.get("frames"), given.get("speaker")
-    state = streaming.begin_rows(given, first_state(streaming, tf.shape(given["row"])[0]))
+    frames, batch = given.get("frames"), tf.shape(given["row"])[0]
     source = noise_source(given, tf.zeros_like(given["row"]))
     if frames is None:
         lengths = given["num_samples"]
-        made = synthesize(streaming, steps, None, lengths, speaker, source, state)
-        return {streaming.output: made, "num_samples": lengths}
-    count = tf.shape(frames)[1]
-    lengths = tf.minimum(given["num_frames"], count) * streaming.hop_samples
-    sound = synthesize(streaming, steps, frames, lengths, speaker, source, state)
-    missing = count * streaming.hop_samples - tf.shape(sound)[1]
-    return {streaming.output: tf.pad(sound, [[0, 0], [0, missing]]), "num_samples": lengths}
+    else:
+        lengths = tf.minimum(given["num_frames"], tf.shape(frames)[1]) * streaming.hop_samples
+    longest = tf.reduce_max(lengths)
+    wanted = MAX_BATCH_SEGMENT_SAMPLES // batch
+    wanted = tf.clip_by_value(wanted, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES)
+    segment = round_up(wanted, streaming.unit)
+
+    def body(first: tf.Tensor, sound: tf.Tensor, phase: tf.Tensor, state: State) -> tuple[Any, ...]:
+        samples = tf.minimum(segment, round_up(longest - first, streaming.pieces[0]))
+        window = _window(streaming, lengths, first, samples)
+        conditioning = row_conditioning(
+            streaming, frames, given.get("speaker"), window, samples, phase
+        )
+        new, state = run_steps(steps, source.after(first), conditioning, state, samples)
+        phase = phase if conditioning.phase is None else conditioning.phase
+        return first + samples, tf.concat([sound, new], 1), phase, state
+
+    state = streaming.begin_rows(given, first_state(streaming, batch))
+    start = (tf.constant(0), tf.zeros([batch, 0]), tf.zeros([batch], tf.float64), state)
+    shapes = (tf.TensorShape([]), tf.TensorShape([None, None]), tf.TensorShape([None]))
+    _, sound, _, _ = tf.while_loop(
+        lambda first, *_: first < longest,
+        body,
+        start,
+        shape_invariants=(*shapes, _shapes(state)),
+        parallel_iterations=1,
+    )
+    sound = trim_to_lengths(streaming, sound, lengths)
+    if frames is not None:
+        missing = tf.shape(frames)[1] * streaming.hop_samples - tf.shape(sound)[1]
+        sound = tf.pad(sound, [[0, 0], [0, missing]])
+    return {streaming.output: sound, "num_samples": lengths}
 
 
 def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
