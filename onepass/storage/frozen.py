@@ -27,6 +27,7 @@ from onepass.foundation.allowed_operations import (
     check_frozen,
     node_of,
     ordered_functions,
+    reachable_keys,
 )
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import open_plain, read_plain
@@ -138,21 +139,18 @@ class FrozenProgram:
         """Return a function that writes a part of the graph into the default graph."""
         weights = [f"{weight_name(index)}:0" for index in function.weights]
         inputs = [*function.arguments, *weights]
-        ends, found, read = {node_of(each) for each in inputs}, {}, set()
-        waiting = [node_of(each) for each in function.outputs]
-        while waiting:
-            name = waiting.pop()
-            if name in ends:
-                read.add(name)
-            elif name not in found:
-                found[name] = self._nodes[name]
-                waiting += [node_of(each) for each in found[name].input]
-        nodes = [node for node in self._graph.node if node.name in found]
+        ends = {node_of(each) for each in inputs}
+        leads = {
+            name: () if name in ends else map(node_of, node.input)
+            for name, node in self._nodes.items()
+        }
+        found = reachable_keys(leads, map(node_of, function.outputs))
+        nodes = [node for node in self._graph.node if node.name in found - ends]
         part = graph_pb2.GraphDef(node=nodes, versions=self._graph.versions)
 
         def run(*given: tf.Tensor) -> list[tf.Tensor]:
             pairs = zip(inputs, given, strict=True)
-            known = {name: tf.identity(x) for name, x in pairs if node_of(name) in read}
+            known = {name: tf.identity(x) for name, x in pairs if node_of(name) in found}
             self._add_functions(tf.compat.v1.get_default_graph())
             return tf.graph_util.import_graph_def(
                 part, input_map=known, return_elements=function.outputs, name=""

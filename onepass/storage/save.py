@@ -41,7 +41,7 @@ from onepass.step.periods import WholePeriods, period_of
 from onepass.step.replay import operations_for
 from onepass.step.tracing import random_arguments, spec_of_length
 from onepass.step.verification import HALVES
-from onepass.storage.freezing import Frozen
+from onepass.storage.freezing import Frozen, nodes_of
 from onepass.storage.frozen import GRAPH_FILE, FrozenProgram, read_program, write_program
 from onepass.storage.load import network_of
 
@@ -76,8 +76,10 @@ def first_fault(
         try:
             found = stored(*arguments)
             fault = difference(expected, found)
-            if fault and has_halves(_graph_of(stored, arguments)):
-                fault = difference(expected, found, TOLERANCES[2])
+            if fault:
+                run = tf.function(lambda *given: stored(*given), autograph=False)
+                graph = run.get_concrete_function(*arguments).graph.as_graph_def()
+                fault = difference(expected, found, TOLERANCES[2] if has_halves(graph) else None)
         except (ValueError, TypeError, tf.errors.OpError) as error:
             fault = f"fails: {' '.join(str(error).split())[:200]}"
         if fault:
@@ -108,18 +110,7 @@ def difference(
 def has_halves(graph: Any) -> bool:
     """Return whether a graph, a GraphDef, computes in a type of two bytes."""
     halves = {dtype.as_datatype_enum for dtype in HALVES}
-    parts = [graph.node, *(function.node_def for function in graph.library.function)]
-    return any(
-        value.type in halves for part in parts for node in part for value in node.attr.values()
-    )
-
-
-def _graph_of(call: Call, arguments: Sequence[tf.Tensor]) -> Any:
-    @tf.function(autograph=False)
-    def run(*given: tf.Tensor) -> tf.Tensor:
-        return call(*given)
-
-    return run.get_concrete_function(*arguments).graph.as_graph_def()
+    return any(value.type in halves for node in nodes_of(graph) for value in node.attr.values())
 
 
 def _examples(specs: Sequence[tf.TensorSpec], axes: int, period: int) -> Iterator[list[tf.Tensor]]:
@@ -359,12 +350,12 @@ def write(
 def _weights(frozen: Frozen, model: Any) -> list[tuple[str, str]]:
     """Return the kind of each weight, "trained", "frozen" or "constant", and a variable's name."""
     variables = [each for each in frozen.weights if isinstance(each, tf.Variable)]
-    not_trained = set(frozen_among(variables, model))
-    kinds = ["frozen" if n in not_trained else "trained" for n in range(len(variables))]
-    names = [each.name.partition(":")[0] for each in variables]
-    found = iter(zip(kinds, names, strict=True))
-    is_variable = (isinstance(each, tf.Variable) for each in frozen.weights)
-    return [next(found) if each else ("constant", "") for each in is_variable]
+    kinds = {id(each): "trained" for each in variables}
+    kinds |= {id(variables[n]): "frozen" for n in frozen_among(variables, model)}
+    return [
+        (kinds[id(each)], each.name.partition(":")[0]) if id(each) in kinds else ("constant", "")
+        for each in frozen.weights
+    ]
 
 
 def _read_back(place: Path, spec: dict[str, Any]) -> FrozenProgram:
