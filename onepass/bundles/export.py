@@ -25,7 +25,7 @@ from onepass.bundles.bundle import MODEL_FOLDER, Program
 from onepass.bundles.formats import BUNDLE, FORMATS, FormatName
 from onepass.bundles.function import Function, Functions, name_variables
 from onepass.bundles.functions import Length, functions
-from onepass.bundles.manifest import MANIFEST, check_folder, private_key, sign, write_manifest
+from onepass.bundles.manifest import check_folder, private_key, sign, write_manifest
 from onepass.bundles.own_functions import Entries
 from onepass.bundles.sampling import only_output
 from onepass.bundles.signature import (
@@ -54,7 +54,7 @@ from onepass.samplers.fixed_point import MOVED, has_moved, sample_symbols
 from onepass.step import UnsupportedNetworkError
 from onepass.storage.save import (
     TOLERANCES,
-    difference,
+    check_values,
     has_halves,
     named_reasons,
     rate_of,
@@ -119,10 +119,8 @@ def _compare(
                 f" {' '.join(str(error.message).split())[:200]}"
             ) from error
         found["log-probability"] = made[LOG_PROB]
-    for (name, value), right in zip(found.items(), expected, strict=False):
-        fault = difference(right, value, tolerance, MOVED if name == "draw" else 0.0)
-        if fault:
-            raise UserError(f"The model cannot be exported: read back, its {name} {fault}.")
+    pairs = zip(found, zip(expected, found.values(), strict=False), strict=True)
+    check_values("exported", dict(pairs), tolerance)
 
 
 def of_functions(functions: Mapping[str, Any]) -> Live:
@@ -371,9 +369,7 @@ def write_fixed(
     with replacing_folder(out) as folder, named_reasons("exported"):
         made = found.of_size(whole_number(rows, "rows"), length)
         entries, reasons = write_functions(folder, name, made, found.variables)
-        said = {"format": 1, "functions": entries, "model": found.spec}
-        (folder / MANIFEST).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
-        write_manifest(folder)
+        write_manifest(folder, {"functions": entries, "model": found.spec})
     for reason in reasons:
         warnings.warn(f"{out} lacks {reason}", stacklevel=3)
     return out
@@ -409,17 +405,8 @@ def _write_bundle(
     key = None if sign_with is None else private_key(sign_with)
     draws_elements = model.kind == Autoregressive.kind
     draw = drawn_again if draws_elements else drawn_from_noise
-    with replacing_folder(out) as folder, named_reasons("exported"):
-        try:
-            live: Any = functools.partial(draw, model, found.conditions)
-            write_program(folder, found, live=live)
-        except UserError as error:
-            start, reason = f"{folder / PROGRAM} ", str(error)
-            if not reason.startswith(start):
-                raise
-            raise UserError(
-                f"The model cannot be exported: it {reason.removeprefix(start)}"
-            ) from error
+    with replacing_folder(out) as folder, named_reasons("exported", folder / PROGRAM):
+        write_program(folder, found, live=functools.partial(draw, model, found.conditions))
         if draws_elements:
             _write_model(model, folder / MODEL_FOLDER)
         seal(folder, out, warm, key, found.description)

@@ -11,8 +11,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from onepass.bundles.errors import shorten_text
@@ -67,17 +68,11 @@ MOST_KEY_BYTES = 2**12
 SIGNATURE_BYTES = 64
 
 
-def write_manifest(folder: Path) -> None:
-    """Write FOLDER/manifest.json with the digests of all other files, including subfolders'.
-
-    What it says already of the folder's functions is kept.
-    """
-    path, known = Path(folder) / MANIFEST, {}
-    if path.exists():
-        known = json.loads(path.read_text(encoding="utf-8"))
+def write_manifest(folder: Path, more: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Write FOLDER/manifest.json with `more` and the digests of all other files, at any depth."""
     digests = {name: digest(folder / name) for name in files_of(folder)}
-    text = json.dumps({**known, "format": FORMAT, "sha256": digests}, indent=1)
-    path.write_text(text + "\n", encoding="utf-8")
+    text = json.dumps({**more, "format": FORMAT, "sha256": digests}, indent=1)
+    (Path(folder) / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def verify(folder: Path, manifest_digest: str = "") -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,7 @@ def check_calls(
 ) -> None:
     """Raise UserError unless stored networks give the outputs of the live ones."""
     for one, other in zip(live, stored, strict=True):
-        fault = first_fault(one, other, specs, axes)
-        if fault:
-            raise UserError(f"The model cannot be stored: read back, its network {fault}.")
+        _refuse_fault("stored", "network", first_fault(one, other, specs, axes))
 
 
 def first_fault(
@@ -105,6 +103,25 @@ def difference(
     if (errors > tolerance).sum() <= moved * errors.size:
         return ""
     return f"differs by {errors.max():.2g}"
+
+
+def check_values(
+    verb: str, pairs: Mapping[str, tuple[Any, Any]], tolerance: float | None = None
+) -> None:
+    """Raise UserError unless what is read back is what the live model gives, by what it is.
+
+    Args:
+      verb: what the model is not if they differ, such as "stored".
+      pairs: the live model's values and the others; a few values of a "draw" may be others.
+    """
+    for name, (expected, found) in pairs.items():
+        moved = MOVED if name == "draw" else 0.0
+        _refuse_fault(verb, name, difference(expected, found, tolerance, moved))
+
+
+def _refuse_fault(verb: str, name: str, fault: str) -> None:
+    if fault:
+        raise UserError(f"The model cannot be {verb}: read back, its {name} {fault}.")
 
 
 def has_halves(graph: Any) -> bool:
@@ -291,10 +308,7 @@ def check_written(model: Autoregressive, program: FrozenProgram, spec: dict[str,
     live, heat = model.distribution, tf.constant(1.0)
     scores = live.log_prob(parameters, symbols), program["log_prob"](parameters, symbols)
     draws = live.sample(parameters, noise, heat), program["draw"](parameters, noise, heat)
-    for name, (expected, found) in {"log-probability": scores, "draw": draws}.items():
-        fault = difference(expected, found, moved=MOVED if name == "draw" else 0.0)
-        if fault:
-            raise UserError(f"The model cannot be stored: read back, its {name} {fault}.")
+    check_values("stored", {"log-probability": scores, "draw": draws})
 
 
 def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
@@ -329,7 +343,7 @@ def write(
     name = next(each for each in PROGRAM_FOLDERS if each != before)
     place = folder / name
     try:
-        with write_errors(folder), _in_graphs(), named_reasons("stored"):
+        with write_errors(folder), _in_graphs(), named_reasons("stored", place / GRAPH_FILE):
             shutil.rmtree(make_folder(folder) / name, ignore_errors=True)
             sweep(folder)
             frozen, more = make()
@@ -337,7 +351,7 @@ def write(
             spec["functions"] = {n: dataclasses.asdict(x) for n, x in frozen.functions.items()}
             spec["sha256"] = write_program(make_folder(place), frozen)
             spec = json.loads(json.dumps(spec))
-            check(_read_back(place, spec), spec)
+            check(read_program(place, spec), spec)
             write_text(folder / SAVED_FILE, json.dumps(spec, indent=2) + "\n")
     except BaseException:
         shutil.rmtree(folder if made else place, ignore_errors=True)
@@ -358,14 +372,6 @@ def _weights(frozen: Frozen, model: Any) -> list[tuple[str, str]]:
     ]
 
 
-def _read_back(place: Path, spec: dict[str, Any]) -> FrozenProgram:
-    try:
-        return read_program(place, spec)
-    except UserError as error:
-        reason = str(error).removeprefix(f"{place / GRAPH_FILE} ")
-        raise UserError(f"The model cannot be stored: it {reason}") from error
-
-
 @contextlib.contextmanager
 def _in_graphs() -> Iterator[None]:
     """Let functions run as graphs inside the block, also where they run eagerly to be debugged."""
@@ -378,12 +384,18 @@ def _in_graphs() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def named_reasons(verb: str) -> Iterator[None]:
-    """Convert an error raised inside the block to a UserError, "The model cannot be {verb}"."""
+def named_reasons(verb: str, program: Path | None = None) -> Iterator[None]:
+    """Convert an error raised inside the block to a UserError, "The model cannot be {verb}".
+
+    So is an error of the file `program`, in which the scan finds what it refuses.
+    """
     try:
         yield
-    except UserError:
-        raise
+    except UserError as error:
+        reason = str(error).removeprefix(f"{program} ")
+        if reason == str(error):
+            raise
+        raise UserError(f"The model cannot be {verb}: it {reason}") from error
     except (AssertionError, KeyError, NotImplementedError, TypeError, ValueError) as error:
         line = " ".join(str(error).split())[:300]
         raise UserError(f"The model cannot be {verb}: {line}") from error
