@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import json
 import math
 import shlex
 import threading
@@ -79,6 +78,8 @@ from onepass.families import installed, known_kinds
 from onepass.foundation.arguments import check_prefix
 from onepass.foundation.errors import UserError, must_be, require
 from onepass.foundation.folders import read_plain
+from onepass.foundation.model_spec import MOST_SPEC_BYTES as MOST_SPEC_BYTES
+from onepass.foundation.model_spec import SPEC_FILE, read_object
 from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow
 from onepass.interface import Model, collect_images, stream_images
 from onepass.prefix_state import Kept, PrefixState
@@ -420,7 +421,6 @@ FLOAT32: Final = "float32"  # what the program computes with
 WEIGHTS = "weights"  # the option for others
 WeightsType = Literal["float32", "bfloat16", "int8"]
 Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-SPEC_FILE = "model.json"
 MODEL_FOLDER = "autoregressive"  # folder in a bundle with the model as `onepass.save` writes it
 Backend = Literal["auto", "tensorflow", "numba", "numba-bfloat16"]
 
@@ -793,9 +793,6 @@ def signatures_of(spec: Mapping[str, Any]) -> dict[str, Signature]:
     return {name: Signature.from_dict(stored) for name, stored in declared.items()}
 
 
-MOST_SPEC_BYTES = 2**24
-
-
 def load(
     path: Path | str,
     backend: Backend = "auto",
@@ -870,13 +867,8 @@ def version_folder(path: Path) -> Path:
 def read_model_spec(folder: Path) -> dict[str, Any]:
     """Return a bundle's model.json; raise UserError if it lacks what loading and serving need."""
     path = folder / SPEC_FILE
-    try:
-        spec = json.loads(read_plain(path, MOST_SPEC_BYTES))
-    except UserError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(spec, dict) or spec.get("kind") not in known_kinds():
+    spec = read_object(path)
+    if spec.get("kind") not in known_kinds():
         raise UserError(f"{path} must have a `kind` among {', '.join(known_kinds())}.")
     serving = spec.get("serving")
     if not isinstance(serving, dict):

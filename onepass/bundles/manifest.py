@@ -19,7 +19,7 @@ from typing import Any, Literal
 from onepass.bundles.errors import shorten_text
 from onepass.foundation.errors import UserError
 from onepass.foundation.folders import open_plain, read_plain
-from onepass.foundation.model_spec import SAVED_FILE
+from onepass.foundation.model_spec import SAVED_FILE, read_object
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"0|[1-9][0-9]{0,17}")  # each number is written in one way
@@ -119,19 +119,9 @@ def digest(path: Path) -> str:
 
 
 def _read(folder: Path, digest: str) -> dict[str, str]:
-    path = Path(folder) / MANIFEST
-    try:
-        content = read_plain(path, MOST_MANIFEST_BYTES)
-        if digest and hashlib.sha256(content).hexdigest() != digest:
-            raise UserError(f"{path} is not the one that was signed.")
-        manifest = json.loads(content)
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} is not a bundle: it has no {MANIFEST}.") from error
-    except UserError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    path, missing = Path(folder) / MANIFEST, f"{folder} is not a bundle: it has no {MANIFEST}."
+    manifest = read_object(path, MOST_MANIFEST_BYTES, missing, digest)
+    if manifest.get("format") != FORMAT:
         raise UserError(f"{path} is not of format {FORMAT}, which this version reads.")
     digests = manifest.get("sha256")
     if not isinstance(digests, dict):

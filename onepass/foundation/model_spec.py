@@ -1,5 +1,6 @@
 """The file names and kinds of model folders; this module does not import TensorFlow."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,35 @@ PROGRAM_FOLDERS = ("program", "program.new")
 MOST_SPEC_BYTES = 2**24
 
 
+def read_object(
+    path: Path, most_bytes: int = MOST_SPEC_BYTES, missing: str = "", digest: str = ""
+) -> dict[str, Any]:
+    """Return the JSON object in a plain file, {} for another value; raise UserError if it fails.
+
+    Args:
+      missing: the error's message if there is no such file; "": as for one that cannot be read.
+      digest: SHA-256 of the signed file, in hexadecimal; "": any file.
+    """
+    try:
+        content = read_plain(path, most_bytes)
+        if digest and hashlib.sha256(content).hexdigest() != digest:
+            raise UserError(f"{path} is not the one that was signed.")
+        stored = json.loads(content)
+    except UserError:
+        raise
+    except (OSError, RecursionError, ValueError) as error:
+        is_missing = missing and isinstance(error, FileNotFoundError)
+        raise UserError(missing if is_missing else f"{path} cannot be read: {error}.") from error
+    return stored if isinstance(stored, dict) else {}
+
+
 def read_spec(folder: Path) -> dict[str, Any]:
     """Return the values in a stored model's `autoregressive.json`."""
     try:
-        spec = json.loads(read_plain(folder / SAVED_FILE, MOST_SPEC_BYTES))
-        name = spec.setdefault("program", PROGRAM_FOLDERS[0])
-    except (AttributeError, OSError, RecursionError, ValueError) as error:
-        raise UserError(f"{folder} contains no model that `save` wrote: {error}.") from error
+        spec = read_object(folder / SAVED_FILE)
+    except UserError as error:
+        raise UserError(f"{folder} contains no model that `save` wrote: {error}") from error
+    name = spec.setdefault("program", PROGRAM_FOLDERS[0])
     if name not in PROGRAM_FOLDERS:
         raise UserError(f"{folder} contains no model that `save` wrote: its program is {name!r}.")
     return spec
