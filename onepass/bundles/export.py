@@ -135,24 +135,19 @@ def of_functions(functions: Mapping[str, Any]) -> Live:
 
 
 def _inputs(signature: Signature, scale: float) -> Arrays:
-    random, inputs = np.random.default_rng(0), {}
-    lengths = [int(info.high or LENGTH) for n, info in signature.inputs.items() if n in LENGTHS]
-    rows, length = ROWS if lengths else 1, min([LENGTH, *lengths])
-    for name, info in signature.inputs.items():
-        shape = (rows, *(length if size is None else size for size in info.shape[1:]))
-        if name == "row":
-            value: Any = np.arange(rows)
-        elif name in LENGTHS:
-            value = length
-        elif info.default is not None:
-            value = info.default
-        elif info.dtype.kind == "f":
-            low = -np.inf if info.low is None else info.low
-            high = np.inf if info.high is None else info.high
-            value = np.clip(scale * np.abs(random.normal(size=shape)), low, high)
-        else:
-            value = random.integers(int(info.low or 0), int(info.high or 0) + 1, shape)
-        inputs[name] = np.broadcast_to(value, shape).astype(info.dtype)
+    random, known = np.random.default_rng(0), signature.inputs
+    counts = [name for name in LENGTHS if name in known]
+    length = min([LENGTH, *(int(known[name].high or LENGTH) for name in counts)])
+    inputs = example(signature, ROWS if counts else 1, length)
+    inputs["row"] += np.arange(len(inputs["row"]), dtype=inputs["row"].dtype)
+    for name, array in inputs.items():
+        low, high = known[name].low, known[name].high
+        if name in counts:
+            array[:] = length
+        elif known[name].default is None and array.dtype.kind == "f":
+            array[:] = np.clip(scale * np.abs(random.normal(size=array.shape)), low, high)
+        elif known[name].default is None:
+            array[:] = random.integers(int(low or 0), int(high or 0) + 1, array.shape)
     return inputs
 
 

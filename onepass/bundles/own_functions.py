@@ -129,7 +129,8 @@ class Conditions:
         self.is_frames &= only is not None and only.shape.rank == 3 and only.dtype.is_floating
         self.names = {name: input_of(name, len(specs)) for name in specs}
         self.names = dict.fromkeys(specs, FRAMES) if self.is_frames else self.names
-        self._counts = {} if self.is_frames else _class_counts(model)
+        network = getattr(model, "symbol_network", None)
+        self._counts = {} if self.is_frames else getattr(network, "class_counts", {})
         timed = [self._specs[name] for name in specs if name in self._timed and self._axes == 1]
         self._sizes = [math.prod(spec.shape[2:]) for spec in timed]
         self.channels = sum(self._sizes)
@@ -259,10 +260,6 @@ def _entries(entries: Entries, free: Mapping[str, int]) -> dict[str, tuple[int, 
 
 def _refuse_export(reason: str) -> UserError:
     return UserError(f"The model cannot be exported: {reason}.")
-
-
-def _class_counts(model: Any) -> dict[str, int]:
-    return getattr(getattr(model, "symbol_network", None), "class_counts", {})
 
 
 def _input_dtype(dtype: tf.DType) -> np.dtype:
