@@ -28,8 +28,7 @@ from onepass.networks.length_limits import Tables
 from onepass.networks.trainable import Watch, Weights, weights_read
 from onepass.samplers.compiled import compiled_step
 from onepass.step import incremental
-from onepass.storage.freezing import Frozen
-from onepass.storage.frozen import FrozenProgram
+from onepass.storage.frozen import Frozen, FrozenProgram
 from onepass.storage.load import StoredCodec, StoredNetwork, listed_weights, read, readable
 from onepass.storage.save import add_codec, check_calls, rate_of, write
 

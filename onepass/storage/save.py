@@ -41,8 +41,14 @@ from onepass.step.periods import WholePeriods, period_of
 from onepass.step.replay import operations_for
 from onepass.step.tracing import random_arguments, spec_of_length
 from onepass.step.verification import HALVES
-from onepass.storage.freezing import Frozen, nodes_of
-from onepass.storage.frozen import GRAPH_FILE, FrozenProgram, read_program, write_program
+from onepass.storage.frozen import (
+    GRAPH_FILE,
+    Frozen,
+    FrozenProgram,
+    nodes_of,
+    read_program,
+    write_program,
+)
 from onepass.storage.load import network_of
 
 ROWS = 2
