@@ -247,16 +247,16 @@ class Chosen:
     def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
         """Return symbols of one row, int32 [...], from the truncated distribution if requested."""
 
-        def whole() -> tf.Tensor:
-            drawn = self.distribution.sample(parameters, noise, temperature.temperature)
-            return tf.ensure_shape(tf.cast(drawn, tf.int32), noise.shape[:-1])
-
-        def part() -> tf.Tensor:
-            drawn = Truncated(self.distribution).sample(parameters, noise, temperature)
+        def draw(distribution: Any, heat: Any) -> tf.Tensor:
+            drawn = distribution.sample(parameters, noise, heat)
             return tf.ensure_shape(tf.cast(drawn, tf.int32), noise.shape[:-1])
 
         # Finding the most probable tokens takes longer than drawing one.
-        return tf.cond(temperature.differs, part, whole)
+        return tf.cond(
+            temperature.differs,
+            lambda: draw(Truncated(self.distribution), temperature),
+            lambda: draw(self.distribution, temperature.temperature),
+        )
 
 
 def restrict_tokens(distribution: Distribution) -> Any:
@@ -401,6 +401,7 @@ def _window(part: Part, position: tf.Tensor, size: int) -> Part:
 
 
 STOP = "stop"
+FLAG = TensorInfo(INT32, (None,), 0, 1, 0)
 
 
 def prompt_functions(found: Functions, model: Autoregressive, streaming: StreamingSequence) -> None:
@@ -411,7 +412,7 @@ def prompt_functions(found: Functions, model: Autoregressive, streaming: Streami
     state, returned = state_infos(streaming.state() | rows.memory)
     start = {"start": TensorInfo(INT32, (None,), low=0, default=0)}
     nats, flags = TensorInfo(FLOAT32, (None, None)), TensorInfo(INT32, (None,))
-    whole = Signature({**prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats})
+    whole = Signature({**prompt, WITH_LOG_PROB: FLAG}, {**base.outputs, LOG_PROB: nats})
     chunk = Signature({**prompt, **start, **state}, {**base.outputs, ENDED: flags, **returned})
     for name, signature in ((PROMPTED, whole), (PROMPTED_CHUNK, chunk)):
         made = _of_steps(rows, streaming, model, signature)
@@ -447,7 +448,7 @@ def functions_of_shape(
     if in_time or table_of(model.distribution) is not None:
         prompt = inputs | _prompt_infos(model, shape[0] if in_time else 0)
         nats = TensorInfo(FLOAT32, (None, *shape))
-        prompted = Signature({**prompt, WITH_LOG_PROB: _flag()}, {output: info, LOG_PROB: nats})
+        prompted = Signature({**prompt, WITH_LOG_PROB: FLAG}, {output: info, LOG_PROB: nats})
         found.calls[PROMPTED] = _of_passes(model, shape, prompted, conditions)
     if conditions.at_frame_rate:
         network = function_of(model.symbol_network.call, network_specs(model))
@@ -457,19 +458,11 @@ def functions_of_shape(
 
 def _prompt_infos(model: Autoregressive, longest: int) -> dict[str, TensorInfo]:
     """Return the inputs of a prompt."""
-    options = prompt_inputs(_facts(model, longest)).items()
+    in_time, of_tokens = model.order == "time", table_of(model.distribution) is not None
+    (low, high), dtype = element_range(model), element_type(model).name
+    facts = Facts(in_time, of_tokens, model.codec.levels, dtype, low, high, longest)
+    options = prompt_inputs(facts).items()
     return {n: TensorInfo(np.dtype(x.dtype), x.shape, x.low, x.high, x.default) for n, x in options}
-
-
-def _facts(model: Autoregressive, longest: int) -> Facts:
-    of_tokens = table_of(model.distribution) is not None
-    low, high = element_range(model)
-    dtype, levels = element_type(model).name, model.codec.levels
-    return Facts(model.order == "time", of_tokens, levels, dtype, low, high, longest)
-
-
-def _flag() -> TensorInfo:
-    return TensorInfo(INT32, (None,), 0, 1, 0)
 
 
 def _encode(model: Autoregressive) -> Callable[..., tf.Tensor]:

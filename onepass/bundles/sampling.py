@@ -565,9 +565,13 @@ class ImageSampling(Sampling):
 
     def _continue_prefix(self, prefix: np.ndarray) -> tuple[str, dict[str, Any]]:
         channels, size = self.channels, self.size
-        if self.sizes[:-1]:
-            self._check_start(prefix)
-            return scale_name(2 * prefix.shape[0]), {"start": prefix[None]}
+        if sides := self.sizes[:-1]:
+            if prefix.ndim != 3 or prefix.shape[0] != prefix.shape[1] or len(prefix) not in sides:
+                raise InvalidInput(
+                    f"The image to start from must be square with a side of "
+                    f"{' or '.join(map(str, sides))} pixels, got {list(prefix.shape)}."
+                )
+            return scale_name(2 * len(prefix)), {"start": prefix[None]}
         if "complete" not in self.signatures:
             raise InvalidInput("Only a PixelCNN can complete an image from its first pixels.")
         if prefix.ndim == 3 and prefix.shape[1] != size:
@@ -599,14 +603,6 @@ class ImageSampling(Sampling):
             return {each: np.asarray(array)[None] for each, array in value.items()}
         info = self.signatures[COMPILED].inputs[name]
         return condition_rows(name, [value], self.classes, info, "condition")
-
-    def _check_start(self, start: np.ndarray) -> None:
-        sides = self.sizes[:-1]
-        if start.ndim != 3 or start.shape[0] != start.shape[1] or start.shape[0] not in sides:
-            raise InvalidInput(
-                f"The image to start from must be square with a side of "
-                f"{' or '.join(map(str, sides))} pixels, got {list(start.shape)}."
-            )
 
     def _scales(self, signature: str, inputs: Arrays) -> list[np.ndarray]:
         if "start" not in inputs:
