@@ -310,50 +310,52 @@ OF_SEQUENCES = {
 ROW = ("seed", "row", "temperature")
 
 
+Fault = tuple[str, str, Any]  # a field of model.json, its rule, and its value
+
+
 def check_own_spec(
     path: Path, spec: Mapping[str, Any], signatures: Mapping[str, Signature]
 ) -> None:
     """Raise UserError, naming the field, if the model in a model.json could not be served."""
-    try:
-        _check_fields(spec, FIELDS)
-        makes, streams = spec["makes"], CHUNK in signatures
-        if streams and makes == IMAGE:
-            raise _Broken("makes", one_of(ARRAY, SOUND).words, makes)
-        if not streams and makes == SOUND:
-            raise _Broken("makes", one_of(ARRAY, IMAGE).words, makes)
-        nothing = {"sample_rate_hz": optional(one_of(None))}
-        _check_fields(spec, OF_SOUND if makes == SOUND else nothing)
-        _check_fields(spec, OF_IMAGES if makes == IMAGE else {})
-        _check_signatures(signatures, streams)
-        _check_conditions(spec, signatures)
-        if streams:
-            _check_fields(spec, OF_SEQUENCES)
-            _check_states(signatures)
-        _check_sizes(spec, signatures)
-    except _Broken as error:
+    fault = next(_faults(spec, signatures), None)
+    if fault is not None:
+        field, rule, value = fault
         raise UserError(
-            f"{path}/model.json does not describe a model that can be served: {error}"
-        ) from None
+            f"{path}/model.json does not describe a model that can be served: "
+            + must_be(field, rule, shorten_text(repr(value)))
+        )
 
 
-class _Broken(Exception):  # noqa: N818 - always caught here
-    def __init__(self, field: str, words: str, value: Any):
-        super().__init__(must_be(field, words, shorten_text(repr(value))))
+def _faults(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> Iterator[Fault]:
+    """Yield what is wrong; each check relies on those before it."""
+    yield from _faults_of_fields(spec, FIELDS)
+    makes, streams = spec["makes"], CHUNK in signatures
+    if makes == (IMAGE if streams else SOUND):
+        yield "makes", one_of(ARRAY, SOUND if streams else IMAGE).words, makes
+    nothing = {"sample_rate_hz": optional(one_of(None))}
+    yield from _faults_of_fields(spec, OF_SOUND if makes == SOUND else nothing)
+    yield from _faults_of_fields(spec, OF_IMAGES if makes == IMAGE else {})
+    yield from _faults_of_signatures(signatures, streams)
+    yield from _faults_of_conditions(spec, signatures)
+    if streams:
+        yield from _faults_of_fields(spec, OF_SEQUENCES)
+        yield from _faults_of_states(signatures)
+    yield from _faults_of_sizes(spec, signatures)
 
 
-def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+def _faults_of_fields(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> Iterator[Fault]:
     for field, rule in rules.items():
         *parents, name = field.split(".")
         holder: Any = values
         for parent in parents:
             holder = holder[parent]
-        if name not in holder and not rule.needed:
-            continue
-        if name not in holder or not rule.holds(holder[name]):
-            raise _Broken(field, rule.words, holder.get(name))
+        if name in holder or rule.needed:
+            value = holder.get(name)
+            if name not in holder or not rule.holds(value):
+                yield field, rule.words, value
 
 
-def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
+def _faults_of_signatures(signatures: Mapping[str, Signature], streams: bool) -> Iterator[Fault]:
     needed: dict[str, tuple[str, ...]] = {COMPILED: ROW, PLAIN: ROW}
     outputs: dict[str, str] = {}
     if streams:
@@ -369,43 +371,45 @@ def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> Non
             needed[PROMPTED_CHUNK] = (*needed[CHUNK], PREFIX, NUM_PREFIX)
             outputs[PROMPTED_CHUNK] = ENDED
     for name, inputs in needed.items():
-        known = signatures[name].inputs if name in signatures else {}
+        place, known = f"serving.signatures.{name}", signatures.get(name, Signature({}, {}))
         for each in inputs:
-            if each not in known:
-                raise _Broken(f"serving.signatures.{name}.inputs.{each}", "there", None)
-        if not [output for output in signatures[name].outputs if output != "num_samples"]:
-            raise _Broken(f"serving.signatures.{name}.outputs", "there", None)
-    for name, output in outputs.items():
-        if output not in signatures[name].outputs:
-            raise _Broken(f"serving.signatures.{name}.outputs.{output}", "there", None)
+            if each not in known.inputs:
+                yield f"{place}.inputs.{each}", "there", None
+        if not known.outputs.keys() - {"num_samples"}:
+            yield f"{place}.outputs", "there", None
+        if name in outputs and outputs[name] not in known.outputs:
+            yield f"{place}.outputs.{outputs[name]}", "there", None
 
 
-def _check_conditions(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
+def _faults_of_conditions(
+    spec: Mapping[str, Any], signatures: Mapping[str, Signature]
+) -> Iterator[Fault]:
     for name in (COMPILED, PLAIN, CHUNK, LOG_PROB, PROMPTED, PROMPTED_CHUNK):
         known = signatures[name].inputs if name in signatures else {}
         named = set(names_of(spec, known).values()) if known else set()
         for each in sorted(named - known.keys()):
-            raise _Broken(f"serving.signatures.{name}.inputs.{each}", "there", None)
+            yield f"serving.signatures.{name}.inputs.{each}", "there", None
         for each in known:
             if each not in named and (is_condition(each) or each == FRAMES):
-                raise _Broken(f"{CONDITIONS}", f"with the input `{each}`", spec.get(CONDITIONS))
+                yield CONDITIONS, f"with the input `{each}`", spec.get(CONDITIONS)
 
 
-def _check_states(signatures: Mapping[str, Signature]) -> None:
+def _faults_of_states(signatures: Mapping[str, Signature]) -> Iterator[Fault]:
     for name in signatures.keys() & {CHUNK, PROMPTED_CHUNK}:
         inputs, outputs = signatures[name].inputs, signatures[name].outputs
         for each in (state for state in inputs if state.startswith(STATE)):
             info, out = inputs[each], outputs.get(each)
             if out is None or (out.dtype, out.shape) != (info.dtype, info.shape):
-                raise _Broken(f"serving.signatures.{name}.outputs.{each}", "as the input", None)
+                yield f"serving.signatures.{name}.outputs.{each}", "as the input", None
 
 
-def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
+def _faults_of_sizes(
+    spec: Mapping[str, Any], signatures: Mapping[str, Signature]
+) -> Iterator[Fault]:
     serving = spec["serving"]
     streaming = serving.get("streaming") or {}
-    rows = max(serving["allowed_batches"])
-    if streaming.get("rows_alone"):
-        rows = min(serving["allowed_batches"])
+    batches = serving["allowed_batches"]
+    rows = min(batches) if streaming.get("rows_alone") else max(batches)
     length = sum(set(streaming.get("pieces", [1])))
     for name in (COMPILED, CHUNK, PROMPTED):
         for key, info in (signatures[name].inputs if name in signatures else {}).items():
@@ -413,7 +417,7 @@ def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -
             bytes_ = rows * info.dtype.itemsize * math.prod(sizes)
             if bytes_ > MOST_CALL_BYTES:
                 rule = f"smaller: {rows:,} rows of it take {bytes_:,} bytes"
-                raise _Broken(f"serving.signatures.{name}.inputs.{key}", rule, info.sizes)
+                yield f"serving.signatures.{name}.inputs.{key}", rule, info.sizes
 
 
 VARIABLES = Path("variables") / "variables"

@@ -16,7 +16,6 @@ Generation from it is causal, so nothing after a row's end changes the row.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -91,7 +90,11 @@ class StreamingModel:
 
     Attributes:
       hop_samples, feature_channels, speakers: the network's settings of frames and speakers.
-      pieces: the short and the long compiled length, in samples; the first divides the second.
+      pieces: the short and the long compiled length, in samples, of whole frames; the first divides
+        the second. The length of every chunk of a stream but the last must be a multiple of the
+        first, and all rows of a call of `chunk` must have equal length. `frames_before` and
+        `frames_after` count the frames that a call gets before and after the segment, as many as
+        they allow but for the ends of the sound.
       rows_alone: whether each row must be computed with batch size 1.
       clips: whether samples are clipped to full scale.
       largest_feature: largest magnitude allowed in `frames`; None: any.
@@ -130,16 +133,6 @@ class StreamingModel:
     def join_frames(self, given: State) -> State:
         """Convert inputs that clients send to the model's; by default unchanged."""
         return given
-
-    @property
-    def unit(self) -> int:
-        """The smallest chunk of a stream, in samples, that has whole frames and short pieces.
-
-        The length of every chunk but the last must be a multiple of it, and all rows of a call of
-        `chunk` must have equal length. `frames_before` and `frames_after` count the frames that a
-        call gets before and after the segment, as many as they allow but for the ends of the sound.
-        """
-        return math.lcm(self.pieces[0], self.hop_samples)
 
     def frame_info(self, count: int | None = None) -> TensorInfo:
         """Return the description of the input `frames`."""
@@ -493,7 +486,7 @@ def sequence_functions(
         return _of_size(streaming, signatures[CHUNK], rows, length)
 
     allowed = sorted(set(batches)) or usual_batches
-    spec = {"unit_samples": streaming.unit}
+    spec = {"unit_samples": streaming.pieces[0]}
     return Functions(calls, fixed, allowed, serving, spec, streaming.variables)
 
 
@@ -616,7 +609,7 @@ def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensor
     longest = tf.reduce_max(lengths)
     wanted = MAX_BATCH_SEGMENT_SAMPLES // batch
     wanted = tf.clip_by_value(wanted, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES)
-    segment = round_up(wanted, streaming.unit)
+    segment = round_up(wanted, streaming.pieces[0])
 
     def body(first: tf.Tensor, sound: tf.Tensor, phase: tf.Tensor, state: State) -> tuple[Any, ...]:
         samples = tf.minimum(segment, round_up(longest - first, streaming.pieces[0]))
