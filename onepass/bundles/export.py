@@ -123,17 +123,6 @@ def _compare(
     check_values("exported", dict(pairs), tolerance)
 
 
-def of_functions(functions: Mapping[str, Any]) -> Live:
-    """Return the function that compares a program with the functions that it was written from."""
-
-    def live(inputs: Arrays, elements: np.ndarray) -> tuple[Any, Any]:
-        del elements
-        outputs = functions[PLAIN](**{name: tf.constant(x) for name, x in inputs.items()})
-        return only_output(outputs), None
-
-    return live
-
-
 def _inputs(signature: Signature, scale: float) -> Arrays:
     random, known = np.random.default_rng(0), signature.inputs
     counts = [name for name in LENGTHS if name in known]
@@ -171,8 +160,16 @@ def write_program(
     spec: Mapping[str, Any] = MappingProxyType({}),
     live: Live | None = None,
 ) -> list[str]:
-    """Write program and model.json, compare its draw with `live`'s; return signature names."""
+    """Write program and model.json, compare its draw; return signature names.
+
+    It is compared with `live`'s, or with that of the functions that it is written from.
+    """
     module, traced = tf.Module(name="model"), _trace(functions.calls)
+
+    def draw(inputs: Arrays, elements: np.ndarray) -> tuple[Any, Any]:
+        del elements
+        return only_output(traced[PLAIN](**_tensors(inputs))), None
+
     # A SavedModel stores what its module tracks.
     module.weights = list(name_variables(traced.values(), functions.variables).values())
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
@@ -181,7 +178,7 @@ def write_program(
     write_spec(folder, {**spec, **functions.spec, "serving": functions.description})
     declared = {name: each.signature for name, each in functions.calls.items()}
     graph = check_program(folder, declared)
-    check_draw(folder, graph, declared, live or of_functions(traced))
+    check_draw(folder, graph, declared, live or draw)
     lowered = _lower(functions)
     if lowered:
         with tempfile.TemporaryDirectory(dir=folder) as place:  # `save` also writes the variables

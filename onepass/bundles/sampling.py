@@ -433,9 +433,14 @@ def condition_rows(
     if name == "label":
         labels = [label_index(field, each, classes, info, problem) for each in values]
         return {name: np.array(labels, np.int32)}
-    if name == "caption":
-        return {name: np.stack([caption_codes(str(each)) for each in values])}
-    return {name: np.stack(values)}
+    if name != "caption":
+        return {name: np.stack(values)}
+    from pixelcnn.data.captions import encode_caption
+
+    try:
+        return {name: np.stack([encode_caption(str(each)) for each in values])}
+    except UserError as error:
+        raise InvalidInput(str(error)) from error
 
 
 def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
@@ -470,16 +475,6 @@ def label_index(
 def classes_of(classes: Sequence[str]) -> str:
     """Return a clause for messages that lists the known classes."""
     return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
-
-
-def caption_codes(text: str) -> np.ndarray:
-    """Return the codes of a caption, int32 [characters]; raise InvalidInput if it is too long."""
-    from pixelcnn.data.captions import encode_caption
-
-    try:
-        return encode_caption(text)
-    except UserError as error:
-        raise InvalidInput(str(error)) from error
 
 
 Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
