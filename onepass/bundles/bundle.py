@@ -643,7 +643,10 @@ class Bundle(SoundSampling, ImageSampling):
             raise InvalidInput("`prefix` must have at least one element, got none.")
         length = len(elements) if length is None else length
         request = self._request(Draw(1, length, 0, condition, prefix=[elements]))
-        inputs = self._checked_rows(request)
+        with self._own_errors():
+            known = self._inputs_of(PROMPTED)
+            given = request.inputs(known, np.arange(request.num), 0, request.shape[0])
+        inputs = self.check(PROMPTED, given)
         (begun,) = states.read(inputs, [0])
         kept = Kept(len(elements), [begun.elements, *begun.state.values()])
         return PrefixState(elements, self._digest, states.condition_digest(inputs, 0), [kept])
@@ -662,12 +665,6 @@ class Bundle(SoundSampling, ImageSampling):
     def _begin(self, draw: Draw) -> Draw:
         with self._own_errors():
             return draw.begin_with_state(lambda: self._digest)
-
-    def _checked_rows(self, request: Request) -> Arrays:
-        known = self._inputs_of(PROMPTED)
-        with self._own_errors():
-            inputs = request.inputs(known, np.arange(request.num), 0, request.shape[0])
-        return self.check(PROMPTED, inputs)
 
     def _outputs_of_request(self, signature: str, inputs: Arrays, request: Request) -> Arrays:
         """Return a signature's outputs, of rows with a state from what it keeps."""

@@ -399,15 +399,12 @@ def _write_bundle(
     draw = drawn_again if draws_elements else drawn_from_noise
     with replacing_folder(out) as folder, named_reasons("exported", folder / PROGRAM):
         write_program(folder, found, live=functools.partial(draw, model, found.conditions))
-        if draws_elements:
-            _write_model(model, folder / MODEL_FOLDER)
+        try:
+            if draws_elements:
+                save(model, folder / MODEL_FOLDER)
+        except UserError as error:
+            shutil.rmtree(folder / MODEL_FOLDER, ignore_errors=True)
+            reason = f"The bundle has a sampler, but no `autoregressive`: {error}"
+            warnings.warn(reason, stacklevel=3)
         seal(folder, out, warm, key, found.description)
     return out
-
-
-def _write_model(model: Autoregressive, folder: Path) -> None:
-    try:
-        save(model, folder)
-    except UserError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        warnings.warn(f"The bundle has a sampler, but no `autoregressive`: {error}", stacklevel=4)

@@ -7,6 +7,7 @@ ed25519 signatures of the name, the version and the manifest's SHA-256; keys are
 written by `openssl genpkey -algorithm ed25519`.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -176,25 +177,19 @@ def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
         return ""
     digest = hashlib.sha256(read_plain(folder / MANIFEST, MOST_MANIFEST_BYTES)).hexdigest()
     message = _message(folder.parent.name, int(folder.name), digest)
-    if not any(_verifies(key, signature, message) for key in keys):
-        raise UserError(
-            f"{folder} is signed by none of the keys in `--trust`, or was changed or renamed since."
-        )
-    return digest
+    from cryptography.exceptions import InvalidSignature
+
+    for key in keys:
+        with contextlib.suppress(InvalidSignature):
+            key.verify(signature, message)
+            return digest
+    raise UserError(
+        f"{folder} is signed by none of the keys in `--trust`, or was changed or renamed since."
+    )
 
 
 def _message(name: str, version: int, digest: str) -> bytes:
     return f"onepass bundle {name}/{version} {digest}".encode()
-
-
-def _verifies(key: Any, signature: bytes, message: bytes) -> bool:
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        key.verify(signature, message)
-    except InvalidSignature:
-        return False
-    return True
 
 
 FolderKind = Literal["saved", "bundle", "trained"]

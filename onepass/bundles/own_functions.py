@@ -78,24 +78,22 @@ def pad_log_prob(model: Autoregressive, lengths: Sequence[int]) -> Autoregressiv
     any_length = function_of(network.exact, network_specs(model))
     if not first_fault(network.exact, any_length, [network.inputs]):
         return model
+
+    def log_prob(elements: tf.Tensor, condition: Any = None) -> tf.Tensor:
+        time = tf.shape(elements)[1]
+
+        def at_length(length: int) -> tf.Tensor:
+            # The last element is repeated, which is one of the model's whatever they are.
+            index = tf.minimum(tf.range(length), time - 1)
+            rows = tf.gather(elements, index, axis=1)
+            return model.log_prob(rows, condition)[:, :time]
+
+        branch = tf.reduce_sum(tf.cast(time > tf.constant(lengths[:-1], tf.int32), tf.int32))
+        return tf.switch_case(branch, [functools.partial(at_length, length) for length in lengths])
+
     padded = copy.copy(model)
-    padded.__dict__["log_prob"] = functools.partial(_log_prob, model, tuple(lengths))
+    padded.__dict__["log_prob"] = log_prob
     return padded
-
-
-def _log_prob(
-    model: Autoregressive, lengths: tuple[int, ...], elements: tf.Tensor, condition: Any = None
-) -> tf.Tensor:
-    time = tf.shape(elements)[1]
-
-    def at_length(length: int) -> tf.Tensor:
-        # The last element is repeated, which is one of the model's whatever they are.
-        index = tf.minimum(tf.range(length), time - 1)
-        rows = tf.gather(elements, index, axis=1)
-        return model.log_prob(rows, condition)[:, :time]
-
-    branch = tf.reduce_sum(tf.cast(time > tf.constant(lengths[:-1], tf.int32), tf.int32))
-    return tf.switch_case(branch, [functools.partial(at_length, length) for length in lengths])
 
 
 Entries = int | Mapping[str, int | Sequence[int]] | None

@@ -317,8 +317,11 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     rows = _rows(arrays)
     completed_prompt(signature.inputs, arrays, rows)
     for name, info in signature.inputs.items():
-        if name not in arrays:
-            arrays[name] = _default(name, info, rows)
+        if name in arrays:
+            continue
+        if info.default is None:
+            raise InvalidInput(f"`{name}` must be given.")
+        arrays[name] = _fill(info, rows, info.default)
     check_lengths(signature.inputs, arrays)
     check_prompt(signature.inputs, arrays)
     return {name: arrays[name] for name in signature.inputs}
@@ -505,12 +508,6 @@ def _rows(arrays: Arrays) -> int:
         if len(array) != rows:
             raise InvalidInput(f"`{name}` must have {rows} rows as `{first}`, got {len(array)}.")
     return rows
-
-
-def _default(name: str, info: TensorInfo, rows: int) -> np.ndarray:
-    if info.default is None:
-        raise InvalidInput(f"`{name}` must be given.")
-    return _fill(info, rows, info.default)
 
 
 LOWERED = "lowered.pb"  # without `serving_default`, with programs as StableHLO

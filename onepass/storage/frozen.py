@@ -608,14 +608,13 @@ def read_program(folder: Path, spec: dict[str, Any]) -> FrozenProgram:
     expected = [specs[weight_name(index)] for index in range(len(spec["weights"]))]
     arrays = _read_weights(folder, spec, expected)
     pairs = zip(arrays, spec["weights"], strict=True)
-    weights = [_weight(array, kind, name) for array, (kind, name) in pairs]
+    weights = [
+        tf.constant(array)
+        if kind == "constant"
+        else tf.Variable(array, trainable=kind == "trained", name=name)
+        for array, (kind, name) in pairs
+    ]
     return FrozenProgram(graph, functions, weights)
-
-
-def _weight(array: np.ndarray, kind: str, name: str) -> tf.Variable | tf.Tensor:
-    if kind == "constant":
-        return tf.constant(array)
-    return tf.Variable(array, trainable=kind == "trained", name=name)
 
 
 def _check_digest(path: Path, content: bytes, spec: dict[str, Any]) -> None:
