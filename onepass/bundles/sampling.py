@@ -206,8 +206,9 @@ class Sampling(Model):
 
     def _request(self, draw: Draw, for_all: bool = False) -> Request:
         """Return a checked request, for all of whose rows one of a condition may stand."""
-        if draw.length is None:
-            draw = dataclasses.replace(draw, length=self._exported_shape())
+        if draw.length is None and IMAGE in (self.spec.get("makes"), self.spec.get("kind")):
+            size, channels = self.spec["size"], self.spec["channels"]  # fixed by the export
+            draw = dataclasses.replace(draw, length=(size, size, channels))
         order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
         side = self._inputs_of(CHUNK).get("frames_before")
         side_frames = 0 if side is None else int(side.high or 0)
@@ -220,12 +221,6 @@ class Sampling(Model):
             conditions = self._conditions(draw, num, shape[0], for_all)
         hop = self.spec.get("hop_samples", 1)
         return Request(num, shape, seed, conditions, draw, row, hop, side_frames)
-
-    def _exported_shape(self) -> tuple[int, ...] | None:
-        """Return the shape of an image, which its export fixes; None for other elements."""
-        if IMAGE not in (self.spec.get("makes"), self.spec.get("kind")):
-            return None
-        return self.spec["size"], self.spec["size"], self.spec["channels"]
 
     def _conditions(self, draw: Draw, rows: int, length: int, for_all: bool) -> Arrays:
         known = self._inputs_of(COMPILED)

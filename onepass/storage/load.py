@@ -206,7 +206,19 @@ def load(folder: str | Path) -> Autoregressive:
     """Load a model that `save` wrote; raise UserError unless its graph only computes."""
     with readable(Path(folder)):
         program, spec = read(Path(folder))
-        return make_model(program, spec)
+        distribution = StoredDistribution(program, spec["distribution"])
+        model = Autoregressive(
+            network_of(program, spec),
+            distribution,
+            codec=StoredCodec(program, distribution.levels, spec["log_unit"]),
+            order=spec["order"],
+            inputs=_spec(spec["inputs"]),
+            conditions={name: _spec(each) for name, each in spec["conditions"].items()},
+            start=spec["start"],
+            input_scale=spec["input_scale"],
+        )
+        model.sample_rate_hz = spec.get("sample_rate_hz")
+        return model
 
 
 @contextlib.contextmanager
@@ -219,26 +231,6 @@ def readable(folder: Path) -> Iterator[None]:
     except Exception as error:  # its type depends on the damaged byte
         line = " ".join((str(error) or type(error).__name__).split())[:200]
         raise UserError(f"{folder} contains no model that `save` wrote: {line}.") from error
-
-
-def make_model(program: FrozenProgram, spec: dict[str, Any]) -> Autoregressive:
-    """Return the model of a program and the values in `autoregressive.json`."""
-    network = network_of(program, spec)
-    stored = spec["distribution"]
-    distribution = StoredDistribution(program, stored)
-    codec = StoredCodec(program, distribution.levels, spec["log_unit"])
-    model = Autoregressive(
-        network,
-        distribution,
-        codec=codec,
-        order=spec["order"],
-        inputs=_spec(spec["inputs"]),
-        conditions={name: _spec(each) for name, each in spec["conditions"].items()},
-        start=spec["start"],
-        input_scale=spec["input_scale"],
-    )
-    model.sample_rate_hz = spec.get("sample_rate_hz")
-    return model
 
 
 def network_of(program: FrozenProgram, spec: dict[str, Any]) -> StoredNetwork:
