@@ -82,45 +82,34 @@ def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], li
             elements = elements.astype(signatures[LOG_PROB].inputs[ELEMENTS].dtype)
         try:
             expected = live(inputs, elements)
+            break
         except UnsupportedNetworkError as error:
             raise UserError(f"The model cannot be exported: {error}") from error
         except ValueError as error:
             fault = str(error)
-            continue
-        tolerance = TOLERANCES[2 if has_halves(graph.graph_def) else 4]
-        _compare(program, signatures, inputs, elements, expected, tolerance)
+    else:
+        given = (info for info in signatures[PLAIN].inputs.values() if info.default is None)
+        if not any(info.dtype.kind == "f" for info in given):
+            reason = f"read back, its draw is refused: {fault}"
+            raise UserError(f"The model cannot be exported: {reason}")
+        reason = f"which refuses conditions: {fault}"
+        warnings.warn(
+            f"The bundle's draw was not compared with the model's, {reason}", stacklevel=6
+        )
         return
-    if not any(
-        i.dtype.kind == "f" and i.default is None for i in signatures[PLAIN].inputs.values()
-    ):
-        raise UserError(f"The model cannot be exported: read back, its draw is refused: {fault}")
-    warnings.warn(
-        f"The bundle's draw was not compared with the model's, which refuses conditions: {fault}",
-        stacklevel=6,
-    )
-
-
-def _compare(
-    program: Program,
-    signatures: Mapping[str, Signature],
-    inputs: Arrays,
-    elements: np.ndarray,
-    expected: tuple[Any, Any],
-    tolerance: Any,
-) -> None:
     found = {"draw": elements}
     if LOG_PROB in signatures:
-        known, given = signatures[LOG_PROB].inputs, {**inputs, ELEMENTS: elements}
+        known, values = signatures[LOG_PROB].inputs, {**inputs, ELEMENTS: elements}
         try:
-            made = program(LOG_PROB, {name: given[name] for name in known})
+            made = program(LOG_PROB, {name: values[name] for name in known})
         except tf.errors.OpError as error:
             raise UserError(
                 "The model cannot be exported: traced for any length, its log-probability fails:"
                 f" {' '.join(str(error.message).split())[:200]}"
             ) from error
         found["log-probability"] = made[LOG_PROB]
-    pairs = zip(found, zip(expected, found.values(), strict=False), strict=True)
-    check_values("exported", dict(pairs), tolerance)
+    pairs = {name: (x, found[name]) for name, x in zip(found, expected, strict=False)}
+    check_values("exported", pairs, TOLERANCES[2 if has_halves(graph.graph_def) else 4])
 
 
 def _inputs(signature: Signature, scale: float) -> Arrays:
