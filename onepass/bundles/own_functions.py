@@ -202,13 +202,11 @@ class Conditions:
 
 
 def _fix_sizes(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
-    free = {
-        name: sum(size is None for size in spec.shape[1 + isinstance(spec, Frames) :])
-        for name, spec in specs.items()
-        if name not in timed and None in spec.shape[1 + isinstance(spec, Frames) :]
-    }
-    given = _entries(entries, free)
-    found = {}
+    shapes = {name: list(spec.shape) for name, spec in specs.items()}
+    first = {name: 1 + isinstance(spec, Frames) for name, spec in specs.items()}
+    counts = {name: shape[first[name] :].count(None) for name, shape in shapes.items()}
+    free = {name: count for name, count in counts.items() if count and name not in timed}
+    given, found = _entries(entries, free), {}
     for name, spec in specs.items():
         if len(specs) > 1 and not re.fullmatch("[A-Za-z0-9_]+", name):
             raise _refuse_export(
@@ -218,7 +216,7 @@ def _fix_sizes(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Sp
             raise _refuse_export(
                 f"its condition `{name}` must be of numbers, not {spec.dtype.name}"
             )
-        shape = list(spec.shape)
+        shape = shapes[name]
         if name in timed and None in shape[1 + axes :]:
             raise _refuse_export(f"its condition `{name}` must have a known number of channels")
         if name in free:
@@ -227,11 +225,9 @@ def _fix_sizes(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Sp
                     f"`entries` must say how many entries its condition `{name}` has, such as"
                     f' entries={{"{name}": 16}}'
                 )
-            sizes, first = iter(given[name]), 1 + isinstance(spec, Frames)
-            rest = [next(sizes) if size is None else size for size in shape[first:]]
-            shape = [*shape[:first], *rest]
-        is_frames = isinstance(spec, Frames)
-        found[name] = resize_spec(spec if is_frames else plain(spec), shape)
+            sizes, free_axes = iter(given[name]), slice(first[name], None)
+            shape[free_axes] = [next(sizes) if n is None else n for n in shape[free_axes]]
+        found[name] = resize_spec(spec if isinstance(spec, Frames) else plain(spec), shape)
     return found
 
 
