@@ -42,7 +42,7 @@ SLOW = (
     FREE,
 )  # others have their parts, nothing shipped is of them
 LENGTHS = {DRAFT: 900, RESIDUAL: 300, PLAIN_STUDENT: 230, FRAMED: 39, VOCODER: 39}  # in frames
-FREE_SAMPLES = 200
+FREE_SAMPLES = 300  # more than a unit of a teacher, of which a chunk is a multiple
 
 
 def sound_of(kind, frames=None):
