@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import FAILURE, USAGE, UserError, in_one_line
+from onepass.foundation.interrupt import signals_interrupt
 
 BENCHMARKS = ("audio", "students", "images", "training", "lossless", "tokens", "torch")
 ROOT = Path(__file__).parents[1]
@@ -77,7 +79,9 @@ def _measure_apart(names: Sequence[str], given: argparse.Namespace) -> dict[str,
             words = [sys.executable, "-m", "benchmarks", name, "--json", str(path), *options]
             status = subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL).returncode
             if status:
-                raise SystemExit(f"benchmarks: {name} has ended with status {status}.")
+                error = UserError(f"{name} has ended with status {status}.")
+                error.exit_status = USAGE if status == USAGE else FAILURE
+                raise error
             measured = json.loads(path.read_text(encoding="utf-8"))
             result["rows"] += measured["rows"]
             result["left_out"] += measured["left_out"]
@@ -107,12 +111,15 @@ def _parse(words: Sequence[str] | None, command: str) -> argparse.Namespace:
     for path in filter(None, (given.json, given.plot)):
         if not path.parent.is_dir():
             raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
+        if path.is_dir():
+            raise UserError(f"{path} is a folder: give the name of a file in it.")
     return given
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"benchmarks: {error}", file=sys.stderr)
-        sys.exit(2)
+        with in_one_line("benchmarks"), signals_interrupt():  # a benchmark's process ends, too
+            sys.exit(main())
+    except KeyboardInterrupt as error:
+        print("benchmarks: interrupted.", file=sys.stderr)
+        sys.exit(128 + getattr(error, "number", signal.SIGINT))

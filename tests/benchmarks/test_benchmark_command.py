@@ -1,9 +1,12 @@
 """The command of the benchmarks, and `onepass bench`."""
 
 import json
+import runpy
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import types
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import onepass.command.verbs
 from benchmarks import report
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.report import Benchmark, Row
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import FAILURE, UserError, exit_status
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,7 @@ from onepass.foundation.errors import UserError
         (["audio", "--rounds", "0"], "`--rounds` must be at least 1, got 0."),
         (["--plot", "curve.gif"], r"`--plot` must end in .png, .pdf, .svg, got curve.gif."),
         (["--json", "nowhere/rows.json"], "there is no folder nowhere to write rows.json to."),
+        (["--json", "benchmarks"], "benchmarks is a folder: give the name of a file in it."),
     ],
 )
 def test_a_mistake_is_refused_before_anything_is_measured(words, said):
@@ -65,8 +69,10 @@ def test_each_of_several_has_its_process_and_rows_before_a_failure_are_kept(tmp_
         return types.SimpleNamespace(returncode=0)
 
     monkeypatch.setattr("benchmarks.__main__.subprocess.run", run)
-    with pytest.raises(SystemExit, match="training has ended with status 3"):
-        main(["lossless", "audio", "training", "--quick", "--rounds", "1", "--json", str(path)])
+    words = ["lossless", "audio", "training", "--quick", "--rounds", "1", "--json", str(path)]
+    with pytest.raises(UserError, match="training has ended with status 3") as failed:
+        main(words)
+    assert exit_status(failed.value) == FAILURE
     written = json.loads(path.read_text())
     assert [row["bench"] for row in written["rows"]] == ["lossless", "audio"]
     assert [peer["bench"] for peer in written["left_out"]] == ["lossless", "audio"]
@@ -81,6 +87,24 @@ def test_onepass_bench_runs_the_benchmarks_of_the_checkout(mistake):
     assert mistake("bench", "audoi") == (
         "NAME must be one of audio, students, images, training, lossless, tokens, torch, got audoi."
     )
+
+
+def test_a_failed_benchmark_is_one_line_of_onepass_bench(monkeypatch, capsys):
+    failed = types.SimpleNamespace(returncode=1)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    assert onepass.main(["bench", "lossless", "audio"]) == FAILURE
+    assert capsys.readouterr().err.splitlines()[-1] == "onepass: lossless has ended with status 1."
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_one_line_and_leaves_no_file(number, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "lossless", "audio"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "benchmarks" / "__main__.py"), run_name="__main__")
+    assert ended.value.code == 128 + number and not any(tmp_path.iterdir())
+    assert capsys.readouterr().err == "benchmarks: interrupted.\n"
 
 
 def test_onepass_bench_without_a_checkout_says_where_they_are(mistake, monkeypatch, tmp_path):
