@@ -24,7 +24,7 @@ from onepass.compression.odds import Categorical, Mixture, tolerances
 from onepass.compression.stream import Decoder, Layout, depth_of
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError, require
-from onepass.likelihoods.pixels import PAIRS
+from onepass.likelihoods.mixture import PAIRS
 from onepass.samplers.compiled import Compiled
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition

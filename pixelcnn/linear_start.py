@@ -72,7 +72,7 @@ def assign_output(output: Any, errors: list[np.ndarray], coefficients: list[floa
     Args:
       output: a `MixtureOutput`.
       errors: magnitudes of the errors of each channel.
-      coefficients: of earlier channels, in the order of `onepass.likelihoods.pixels.PAIRS`.
+      coefficients: of earlier channels, in the order of `onepass.likelihoods.mixture.PAIRS`.
     """
     count, channels = output.likelihood.components, len(errors)
     shares = (np.arange(count) + 0.5) / count

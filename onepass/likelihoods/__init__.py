@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onepass.likelihoods.gaussian import Gaussian as Gaussian
     from onepass.likelihoods.mixture import GaussianMixture as GaussianMixture
     from onepass.likelihoods.mixture import LogisticMixture as LogisticMixture
-    from onepass.likelihoods.pixels import PixelMixture as PixelMixture
+    from onepass.likelihoods.mixture import PixelMixture as PixelMixture
     from onepass.likelihoods.tfp import FromTFP as FromTFP
 
 _EXPORTS = {
@@ -38,7 +38,7 @@ _EXPORTS = {
     "Linear": "codec",
     "LogisticMixture": "mixture",
     "MuLaw": "codec",
-    "PixelMixture": "pixels",
+    "PixelMixture": "mixture",
     "Reals": "codec",
     "Tabulated": "distribution",
     "bits_per_sample": "distribution",

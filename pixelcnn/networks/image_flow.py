@@ -23,7 +23,7 @@ from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.codec import nearest, value_of
 from onepass.likelihoods.initial import Initial
-from onepass.likelihoods.pixels import PAIRS
+from onepass.likelihoods.mixture import PAIRS
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import EXACT, Mode, matmul
