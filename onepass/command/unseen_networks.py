@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from onepass.likelihoods.categorical import Categorical
+from onepass.likelihoods.distribution import Categorical
 from onepass.model import Autoregressive
 from onepass.networks.from_torch.network import load_network
 from wavenet.optional_packages import is_installed

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from onepass.foundation.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from onepass.likelihoods.bernoulli import Bernoulli as Bernoulli
-    from onepass.likelihoods.categorical import Categorical as Categorical
     from onepass.likelihoods.codec import Codec as Codec
     from onepass.likelihoods.codec import Integers as Integers
     from onepass.likelihoods.codec import Linear as Linear
     from onepass.likelihoods.codec import MuLaw as MuLaw
     from onepass.likelihoods.codec import Reals as Reals
+    from onepass.likelihoods.distribution import Bernoulli as Bernoulli
+    from onepass.likelihoods.distribution import Categorical as Categorical
     from onepass.likelihoods.distribution import Distribution as Distribution
     from onepass.likelihoods.distribution import Tabulated as Tabulated
     from onepass.likelihoods.distribution import bits_per_sample as bits_per_sample
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from onepass.likelihoods.tfp import FromTFP as FromTFP
 
 _EXPORTS = {
-    "Bernoulli": "bernoulli",
-    "Categorical": "categorical",
+    "Bernoulli": "distribution",
+    "Categorical": "distribution",
     "Codec": "codec",
     "Distribution": "distribution",
     "FromTFP": "tfp",
