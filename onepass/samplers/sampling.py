@@ -14,9 +14,9 @@ from onepass.networks.conditions import Condition, between, first_state, rows
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.prefix_state import Kept
 from onepass.samplers import SAMPLERS, cached_chunk, find_specialised, speculative
-from onepass.samplers.cached import chunk_length, with_memory
 from onepass.samplers.compiled import Call, Compiled, row_bucket, time_bucket
 from onepass.samplers.fixed_point import Settled
+from onepass.samplers.sequential import chunk_length, with_memory
 from onepass.samplers.speculative import check_speculative
 
 # The largest number of prompt symbols read in one pass. Passes have power-of-two lengths, so that a

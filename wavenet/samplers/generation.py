@@ -18,7 +18,7 @@ from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import methods_of
-from onepass.samplers.cached import chunk_length
+from onepass.samplers.sequential import chunk_length
 from onepass.samplers.speculative import (
     RULES,
     Acceptance,
