@@ -4,9 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from distill.evaluation import evaluate
-from distill.frozen import digest
 from distill.model import load_student, teacher_of
-from distill.teacher import load_teacher
+from distill.teacher import digest, load_teacher
 from onepass import shipped
 from onepass.foundation.card import ExportArguments, Measured, measure_table, training_lines
 from onepass.foundation.measures import EXPLAINED, format_measure

@@ -1,22 +1,58 @@
-"""A trained WaveNet as the density that a student is distilled from, with frozen weights."""
+"""Teachers: their weights, frozen and digested, and a trained WaveNet as the density of one."""
 
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 
-from distill.frozen import freeze
 from distill.losses.kl_divergence import TeacherConditionals
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.distribution import with_density
 from onepass.trained import Trained
-from wavenet.model import load
-from wavenet.sound_network import Network
+
+if TYPE_CHECKING:
+    from wavenet.sound_network import Network
+
+Module = TypeVar("Module", bound=tf.Module)
+
+
+def freeze(network: tf.Module) -> None:
+    """Make every variable of a network untrainable, so that no gradient tape watches it."""
+    for variable in network.variables:
+        variable._trainable = False  # there is no public way after creation
+
+
+def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
+    """Return a copy of a network with its own variables, which no gradient tape watches.
+
+    `make` returns an untrained network of the same kind. The variables are created at the call; in
+    the scope of a Replicator, every device gets them.
+    """
+
+    def make_frozen(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+        return make(**{**options, "trainable": False})
+
+    with tf.variable_creator_scope(make_frozen):
+        copy = make()
+    for variable, original in zip(copy.variables, network.variables, strict=True):
+        variable.assign(tf.convert_to_tensor(original))
+    return copy
+
+
+def digest(network: tf.Module) -> str:
+    """Return a digest of the weights as 16 hexadecimal digits."""
+    code = hashlib.blake2b(digest_size=8)
+    for variable in network.variables:
+        code.update(variable.numpy().tobytes())
+    return code.hexdigest()
 
 
 class WaveNetDensity:
     """The density of a WaveNet over real numbers; it returns conditionals as `ElementDensities`."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: "Network") -> None:
         likelihood = with_density(network.likelihood)
         if likelihood is None:
             raise ValueError("`network` must have an output with a density, got a softmax.")
@@ -44,6 +80,8 @@ class WaveNetDensity:
 
 def load_teacher(path: Path) -> Trained:
     """Load the WaveNet of a run directory or model folder, with every variable frozen."""
+    from wavenet.model import load  # students of images have no WaveNet
+
     model = load(path)
     if with_density(model.network.likelihood) is None:
         raise UserError(

@@ -12,7 +12,6 @@ from PIL import Image
 
 from distill.config import KIND, DistillConfig, StudentConfig
 from distill.evaluation import measure_closeness
-from distill.frozen import digest, frozen_copy
 from distill.losses.discriminators import Discriminators
 from distill.losses.kl_divergence import divergence
 from distill.losses.objective import Objective
@@ -25,7 +24,7 @@ from distill.losses.perceptual import (
 )
 from distill.model import generate
 from distill.student import Flow, ParallelWaveNet
-from distill.teacher import WaveNetDensity
+from distill.teacher import WaveNetDensity, digest, frozen_copy
 from onepass import shipped
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import MetricsLog

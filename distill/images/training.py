@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from distill.frozen import digest, frozen_copy
 from distill.images.config import GuidedTargets, ImageDistillConfig
 from distill.images.flow import FILE, Features, FlowLoss, classifier_for
+from distill.teacher import digest, frozen_copy
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
 from onepass.foundation.stored_config import defaults, to_json

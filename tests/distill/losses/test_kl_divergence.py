@@ -9,11 +9,10 @@ import tensorflow as tf
 from networks import condition_of, network_of
 
 from distill.config import StudentConfig
-from distill.frozen import freeze
 from distill.losses import kl_divergence as divergence
 from distill.losses.kl_divergence import TeacherConditionals
 from distill.student import ParallelWaveNet
-from distill.teacher import WaveNetDensity
+from distill.teacher import WaveNetDensity, freeze
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.replicator.training.config import OptimizerConfig
