@@ -1,4 +1,4 @@
-"""Evaluation of a student against its teacher and against baselines that read the same frames.
+"""Measurements of a student against its teacher and baselines of the same frames, and its card.
 
 A sample x_t drafted from p_S is accepted with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t))
 (Leviathan et al. 2023, arXiv 2211.17192, section 2.3). The mean of this probability measures how
@@ -11,6 +11,7 @@ import functools
 import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,16 +20,20 @@ import tensorflow as tf
 from distill.cpu import recursion
 from distill.losses import kl_divergence
 from distill.losses.kl_divergence import ElementDensities
-from distill.model import random_student
+from distill.model import load_student, random_student, teacher_of
 from distill.residual import LEVEL
 from distill.student import ParallelWaveNet
-from distill.teacher import WaveNetDensity
+from distill.teacher import WaveNetDensity, digest, load_teacher
+from onepass import shipped
+from onepass.foundation.card import ExportArguments, Measured, measure_table, training_lines
 from onepass.foundation.errors import UserError
-from onepass.foundation.measures import format_measure, weighted_mean
+from onepass.foundation.measures import EXPLAINED, format_measure, weighted_mean
 from onepass.foundation.options import takes
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.trained import Trained
+from wavenet import model as wavenet_model
+from wavenet.card import data_facts, data_lines
 from wavenet.copy_synthesis import (
     SoundsCallback,
     System,
@@ -44,7 +49,7 @@ from wavenet.copy_synthesis import (
 from wavenet.data import Corpus
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import dev_recordings
-from wavenet.evaluation import describe_dev_set, heading
+from wavenet.evaluation import describe_dev_set, dev_corpus, heading
 from wavenet.features import MelConvention
 from wavenet.optional_packages import describe_unavailable
 
@@ -343,3 +348,53 @@ def closeness(model: Trained, teacher: Trained, items: list[dict], seed: int) ->
         name: dataclasses.asdict(weighted_mean(np.array(each))) for name, each in values.items()
     }
     return {"kl_nats": means.pop("kl"), "acceptance": means}
+
+
+def measure(given: ExportArguments, stored: dict) -> Measured:
+    """Evaluate a run's student on dev recordings; `stored` is the content of its config.json."""
+    model = load_student(given.run)
+    teacher = load_teacher(teacher_of(model))
+    data, name = Path(stored["data_folder"]), _shipped_name(stored)
+    chosen = {"temperature": given.temperature, "refine": given.refine}
+    chosen = {option: value for option, value in chosen.items() if value is not None}
+    front = dataclasses.replace(model.front, **chosen)
+    model = dataclasses.replace(model, front=front, spec={**model.spec, **chosen})
+    figures = evaluate(model, teacher, dev_corpus(teacher, data))
+    facts = data_facts(model, data, teacher.config) | {"teacher": name, "quality": figures}
+    distance = figures["measures"]["log_mel_distance_db"]["mean"]
+    summary = f"log-mel distance {distance:.2f} dB on dev"
+    return Measured(given, model, stored | {"teacher": name}, facts, summary)
+
+
+def _shipped_name(stored: dict) -> str:
+    for name in shipped.names_in("wavenet"):
+        if digest(wavenet_model.load(Path(name)).network) == stored["teacher_weights"]:
+            return name
+    return Path(stored["teacher"]).name
+
+
+def card(spec: dict) -> str:
+    """Return the model card in Markdown for the content of a model.json."""
+    quality, kl = spec["quality"], spec["quality"]["kl_nats"]
+    mel = ", conditioned on mel spectrograms" if spec["features"]["mel"] else ""
+    systems = {"student": quality, **quality["against"]}
+    measures = {name: system["measures"] for name, system in systems.items()}
+    factors = " | ".join(f"{system['real_time_factor']:.3f}" for system in systems.values())
+    return f"""# {spec["preset"]}
+
+A Parallel WaveNet for {spec["sample_rate_hz"]:,} Hz speech, {spec["weights"]:,} weights: inverse
+autoregressive flows{mel}, distilled from the teacher
+`{spec["teacher"]}` (weights {spec["teacher_weights"]}).
+
+{data_lines(spec)}
+{training_lines(spec)}
+
+Measured on {quality["dev"]["recordings"]} dev recordings ({quality["dev"]["seconds"]:.0f} s) that
+it was not trained on, from the same mel for all. Over recordings, {EXPLAINED}.
+KL from the teacher: {format_measure(kl)} nats per sample.
+
+| | {" | ".join(name.replace("_", " ") for name in systems)} |
+|---{"|---" * len(systems)}|
+{measure_table(measures)}
+| real-time factor | {factors} |
+"""

@@ -72,15 +72,15 @@ def _sampler() -> Any:
 
 
 def _parts() -> Parts:
-    from distill import card, evaluation, model
+    from distill import evaluation, model
 
     return Parts(
         recipe=_recipe,
         load=model.load,
         evaluate=_evaluate_student,
         report=evaluation.format_report,
-        measure=card.measure,
-        card=card.card,
+        measure=evaluation.measure,
+        card=evaluation.card,
     )
 
 
