@@ -33,7 +33,6 @@ from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.trained import Trained
 from wavenet import model as wavenet_model
-from wavenet.card import data_facts, data_lines
 from wavenet.copy_synthesis import (
     SoundsCallback,
     System,
@@ -49,7 +48,7 @@ from wavenet.copy_synthesis import (
 from wavenet.data import Corpus
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import dev_recordings
-from wavenet.evaluation import describe_dev_set, dev_corpus, heading
+from wavenet.evaluation import data_facts, data_lines, describe_dev_set, dev_corpus, heading
 from wavenet.features import MelConvention
 from wavenet.optional_packages import describe_unavailable
 

@@ -142,15 +142,15 @@ def _sampler() -> Any:
 
 
 def _parts() -> Parts:
-    from wavenet import card, evaluation, model, training
+    from wavenet import evaluation, model, training
 
     return Parts(
         recipe=lambda preset, given: training.SpeechRecipe(preset, given.config, given.data),
         load=model.load,
         evaluate=evaluate_model,
         report=evaluation.format_report,
-        measure=card.measure,
-        card=card.card,
+        measure=evaluation.measure,
+        card=evaluation.card,
         config_from=config_from,
         trainable=training.trainable,
     )
