@@ -24,7 +24,7 @@ from distill.model import load_student, random_student, teacher_of
 from distill.residual import LEVEL
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, load_teacher
-from onepass import shipped
+from onepass.foundation import locations
 from onepass.foundation.card import ExportArguments, Measured, measure_table, training_lines
 from onepass.foundation.errors import UserError
 from onepass.foundation.measures import EXPLAINED, format_measure, weighted_mean
@@ -366,7 +366,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
 
 
 def _shipped_name(stored: dict) -> str:
-    for name in shipped.names_in("wavenet"):
+    for name in locations.names_in("wavenet"):
         if digest(wavenet_model.load(Path(name)).network) == stored["teacher_weights"]:
             return name
     return Path(stored["teacher"]).name

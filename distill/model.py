@@ -23,13 +23,13 @@ from distill.losses.kl_divergence import log_density
 from distill.refinement import Refiner, refine_chunks
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
-from onepass import shipped
 from onepass.draw import Draw
+from onepass.foundation import locations
 from onepass.foundation.arguments import check_unmasked, whole_number
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
+from onepass.foundation.locations import kind_of
 from onepass.foundation.model_folder import assign_weights, read_stored_model
-from onepass.foundation.model_spec import kind_of
 from onepass.foundation.stored_config import check_config, stored_config
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import with_density
@@ -373,13 +373,13 @@ class StudentSampler:
 def load(path: Path) -> Trained:
     """Load the model of a run directory or a model folder: a student or a WaveNet.
 
-    The names in `shipped.FOLDERS` load the students that come with the package, unless there are
+    The names in `locations.FOLDERS` load the students that come with the package, unless there are
     folders of these names; `wavenet.model.load` handles the names of the shipped teachers.
 
     Raises:
       UserError: the path has no model, or the model cannot be read.
     """
-    path = shipped.model_folder(path)
+    path = locations.model_folder(path)
     if kind_of(path) != KIND:
         return wavenet_model.load(path)
     stored, weights, spec = read_stored_model(path, spec_of)
@@ -397,7 +397,7 @@ def load_student(path: Path) -> Trained:
 def teacher_of(model: Trained) -> Path:
     """Return the location of a student's teacher."""
     path = Path(str(model.spec.get("teacher")))
-    if str(path) not in shipped.FOLDERS and not path.exists():
+    if str(path) not in locations.FOLDERS and not path.exists():
         raise UserError(f"This student was distilled from {path}, which is gone; name --teacher.")
     return path
 

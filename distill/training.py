@@ -25,7 +25,7 @@ from distill.losses.perceptual import (
 from distill.model import generate
 from distill.student import Flow, ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
-from onepass import shipped
+from onepass.foundation import locations
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.model_folder import assign_weights, read_stored_weights
@@ -422,7 +422,7 @@ def new_student(config: DistillConfig, teacher: Trained) -> ParallelWaveNet:
     """
     student, conditioner = _new_network(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
-        folder = shipped.model_folder(Path(config.start_from))
+        folder = locations.model_folder(Path(config.start_from))
         assign_weights(student, read_stored_weights(folder), folder)
         if student.residual is not None and conditioner is not None:
             student.keep_frames_of(conditioner)

@@ -9,9 +9,8 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-from onepass.foundation.model_spec import kind_of
+from onepass.foundation.locations import kind_of, model_folder
 from onepass.replicator.training.family import ModelFamily, Parts
-from onepass.shipped import model_folder
 
 # Each family, as MODULE:NAME or itself, and its kinds of models in config.json and model.json.
 FAMILIES: list[tuple[str | ModelFamily, tuple[str, ...]]] = [

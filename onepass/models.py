@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 from onepass import families
 from onepass.bundles.manifest import folder_kind, versions_of
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_spec import kind_of
-from onepass.foundation.server_address import is_url
+from onepass.foundation.locations import FOLDERS, SHIPPED, folder, is_url, kind_of
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.replicator.training.family import ModelFamily
-from onepass.shipped import FOLDERS, SHIPPED, folder
 
 if TYPE_CHECKING:
     from distill.flow_student import FlowStudent

@@ -21,7 +21,7 @@ from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest,
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError, require
-from onepass.foundation.server_address import TOKEN_VARIABLE
+from onepass.foundation.locations import TOKEN_VARIABLE
 from onepass.interface import collect_images, stream_images
 from serving.client.calls import whole_images
 from serving.client.client import Client, server_and_name

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass import shipped
+from onepass.foundation import locations
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.card import (
     ExportArguments,
@@ -87,7 +87,7 @@ def join_runs(run: Path, others: Sequence[Path]) -> tuple[dict, Trained]:
 
 
 def _read(path: Path) -> _Run:
-    stored, weights, _ = read_stored_model(shipped.model_folder(path), spec_of)
+    stored, weights, _ = read_stored_model(locations.model_folder(path), spec_of)
     model = load(path)
     if model.network.multiscale is None:
         raise UserError(f"{path} holds a PixelCNN, which has no parts.")
@@ -186,7 +186,7 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     """Evaluate a run's model on the dev split; `stored` is the content of its config.json."""
     model = load(given.run)
     if given.parts_from:
-        others = tuple(shipped.model_folder(path) for path in given.parts_from)
+        others = tuple(locations.model_folder(path) for path in given.parts_from)
         given = dataclasses.replace(given, parts_from=others)
         stored, model = join_runs(given.run, others)
     if "teacher" in stored:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from onepass import shipped
+from onepass.foundation import locations
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.model_folder import assign_weights, read_stored_model
 from onepass.foundation.stored_config import check_config
@@ -22,12 +22,12 @@ def load(path: Path | str) -> Trained:
 
     Args:
       path: a model folder; a run directory, whose best checkpoint provides averaged weights; or the
-        name of a shipped model (`shipped.FOLDERS`), unless a folder has that name.
+        name of a shipped model (`locations.FOLDERS`), unless a folder has that name.
 
     Raises:
       UserError: If there is no image model, or it cannot be read.
     """
-    path = shipped.model_folder(path)
+    path = locations.model_folder(path)
     stored, weights, spec = read_stored_model(path, spec_of)
     return model_of(stored, weights, spec, path)
 

@@ -13,7 +13,7 @@ import tyro
 from onepass.bundles.export_arguments import ExportArguments
 from onepass.bundles.manifest import MANIFEST, is_version
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_spec import SPEC_FILE, kind_of
+from onepass.foundation.locations import SPEC_FILE, kind_of
 from serving.settings import NEEDED, Settings
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from onepass.foundation.errors import UserError, at_least, require
-from onepass.foundation.server_address import is_loopback
+from onepass.foundation.locations import is_loopback
 
 # The packages that the extra `serve` installs and that serving requires.
 NEEDED = (

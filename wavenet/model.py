@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from onepass import shipped
 from onepass.draw import Draw
+from onepass.foundation import locations
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.model_folder import assign_weights, read_stored_model
@@ -145,7 +145,7 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> Trained:
     Raises:
       UserError: If there is no WaveNet at the path that this version can read.
     """
-    path = shipped.model_folder(path)
+    path = locations.model_folder(path)
     stored, weights, spec = read_stored_model(path, _spec)
     config = _config(stored, path)
     if compute_dtype is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from onepass import shipped
+from onepass.foundation import locations
 from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.folders import show_path
 from onepass.foundation.metrics import MetricsLog
@@ -61,7 +61,7 @@ def prepare_network(
     """
     same_frames = False
     if config.start_from is not None:
-        folder = shipped.model_folder(Path(config.start_from))
+        folder = locations.model_folder(Path(config.start_from))
         stored, weights, _ = read_stored_model(folder, lambda stored, path: {})
         same_frames = _mel_of(stored) == config.data.mel(config.network.hop_samples)
         own = _unlike(_reader_variables(network), weights)

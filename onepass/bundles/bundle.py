@@ -78,8 +78,8 @@ from onepass.families import installed, known_kinds
 from onepass.foundation.arguments import check_prefix
 from onepass.foundation.errors import UserError, must_be, require
 from onepass.foundation.folders import read_plain
-from onepass.foundation.model_spec import MOST_SPEC_BYTES as MOST_SPEC_BYTES
-from onepass.foundation.model_spec import SPEC_FILE, read_object
+from onepass.foundation.locations import MOST_SPEC_BYTES as MOST_SPEC_BYTES
+from onepass.foundation.locations import SPEC_FILE, read_object
 from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow
 from onepass.interface import Model, collect_images, stream_images
 from onepass.prefix_state import Kept, PrefixState

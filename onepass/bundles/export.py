@@ -46,7 +46,7 @@ from onepass.foundation.allowed_operations import PROGRAM
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.atomic_files import replacing_folder, write_npz
 from onepass.foundation.errors import UserError, must_be
-from onepass.foundation.model_spec import SPEC_FILE
+from onepass.foundation.locations import SPEC_FILE
 from onepass.foundation.tensorflow_state import check_compiler, name_for_tensorflow
 from onepass.model import Autoregressive
 from onepass.networks.conditions import given_once

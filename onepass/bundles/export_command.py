@@ -17,10 +17,9 @@ from onepass.bundles.manifest import check_folder, folder_kind, private_key
 from onepass.foundation.atomic_files import replacing_folder, write_npz
 from onepass.foundation.card import write_folder
 from onepass.foundation.errors import UserError, require
+from onepass.foundation.locations import SPEC_FILE, WEIGHTS_FILE, kind_of, model_folder
 from onepass.foundation.model_folder import SHARED, read_folder
-from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from onepass.replicator.training.family import ModelFamily
-from onepass.shipped import model_folder
 
 CARD = "card.md"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle has the program and copies of the weights

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onepass.command.arguments import choose_argument
 from onepass.families import of_kind, of_presets
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_spec import kind_of
+from onepass.foundation.locations import kind_of
 from onepass.planning.arguments import PlanArguments, check
 from onepass.replicator.training.family import ModelFamily
 

@@ -16,8 +16,8 @@ from onepass.command.arguments import choose_argument, parse
 from onepass.command.standard_streams import say_error, watched_output
 from onepass.foundation.errors import FAILURE, UserError, exit_status
 from onepass.foundation.interrupt import Interrupted, signals_interrupt
+from onepass.foundation.locations import is_url
 from onepass.foundation.progress import during
-from onepass.foundation.server_address import is_url
 
 if TYPE_CHECKING:
     from onepass.replicator.training.family import ModelFamily

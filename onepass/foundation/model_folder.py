@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from onepass.foundation.atomic_files import Arrays, read_json, read_npz, write_npz, write_text
 from onepass.foundation.errors import UserError
-from onepass.foundation.model_spec import SPEC_FILE, WEIGHTS_FILE
+from onepass.foundation.locations import SPEC_FILE, WEIGHTS_FILE
 from onepass.foundation.run_directory import RunDirectory
 
 SHARED = "shared_weights"  # key in model.json for weights stored in another folder

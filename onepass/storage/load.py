@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError, must_be
-from onepass.foundation.model_spec import read_spec
+from onepass.foundation.locations import read_spec
 from onepass.likelihoods import noise as counter_noise
 from onepass.model import Autoregressive
 from onepass.networks.any_length import pad_time

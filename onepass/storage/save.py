@@ -17,7 +17,7 @@ from onepass.foundation.arguments import whole_number
 from onepass.foundation.atomic_files import write_errors, write_text
 from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.folders import make_folder, sweep
-from onepass.foundation.model_spec import PROGRAM_FOLDERS, SAVED_FILE, program_name
+from onepass.foundation.locations import PROGRAM_FOLDERS, SAVED_FILE, program_name
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import (
     Distribution,

@@ -14,7 +14,7 @@ from onepass.bundles.sampling import seed_number
 from onepass.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError
-from onepass.foundation.server_address import check_address, is_loopback
+from onepass.foundation.locations import check_address, is_loopback
 from serving.client import calls
 
 if TYPE_CHECKING:

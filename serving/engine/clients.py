@@ -17,7 +17,7 @@ from typing import Any
 
 from onepass.bundles.errors import Cancelled, DeadlineExceeded, Unauthorized
 from onepass.foundation.errors import UserError
-from onepass.foundation.server_address import TOKEN_VARIABLE
+from onepass.foundation.locations import TOKEN_VARIABLE
 from serving.settings import Settings
 
 MIN_CHARACTERS = 16

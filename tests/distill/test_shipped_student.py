@@ -10,8 +10,8 @@ import onepass
 from distill.evaluation import systems
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
-from onepass import shipped as shipped_students
 from onepass.command import quickstart, unseen_networks
+from onepass.foundation import locations as shipped_students
 from onepass.foundation.errors import UserError
 from wavenet import shipped
 from wavenet.data import audio, corpus

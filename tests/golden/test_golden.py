@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from draws import cases, differing, stored
 
-from onepass.shipped import SHIPPED
+from onepass.foundation.locations import SHIPPED
 
 CASES = [
     pytest.param(case, id=case.name, marks=[] if case.quick else [pytest.mark.slow])

@@ -15,8 +15,7 @@ from onepass import families
 from onepass.command import verbs as command
 from onepass.command.arguments import UsageError, parse
 from onepass.command.sample.command import KINDS
-from onepass.foundation.server_address import is_url
-from onepass.shipped import SHIPPED, SOURCE_ONLY, folder
+from onepass.foundation.locations import SHIPPED, SOURCE_ONLY, folder, is_url
 
 LEFT_OUT = re.compile(r"\.\.\.$|\| |^onepass (VERB|sample\|)")
 

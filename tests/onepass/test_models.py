@@ -14,9 +14,9 @@ from processes import ROOT
 import onepass
 from onepass.bundles.bundle import Bundle
 from onepass.foundation.errors import UserError
+from onepass.foundation.locations import folder
 from onepass.models import family_of
 from onepass.remote_model import RemoteModel
-from onepass.shipped import folder
 from pixelcnn.shipped import dev_images
 from wavenet import shipped
 from wavenet.data import audio

@@ -310,7 +310,7 @@ def test_a_folder_without_the_one_that_it_shares_weights_with_says_so(shared):
 
 def test_models_that_a_wheel_leaves_out_say_where_they_are(mistake, tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "HERE", tmp_path)  # an installed package without them
-    monkeypatch.setattr(onepass.shipped, "ROOT", tmp_path)
+    monkeypatch.setattr(onepass.foundation.locations, "ROOT", tmp_path)
     said = " comes with the source of onepass, in pixelcnn/shipped, and not in the installed "
     for words in (["sample"], ["evaluate"], ["export"]):
         out = [] if words == ["evaluate"] else ["--out", tmp_path / "name/1"]

@@ -22,10 +22,10 @@ from PIL import Image
 from serve_load import until
 
 import onepass
-from onepass import shipped as shipped_student
 from onepass import speech
 from onepass.bundles.errors import InvalidInput, TooLarge
 from onepass.bundles.sampling import front_of
+from onepass.foundation import locations as shipped_student
 from onepass.foundation.errors import UserError
 from serving import Client
 from serving.engine import drawing

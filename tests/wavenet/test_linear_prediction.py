@@ -11,7 +11,7 @@ import vocoders
 from distill.config import StudentConfig
 from distill.cpu.recursion import levinson as compiled_levinson
 from distill.model import load
-from onepass.shipped import folder
+from onepass.foundation.locations import folder
 from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 from wavenet.linear_prediction import (

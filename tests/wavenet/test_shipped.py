@@ -7,7 +7,7 @@ import pytest
 import scipy.ndimage
 import tensorflow as tf
 
-from onepass import shipped as shipped_models
+from onepass.foundation import locations as shipped_models
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.density import Density

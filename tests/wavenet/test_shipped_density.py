@@ -7,8 +7,8 @@ import pytest
 import soundfile
 
 import onepass
-from onepass import shipped as shipped_models
 from onepass.compression.container import read
+from onepass.foundation import locations as shipped_models
 from wavenet import compression
 from wavenet.data import audio
 

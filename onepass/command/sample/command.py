@@ -9,7 +9,7 @@ from typing import Any
 from onepass.command.sample import options
 from onepass.command.sample.drawing import Drawing, write_out
 from onepass.foundation.errors import UserError
-from onepass.foundation.server_address import is_url
+from onepass.foundation.locations import is_url
 
 KINDS: dict[str, type[options.Options]] = {
     "sound": options.SoundOptions,

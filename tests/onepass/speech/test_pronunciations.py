@@ -32,9 +32,9 @@ def said(spoken):
 
 @pytest.fixture(params=["shipped", "shipped-kathleen"])
 def student(request):
-    from onepass import shipped
+    from onepass.foundation import locations
 
-    spec = json.loads((shipped.folder(request.param) / "model.json").read_text())
+    spec = json.loads((locations.folder(request.param) / "model.json").read_text())
     return types.SimpleNamespace(spec=spec)
 
 

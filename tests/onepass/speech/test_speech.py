@@ -16,8 +16,8 @@ import tensorflow as tf
 import tensorflow.experimental.numpy as tnp
 
 import distill.model
-from onepass import shipped as shipped_student
 from onepass import speech
+from onepass.foundation import locations as shipped_student
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.state import TrainState

@@ -10,7 +10,8 @@ import warnings
 import numpy as np
 import pytest
 
-from onepass import shipped, speech
+from onepass import speech
+from onepass.foundation import locations
 from onepass.speech import phonemes as reading
 from onepass.speech.phonemes import COMMA, QUESTION, START, STOP
 from onepass.speech.pronunciations import mark_words
@@ -26,7 +27,7 @@ LAUGHS = "".join(
 
 @pytest.fixture(scope="module")
 def student():
-    spec = json.loads((shipped.folder("shipped") / "model.json").read_text())
+    spec = json.loads((locations.folder("shipped") / "model.json").read_text())
     return types.SimpleNamespace(spec=spec)
 
 

@@ -21,9 +21,9 @@ needs_espeak = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def student():
-    from onepass import shipped
+    from onepass.foundation import locations
 
-    spec = json.loads((shipped.folder("shipped") / "model.json").read_text())
+    spec = json.loads((locations.folder("shipped") / "model.json").read_text())
     return types.SimpleNamespace(spec=spec)
 
 
