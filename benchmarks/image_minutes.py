@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import report, tfp_pixelcnn
-from onepass.foundation.atomic_files import read_npz, write_npz, write_text
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import read_npz, write_npz, write_text
 from onepass.foundation.interrupt import StopRequest
 from onepass.replicator.training.loop import Listener
 from onepass.replicator.training.state import TrainState

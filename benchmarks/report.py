@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from onepass.foundation.atomic_files import replacing, write_text
+from onepass.foundation.files import replacing, write_text
 from onepass.foundation.processor import processor
 from onepass.foundation.progress import Progress
 

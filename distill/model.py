@@ -26,8 +26,8 @@ from distill.student import Condition, ParallelWaveNet
 from onepass.draw import Draw
 from onepass.foundation import locations
 from onepass.foundation.arguments import check_unmasked, whole_number
-from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import Arrays
 from onepass.foundation.locations import kind_of
 from onepass.foundation.model_folder import assign_weights, read_stored_model
 from onepass.foundation.stored_config import check_config, stored_config

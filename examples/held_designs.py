@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onepass.foundation.atomic_files import write_npz
-from onepass.foundation.folders import hash_name, make_folder, show_path
+from onepass.foundation.files import hash_name, make_folder, show_path, write_npz
 from pixelcnn.data.npz import DataError, check_array, pair, read_arrays
 
 SHARE = 0.1

@@ -20,7 +20,7 @@ import tensorflow as tf
 import tyro
 
 from onepass.foundation.errors import UserError, in_one_line
-from onepass.foundation.folders import is_ignored, list_files
+from onepass.foundation.files import is_ignored, list_files
 from onepass.foundation.progress import Progress
 from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator import Replicator, strategies

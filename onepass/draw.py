@@ -293,8 +293,8 @@ class Beginning(Option):
         import numpy as np
 
         from onepass.foundation.arguments import number_in
-        from onepass.foundation.atomic_files import read_npy
         from onepass.foundation.errors import UserError
+        from onepass.foundation.files import read_npy
 
         files = [word for word in words if word.endswith(".npy")]
         if not files:

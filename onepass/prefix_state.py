@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import open_plain
+from onepass.foundation.files import open_plain
 
 FORMAT = 1
 METADATA, KEY = "__metadata__", "onepass"  # where a safetensors file keeps the description
@@ -64,7 +64,7 @@ class PrefixState:
         """Write the state to a safetensors file, whose metadata describe it as JSON."""
         import safetensors.numpy
 
-        from onepass.foundation.atomic_files import replacing  # a bundle runs without it
+        from onepass.foundation.files import replacing  # a bundle runs without it
 
         arrays = self._arrays()
         kinds = {name: array.dtype.name for name, array in arrays.items()}

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.foundation import locations
-from onepass.foundation.atomic_files import Arrays
 from onepass.foundation.card import (
     ExportArguments,
     Measured,
@@ -23,6 +22,7 @@ from onepass.foundation.card import (
     training_lines,
 )
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import Arrays
 from onepass.foundation.measures import EXPLAINED
 from onepass.foundation.model_folder import read_stored_model
 from onepass.foundation.stored_config import to_json

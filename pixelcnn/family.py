@@ -138,7 +138,7 @@ def training_data(path: Path) -> str:
 
 def format_report(figures: dict) -> str:
     """Return the result of an evaluation as lines of text."""
-    from onepass.foundation.folders import count_noun
+    from onepass.foundation.files import count_noun
     from onepass.foundation.measures import format_measure
     from pixelcnn.measures import DEEP_NAMES, NAMES
 

@@ -21,8 +21,8 @@ import tensorflow as tf
 from keras import layers
 from PIL import Image
 
-from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import write_npz
 from onepass.foundation.measures import share_of
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train_network

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.foundation import locations
-from onepass.foundation.atomic_files import Arrays
+from onepass.foundation.files import Arrays
 from onepass.foundation.model_folder import assign_weights, read_stored_model
 from onepass.foundation.stored_config import check_config
 from onepass.likelihoods.initial import ZeroInitial

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.draw import Draw
-from onepass.foundation.atomic_files import write_npz
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import write_npz
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.stored_config import defaults, stored_config
 from onepass.planning.trainable import Trainable

@@ -16,7 +16,7 @@ from onepass.foundation.card import (
     training_lines,
 )
 from onepass.foundation.errors import UserError, require
-from onepass.foundation.folders import count_noun
+from onepass.foundation.files import count_noun
 from onepass.foundation.measures import EXPLAINED, format_measure, weighted_mean
 from onepass.foundation.progress import show_progress
 from onepass.foundation.stored_config import changed_flags

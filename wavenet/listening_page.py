@@ -12,7 +12,7 @@ import numpy as np
 import soundfile
 from PIL import Image
 
-from onepass.foundation.atomic_files import write_text
+from onepass.foundation.files import write_text
 from wavenet.data.audio import resample
 from wavenet.plots import DB_RANGE, level_db
 

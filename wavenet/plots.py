@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from onepass.foundation.atomic_files import replacing
+from onepass.foundation.files import replacing
 
 DB_RANGE = 80.0  # dB
 WINDOW_SECONDS = 0.03

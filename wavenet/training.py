@@ -11,8 +11,7 @@ import tensorflow as tf
 from PIL import Image
 
 from onepass.foundation import locations
-from onepass.foundation.atomic_files import Arrays
-from onepass.foundation.folders import show_path
+from onepass.foundation.files import Arrays, show_path
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.model_folder import assign_weights, read_stored_model, variable_names
 from onepass.foundation.stored_config import defaults, stored_config

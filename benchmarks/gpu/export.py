@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu import gpu_run, plan
-from onepass.foundation.atomic_files import write_npz, write_text
-from onepass.foundation.folders import make_folder
+from onepass.foundation.files import make_folder, write_npz, write_text
 from onepass.replicator.portable.export import export_function
 from onepass.replicator.portable.manifest import copy_runner
 

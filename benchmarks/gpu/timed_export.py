@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.gpu import timed_training
-from onepass.foundation.atomic_files import write_npz
+from onepass.foundation.files import write_npz
 from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator.portable.export import adopt, export_function, named_weights
 from onepass.replicator.portable.manifest import read_manifest

@@ -77,7 +77,7 @@ from onepass.draw import OPTIONS, Draw
 from onepass.families import installed, known_kinds
 from onepass.foundation.arguments import check_prefix
 from onepass.foundation.errors import UserError, must_be, require
-from onepass.foundation.folders import read_plain
+from onepass.foundation.files import read_plain
 from onepass.foundation.locations import MOST_SPEC_BYTES as MOST_SPEC_BYTES
 from onepass.foundation.locations import SPEC_FILE, read_object
 from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow

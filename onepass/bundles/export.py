@@ -44,8 +44,8 @@ from onepass.bundles.signature import (
 from onepass.families import of_kind
 from onepass.foundation.allowed_operations import PROGRAM
 from onepass.foundation.arguments import whole_number
-from onepass.foundation.atomic_files import replacing_folder, write_npz
 from onepass.foundation.errors import UserError, must_be
+from onepass.foundation.files import replacing_folder, write_npz
 from onepass.foundation.locations import SPEC_FILE
 from onepass.foundation.tensorflow_state import check_compiler, name_for_tensorflow
 from onepass.model import Autoregressive

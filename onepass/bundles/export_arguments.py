@@ -44,7 +44,7 @@ def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what
 
 def _value(word: str) -> Any:
     from onepass.foundation.arguments import number_of
-    from onepass.foundation.atomic_files import read_npy
+    from onepass.foundation.files import read_npy
 
     is_file = word.endswith(SUFFIX) or Path(word).is_file()
     number = None if is_file else number_of(word)

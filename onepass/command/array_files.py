@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from onepass.foundation.atomic_files import read_npy
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import endings, list_files
+from onepass.foundation.files import endings, list_files, read_npy
 from pixelcnn.data.image_file import has_transparent_colour, in_srgb
 from pixelcnn.sampling.grids import write_png
 from wavenet.data import audio

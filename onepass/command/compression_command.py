@@ -10,9 +10,16 @@ from onepass.command.arguments import CompressArguments, DecompressArguments
 from onepass.command.array_files import FILES, ElementFiles
 from onepass.compression import container
 from onepass.compression.container import Container, read_file
-from onepass.foundation.atomic_files import replacing
 from onepass.foundation.errors import UserError, require
-from onepass.foundation.folders import check_new, fold_name, make_folder, safe_name, show_path, some
+from onepass.foundation.files import (
+    check_new,
+    fold_name,
+    make_folder,
+    replacing,
+    safe_name,
+    show_path,
+    some,
+)
 from onepass.models import load
 
 VERIFY = {"cheap": None, "always": True, "never": False}

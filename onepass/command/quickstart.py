@@ -13,8 +13,7 @@ from distill.teacher import load_teacher
 from distill.training import StudentRecipe
 from onepass.command.arguments import QuickstartArguments
 from onepass.command.unseen_networks import measure_keras, measure_torch, report_steps
-from onepass.foundation.atomic_files import write_text
-from onepass.foundation.folders import check_new, make_folder
+from onepass.foundation.files import check_new, make_folder, write_text
 from onepass.foundation.progress import Progress, duration, during
 from onepass.replicator.training.loop import Outcome
 from onepass.replicator.training.training_run import Recipe, train

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import read_plain
+from onepass.foundation.files import read_plain
 
 
 class Reach(NamedTuple):

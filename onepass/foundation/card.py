@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike
 
-from onepass.foundation.atomic_files import write_text
+from onepass.foundation.files import write_text
 from onepass.foundation.measures import format_interval, format_measure
 from onepass.foundation.metrics import training_seconds
 from onepass.foundation.model_folder import SPEC_FILE, save

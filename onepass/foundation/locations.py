@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import read_plain
+from onepass.foundation.files import read_plain
 
 ROOT = Path(__file__).resolve().parents[2]  # of the packages, in a checkout or installed
 FOLDERS = {

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike
 
-from onepass.foundation.atomic_files import Arrays, read_json, read_npz, write_npz, write_text
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import Arrays, read_json, read_npz, write_npz, write_text
 from onepass.foundation.locations import SPEC_FILE, WEIGHTS_FILE
 from onepass.foundation.run_directory import RunDirectory
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, Protocol, TextIO, TypeVar
 
-from onepass.foundation.folders import plural
+from onepass.foundation.files import plural
 
 Item = TypeVar("Item", covariant=True)
 

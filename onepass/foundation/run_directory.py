@@ -14,9 +14,8 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from onepass.foundation.atomic_files import Arrays, read_json, read_npz, write_npz, write_text
 from onepass.foundation.errors import UserError, require
-from onepass.foundation.folders import make_folder
+from onepass.foundation.files import Arrays, make_folder, read_json, read_npz, write_npz, write_text
 from onepass.foundation.stored_config import complete_settings, differences
 
 if TYPE_CHECKING:

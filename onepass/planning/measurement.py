@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.atomic_files import write_text
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import make_folder
+from onepass.foundation.files import make_folder, write_text
 from onepass.foundation.processor import processor
 from onepass.replicator.portable.layouts.simulation import Operation, sharing_scale
 from onepass.replicator.portable.manifest import read_manifest

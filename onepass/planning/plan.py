@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.foundation.atomic_files import replacing, write_text
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import replacing, write_text
 from onepass.foundation.progress import Progress
 from onepass.planning.arguments import PORTABLE, SERVERS, PlanArguments
 from onepass.planning.measurement import (

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from onepass.foundation.atomic_files import write_text
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import write_text
 from onepass.speech.phonemes import (
     PRIMARY,
     SECONDARY,

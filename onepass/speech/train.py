@@ -10,8 +10,8 @@ import numpy as np
 import tyro
 
 from distill.model import load as load_model
-from onepass.foundation.atomic_files import replacing_folder, write_npz, write_text
 from onepass.foundation.errors import UserError, require
+from onepass.foundation.files import replacing_folder, write_npz, write_text
 from onepass.foundation.metrics import training_seconds
 from onepass.foundation.processor import machine_name
 from onepass.foundation.progress import in_time

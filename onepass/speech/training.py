@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.experimental.numpy as tnp
 
-from onepass.foundation.atomic_files import Arrays
+from onepass.foundation.files import Arrays
 from onepass.foundation.model_folder import averages, best_or_newest
 from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.stored_config import to_json

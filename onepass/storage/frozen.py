@@ -42,7 +42,7 @@ from onepass.foundation.allowed_operations import (
     reachable_keys,
 )
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import open_plain, read_plain
+from onepass.foundation.files import open_plain, read_plain
 from onepass.step.replay import (
     BRANCHING,
     CALLS,

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from onepass.foundation.folders import count_noun, hash_name, show_path, some, split_by_hash
+from onepass.foundation.files import count_noun, hash_name, show_path, some, split_by_hash
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.image_file import EIGHT, centred_square, subsample_pixels
 from pixelcnn.data.image_rules import ImageRules

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import require
-from onepass.foundation.folders import show_path
+from onepass.foundation.files import show_path
 from onepass.replicator.training.batches import as_dataset
 from pixelcnn.data.batch_sampling import (
     Arrays,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from onepass.foundation.folders import list_files
+from onepass.foundation.files import list_files
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.image_file import ARRAY, EIGHT, depth_of, formats, min_log_scale_of, suffixes
 from pixelcnn.data.npz import pair

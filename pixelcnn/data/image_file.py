@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageChops, ImageCms, ImageOps, UnidentifiedImageError
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import show_path
+from onepass.foundation.files import show_path
 from pixelcnn.data.image_rules import ImageRules
 
 EIGHT = 8

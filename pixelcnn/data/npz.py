@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import show_path
+from onepass.foundation.files import show_path
 
 DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, MemoryError)
 SPLITS = ("train", "dev")

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import count_noun
+from onepass.foundation.files import count_noun
 from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
 from pixelcnn.data.image_file import fit_levels
 from pixelcnn.data.image_rules import ImageRules

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from onepass.foundation.atomic_files import replacing
+from onepass.foundation.files import replacing
 
 GAP = 2  # pixels between two images
 LEAST_SIDE = 96  # minimum side in pixels to which small images are enlarged

@@ -12,7 +12,7 @@ import pytest
 from image_runs import ADAM, config_of, data_of
 
 from benchmarks.gpu import timed_export, timed_training
-from onepass.foundation.atomic_files import read_npz
+from onepass.foundation.files import read_npz
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_portable
 from pixelcnn.data import batch_sampling

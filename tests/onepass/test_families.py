@@ -15,7 +15,7 @@ import tyro
 
 import onepass
 from onepass import families
-from onepass.foundation.atomic_files import write_npz
+from onepass.foundation.files import write_npz
 from onepass.foundation.metrics import read_metrics
 from onepass.foundation.run_directory import RunDirectory
 from onepass.likelihoods import Categorical, Integers

@@ -14,7 +14,7 @@ from image_networks import QuickInitial
 from image_runs import ADAM, SIDES, config_of, data_of
 
 import onepass
-from onepass.foundation.atomic_files import read_npz, write_npz
+from onepass.foundation.files import read_npz, write_npz
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_portable, training_step
 from onepass.replicator.training.state import TrainState

@@ -20,8 +20,8 @@ import soundfile
 import soxr
 
 from onepass.foundation.arguments import check_unmasked
-from onepass.foundation.atomic_files import replacing
 from onepass.foundation.errors import must_be
+from onepass.foundation.files import replacing
 from wavenet.data.decoding import AudioError, SoundFile, Stamp, reason_of
 
 FULL_SCALE = 1.0 - 2.5 / 65535  # reached by the two outermost 16-bit values on either side

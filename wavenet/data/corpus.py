@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.atomic_files import replacing
-from onepass.foundation.folders import make_folder, show_path, some
+from onepass.foundation.files import make_folder, replacing, show_path, some
 from onepass.foundation.processor import in_threads
 from wavenet.data import audio
 from wavenet.data.recorded_level import below_full_scale_db

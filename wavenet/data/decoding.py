@@ -19,7 +19,7 @@ import numpy as np
 import soundfile
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import show_path
+from onepass.foundation.files import show_path
 from wavenet.optional_packages import is_installed
 
 BLOCK_SAMPLES = 1 << 18

@@ -11,13 +11,13 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from onepass.foundation.atomic_files import replacing
 from onepass.foundation.errors import UserError, require
-from onepass.foundation.folders import (
+from onepass.foundation.files import (
     count_noun,
     endings,
     list_files,
     make_folder,
+    replacing,
     show_path,
     some,
     split_by_hash,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from onepass.foundation.folders import check_new, count_noun, make_folder
+from onepass.foundation.files import check_new, count_noun, make_folder
 from onepass.foundation.progress import Progress
 
 INTERRUPTED = 130

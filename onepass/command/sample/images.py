@@ -14,9 +14,8 @@ from PIL import Image
 
 from onepass.command.sample.drawing import Drawing
 from onepass.draw import Draw
-from onepass.foundation.atomic_files import read_npy
 from onepass.foundation.errors import UserError, require
-from onepass.foundation.folders import count_noun
+from onepass.foundation.files import count_noun, read_npy
 from pixelcnn.data.image_file import EIGHT, ImageError, read_image, rescale_levels
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.video import read_episodes

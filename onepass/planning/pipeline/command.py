@@ -93,7 +93,7 @@ def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:
     """Draw every simulation with one row per device, and its peak activations."""
     from matplotlib.figure import Figure
 
-    from onepass.foundation.atomic_files import replacing  # imports NumPy
+    from onepass.foundation.files import replacing  # imports NumPy
 
     height = sum(1.0 + 0.22 * each.schedule.num_devices for each in simulations)
     figure = Figure(figsize=(14.0, height), layout="constrained")
@@ -138,7 +138,7 @@ def _draw_passes(axes: "Axes", simulation: Simulation, latest: float) -> None:
 
 def write_trace(path: Path, simulations: Sequence[Simulation]) -> None:
     """Write a Chrome trace: a process per simulation, a thread per device, an event per pass."""
-    from onepass.foundation.atomic_files import write_text
+    from onepass.foundation.files import write_text
 
     events = [event for n, each in enumerate(simulations) for event in _events(n, each)]
     write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n")

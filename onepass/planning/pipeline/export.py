@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from onepass.foundation.atomic_files import write_npz
-from onepass.foundation.folders import make_folder
+from onepass.foundation.files import make_folder, write_npz
 from onepass.planning.pipeline.schedule import GRADIENT, KEPT, LOSS, WEIGHTS, function_name
 from onepass.replicator.portable.export import export_function
 from onepass.replicator.portable.manifest import manifest_of, write_manifest

@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from onepass.foundation.atomic_files import read_json, write_text
 from onepass.foundation.errors import UserError
-from onepass.foundation.folders import make_folder
+from onepass.foundation.files import make_folder, read_json, write_text
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 RUNNER = "onepass_run"  # another name than `onepass`, which the copies must not hide
 # The modules that run.py imports, which need only JAX and NumPy.
 COPIED = (
-    *("foundation/atomic_files", "foundation/errors", "foundation/folders", "foundation/interrupt"),
-    *("foundation/run_directory", "foundation/stored_config", "replicator/portable/manifest"),
+    *("foundation/errors", "foundation/files", "foundation/interrupt", "foundation/run_directory"),
+    *("foundation/stored_config", "replicator/portable/manifest"),
     *(f"replicator/portable/layouts/{each}" for each in ("devices", "layout", "search")),
     "replicator/portable/layouts/simulation",
 )

@@ -26,8 +26,8 @@ from typing import Any
 import jax.export
 import numpy as np
 
-from onepass.foundation.atomic_files import Arrays, read_npz
 from onepass.foundation.errors import UserError, exit_status
+from onepass.foundation.files import Arrays, read_npz
 from onepass.foundation.interrupt import SIGNALS, StopRequest
 from onepass.foundation.run_directory import Checkpoints, check_arrays
 from onepass.replicator.portable.layouts import devices

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from distill.losses import perceptual
 from distill.losses.perceptual import UnitClassifier, UnitConfig
-from onepass.foundation.atomic_files import read_npz, write_npz
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import read_npz, write_npz
 from wavenet.data import Corpus, Prepared, frames_of, recordings_of
 from wavenet.data.audio import from_int16, to_int16
 from wavenet.features import MelConvention, mel_spectrogram

@@ -23,8 +23,8 @@ from onepass.bundles.sequence_functions import sequence_functions
 from onepass.bundles.signature import COMPILED, PLAIN
 from onepass.bundles.sound_functions import StreamingTeacher, streaming_model
 from onepass.draw import Draw
-from onepass.foundation.atomic_files import read_npz
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import read_npz
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.manifest import manifest_of, read_manifest
 from pixelcnn.data.captions import encode_caption

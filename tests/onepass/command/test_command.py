@@ -400,13 +400,13 @@ def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, co
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     checkpoint = (copy / "checkpoints" / "step_00000002.npz").read_bytes()
-    monkeypatch.setattr("onepass.foundation.atomic_files.np.savez", full)
+    monkeypatch.setattr("numpy.savez", full)
     line = mistake(*arguments(data, copy, num_steps=4), status=1)
     assert "step_00000004.npz: No space left on device. Earlier files are unchanged." in line
     assert line.endswith("Training stopped at step 4; the newest checkpoint is step 2.")
     assert (copy / "checkpoints" / "step_00000002.npz").read_bytes() == checkpoint
     monkeypatch.undo()
-    monkeypatch.setattr("onepass.foundation.atomic_files.beside", full)
+    monkeypatch.setattr("onepass.foundation.files.beside", full)
     line = mistake(*arguments(data, copy, num_steps=5), status=1)
     assert "config.json: No space left on device" in line
 

@@ -9,7 +9,7 @@ import pytest
 from processes import ROOT
 
 from onepass.command import verbs as command
-from onepass.foundation.atomic_files import replacing, replacing_folder
+from onepass.foundation.files import replacing, replacing_folder
 from onepass.foundation.interrupt import ENDING
 
 
@@ -83,7 +83,7 @@ def test_a_signal_that_is_ignored_stays_so(monkeypatch):
 HOLDING = """
 import sys
 from pathlib import Path
-from onepass.foundation.folders import beside
+from onepass.foundation.files import beside
 
 out = Path(sys.argv[1])
 with beside(out / "a.wav") as file, beside(out / "1", is_folder=True) as folder:

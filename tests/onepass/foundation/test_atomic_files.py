@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hostile_files import refused
 
-from onepass.foundation.atomic_files import read_npy, read_npz, write_text
+from onepass.foundation.files import read_npy, read_npz, write_text
 from onepass.foundation.locations import read_spec
 from onepass.foundation.model_folder import read_folder
 from onepass.foundation.run_directory import Checkpoints, RunDirectory

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 from processes import ROOT
 
-from onepass.foundation.atomic_files import read_npy, read_npz, write_npz, write_text
 from onepass.foundation.errors import UserError, in_one_line
+from onepass.foundation.files import read_npy, read_npz, write_npz, write_text
 from onepass.foundation.model_folder import best_or_newest
 from onepass.foundation.run_directory import Checkpoints, RunDirectory
 from onepass.replicator import strategies

@@ -17,8 +17,8 @@ import soundfile
 import tensorflow as tf
 from carried import assert_equal, assert_same_training, run_alone
 
-from onepass.foundation.atomic_files import read_npz
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import read_npz
 from onepass.foundation.interrupt import StopRequest
 from onepass.foundation.run_directory import Checkpoints, RunDirectory
 from onepass.replicator.portable import export as portable

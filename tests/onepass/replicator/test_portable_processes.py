@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from processes import Process, wait_until
 
-from onepass.foundation.atomic_files import read_npz
+from onepass.foundation.files import read_npz
 from onepass.replicator.portable import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]

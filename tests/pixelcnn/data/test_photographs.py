@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from image_files import fill, mistake, noise
 
-from onepass.foundation.atomic_files import write_npz
+from onepass.foundation.files import write_npz
 from pixelcnn.config import PRESETS
 from pixelcnn.data.batch_sampling import batches_of, open_batches
 from pixelcnn.data.corpus import ImageRules, read_corpus

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from onepass.foundation.atomic_files import replacing
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import replacing
 from wavenet.data import audio, scan
 
 RATE_HZ = 16000

@@ -1,28 +1,217 @@
-"""Folders and files, temporary ones too: their creation, names and digests.
+"""Files and folders: written at once, read with care, temporary ones, their names and digests.
 
-A process locks each file or folder that it creates. If an uncatchable signal ends the process, the
-file is left without a lock, and the next process that writes into the folder removes it.
+A reader sees an old file or folder or the complete new one. A process locks each temporary one that
+it creates. If an uncatchable signal ends the process, it is left without a lock, and the next
+process that writes into the folder removes it.
 
 A link can lead anywhere, and a pipe blocks its reader. Either may replace a file between a check
 and its opening, so `open_plain` checks the opened file.
+
+NumPy is imported only to read and write arrays: help texts need this module, and not NumPy.
 """
 
 import collections
 import contextlib
+import ctypes
+import errno
 import fcntl
 import functools
 import hashlib
 import io
+import json
+import math
 import os
 import re
 import secrets
 import shutil
 import stat
 import unicodedata
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
 
 from onepass.foundation.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Arrays = dict[str, "np.ndarray"]
+MAX_EXPANSION = 20  # largest ratio of unpacked to packed size; arrays are stored uncompressed
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path next to `path` and rename it to `path` when the block ends.
+
+    The temporary file exists and is empty when the block begins. If the block raises, `path` is
+    unchanged and the temporary file is removed. An error of the file system is a UserError.
+    """
+    target = Path(path)
+    with write_errors(target), beside(target) as temporary:
+        yield temporary
+        os.replace(temporary, target)
+
+
+def read_npz(path: Path) -> Arrays:
+    """Return the arrays of an npz file by name; raise UserError if it is missing or damaged.
+
+    The sizes declared in the archive's directory are checked before anything is unpacked, and
+    zipfile never reads more bytes than they declare.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            packed, unpacked = os.path.getsize(path), sum(m.file_size for m in file.infolist())
+            if unpacked > MAX_EXPANSION * packed:
+                more = f"{unpacked:,}, over {MAX_EXPANSION} times as many."
+                raise ValueError(f"its {packed:,} bytes unpack to {more}")
+            return {name.removesuffix(".npy"): _member(file, name) for name in file.namelist()}
+    except FileNotFoundError as error:
+        raise UserError(f"There is no checkpoint {path}.") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile raises many kinds, depending on which byte is damaged
+        raise UserError(f"The checkpoint {path} is damaged: {error}") from error
+
+
+def read_npy(path: Path) -> "np.ndarray":
+    """Return the array of an npy file."""
+    import numpy as np
+
+    try:
+        with open(path, "rb") as file:
+            if file.read(len(magic := np.lib.format.MAGIC_PREFIX)) == magic:
+                file.seek(0)
+                _check_header(file)
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
+    except (OSError, RecursionError, ValueError, EOFError) as error:
+        objects = "it holds Python objects" if "Object arrays" in str(error) else "it is invalid"
+        why = getattr(error, "strerror", None) or objects
+        raise UserError(f"{path} cannot be read as an npy file: {why}.") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise UserError(f"{path} is an npz archive; write its array to a file by `numpy.save`.")
+    if not array.ndim:
+        raise UserError(f"{path} must contain one array with at least one axis.")
+    return array
+
+
+def read_json(path: Path, missing: str = "") -> dict[str, Any]:
+    """Return the JSON object in a file; `missing` is the message of UserError if there is none."""
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+    except (OSError, RecursionError, ValueError) as error:
+        is_missing = missing and isinstance(error, FileNotFoundError)
+        raise UserError(missing if is_missing else f"{path} cannot be read: {error}.") from error
+    if not isinstance(stored, dict):
+        names = {list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
+        kind = names.get(type(stored), "null")
+        raise UserError(f"{path} must hold one JSON object, got a {kind}.")
+    return stored
+
+
+def write_npz(path: Path, arrays: Arrays) -> None:
+    """Write arrays to an npz file atomically and flush it to disk."""
+    import numpy as np
+
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
+def _member(file: zipfile.ZipFile, name: str) -> "np.ndarray":
+    import numpy as np
+
+    # Read completely first, so that zipfile verifies the checksum before NumPy reads the header.
+    data = io.BytesIO(file.read(name))
+    _check_header(data)
+    return np.lib.format.read_array(data, allow_pickle=False)
+
+
+def _check_header(file: IO[bytes]) -> None:
+    from numpy.lib import format as npy
+
+    is_first = npy.read_magic(file) == (1, 0)
+    read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    start, end = file.tell(), file.seek(0, os.SEEK_END)
+    declared = math.prod(shape) * dtype.itemsize
+    if declared > end - start and not dtype.hasobject:
+        raise ValueError(f"its header declares {declared:,} bytes, and it has {end - start:,}")
+    file.seek(0)
+
+
+@contextlib.contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Convert an error of the file system inside the block to a UserError of one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {path}: {error.strerror or error}. Earlier files are unchanged."
+        ) from error
+
+
+HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+# Errors of kernels, C libraries and file systems that cannot exchange two folders.
+UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+
+
+@contextlib.contextmanager
+def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary folder next to `path` that becomes `path` when the block ends.
+
+    Files and folders of an existing folder that the block did not write are kept. If the block
+    raises an exception, `path` is unchanged, and parents that were created are removed.
+    """
+    target = Path(os.path.realpath(path))
+    made = not target.parent.exists()
+    try:
+        with write_errors(Path(path)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with beside(target, is_folder=True) as folder:
+                yield folder
+                if target.is_dir() and any(target.iterdir()):
+                    _link_others(target, folder)
+                    _exchange(folder, target)
+                else:
+                    os.replace(folder, target)
+    finally:
+        if made and not target.exists():
+            with contextlib.suppress(OSError):  # keeps it if it has other content by now
+                target.parent.rmdir()
+
+
+def _link_others(old: Path, new: Path) -> None:
+    for entry in old.iterdir():
+        copy = new / entry.name
+        if os.path.lexists(copy):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.copytree(entry, copy, symlinks=True, copy_function=os.link)
+        else:
+            os.link(entry, copy, follow_symlinks=False)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = os.fsencode(new), os.fsencode(old)
+    if rename is not None and not rename(HERE, names[0], HERE, names[1], EXCHANGE):
+        return
+    code = errno.ENOSYS if rename is None else ctypes.get_errno()
+    if code in UNKNOWN:
+        raise UserError(f"{old} exists and cannot be replaced at once; write to a new folder.")
+    raise OSError(code, os.strerror(code), str(old))
+
 
 NAME = re.compile(r"\.onepass-[0-9a-f]{16}(\.\w+)?")
 
