@@ -30,7 +30,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.files import Arrays
 from onepass.foundation.locations import kind_of
 from onepass.foundation.model_folder import assign_weights, read_stored_model
-from onepass.foundation.stored_config import check_config, stored_config
+from onepass.foundation.settings import check_config, stored_config
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import with_density
 from onepass.networks.any_length import pad_time

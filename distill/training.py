@@ -29,7 +29,7 @@ from onepass.foundation import locations
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.model_folder import assign_weights, read_stored_weights
-from onepass.foundation.stored_config import defaults, to_json
+from onepass.foundation.settings import defaults, to_json
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.planning.pipeline.export import Stage
 from onepass.replicator.portable.export import named_weights

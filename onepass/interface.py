@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.draw import Draw
 from onepass.foundation.errors import UserError
-from onepass.foundation.options import takes
+from onepass.foundation.settings import takes
 
 if TYPE_CHECKING:
     from onepass.prefix_state import PrefixState

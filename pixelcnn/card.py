@@ -25,7 +25,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.files import Arrays
 from onepass.foundation.measures import EXPLAINED
 from onepass.foundation.model_folder import read_stored_model
-from onepass.foundation.stored_config import to_json
+from onepass.foundation.settings import to_json
 from onepass.trained import Trained
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate

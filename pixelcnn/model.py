@@ -6,7 +6,7 @@ from typing import Any
 from onepass.foundation import locations
 from onepass.foundation.files import Arrays
 from onepass.foundation.model_folder import assign_weights, read_stored_model
-from onepass.foundation.stored_config import check_config
+from onepass.foundation.settings import check_config
 from onepass.likelihoods.initial import ZeroInitial
 from onepass.trained import Trained
 from pixelcnn.config import KINDS, AnyTrainConfig

@@ -14,7 +14,7 @@ from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import write_npz
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.stored_config import defaults, stored_config
+from onepass.foundation.settings import defaults, stored_config
 from onepass.planning.trainable import Trainable
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import PortableBatches, Recipe, Setup, TrainingRun

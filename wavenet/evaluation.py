@@ -19,7 +19,7 @@ from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import count_noun
 from onepass.foundation.measures import EXPLAINED, format_measure, weighted_mean
 from onepass.foundation.progress import show_progress
-from onepass.foundation.stored_config import changed_flags
+from onepass.foundation.settings import changed_flags
 from onepass.likelihoods import Codec
 from onepass.trained import Trained
 from wavenet.config import PRESETS, TrainConfig, config_from

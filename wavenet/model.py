@@ -15,7 +15,7 @@ from onepass.foundation import locations
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.model_folder import assign_weights, read_stored_model
-from onepass.foundation.stored_config import check_config
+from onepass.foundation.settings import check_config
 from onepass.samplers import methods_of
 from onepass.samplers.compiled import Compiled
 from onepass.trained import Trained

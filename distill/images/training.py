@@ -24,7 +24,7 @@ from distill.images.flow import FILE, Features, FlowLoss, classifier_for
 from distill.teacher import digest, frozen_copy
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
-from onepass.foundation.stored_config import defaults, to_json
+from onepass.foundation.settings import defaults, to_json
 from onepass.likelihoods.initial import ZeroInitial
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun

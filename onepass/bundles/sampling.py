@@ -638,7 +638,7 @@ def restore_level(sound: np.ndarray, condition: Any) -> np.ndarray:
 
 def front_of(spec: Mapping[str, Any]) -> Any:
     """Return the `SoundFront` of the model that a bundle's model.json describes."""
-    from onepass.foundation.stored_config import dataclass_from
+    from onepass.foundation.settings import dataclass_from
     from wavenet.config import DataConfig
     from wavenet.data.recorded_level import level_of
     from wavenet.front import SoundFront

@@ -16,7 +16,7 @@ import numpy as np
 
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import Arrays, make_folder, read_json, read_npz, write_npz, write_text
-from onepass.foundation.stored_config import complete_settings, differences
+from onepass.foundation.settings import complete_settings, differences
 
 if TYPE_CHECKING:
     from onepass.foundation.metrics import MetricsLog

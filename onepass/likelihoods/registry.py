@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from onepass import likelihoods
 from onepass.foundation.errors import must_be
-from onepass.foundation.stored_config import choices
+from onepass.foundation.settings import choices
 from onepass.likelihoods.limits import (
     MAX_COMPANDED_LEVELS,
     MAX_LEVELS,

@@ -15,7 +15,7 @@ from onepass.foundation.files import replacing_folder, write_npz, write_text
 from onepass.foundation.metrics import training_seconds
 from onepass.foundation.processor import machine_name
 from onepass.foundation.progress import in_time
-from onepass.foundation.stored_config import to_json
+from onepass.foundation.settings import to_json
 from onepass.speech.density_training import DensityConfig, train_density
 from onepass.speech.evaluation import frame_measures, measure_speech, variance_corrections
 from onepass.speech.examples import Example, examples, prepare_corpus

@@ -13,7 +13,7 @@ import numpy as np
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import read_npz
-from onepass.foundation.stored_config import dataclass_from
+from onepass.foundation.settings import dataclass_from
 from onepass.speech.frame_density import STATISTICS, draw_differences, initial_density, no_pause
 from onepass.speech.network import (
     Networks,

@@ -8,7 +8,7 @@ import itertools
 from typing import Annotated, Literal, get_args
 
 from onepass.foundation.errors import UserError, at_least, require
-from onepass.foundation.stored_config import choices
+from onepass.foundation.settings import choices
 from onepass.likelihoods.limits import check_levels
 from onepass.likelihoods.registry import mixtures
 

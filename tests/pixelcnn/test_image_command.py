@@ -19,7 +19,7 @@ import onepass
 from onepass.command.sample import images as image_samples
 from onepass.foundation.errors import UserError
 from onepass.foundation.run_directory import RunDirectory
-from onepass.foundation.stored_config import to_json
+from onepass.foundation.settings import to_json
 from pixelcnn import model as models
 from pixelcnn import training
 from pixelcnn.config import PRESETS, MultiscaleTrainConfig

@@ -25,7 +25,7 @@ import onepass
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
 from onepass.foundation.model_folder import averages, variable_names
-from onepass.foundation.stored_config import to_json
+from onepass.foundation.settings import to_json
 from onepass.replicator.training import training_run as recipes
 from onepass.replicator.training.loop import DONE
 from wavenet import training

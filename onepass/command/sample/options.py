@@ -17,7 +17,7 @@ import tyro
 
 from onepass.draw import OPTIONS, Draw
 from onepass.foundation.errors import UserError
-from onepass.foundation.options import entries_of
+from onepass.foundation.settings import entries_of
 from pixelcnn.config import SamplerName
 
 

@@ -17,7 +17,7 @@ RUNNER = "onepass_run"  # another name than `onepass`, which the copies must not
 # The modules that run.py imports, which need only JAX and NumPy.
 COPIED = (
     *("foundation/errors", "foundation/files", "foundation/interrupt", "foundation/run_directory"),
-    *("foundation/stored_config", "replicator/portable/manifest"),
+    *("foundation/settings", "replicator/portable/manifest"),
     *(f"replicator/portable/layouts/{each}" for each in ("devices", "layout", "search")),
     "replicator/portable/layouts/simulation",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from onepass.foundation.errors import UserError, at_least, require
-from onepass.foundation.stored_config import complete_settings, dataclass_from
+from onepass.foundation.settings import complete_settings, dataclass_from
 
 Config = TypeVar("Config")
 

@@ -10,7 +10,7 @@ from students import clips, objective_of
 from distill.config import LossConfig
 from distill.losses import divergence, objective
 from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import stored_config, to_json
+from onepass.foundation.settings import stored_config, to_json
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "logistic"])

@@ -1,4 +1,4 @@
-"""`onepass.foundation.options`: the options of a function that are a dataclass's fields."""
+"""`onepass.foundation.settings`: the options of a function that are a dataclass's fields."""
 
 import dataclasses
 import inspect
@@ -7,7 +7,7 @@ import pytest
 
 import onepass
 from onepass.draw import Draw
-from onepass.foundation.options import takes
+from onepass.foundation.settings import takes
 
 
 @dataclasses.dataclass(frozen=True)

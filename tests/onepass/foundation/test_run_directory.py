@@ -16,7 +16,7 @@ from processes import ROOT
 from onepass.foundation import run_directory as module
 from onepass.foundation.errors import UserError
 from onepass.foundation.run_directory import RunDirectory
-from onepass.foundation.stored_config import changed_flags, defaults, differences
+from onepass.foundation.settings import changed_flags, defaults, differences
 from onepass.replicator.training.config import OptimizerConfig
 from wavenet.config import PRESETS, TrainConfig
 

@@ -16,7 +16,7 @@ from runs import eagerly, looped, options, recordings, unevaluated
 
 import onepass
 from onepass.foundation.errors import UserError
-from onepass.foundation.stored_config import dataclass_from, to_json
+from onepass.foundation.settings import dataclass_from, to_json
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods import registry
