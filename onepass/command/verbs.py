@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.command.arguments import choose_argument, parse
-from onepass.command.standard_streams import say_error, watched_output
+from onepass.command.process import Interrupted, say_error, signals_interrupt, watched_output
 from onepass.foundation.errors import FAILURE, UserError, exit_status
-from onepass.foundation.interrupt import Interrupted, signals_interrupt
 from onepass.foundation.locations import is_url
 from onepass.foundation.progress import during
 

@@ -9,8 +9,8 @@ import pytest
 from processes import ROOT
 
 from onepass.command import verbs as command
+from onepass.command.process import ENDING
 from onepass.foundation.files import replacing, replacing_folder
-from onepass.foundation.interrupt import ENDING
 
 
 def ended(monkeypatch, verb, work):

@@ -1,10 +1,65 @@
-"""Handle standard input, output and error that are closed, full, or have no reader."""
+"""The process of a command: signals that end it, and standard streams that cannot be used.
+
+Standard input, output and error may be closed, full, or have no reader.
+"""
 
 import contextlib
+import dataclasses
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, TextIO
+
+# Signals that end a process from outside and can be caught.
+ENDING = (
+    *(signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU, signal.SIGALRM),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised when a signal such as SIGTERM asks the process to stop, as Ctrl-C does."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@dataclasses.dataclass
+class Received:
+    """The signal that interrupted a block, if any."""
+
+    number: int | None = None
+
+
+@contextlib.contextmanager
+def signals_interrupt() -> Iterator[Received]:
+    """Raise `Interrupted` in the block for the first signal in `ENDING` that arrives.
+
+    A signal can arrive twice, because shells, terminals and `timeout` may send it both to a process
+    and to its group. Signals that are ignored, such as SIGHUP under nohup, or that already have a
+    handler are left alone. Outside the main thread, which is the only one that can install
+    handlers, this does nothing.
+    """
+    received, replaced = Received(), []
+
+    def raise_once(number: int, frame: FrameType | None) -> None:
+        if received.number is None:
+            received.number = number
+            raise Interrupted(number)
+
+    if threading.current_thread() is threading.main_thread():
+        replaced = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    for number in replaced:
+        signal.signal(number, raise_once)
+    try:
+        yield received
+    finally:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class Output:
