@@ -23,7 +23,7 @@ import onepass.command.verbs
 from distill.config import ClipConfig, DistillConfig, LossConfig, StudentConfig
 from distill.family import DistillArguments
 from onepass.command.arguments import QuickstartArguments
-from onepass.command.sample import options as samples
+from onepass.command.sample import command as samples
 from onepass.command.sample.sound import SoundHere
 from onepass.foundation.errors import UserError
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
