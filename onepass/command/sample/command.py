@@ -360,7 +360,7 @@ def _model_here(makes: str, given: Any) -> Any:
 def _drawing(given: Options, model: Any) -> Drawing:
     arguments = arguments_of(given)
     if isinstance(given, Arrays):
-        from onepass.command.sample.arrays import ArrayDrawing
+        from onepass.command.sample.drawing import ArrayDrawing
 
         return ArrayDrawing(given, model, arguments)
     if isinstance(given, Images):
