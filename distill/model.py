@@ -38,7 +38,7 @@ from onepass.trained import Trained
 from wavenet import model as wavenet_model
 from wavenet.config import DataConfig
 from wavenet.features.conventions import MelConvention
-from wavenet.features.mel import FramesInPieces
+from wavenet.features.frames import FramesInPieces
 from wavenet.front import Request, batch_of, front_of, spec_of_speech
 from wavenet.sound_network import check_condition
 

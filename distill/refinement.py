@@ -3,7 +3,7 @@
 A student's phases are good, but its magnitudes differ slightly from the magnitudes that the mel
 implies. A pass computes the spectrogram of the sound, fits its magnitudes to the mel of the frames,
 keeps the phases and converts back to sound (Griffin and Lim 1984, with the magnitudes refitted to
-the mel as in `wavenet.features.mel`). Each pass looks one window ahead.
+the mel as in `wavenet.features.frames`). Each pass looks one window ahead.
 
 It suits frames with the detail of recordings. Frames that a model predicts as a mean, instead of
 drawing them, are blurred, and the passes keep the blur.
@@ -17,13 +17,7 @@ import scipy.sparse
 
 from onepass.foundation.errors import must_be
 from wavenet.features.conventions import MelConvention
-from wavenet.features.mel import (
-    FramesInPieces,
-    hann_window,
-    mel_filters,
-    mel_of,
-    overlap_added,
-)
+from wavenet.features.frames import FramesInPieces, hann_window, mel_filters, mel_of, overlap_added
 
 UPDATES = 2  # updates of the magnitudes towards the mel in a pass
 TINY = np.float32(1e-9)  # lower bound of magnitudes and of bands

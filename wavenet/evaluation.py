@@ -38,7 +38,7 @@ from wavenet.data.corpus import Corpus
 from wavenet.density import Density
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import dev_recordings
-from wavenet.features.mel import MelConvention
+from wavenet.features.frames import MelConvention
 from wavenet.linear_prediction import ORDER, measure_untrained_bits
 from wavenet.model import load
 from wavenet.optional_packages import describe_unavailable, list_unavailable

@@ -24,16 +24,18 @@ from wavenet.data.recorded_level import (
     recorded_frames,
 )
 from wavenet.features.conventions import MelConvention
-from wavenet.features.frame_statistics import FrameStatistics, read_statistics
-from wavenet.features.mel import (
+from wavenet.features.frames import (
     FramesInPieces,
+    FrameStatistics,
     RepeatedFrames,
     above_silence,
+    fundamental_frequency,
+    log_f0_features,
     mel_pieces,
     mel_spectrogram,
     num_frames,
+    read_statistics,
 )
-from wavenet.features.pitch import fundamental_frequency, log_f0_features
 
 
 @dataclasses.dataclass(frozen=True)

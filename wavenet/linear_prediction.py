@@ -27,7 +27,7 @@ from scipy.special import expit
 
 from onepass.foundation.errors import require
 from wavenet.features.conventions import MelConvention
-from wavenet.features.mel import above_silence, mel_filters, mel_spectrogram
+from wavenet.features.frames import above_silence, mel_filters, mel_spectrogram
 
 LAG_WINDOW_HZ = 40.0  # standard deviation of the Gaussian that smooths the power spectrum
 WHITE_NOISE = 1e-4  # noise power relative to the signal's, -40 dB; limits the spectrum's valleys

@@ -19,8 +19,15 @@ import scipy.linalg
 import scipy.signal
 
 from wavenet.data import audio
-from wavenet.features.mel import MelConvention, hz_to_mel, mel_spectrogram, mel_to_hz, triangles
-from wavenet.features.pitch import PitchConvention, fundamental_frequency
+from wavenet.features.frames import (
+    MelConvention,
+    PitchConvention,
+    fundamental_frequency,
+    hz_to_mel,
+    mel_spectrogram,
+    mel_to_hz,
+    triangles,
+)
 from wavenet.optional_packages import available, require
 
 SILENCE_DB = -90.0  # peak level in dB of full scale, about one 16-bit step

@@ -30,7 +30,7 @@ from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
 from wavenet.features import PitchConvention
 from wavenet.features.conventions import MelConvention
-from wavenet.features.frame_statistics import FrameStatistics
+from wavenet.features.frames import FrameStatistics
 from wavenet.front import request_of
 from wavenet.network import WaveNet
 from wavenet.network_factory import make_network

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import must_be
 from wavenet.features import MelConvention, mel_filters, num_frames
-from wavenet.features.mel import hann_window
+from wavenet.features.frames import hann_window
 
 EPSILON = 1e-16  # inside the root: |X| of silence is 1e-8, its gradient 0 instead of infinite
 

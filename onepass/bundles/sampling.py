@@ -654,7 +654,7 @@ def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
     Nothing is checked for a model without mel frames or, as in older bundles, their statistics.
     """
     from wavenet.features.conventions import MelConvention
-    from wavenet.features.frame_statistics import read_statistics, unlike
+    from wavenet.features.frames import read_statistics, unlike
 
     trained, stored = read_statistics(spec), (spec.get("features") or {}).get("mel")
     if trained is None or not stored or not frames.size:

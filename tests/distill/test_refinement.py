@@ -5,7 +5,7 @@ import pytest
 
 from distill.refinement import Refiner, refine_chunks
 from wavenet.features.conventions import MelConvention
-from wavenet.features.mel import above_silence, mel_spectrogram
+from wavenet.features.frames import above_silence, mel_spectrogram
 
 CONVENTION = MelConvention(16_000, 64, 256, 256, bands=20)
 FRAMES = 40

@@ -11,7 +11,7 @@ from serving.engine.speech import decode_recording
 from wavenet.data import audio
 from wavenet.data.recorded_level import RecordingInPieces
 from wavenet.features import MelConvention
-from wavenet.features.mel import (
+from wavenet.features.frames import (
     FRAMES_AT_ONCE,
     KEPT_FRAMES,
     FramesInPieces,

@@ -18,8 +18,14 @@ from onepass.foundation.processor import in_threads
 from wavenet.data import audio
 from wavenet.data.recorded_level import below_full_scale_db
 from wavenet.data.recordings import SPLITS, Recording, ScanReport, digest_of
-from wavenet.features.mel import MelConvention, above_silence, mel_spectrogram
-from wavenet.features.pitch import PitchConvention, fundamental_frequency, log_f0_features
+from wavenet.features.frames import (
+    MelConvention,
+    PitchConvention,
+    above_silence,
+    fundamental_frequency,
+    log_f0_features,
+    mel_spectrogram,
+)
 
 VERSION = 1
 DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)

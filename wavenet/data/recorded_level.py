@@ -21,7 +21,7 @@ from wavenet.data.audio import (
     properties,
     rms_db,
 )
-from wavenet.features.mel import FramesInPieces
+from wavenet.features.frames import FramesInPieces
 
 HEADROOM_DB = 0.3  # margin below full scale, since resampling can raise peaks
 NEAR_DB = 6.0  # typical difference between a training recording's level and the median

@@ -23,8 +23,7 @@ from wavenet.data.recorded_level import (
     check_length,
     recorded_frames,
 )
-from wavenet.features.frame_statistics import unlike
-from wavenet.features.mel import FramesInPieces, above_silence
+from wavenet.features.frames import FramesInPieces, above_silence, unlike
 from wavenet.plots import spectrogram_png
 
 LEAST_SECONDS = 0.1  # shorter sounds have no meaningful generation speed

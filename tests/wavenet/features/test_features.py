@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wavenet import features, plots
-from wavenet.features import MelConvention, PitchConvention, pitch
+from wavenet.features import MelConvention, PitchConvention, frames
 
 SMALL = MelConvention(
     sample_rate_hz=16000, hop_samples=128, window_samples=400, fft_size=512, bands=20, low_hz=50.0
@@ -106,11 +106,11 @@ def dict_of(convention):
 
 
 def test_htk_mel_is_its_formula_and_inverts():
-    assert features.mel.hz_to_mel(1000.0, "htk") == pytest.approx(999.986, abs=1e-3)
+    assert features.frames.hz_to_mel(1000.0, "htk") == pytest.approx(999.986, abs=1e-3)
     hz = np.linspace(0, 12000, 50)
     for scale in ("htk", "slaney"):
         np.testing.assert_allclose(
-            features.mel.mel_to_hz(features.mel.hz_to_mel(hz, scale), scale), hz, atol=1e-6
+            features.frames.mel_to_hz(features.frames.hz_to_mel(hz, scale), scale), hz, atol=1e-6
         )
 
 
@@ -153,7 +153,7 @@ def test_a_band_without_a_bin_is_refused():
 @pytest.mark.parametrize("f0_hz", [80.0, 130.0, 220.0, 400.0])
 @pytest.mark.parametrize("rate_hz", [16000, 24000])
 def test_fundamental_frequency_of_a_tone_is_within_two_percent(f0_hz, rate_hz):
-    found_hz, voiced = pitch.fundamental_frequency(
+    found_hz, voiced = frames.fundamental_frequency(
         harmonic_tone(f0_hz, rate_hz), PitchConvention(rate_hz, 256)
     )
     inner = slice(5, -5)
@@ -162,7 +162,7 @@ def test_fundamental_frequency_of_a_tone_is_within_two_percent(f0_hz, rate_hz):
 
 
 def test_harvest_finds_the_tone_too():
-    found_hz, voiced = pitch.fundamental_frequency(
+    found_hz, voiced = frames.fundamental_frequency(
         harmonic_tone(150.0, 16000), PitchConvention(16000, 128, method="harvest")
     )
     np.testing.assert_allclose(found_hz[8:-8], 150.0, rtol=0.02)
@@ -171,7 +171,7 @@ def test_harvest_finds_the_tone_too():
 
 @pytest.mark.parametrize("samples", [1, 100, 5000, 5120, 5121])
 def test_silence_is_unvoiced_on_the_frames_of_mel(samples):
-    found_hz, voiced = pitch.fundamental_frequency(np.zeros(samples), PitchConvention(16000, 128))
+    found_hz, voiced = frames.fundamental_frequency(np.zeros(samples), PitchConvention(16000, 128))
     assert len(found_hz) == len(features.mel_spectrogram(np.zeros(samples), SMALL))
     assert not voiced.any() and not found_hz.any()
 
@@ -181,7 +181,7 @@ def test_pitch_frames_lie_where_mel_frames_lie():
     rate_hz, hop_samples = 16000, 800
     time = np.arange(16000) / rate_hz
     sweep = np.sin(2 * np.pi * (100 * time + 100 * time**2))
-    found_hz, _ = pitch.fundamental_frequency(0.5 * sweep, PitchConvention(rate_hz, hop_samples))
+    found_hz, _ = frames.fundamental_frequency(0.5 * sweep, PitchConvention(rate_hz, hop_samples))
     centres = (np.arange(20) * hop_samples + hop_samples / 2) / rate_hz
     assert len(found_hz) == 20
     np.testing.assert_allclose(found_hz[3:-3], (100 + 200 * centres)[3:-3], atol=1.5)
@@ -189,13 +189,13 @@ def test_pitch_frames_lie_where_mel_frames_lie():
 
 def test_log_f0_is_interpolated_in_octaves_and_held_at_the_ends():
     f0_hz = np.array([0, 100, 0, 0, 0, 400, 0], np.float32)
-    got = pitch.log_f0_features(f0_hz, f0_hz > 0, reference_hz=200.0)
+    got = frames.log_f0_features(f0_hz, f0_hz > 0, reference_hz=200.0)
     np.testing.assert_allclose(got[:, 0], [-1, -1, -0.5, 0, 0.5, 1, 1], atol=1e-6)
     np.testing.assert_array_equal(got[:, 1], [0, 1, 0, 0, 0, 1, 0])
 
 
 def test_log_f0_without_any_voice_is_zero():
-    got = pitch.log_f0_features(np.zeros(5), np.zeros(5, bool))
+    got = frames.log_f0_features(np.zeros(5), np.zeros(5, bool))
     np.testing.assert_array_equal(got, np.zeros((5, 2)))
 
 

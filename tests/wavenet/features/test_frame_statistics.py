@@ -5,7 +5,7 @@ import pytest
 
 from wavenet.data import audio
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
-from wavenet.features.frame_statistics import FrameStatistics, read_statistics, unlike
+from wavenet.features.frames import FrameStatistics, read_statistics, unlike
 from wavenet.shipped import recordings_folder
 
 MEL = MelConvention(16_000, 200)

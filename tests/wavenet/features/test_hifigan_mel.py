@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wavenet.config import PRESETS
-from wavenet.features.mel import mel_spectrogram
+from wavenet.features.frames import mel_spectrogram
 
 HOP, WINDOW = 256, 1024
 REFERENCE = Path(__file__).parent / "hifigan_mel.npz"  # `librosa_mel(waveform())`, librosa 0.11

@@ -1,7 +1,12 @@
-"""Log-mel spectrograms, of whole recordings and in pieces."""
+"""Acoustic frames: log-mel spectrograms, whole and in pieces, F0 on their grid, and statistics.
 
+The statistics of mel frames tell frames of a different convention apart.
+"""
+
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +14,8 @@ import scipy.fft
 import scipy.sparse
 
 from onepass.foundation.errors import UserError, must_be
-from wavenet.features.conventions import MelConvention
+from wavenet.features.conventions import MelConvention, PitchConvention
+from wavenet.optional_packages import require
 
 FRAMES_AT_ONCE = 2048
 
@@ -371,3 +377,135 @@ class RepeatedFrames:
         rows, part = place
         repeated = np.repeat(self._frames[part][None], self.shape[0], 0)
         return repeated[rows]
+
+
+def _estimate(x: np.ndarray, convention: PitchConvention) -> np.ndarray:
+    require("pyworld", "quality", "The fundamental frequency")
+    import pyworld  # optional, and slow to import
+
+    rate_hz = convention.sample_rate_hz
+    settings = dict(
+        f0_floor=convention.low_hz,
+        f0_ceil=convention.high_hz,
+        frame_period=1000.0 * convention.hop_samples / rate_hz,
+    )
+    if convention.method == "harvest":
+        return pyworld.harvest(x, rate_hz, **settings)[0]
+    raw_hz, positions_seconds = pyworld.dio(x, rate_hz, **settings)
+    return pyworld.stonemask(x, raw_hz, positions_seconds, rate_hz)
+
+
+def fundamental_frequency(
+    waveform: np.ndarray, convention: PitchConvention
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return F0 in Hz, float32 [frames], 0 if unvoiced, and voicing, bool [frames].
+
+    Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`. F0 is
+    estimated by WORLD (Morise et al., IEICE 2016) through pyworld.
+    """
+    hop_samples = convention.hop_samples
+    x = np.asarray(waveform, np.float64)
+    if x.ndim != 1 or not x.size:
+        raise ValueError(f"`waveform` must have the shape [samples], got {x.shape}.")
+    frames = num_frames(x.size, hop_samples)
+    # WORLD centres frame i on sample i * hop, so half a hop is dropped; it also needs a minimum
+    # length.
+    wanted = max(frames * hop_samples, convention.sample_rate_hz // 10)
+    x = np.pad(x[hop_samples // 2 :], (0, max(0, wanted - x.size + hop_samples)))
+    f0_hz = _estimate(np.ascontiguousarray(x), convention)[:frames].astype(np.float32)
+    return f0_hz, f0_hz > 0.0
+
+
+def log_f0_features(
+    f0_hz: np.ndarray, voiced: np.ndarray, reference_hz: float = 200.0
+) -> np.ndarray:
+    """Return interpolated log2(f0 / reference_hz), and voicing (0 or 1), float32 [frames, 2]."""
+    features = np.zeros((len(f0_hz), 2), np.float32)
+    where = np.flatnonzero(voiced)
+    if where.size:
+        octaves = np.log2(np.asarray(f0_hz, np.float64)[where] / reference_hz)
+        features[:, 0] = np.interp(np.arange(len(f0_hz)), where, octaves)
+    features[:, 1] = voiced
+    return features
+
+
+LEAST_FRAMES = 20  # minimum number of frames for a meaningful mean
+
+
+MARGIN = 0.25  # tolerance above the range in training; 29 dB for a floor of 1e-5
+
+
+FAR = 2.0  # deviations above the training mean that even loud recordings do not reach
+
+
+LOUD, NARROW = 1.2, 0.65  # a mean above and a spread below these reveal a different logarithm
+
+
+ROUNDING = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameStatistics:
+    """Statistics over all bands of a model's training frames (`above_silence`), at least 0."""
+
+    high: float
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, recordings: Iterable[np.ndarray]) -> "FrameStatistics":
+        """Return the statistics of recordings' frames [frames, bands], to four decimal places."""
+        high, sums = 0.0, np.zeros(3)
+        for frames in recordings:
+            values = np.asarray(frames, np.float64)
+            high = max(high, float(values.max()))
+            sums += values.size, values.sum(), np.square(values).sum()
+        mean, square = sums[1:] / sums[0]
+        deviation = math.sqrt(max(0.0, square - mean**2))
+        return cls(round(high, 4), round(float(mean), 4), round(deviation, 4))
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the statistics as an entry of model.json."""
+        return dataclasses.asdict(self)
+
+
+def read_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
+    """Return the statistics in a model.json; None if it has no valid ones."""
+    try:
+        found = FrameStatistics(**{name: float(value) for name, value in spec["frames"].items()})
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return found if np.isfinite(dataclasses.astuple(found)).all() and found.deviation > 0 else None
+
+
+def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> str | None:
+    """Return why frames [frames, bands] do not fit a model's convention, or None if they fit.
+
+    Recordings may have any level, but their values are never below the floor. Frames with a
+    different logarithm, or none, have a high mean and a low standard deviation.
+    """
+    low, high = float(frames.min()), float(frames.max())
+    if low < -ROUNDING or high > trained.high + MARGIN:
+        ends = f"{_log(low, mel):.2f} to {_log(high, mel):.2f}"
+        known = f"{_log(0.0, mel):.2f} to {_log(trained.high, mel):.2f}"
+        return f"values from {ends}, where the model knows {known}: {describe(mel)}"
+    distance = (float(frames.mean()) - trained.mean) / trained.deviation
+    spread = float(frames.std()) / trained.deviation
+    if len(frames) < LEAST_FRAMES or not (distance > FAR or (distance > LOUD and spread < NARROW)):
+        return None
+    scale = abs(mel.silence)
+    found = f"mean {_log(float(frames.mean()), mel):.2f}, spread {scale * frames.std():.2f}"
+    known = f"mean {_log(trained.mean, mel):.2f}, spread {scale * trained.deviation:.2f}"
+    return f"{found}, where the model knows {known}: {describe(mel)}"
+
+
+def describe(mel: MelConvention) -> str:
+    """Return a short description of a convention."""
+    return (
+        f"{mel.log} logarithms of magnitudes, at least {mel.floor:g}, {mel.bands} bands of scale "
+        f"{mel.scale}, normalised by {mel.normalisation}, {mel.sample_rate_hz} Hz"
+    )
+
+
+def _log(value: float, mel: MelConvention) -> float:
+    return mel.silence * (1.0 - value)
