@@ -24,10 +24,9 @@ from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
 from wavenet.config import PRESETS, WaveNetConfig
 from wavenet.features import MelConvention
-from wavenet.network import WaveNet
+from wavenet.network import Network, WaveNet
 from wavenet.samplers.numba.sampler import sampler_for
 from wavenet.samplers.symbols import SoundSymbols
-from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
 NETWORKS = {

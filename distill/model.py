@@ -40,7 +40,7 @@ from wavenet.config import DataConfig
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import FramesInPieces
 from wavenet.front import Request, batch_of, front_of, spec_of_speech
-from wavenet.sound_network import check_condition
+from wavenet.network import check_condition
 
 Backend = Literal["auto", "numba", "numba-bfloat16", "tensorflow"]
 # A function from the next noise float32 [batch, time] and its condition to sound [batch, time].

@@ -30,8 +30,7 @@ from onepass.replicator.training.rematerialisation import call_rematerialised
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import use_solver
-from wavenet.network import SQRT_HALF, FrameUpsampler, causal_taps, gate_halves
-from wavenet.sound_network import check_condition
+from wavenet.network import SQRT_HALF, FrameUpsampler, causal_taps, check_condition, gate_halves
 
 Past = list[tf.Tensor]
 

@@ -13,7 +13,7 @@ from onepass.likelihoods.distribution import with_density
 from onepass.trained import Trained
 
 if TYPE_CHECKING:
-    from wavenet.sound_network import Network
+    from wavenet.network import Network
 
 Module = TypeVar("Module", bound=tf.Module)
 

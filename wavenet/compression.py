@@ -20,8 +20,8 @@ from onepass.compression.container import Container, Kind
 from onepass.compression.odds import narrowest_of
 from onepass.foundation.errors import UserError
 from onepass.networks.conditions import only_timed
+from wavenet.network import Network
 from wavenet.samplers.symbols import autoregressive
-from wavenet.sound_network import Network
 
 SIXTEEN_BIT = 1 << 16  # levels
 SEGMENT = 8192  # samples in a segment, about

@@ -10,8 +10,8 @@ from onepass.foundation.measures import CodeLengths, measure_code_lengths
 from onepass.foundation.tensorflow_state import check_eager
 from onepass.networks.conditions import only_timed
 from wavenet.dev_recordings import condition_of
+from wavenet.network import Network
 from wavenet.samplers.symbols import autoregressive
-from wavenet.sound_network import Network
 
 WINDOW_SAMPLES = 1 << 16
 

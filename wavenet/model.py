@@ -22,10 +22,10 @@ from onepass.trained import Trained
 from wavenet.config import KIND, ComputeDtype, TrainConfig, config_from
 from wavenet.density import Density
 from wavenet.front import PassCount, SoundFront, batch_of, front_of, spec_of_speech
+from wavenet.network import Network
 from wavenet.network_factory import make_network
 from wavenet.samplers.generation import CHUNK_SAMPLES, SpeculativeSampler, stream
 from wavenet.samplers.symbols import autoregressive
-from wavenet.sound_network import Network
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive

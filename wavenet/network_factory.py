@@ -3,8 +3,7 @@
 from onepass.foundation.errors import UserError
 from wavenet.adaptive_network import AdaptiveWaveNet
 from wavenet.config import TrainConfig
-from wavenet.network import WaveNet
-from wavenet.sound_network import Network
+from wavenet.network import Network, WaveNet
 from wavenet.vocoder import VocoderWaveNet
 
 

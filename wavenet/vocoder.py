@@ -25,13 +25,14 @@ from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import predictions, with_past
-from wavenet.network import gate_halves, stack_of
-from wavenet.sound_network import (
+from wavenet.network import (
     Network,
     OwnStep,
     check_condition,
+    gate_halves,
     initial_embedding,
     speaker_row,
+    stack_of,
 )
 
 AHEAD = 4  # number of pitch taps after the sample exactly one period ago

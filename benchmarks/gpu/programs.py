@@ -18,9 +18,8 @@ from onepass.step import incremental
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.sampling.samplers import multiscale_words, sample
-from wavenet.network import WaveNet
+from wavenet.network import Network, WaveNet
 from wavenet.samplers.symbols import SoundSymbols
-from wavenet.sound_network import Network
 
 NUMBER = 4  # bytes of a float32
 CLASSES = 10

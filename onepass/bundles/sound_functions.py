@@ -29,9 +29,8 @@ from onepass.replicator.portable.export import named_variables
 from onepass.samplers import cached_chunk
 from onepass.samplers.fixed_point import draw_by_passes
 from onepass.trained import Trained
-from wavenet.network import WaveNet
+from wavenet.network import Network, WaveNet
 from wavenet.samplers.symbols import SoundSymbols
-from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
 STUDENT_PIECES = (1600, 16_000)  # approximate samples of the short and the long compiled piece

@@ -30,9 +30,9 @@ from onepass.samplers.speculative import (
     settle_block,
 )
 from wavenet.front import PassCount, Request
+from wavenet.network import Network
 from wavenet.samplers.numba.sampler import check_known, is_known
 from wavenet.samplers.symbols import WINDOW, SoundSymbols, autoregressive
-from wavenet.sound_network import Network
 
 CHUNK_SAMPLES = 1024
 STREAMED = ("auto", "numba", "cached")  # methods that draw chunk by chunk

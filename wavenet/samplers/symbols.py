@@ -10,7 +10,7 @@ from onepass.model import Autoregressive
 from onepass.networks.conditions import NOTHING, Condition, as_specs, in_order
 from onepass.networks.symbols import State, Step
 from onepass.step import incremental
-from wavenet.sound_network import Network
+from wavenet.network import Network
 
 WINDOW = 64  # samples of a pass of the method "fixed-point"
 

@@ -17,10 +17,9 @@ from onepass.foundation.processor import cores
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
 from onepass.machine.machine import Pace
 from onepass.samplers.registry import register
-from wavenet.network import WaveNet
+from wavenet.network import Network, WaveNet
 from wavenet.samplers.numba import bunches, samples
 from wavenet.samplers.numba.state import Conditions, GenerationState, Program, first_state
-from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
 _TRIAL_STEPS = 32
