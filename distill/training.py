@@ -38,8 +38,7 @@ from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from onepass.trained import Trained
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus, audio
-from wavenet.data.clip_batches import ClipBatches
-from wavenet.data.pipeline import ClipContext
+from wavenet.data.clips import ClipBatches, ClipContext
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
 from wavenet.features import MelConvention, PitchConvention, fundamental_frequency

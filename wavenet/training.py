@@ -22,9 +22,8 @@ from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from wavenet.conditioner import SIDE_FRAMES, Conditioner, PitchReader, train_pitch_reader
 from wavenet.config import KIND, TrainConfig
 from wavenet.data import audio
-from wavenet.data.clip_batches import ClipBatches
+from wavenet.data.clips import ClipBatches, ClipContext, source_of
 from wavenet.data.corpus import Corpus, frames_of, prepare, recordings_of
-from wavenet.data.pipeline import ClipContext, source_of
 from wavenet.data.recordings import SPLITS, DataError, ScanReport, ScanRules, scan
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
@@ -345,7 +344,7 @@ def describe_corpus(corpus: Corpus) -> dict:
 
 
 def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
-    """Return the shapes and types of a training batch from `data.pipeline.clips`."""
+    """Return the shapes and types of a training batch from `data.clips.clips`."""
     rows, samples = config.data.batch_size, config.data.left_samples + config.data.clip_samples
     sound = tf.TensorSpec([rows, samples], tf.float32)
     spec = {"waveform": sound, "mask": sound}

@@ -18,7 +18,7 @@ from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.manifest import read_manifest
 from onepass.replicator.training.training_run import train
 from wavenet import training as wavenet_training
-from wavenet.data.clip_batches import ClipBatches
+from wavenet.data.clips import ClipBatches
 
 OPTIONS = f"""--student.flows 1 2 --student.residual-channels 4 --student.gate-channels 4
     --student.front-width 4 --student.condition-channels 6 --loss.draws 2

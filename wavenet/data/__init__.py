@@ -1,6 +1,6 @@
 """Training data: audio files, folders with metadata, prepared corpora and random clips.
 
-Only `pipeline` and `clip_batches` import TensorFlow.
+Only `clips` imports TensorFlow.
 """
 
 from wavenet.data.batch_sampling import clip_source

@@ -10,7 +10,7 @@ import soundfile
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from wavenet.data import audio, batch_sampling, corpus, pipeline, scan
+from wavenet.data import audio, batch_sampling, clips, corpus, scan
 from wavenet.features import (
     MelConvention,
     PitchConvention,
@@ -209,32 +209,30 @@ def settings(**changes):
 
 
 def test_a_restarted_pipeline_equals_the_uninterrupted_one(prepared):
-    uninterrupted = batches(pipeline.clips(prepared, "train", **settings()), 9)
+    uninterrupted = batches(clips.clips(prepared, "train", **settings()), 9)
     for start in (1, 5):
-        resumed = batches(
-            pipeline.clips(prepared, "train", **settings(start_step=start)), 9 - start
-        )
+        resumed = batches(clips.clips(prepared, "train", **settings(start_step=start)), 9 - start)
         for one, other in zip(uninterrupted[start:], resumed, strict=True):
             assert_same(one, other)
     assert not np.array_equal(uninterrupted[0]["waveform"], uninterrupted[1]["waveform"])
 
 
 def test_a_pipeline_can_begin_far_out(prepared):
-    far = pipeline.clips(prepared, "train", **settings(start_step=10**12))
+    far = clips.clips(prepared, "train", **settings(start_step=10**12))
     assert_same(batches(far, 1)[0], batches(far, 1)[0])
 
 
 def test_seeds_differ_and_repeat(prepared):
-    one, again = (batches(pipeline.clips(prepared, "train", **settings()), 1)[0] for _ in range(2))
-    other = batches(pipeline.clips(prepared, "train", **settings(seed=-4)), 1)[0]
+    one, again = (batches(clips.clips(prepared, "train", **settings()), 1)[0] for _ in range(2))
+    other = batches(clips.clips(prepared, "train", **settings(seed=-4)), 1)[0]
     assert_same(one, again)
     assert not np.array_equal(one["waveform"], other["waveform"])
 
 
 def test_shards_are_the_rows_of_the_whole_batch(prepared):
-    whole = batches(pipeline.clips(prepared, "train", **settings()), 2)[1]
+    whole = batches(clips.clips(prepared, "train", **settings()), 2)[1]
     parts = [
-        batches(pipeline.clips(prepared, "train", **settings(shard_index=i, num_shards=2)), 2)[1]
+        batches(clips.clips(prepared, "train", **settings(shard_index=i, num_shards=2)), 2)[1]
         for i in range(2)
     ]
     assert_same(whole, {k: np.concatenate([part[k] for part in parts]) for k in whole})
@@ -242,7 +240,7 @@ def test_shards_are_the_rows_of_the_whole_batch(prepared):
 
 def test_a_clip_is_a_stretch_of_its_recording_with_its_own_frames(prepared):
     members = corpus.recordings_of(prepared, "train")
-    source = pipeline.source_of(prepared, "train", 600, ("mel",))
+    source = clips.source_of(prepared, "train", 600, ("mel",))
     batch = batch_sampling.batch(source, 3, 0, 32)
     for row, (which, start) in enumerate(batch_sampling.clip_places(source, 3, 0, 32)):
         member = members[which]
@@ -271,7 +269,7 @@ def test_every_start_is_equally_likely():
 
 
 def test_a_recording_shorter_than_a_clip_is_padded_and_masked(prepared):
-    batch = batches(pipeline.clips(prepared, "dev", **settings(clip_samples=7000)), 1)[0]
+    batch = batches(clips.clips(prepared, "dev", **settings(clip_samples=7000)), 1)[0]
     member = corpus.recordings_of(prepared, "dev")[0]
     for row in range(4):
         np.testing.assert_array_equal(
@@ -284,10 +282,10 @@ def test_a_recording_shorter_than_a_clip_is_padded_and_masked(prepared):
 
 
 def test_without_features_clips_start_anywhere(prepared):
-    source = pipeline.source_of(prepared, "train", 777, ())
+    source = clips.source_of(prepared, "train", 777, ())
     starts = [start for _, start in batch_sampling.clip_places(source, 0, 0, 64)]
     assert len({start % HOP for start in starts}) > 20
-    batch = batches(pipeline.clips(prepared, "train", **settings(features=(), clip_samples=777)), 1)
+    batch = batches(clips.clips(prepared, "train", **settings(features=(), clip_samples=777)), 1)
     assert batch[0].keys() == {"waveform", "mask", "speaker"}
 
 
@@ -295,16 +293,16 @@ def test_levels_are_what_the_encoder_says(prepared):
     def encode(waveform):
         return tf.cast(tf.round((waveform + 1.0) / 2.0 * 65535.0), tf.int32)
 
-    batch = batches(
-        pipeline.clips(prepared, "dev", **settings(encode=encode, clip_samples=6100)), 1
-    )[0]
+    batch = batches(clips.clips(prepared, "dev", **settings(encode=encode, clip_samples=6100)), 1)[
+        0
+    ]
     samples = corpus.recordings_of(prepared, "dev")[0].waveform.astype(np.int32)
     np.testing.assert_array_equal(batch["levels"][0, :6000], samples + 32768)
     np.testing.assert_array_equal(batch["levels"][0, 6000:], 32768)
 
 
 def test_the_dataset_knows_its_shapes(prepared):
-    spec = pipeline.clips(prepared, "train", **settings()).element_spec
+    spec = clips.clips(prepared, "train", **settings()).element_spec
     assert spec["frames"].shape == [4, 6, 10] and spec["waveform"].shape == [4, 600]
 
 
@@ -320,7 +318,7 @@ def test_the_dataset_knows_its_shapes(prepared):
 )
 def test_clips_that_cannot_be_are_refused(prepared, split, changes, why):
     with pytest.raises(ValueError, match=why):
-        pipeline.clips(prepared, split, **settings(**changes))
+        clips.clips(prepared, split, **settings(**changes))
 
 
 def test_whole_recordings_come_once_with_their_words(prepared):
@@ -345,7 +343,7 @@ def test_an_exported_corpus_gives_the_same_batches(prepared, tmp_path):
         padding=arrays["silent_frame"],
         hop_samples=json.loads(str(arrays["description"]))["hop_samples"],
     )
-    drawn = batches(pipeline.clips(prepared, "train", **settings()), 3)
+    drawn = batches(clips.clips(prepared, "train", **settings()), 3)
     assert_same(batch_sampling.batch(source, 3, 2, 4), drawn[2])
     assert json.loads(str(arrays["description"]))["mel"] == MEL.to_dict()
     assert arrays["dev_names"].tolist() == ["dev/d.wav"]
