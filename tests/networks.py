@@ -6,8 +6,8 @@ from marks import some_slow
 
 from onepass.likelihoods import noise
 from wavenet.config import TrainConfig, WaveNetConfig
+from wavenet.model import make_network
 from wavenet.network import WaveNet
-from wavenet.network_factory import make_network
 
 SMALL = dict(layers=4, stacks=2, residual_channels=12, gate_channels=10, skip_channels=14)
 KINDS = {

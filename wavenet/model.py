@@ -19,13 +19,14 @@ from onepass.foundation.settings import check_config
 from onepass.samplers import methods_of
 from onepass.samplers.compiled import Compiled
 from onepass.trained import Trained
+from wavenet.adaptive_network import AdaptiveWaveNet
 from wavenet.config import KIND, ComputeDtype, TrainConfig, config_from
 from wavenet.density import Density
 from wavenet.front import PassCount, SoundFront, batch_of, front_of, spec_of_speech
-from wavenet.network import Network
-from wavenet.network_factory import make_network
+from wavenet.network import Network, WaveNet
 from wavenet.samplers.generation import CHUNK_SAMPLES, SpeculativeSampler, stream
 from wavenet.samplers.symbols import autoregressive
+from wavenet.vocoder import VocoderWaveNet
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive
@@ -164,3 +165,25 @@ def _spec(stored: dict, path: Path) -> dict[str, Any]:
     config = _config(stored, path)
     spec = spec_of_speech(KIND, stored, config.data, config.network)
     return {**spec, "levels": config.network.levels}
+
+
+def make_network(config: TrainConfig) -> Network:
+    """Return the untrained network of a configuration.
+
+    It is an `AdaptiveWaveNet` with `prediction_windows`, a `VocoderWaveNet` with
+    `conditioner_units`, else a `WaveNet`.
+
+    Args:
+      config: the configuration after `TrainConfig.resolve_settings`.
+
+    Raises:
+      UserError: If a vocoder is configured without mel frames.
+    """
+    if config.network.prediction_windows:
+        return AdaptiveWaveNet(config.network, config.seed)
+    if not config.network.conditioner_units:
+        return WaveNet(config.network, config.seed)
+    mel = config.data.mel(config.network.hop_samples)
+    if mel is None:
+        raise UserError("`features` must hold mel for `conditioner_units`.")
+    return VocoderWaveNet(config.network, mel, config.seed)

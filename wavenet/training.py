@@ -31,8 +31,8 @@ from wavenet.features import PitchConvention
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import FrameStatistics
 from wavenet.front import request_of
+from wavenet.model import make_network
 from wavenet.network import Network, WaveNet
-from wavenet.network_factory import make_network
 from wavenet.plots import spectrogram_png
 from wavenet.samplers.generation import generate
 

@@ -31,7 +31,7 @@ from onepass.replicator.training.loop import DONE
 from wavenet import training
 from wavenet.config import DataConfig
 from wavenet.dev_recordings import dev_recordings
-from wavenet.network_factory import make_network
+from wavenet.model import make_network
 
 COMMAND = ROOT / "onepass" / "__main__.py"
 SECONDS = 90.0
