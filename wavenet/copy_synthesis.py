@@ -13,7 +13,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.measures import EXPLAINED, finite_mean
 from onepass.foundation.progress import Progress
 from wavenet.data import audio
-from wavenet.data.recorded_level import recorded_frames
+from wavenet.data.audio import recorded_frames
 from wavenet.features.frames import MelConvention, griffin_lim, mel_spectrogram
 from wavenet.measures import measure
 from wavenet.optional_packages import is_installed

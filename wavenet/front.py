@@ -12,8 +12,7 @@ from onepass.foundation.errors import UserError, at_least, require
 from onepass.foundation.tensorflow_state import check_eager
 from wavenet.config import DataConfig
 from wavenet.data import audio
-from wavenet.data.audio import without_offset
-from wavenet.data.recorded_level import (
+from wavenet.data.audio import (
     RecordedFrames,
     RecordingInPieces,
     at_recorded_level,
@@ -22,6 +21,7 @@ from wavenet.data.recorded_level import (
     is_recorded,
     level_gain_db,
     recorded_frames,
+    without_offset,
 )
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import (

@@ -631,7 +631,7 @@ def restore_level(sound: np.ndarray, condition: Any) -> np.ndarray:
     if not gain_db:
         return sound
     # Such frames come from `wavenet`, which a bundle does not need otherwise.
-    from wavenet.data.recorded_level import at_recorded_level
+    from wavenet.data.audio import at_recorded_level
 
     return at_recorded_level(sound, gain_db)
 
@@ -640,7 +640,7 @@ def front_of(spec: Mapping[str, Any]) -> Any:
     """Return the `SoundFront` of the model that a bundle's model.json describes."""
     from onepass.foundation.settings import dataclass_from
     from wavenet.config import DataConfig
-    from wavenet.data.recorded_level import level_of
+    from wavenet.data.audio import level_of
     from wavenet.front import SoundFront
 
     data = dataclass_from(DataConfig, spec["config"]["data"])

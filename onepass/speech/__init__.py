@@ -99,7 +99,7 @@ def text_frames(
     frames = np.concatenate([voice.speak_frames(reading, pause) for reading in readings])
     if not voice.draws:
         return frames
-    from wavenet.data.recorded_level import recorded_frames  # others need only NumPy
+    from wavenet.data.audio import recorded_frames  # others need only NumPy
 
     return recorded_frames(frames, 0.0)
 

@@ -9,7 +9,7 @@ from onepass.speech.examples import Example
 from onepass.speech.training import Scale, with_silence
 from onepass.speech.voice import Voice
 from wavenet.data import audio
-from wavenet.data.recorded_level import recorded_frames
+from wavenet.data.audio import recorded_frames
 from wavenet.features import (
     MelConvention,
     PitchConvention,

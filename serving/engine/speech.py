@@ -26,7 +26,7 @@ from onepass.speech import phonemes
 from serving.engine.clients import run_in_turn
 from serving.engine.fields import Fields, Name, Seed, base64_bytes, excerpt, json_tensor
 from serving.engine.served_model import ServedModel
-from wavenet.data import recorded_level
+from wavenet.data import audio
 from wavenet.data.audio import Mixdown, resample, to_int16, without_offset
 from wavenet.data.decoding import UNKNOWN_SAMPLES, find_audio_chunk, missing_samples
 from wavenet.shipped import recordings_folder
@@ -273,7 +273,7 @@ def synthesis(
     num_samples = _num_samples(served, fields.seconds, frames)
     check_speaker(speakers(served), fields.speaker)
     refine = fields.refine
-    if refine is None and recorded_level.is_recorded(frames):
+    if refine is None and audio.is_recorded(frames):
         refine = served.spec.get("refine")
     chunks = served.stream(
         None if frames is None else np.asarray(frames),  # without the gain, which is applied here
@@ -285,13 +285,13 @@ def synthesis(
         speaker=fields.speaker,
         **({} if refine is None else {"refine": refine}),
     )
-    return num_samples, _restore_level(chunks, recorded_level.gain_of(frames))
+    return num_samples, _restore_level(chunks, audio.gain_of(frames))
 
 
 async def _restore_level(sound: Chunks, gain_db: float) -> Chunks:
     async with contextlib.aclosing(sound) as chunks:
         async for chunk in chunks:
-            yield recorded_level.at_recorded_level(chunk, gain_db)
+            yield audio.at_recorded_level(chunk, gain_db)
 
 
 def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray | None) -> int:
@@ -443,11 +443,9 @@ def recording_frames(served: ServedModel, data: bytes) -> np.ndarray:
     """Return the frames of a recording, a WAV or FLAC file, with the level to restore."""
     spec = served.spec
     waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))
-    gain_db = recorded_level.level_gain_db(
-        waveform, spec.get("gain_db", 0.0), recorded_level.level_of(spec)
-    )
+    gain_db = audio.level_gain_db(waveform, spec.get("gain_db", 0.0), audio.level_of(spec))
     try:
         frames = served.speech_bundle.frames(waveform)
     except UserError as error:
         raise InvalidInput(str(error)) from error
-    return recorded_level.recorded_frames(frames, gain_db)
+    return audio.recorded_frames(frames, gain_db)

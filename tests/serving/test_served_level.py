@@ -18,7 +18,7 @@ from serving.grpc.server import _parse_request
 from serving.grpc.tensors import encode, message
 from serving.settings import Settings
 from wavenet.data import audio
-from wavenet.data.recorded_level import at_recorded_level, recorded_frames
+from wavenet.data.audio import at_recorded_level, recorded_frames
 from wavenet.features import MelConvention
 
 SPEAK = "/v1/models/voice:speak"

@@ -38,7 +38,7 @@ from serving.engine.speech import (
     wav_header,
 )
 from wavenet.data import audio
-from wavenet.data.recorded_level import recorded_frames
+from wavenet.data.audio import recorded_frames
 
 SPEAK = "/v1/models/voice:speak"
 DRAW = "/v1/models/shapes:draw"

@@ -13,7 +13,7 @@ import onepass
 from onepass.command.sample import sound
 from onepass.speech.ssml import note_on_markup
 from wavenet.data import audio
-from wavenet.data.recorded_level import at_recorded_level
+from wavenet.data.audio import at_recorded_level
 
 VOCODER, STUDENT, FREE = "vocoder", "plain", "mixture, context, speakers"
 FRAMED = "softmax, frames"

@@ -16,7 +16,7 @@ import numpy as np
 from onepass.foundation.files import make_folder, replacing, show_path, some
 from onepass.foundation.processor import in_threads
 from wavenet.data import audio
-from wavenet.data.recorded_level import below_full_scale_db
+from wavenet.data.audio import below_full_scale_db
 from wavenet.data.recordings import SPLITS, Recording, ScanReport, digest_of
 from wavenet.features.frames import (
     MelConvention,

@@ -16,9 +16,9 @@ from onepass.foundation.files import read_npy, safe_name
 from onepass.speech.ssml import Ssml, is_ssml, note_on_markup
 from wavenet import shipped
 from wavenet.data import audio
-from wavenet.data.audio import SoundProperties
-from wavenet.data.recorded_level import (
+from wavenet.data.audio import (
     RecordingInPieces,
+    SoundProperties,
     at_recorded_level,
     check_length,
     recorded_frames,

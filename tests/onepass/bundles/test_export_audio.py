@@ -27,7 +27,7 @@ from onepass.bundles.errors import InvalidInput
 from onepass.bundles.signature import COMPILED, PLAIN
 from onepass.foundation.errors import UserError
 from wavenet.data import audio
-from wavenet.data.recorded_level import at_recorded_level, recorded_frames
+from wavenet.data.audio import at_recorded_level, recorded_frames
 
 ROOT = Path(__file__).resolve().parents[3]
 STEP = 2.0 / 65535  # from one 16-bit level to the next

@@ -35,7 +35,7 @@ from onepass.speech.training import (
 )
 from wavenet import shipped as wavenet_shipped
 from wavenet.data import audio
-from wavenet.data.recorded_level import is_recorded
+from wavenet.data.audio import is_recorded
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 
 needs_espeak = pytest.mark.skipif(

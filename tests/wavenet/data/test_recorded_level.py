@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wavenet.data import audio
-from wavenet.data.recorded_level import (
+from wavenet.data.audio import (
     NEAR_DB,
     at_recorded_level,
     bent,
