@@ -24,8 +24,8 @@ from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator import Replicator, strategies
 from onepass.replicator.training.config import OptimizerConfig
 from onepass.replicator.training.state import adam, resume_variables
+from pixelcnn.config import ImageRules
 from pixelcnn.data.corpus import read_corpus
-from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.sampling.grids import write_png
 from pixelcnn.shipped import dev_images
 

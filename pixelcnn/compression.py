@@ -26,9 +26,9 @@ from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError, require
 from onepass.likelihoods.mixture import PAIRS
 from onepass.samplers.compiled import Compiled
+from pixelcnn.config import GROUPS, SOFTMAX
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.config import GROUPS, SOFTMAX
 from pixelcnn.networks.layers import Mode, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput

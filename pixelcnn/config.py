@@ -1,21 +1,283 @@
-"""Configurations of image models, and presets."""
+"""Configurations of images, networks and training, and presets.
+
+Every field is also a command-line option. This module does not import TensorFlow, so that `--help`
+is fast.
+"""
 
 import dataclasses
+import itertools
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from onepass.foundation.errors import UserError, at_least, require
+from onepass.foundation.settings import choices
+from onepass.likelihoods.limits import check_levels
+from onepass.likelihoods.registry import mixtures
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset, read_presets
-from pixelcnn.data.image_rules import ImageRules
-from pixelcnn.networks.config import (
-    ConditioningConfig,
-    MultiscaleConfig,
-    OutputConfig,
-    PixelCNNConfig,
-    check_size,
-    part_names,
-    sizes_between,
-)
+
+Reduce = Literal["area", "subsample"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageRules:
+    """Size, channels and depth of images, and the dev share if the source has no split."""
+
+    size: int = 32
+    """Side of an image in pixels; larger images are cropped to the centred square and reduced."""
+    channels: Literal[1, 3] = 3
+    """1 for grey, 3 for red, green and blue."""
+    reduce: Reduce = "area"
+    """Reduction of larger images: averages over areas, or every k-th pixel."""
+    dev_share: float = 0.05
+    """Share of the images assigned to dev, by a hash of the name, if the source has no split."""
+    bits: int = 8
+    """Bits per level, 8 to 16. With 8, deeper images are scaled; with more, grey images in 16-bit
+    files (PNG, TIFF, npy, npz) are kept unchanged. `onepass train` detects the value unless this or
+    `output.levels` is given."""
+    crop: int = 0
+    """Train on random square crops of photographs with this side in pixels, for factors without
+    coordinates; photographs keep their shape and are reduced to a longer side of `size`. 0: train
+    on whole square images."""
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError that names the first invalid field."""
+        at_least(self, 1, "size")
+        at_least(self, 0, "crop")
+        require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
+        kinds = get_args(Reduce)
+        require(self.reduce in kinds, "reduce", " or ".join(kinds), self.reduce)
+        require(0.0 <= self.dev_share < 1.0, "dev_share", "in [0, 1)", self.dev_share)
+        require(8 <= self.bits <= 16, "bits", "between 8 and 16", self.bits)
+
+
+ConditionKind = Literal["none", "class", "text", "map", "video"]
+SOFTMAX = "softmax"  # the likelihood with its own layers
+LikelihoodKind = Annotated[str, choices(lambda: (*mixtures(), SOFTMAX))]
+FactorKind = Literal["A", "B"]
+TextUnit = Literal["character", "word"]
+GROUPS = (2, 3, 4)  # pixels of a 2 x 2 tile that are drawn; the first pixel is known
+
+
+@dataclasses.dataclass(frozen=True)
+class ConditioningConfig:
+    """Settings of the condition and of its encoder."""
+
+    kind: ConditionKind = "none"
+    """Kind of condition: none, class, text (a caption), map (of labels) or video (the preceding
+    frames)."""
+    classes: int = 0
+    """Number of classes, or of labels in a map."""
+    dropout: float = 0.0
+    """Share of images whose class or caption is dropped in training, so that the model also learns
+    an unconditional distribution, which guidance needs."""
+    text_unit: TextUnit = "character"
+    """Encoder of captions: by character, or by word regardless of order, which needs fewer images.
+    """
+    text_channels: int = 128
+    """Channels of a caption's vector and of the encoder's layers."""
+    text_map_channels: int = 0
+    """Channels of a map of 8x8 cells that is computed from a caption's vector, for locations in
+    captions; 0: no map."""
+    map_channels: int = 32
+    """Output channels of the encoders of maps and frames."""
+    context_frames: int = 2
+    """Number of preceding frames that a video model reads."""
+    action_channels: int = 0
+    """Number of values in a frame's action; 0: no actions."""
+    state_channels: int = 0
+    """Number of values in a frame's state; 0: no states."""
+    jitter: float = 0.0
+    """Standard deviation of the noise added to normalised actions and states in training, against
+    overfitting."""
+    picture_channels: int = 3
+    """Channels of the preceding frames: 1 for grey, 3 for colour."""
+    levels: int = 256
+    """Number of levels of the preceding frames."""
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError that names the first invalid field."""
+        kinds = get_args(ConditionKind)
+        require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
+        at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
+        at_least(self, 0, "text_map_channels")
+        units = get_args(TextUnit)
+        require(self.text_unit in units, "text_unit", " or ".join(units), self.text_unit)
+        at_least(self, 1, "text_channels", "map_channels", "context_frames")
+        require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
+        fits = not self.dropout or self.kind in ("class", "text")
+        require(fits, "dropout", "0 but for kind class or text", self.dropout)
+        channels = self.picture_channels
+        require(channels in (1, 3), "picture_channels", "1 or 3", channels)
+        check_levels(self.levels)
+
+    @property
+    def has_null(self) -> bool:
+        """Return whether there is a null condition, which guidance needs.
+
+        It is the one that replaces dropped conditions in training or, for classes without dropout,
+        the mean of all classes.
+        """
+        return self.kind == "class" or self.dropout > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputConfig:
+    """Settings of a pixel's output distribution."""
+
+    likelihood: LikelihoodKind = "logistic"
+    """Mixture of logistics (PixelCNN++) or Gaussians over the colour, or a softmax over the levels
+    of each channel given the channels before it (PixelCNN)."""
+    levels: int = 256
+    """Number of levels per channel."""
+    channels: int = 3
+    """1 for grey, 3 for red, green and blue, in this order."""
+    components: int = 10
+    """Logistics or Gaussians in the mixture."""
+    min_log_scale: float = -7.0
+    """Lower bound of the natural log of a scale, relative to half the range of the levels."""
+    softmax_units: int = 64
+    """Hidden units of each channel's softmax."""
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError that names the first invalid field."""
+        require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
+        at_least(self, 1, "components", "softmax_units")
+        kinds = (*mixtures(), SOFTMAX)
+        require(self.likelihood in kinds, "likelihood", " or ".join(kinds), self.likelihood)
+        check_levels(self.levels, 65536 if self.has_density else 256)
+
+    @property
+    def has_density(self) -> bool:
+        """Return whether the output is a density over real numbers; gradients flow through it."""
+        return self.likelihood != SOFTMAX
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelCNNConfig:
+    """The architecture of a gated PixelCNN."""
+
+    layers: int = 8
+    """Number of gated layers, each with a vertical and a horizontal part."""
+    units: int = 64
+    """Channels of each of the two stacks."""
+    output_units: int = 128
+    """Channels of the layer before the output."""
+    dropout: float = 0.0
+    """Dropout rate of the gated units."""
+    coordinates: bool = True
+    """Whether the network reads the coordinates of each pixel."""
+    dilations: tuple[int, ...] = (1,)
+    """Dilations of the layers, repeated cyclically; 1 2 4 8 has a larger receptive field than 1 at
+    nearly the same cost."""
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError that names the first invalid field."""
+        at_least(self, 1, "layers", "units", "output_units")
+        require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
+        fits = bool(self.dilations) and min(self.dilations) >= 1
+        require(fits, "dilations", "one or more numbers of at least 1", self.dilations)
+
+    @property
+    def layer_dilations(self) -> tuple[int, ...]:
+        """The dilation of each layer."""
+        return tuple(itertools.islice(itertools.cycle(self.dilations), self.layers))
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorConfig:
+    """The architecture of the factors of a multiscale model."""
+
+    kind: FactorKind = "A"
+    """A: the pixels of a group are drawn at once; B: a shallow PixelCNN draws M x M patches."""
+    blocks: int = 6
+    """Number of gated residual blocks of the ResNet."""
+    units: int = 96
+    """Channels of the ResNet."""
+    output_units: int = 128
+    """Channels of the layer before the output."""
+    patch: int = 4
+    """Side M of a patch, in pixels of the group (type B)."""
+    shallow_layers: int = 3
+    """Number of layers of the shallow PixelCNN (type B)."""
+    shallow_units: int = 48
+    """Channels of each stack of the shallow PixelCNN (type B)."""
+    dropout: float = 0.0
+    """Dropout rate of the gated units."""
+    coordinates: bool = True
+    """Whether the factors read the coordinates of each pixel. Without coordinates they are
+    convolutional: they enlarge images of any shape, and can be trained without a base."""
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError that names the first invalid field."""
+        at_least(self, 1, "blocks", "units", "output_units", "shallow_layers", "shallow_units")
+        require(self.patch in (2, 4, 8), "patch", "2, 4 or 8", self.patch)
+        require(self.kind in get_args(FactorKind), "kind", "A or B", self.kind)
+        require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
+
+    @property
+    def shallow(self) -> PixelCNNConfig:
+        """The configuration of the PixelCNN within a patch."""
+        return PixelCNNConfig(
+            self.shallow_layers, self.shallow_units, self.output_units, self.dropout
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiscaleConfig:
+    """The architecture of a multiscale PixelCNN."""
+
+    base_size: int = 8
+    """Side of the smallest image in pixels; a PixelCNN draws it pixel by pixel, or a flow at once.
+    """
+    base: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
+    """Architecture of the PixelCNN for the smallest image."""
+    factor: FactorConfig = dataclasses.field(default_factory=FactorConfig)
+    """Architecture of the factors."""
+    crop: int = 0
+    """Train scales larger than this on random crops with this side in pixels; 0: whole images."""
+    base_flows: tuple[int, ...] = ()
+    """Number of layers of each flow, if flows draw the smallest image in one pass; their channels
+    are those of `base`. Empty: a PixelCNN draws it."""
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError that names the first invalid field."""
+        sizes = (2, 4, 8, 16, 32, 64)
+        require(self.base_size in sizes, "base_size", "2, 4, 8, 16, 32 or 64", self.base_size)
+        layers = self.base_flows
+        require(min(layers, default=1) >= 1, "base_flows", "at least 1 layer each", layers)
+        fits = self.factor.kind != "B" or self.factor.patch <= self.base_size
+        rule = f"at most `base_size`, {self.base_size}"
+        require(fits, "factor.patch", rule, self.factor.patch)
+        name = "base_size" if self.factor.coordinates else "factor.patch"
+        least = 2 * (self.base_size if self.factor.coordinates else self.factor.patch)
+        fits = self.crop == 0 or (self.crop >= least and not self.crop & (self.crop - 1))
+        require(fits, "crop", f"0 or a power of two, at least twice `{name}`", self.crop)
+
+
+def check_size(size: int, base_size: int) -> None:
+    """Raise a ValueError unless `size` is `base_size` times a power of two."""
+    times, rest = divmod(size, base_size)
+    if rest or times < 1 or times & (times - 1):
+        near = [base_size * 2**k for k in range(1, 10)]
+        below = max((s for s in near if s <= size), default=near[0])
+        raise UserError(
+            f"`size` must be {base_size} times a power of two, got {size}; "
+            f"{below} and {2 * below} are near."
+        )
+
+
+def sizes_between(base_size: int, size: int) -> tuple[int, ...]:
+    """Return the sizes from `base_size` to `size`, each twice the one before."""
+    sizes = [base_size]
+    while sizes[-1] < size:
+        sizes.append(2 * sizes[-1])
+    return tuple(sizes)
+
+
+def part_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the names of all parts: "8" for a base of 8 x 8 pixels, then SIZE.GROUP ("16.2")."""
+    return (str(sizes[0]), *(f"{size}.{group}" for size in sizes[1:] for group in GROUPS))
+
 
 SamplerName = Literal["cached", "fixed-point", "naive"]
 

@@ -11,10 +11,9 @@ from onepass.foundation.processor import compute_dtype
 from onepass.likelihoods.initial import Initial
 from onepass.networks.conditions import Specs
 from onepass.replicator import Replicator
-from pixelcnn.config import AnyTrainConfig
+from pixelcnn.config import AnyTrainConfig, part_names
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
-from pixelcnn.networks.config import part_names
 from pixelcnn.networks.layers import EXACT, BatchSlice, Mode
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import PixelOutputs

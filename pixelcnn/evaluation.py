@@ -16,6 +16,7 @@ from onepass.foundation.measures import CodeLengths, share_of, weighted_mean
 from onepass.foundation.progress import Progress, during, show_progress
 from onepass.trained import Trained
 from pixelcnn import shipped
+from pixelcnn.config import GROUPS
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import EIGHT, dtype_of, rescale_levels
@@ -29,7 +30,6 @@ from pixelcnn.measures import (
     load_classifier,
     sample_quality,
 )
-from pixelcnn.networks.config import GROUPS
 from pixelcnn.networks.multiscale import size_of
 
 MOST_MIXED = 20  # maximum number of classes for which every image is evaluated under every class

@@ -11,12 +11,11 @@ from onepass.foundation.arguments import check_seed, check_unmasked, whole_numbe
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.tensorflow_state import check_compiler, check_eager
 from onepass.samplers import SAMPLERS
-from pixelcnn.config import AnyTrainConfig
+from pixelcnn.config import AnyTrainConfig, part_names
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import check_label
-from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.sampling.samplers import temperatures_of
 

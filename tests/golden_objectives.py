@@ -17,15 +17,16 @@ from distill.losses.divergence import KL
 from distill.losses.terms import Compared
 from onepass.likelihoods import Gaussian, LogisticMixture
 from onepass.model import Autoregressive
-from pixelcnn.config import DataConfig, MultiscaleTrainConfig
-from pixelcnn.density import ImageDensity
-from pixelcnn.measures import FEATURES, Classifier, make_network
-from pixelcnn.networks.config import (
+from pixelcnn.config import (
     ConditioningConfig,
+    DataConfig,
     MultiscaleConfig,
+    MultiscaleTrainConfig,
     OutputConfig,
     PixelCNNConfig,
 )
+from pixelcnn.density import ImageDensity
+from pixelcnn.measures import FEATURES, Classifier, make_network
 
 SPECTRA = dict(squared=0.5, magnitude=0.5, multi=1.0, feature=0.3, style=0.3)
 SIDE, ROWS, TIME = 4, 3, 40

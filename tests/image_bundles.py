@@ -12,10 +12,10 @@ from image_runs import config_of, data_of
 import onepass
 from onepass.bundles.manifest import write_manifest
 from onepass.foundation.model_folder import save
+from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.model import load, spec_of
-from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.training import ImageRecipe, facts_of
 
 

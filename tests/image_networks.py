@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.initial import Initial
+from pixelcnn.config import FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
 from pixelcnn.networks.multiscale import Factor, Multiscale
 from pixelcnn.networks.pixelcnn import PLACE, PixelCNN
 

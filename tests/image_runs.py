@@ -19,17 +19,19 @@ from onepass.trained import Trained
 # `card` and `joining` take `pixelcnn.model.load` for themselves before tests replace it.
 from pixelcnn import card as card
 from pixelcnn import density, training
-from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import (
+    ConditioningConfig,
+    DataConfig,
+    FactorConfig,
+    MultiscaleConfig,
+    MultiscaleTrainConfig,
+    OutputConfig,
+    PixelCNNConfig,
+    PixelCNNTrainConfig,
+)
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.model import load
-from pixelcnn.networks.config import (
-    ConditioningConfig,
-    FactorConfig,
-    MultiscaleConfig,
-    OutputConfig,
-    PixelCNNConfig,
-)
 from pixelcnn.training import ImageRecipe
 
 CLASSES = ("cat", "dog", "eel")

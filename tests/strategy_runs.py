@@ -25,13 +25,15 @@ from onepass.replicator.training import training_run as recipes
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from pixelcnn import training as image_evaluation
 from pixelcnn import training as image_training
-from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.networks.config import (
+from pixelcnn.config import (
     ConditioningConfig,
+    DataConfig,
     FactorConfig,
     MultiscaleConfig,
+    MultiscaleTrainConfig,
     OutputConfig,
     PixelCNNConfig,
+    PixelCNNTrainConfig,
 )
 from wavenet import training as sound_evaluation
 from wavenet import training as sound_training

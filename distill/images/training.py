@@ -29,10 +29,9 @@ from onepass.likelihoods.initial import ZeroInitial
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from onepass.trained import Trained
-from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig
+from pixelcnn.config import AnyTrainConfig, MultiscaleConfig, MultiscaleTrainConfig, PixelCNNConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
-from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.layers import EXACT, Mode
 from pixelcnn.networks.outputs import PixelOutputs, both_sides, guided_nats
 from pixelcnn.sampling.samplers import pair_for_guidance, temperatures_of

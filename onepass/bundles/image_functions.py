@@ -27,9 +27,9 @@ from onepass.bundles.signature import COMPILED, IMAGE, PLAIN, Signature, TensorI
 from onepass.foundation.errors import UserError
 from onepass.replicator.portable.export import as_stablehlo, named_variables
 from onepass.trained import Trained
+from pixelcnn.config import part_names
 from pixelcnn.data.captions import NUM_CODES
 from pixelcnn.density import ImageDensity, condition_specs
-from pixelcnn.networks.config import part_names
 from pixelcnn.sampling.generation import (
     LARGEST_COMPILED,
     count_passes,

@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from onepass.foundation.files import count_noun, hash_name, show_path, some, split_by_hash
+from pixelcnn.config import ImageRules
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.image_file import EIGHT, centred_square, subsample_pixels
-from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.npz import SPLITS, DataError
 from pixelcnn.data.sources import Entry, Listing, gather
 

@@ -18,7 +18,7 @@ from PIL import Image, ImageChops, ImageCms, ImageOps, UnidentifiedImageError
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import show_path
-from pixelcnn.data.image_rules import ImageRules
+from pixelcnn.config import ImageRules
 
 EIGHT = 8
 DEPTHS = (8, 10, 12, 14, 16)  # depths of cameras and scanners; files store 8 or 16 bits

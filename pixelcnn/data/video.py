@@ -8,9 +8,9 @@ import numpy as np
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import count_noun
+from pixelcnn.config import ImageRules
 from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
 from pixelcnn.data.image_file import fit_levels
-from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.npz import SPLITS, DataError, check_array, pair, read_arrays
 
 KEYS = ("frames", "actions", "states")

@@ -18,8 +18,8 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError, require
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.initial import Initial
+from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.captions import CLOSING, CODES, NUM_CODES, PADDING, UNKNOWN
-from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.layers import Convolution
 
 WIDTH = 5  # kernel width of the convolutions

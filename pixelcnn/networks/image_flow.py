@@ -24,8 +24,8 @@ from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.codec import nearest, value_of
 from onepass.likelihoods.initial import Initial
 from onepass.likelihoods.mixture import PAIRS
+from pixelcnn.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import EXACT, Mode, matmul
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN, Scan, run_scan

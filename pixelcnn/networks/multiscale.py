@@ -33,8 +33,7 @@ from onepass.foundation.errors import must_be
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.initial import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised
-from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.config import (
+from pixelcnn.config import (
     FactorConfig,
     MultiscaleConfig,
     OutputConfig,
@@ -42,6 +41,7 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
+from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.image_flow import ImageFlow
 from pixelcnn.networks.layers import (
     EXACT,

@@ -14,7 +14,7 @@ from onepass.likelihoods import PixelMixture, noise
 from onepass.likelihoods.distribution import COLDEST, sample_categorical
 from onepass.likelihoods.initial import Initial
 from onepass.likelihoods.registry import LIKELIHOODS
-from pixelcnn.networks.config import OutputConfig
+from pixelcnn.config import OutputConfig
 from pixelcnn.networks.layers import cut, matmul
 
 NULL_FLOOR = 1e-5  # lower bound of a level's probability under the null condition in guidance

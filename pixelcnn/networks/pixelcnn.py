@@ -28,8 +28,8 @@ import tensorflow as tf
 from onepass.likelihoods.codec import value_of
 from onepass.likelihoods.initial import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised
+from pixelcnn.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import EXACT, Mode, cast_like, convolve, matmul
 from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
 

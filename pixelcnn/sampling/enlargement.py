@@ -16,8 +16,8 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError, require
 from onepass.likelihoods import noise
 from onepass.samplers.compiled import Compiled
+from pixelcnn.config import GROUPS, FactorConfig
 from pixelcnn.networks.conditioning import NONE
-from pixelcnn.networks.config import GROUPS, FactorConfig
 from pixelcnn.networks.layers import OFFSETS
 from pixelcnn.networks.multiscale import Factor, Multiscale
 from pixelcnn.sampling.samplers import sample_hidden

@@ -27,12 +27,11 @@ from pixelcnn.autoregression import (
     autoregressive,
     linear_forecast,
 )
-from pixelcnn.config import AnyTrainConfig
+from pixelcnn.config import AnyTrainConfig, check_size
 from pixelcnn.data.image_file import dtype_of
 from pixelcnn.density import ImageDensity
 from pixelcnn.front import check_images, check_request
 from pixelcnn.networks.conditioning import Condition, Conditioner
-from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.enlargement import Enlarger

@@ -15,8 +15,8 @@ import tensorflow as tf
 from onepass.foundation.errors import require
 from onepass.likelihoods import noise
 from onepass.networks.symbols import raster_positions
+from pixelcnn.config import GROUPS, sizes_between
 from pixelcnn.networks.conditioning import Condition, Conditioner
-from pixelcnn.networks.config import GROUPS, sizes_between
 from pixelcnn.networks.layers import cut, merge, paste
 from pixelcnn.networks.multiscale import Factor, Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden

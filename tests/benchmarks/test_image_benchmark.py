@@ -9,8 +9,7 @@ from image_networks import QuickInitial
 
 from benchmarks import image_samplers, images, tfp_pixelcnn
 from benchmarks.image_samplers import Timed
-from pixelcnn.config import PRESETS
-from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
+from pixelcnn.config import PRESETS, FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
 
 TINY = PixelCNNConfig(layers=1, units=4, output_units=4)
 

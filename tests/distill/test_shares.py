@@ -12,15 +12,17 @@ from distill.config import LossConfig
 from distill.images.config import FlowTargets, GuidedTargets
 from distill.images.flow import Features, FlowLoss
 from distill.images.training import GuidedLoss
-from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.density import ImageDensity, ImageLoss
-from pixelcnn.measures import FEATURES, Classifier, make_network
-from pixelcnn.networks.config import (
+from pixelcnn.config import (
     ConditioningConfig,
+    DataConfig,
     MultiscaleConfig,
+    MultiscaleTrainConfig,
     OutputConfig,
     PixelCNNConfig,
+    PixelCNNTrainConfig,
 )
+from pixelcnn.density import ImageDensity, ImageLoss
+from pixelcnn.measures import FEATURES, Classifier, make_network
 
 ROWS, SIDE = 8, 4
 EVERY = dict(kl=1.0, squared=0.5, magnitude=0.5, multi=1.0, feature=0.3, style=0.3, contrastive=0.3)

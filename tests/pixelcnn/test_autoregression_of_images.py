@@ -11,9 +11,14 @@ import onepass
 from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from pixelcnn.autoregression import autoregressive
-from pixelcnn.config import DataConfig, PixelCNNTrainConfig
+from pixelcnn.config import (
+    ConditioningConfig,
+    DataConfig,
+    OutputConfig,
+    PixelCNNConfig,
+    PixelCNNTrainConfig,
+)
 from pixelcnn.density import ImageDensity
-from pixelcnn.networks.config import ConditioningConfig, OutputConfig, PixelCNNConfig
 from pixelcnn.sampling.generation import ImageSampler
 
 SIZE, SEED, LABELS = 5, 3, np.array([2, 0], np.int32)

@@ -14,12 +14,17 @@ import onepass
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
 from onepass.replicator.training.config import LoopConfig
-from pixelcnn.config import DataConfig, MultiscaleTrainConfig
+from pixelcnn.config import (
+    DataConfig,
+    FactorConfig,
+    MultiscaleConfig,
+    MultiscaleTrainConfig,
+    OutputConfig,
+)
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.measures import codec_bits_by_scale, webp_bits_per_dim
 from pixelcnn.model import load
-from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig
 from pixelcnn.sampling import enlargement
 
 FACTOR = FactorConfig("A", 1, 8, 8, 2, 1, 4, coordinates=False)

@@ -9,11 +9,11 @@ from image_runs import config_of, images
 
 from onepass.likelihoods.initial import Initial
 from onepass.replicator.training.state import TrainState
+from pixelcnn.config import OutputConfig, PixelCNNConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.linear_start import start_linearly, whiten
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.training import start_density
 

@@ -11,8 +11,8 @@ from image_runs import CLASSES, DEV, dev_of, images, model, run, toys
 import onepass
 from pixelcnn import measures as classifiers
 from pixelcnn import shipped
+from pixelcnn.config import ImageRules
 from pixelcnn.data.corpus import read_corpus, read_dev
-from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.evaluation import classifier_for, evaluate_samples
 from pixelcnn.measures import cache_folder, classifier_of, digest, load_classifier, sample_quality
 

@@ -16,8 +16,8 @@ from onepass.command.sample.drawing import Drawing
 from onepass.draw import Draw
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import count_noun, read_npy
+from pixelcnn.config import ImageRules
 from pixelcnn.data.image_file import EIGHT, ImageError, read_image, rescale_levels
-from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.video import read_episodes
 from pixelcnn.sampling.grids import (
     SHEETS,

@@ -24,18 +24,20 @@ from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train
 from pixelcnn import card, measures
 from pixelcnn.card import join_runs
-from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import (
+    ConditioningConfig,
+    DataConfig,
+    FactorConfig,
+    MultiscaleConfig,
+    MultiscaleTrainConfig,
+    OutputConfig,
+    PixelCNNConfig,
+    PixelCNNTrainConfig,
+)
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.measures import FEATURES, Classifier, make_network
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.config import (
-    ConditioningConfig,
-    FactorConfig,
-    MultiscaleConfig,
-    OutputConfig,
-    PixelCNNConfig,
-)
 from pixelcnn.sampling.generation import ImageSampler, count_passes, sample_pixelcnn, sampler_of
 
 SIDE, ROWS, LEVELS = 4, 3, 256

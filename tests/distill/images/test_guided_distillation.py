@@ -23,9 +23,15 @@ from onepass.likelihoods import PixelMixture
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train
 from pixelcnn import card
-from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import (
+    ConditioningConfig,
+    DataConfig,
+    MultiscaleConfig,
+    MultiscaleTrainConfig,
+    PixelCNNConfig,
+    PixelCNNTrainConfig,
+)
 from pixelcnn.density import ImageDensity
-from pixelcnn.networks.config import ConditioningConfig, MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.outputs import NULL_FLOOR
 
 SIDE, ROWS = 8, 2

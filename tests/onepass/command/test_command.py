@@ -31,7 +31,7 @@ from pixelcnn import card
 from pixelcnn import config as image_config
 from pixelcnn import family as image_family
 from pixelcnn.config import PRESETS as IMAGE_PRESETS
-from pixelcnn.networks.config import FactorConfig
+from pixelcnn.config import FactorConfig
 from wavenet import family, training
 from wavenet.config import PRESETS, DataConfig, TrainConfig, WaveNetConfig, config_from
 from wavenet.data import audio

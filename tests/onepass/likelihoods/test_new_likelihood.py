@@ -23,9 +23,9 @@ from onepass.likelihoods import registry
 from onepass.likelihoods.mixture import Mixture
 from onepass.replicator.portable.export import export_function, named_weights
 from onepass.trained import Trained
+from pixelcnn.config import OutputConfig
 from pixelcnn.density import ImageDensity
 from pixelcnn.front import ImageFront
-from pixelcnn.networks.config import OutputConfig
 from pixelcnn.sampling.generation import ImageSampler
 from wavenet.config import DataConfig as SoundConfig
 from wavenet.config import WaveNetConfig

@@ -5,7 +5,7 @@ import pytest
 from image_files import COLOUR, GREY
 from PIL import Image
 
-from pixelcnn.config import PRESETS
+from pixelcnn.config import PRESETS, ImageRules
 from pixelcnn.data.corpus import read_corpus, read_dev
 from pixelcnn.data.detection import Stored, detect_format, detect_options
 from pixelcnn.data.image_file import (
@@ -16,7 +16,6 @@ from pixelcnn.data.image_file import (
     read_image,
     rescale_levels,
 )
-from pixelcnn.data.image_rules import ImageRules
 
 TWELVE = ImageRules(8, 1, bits=12)
 HIGHEST = 3913  # of 12 bits

@@ -6,6 +6,7 @@ import tensorflow as tf
 from marks import some_slow
 
 from onepass.likelihoods.initial import Initial
+from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
 from pixelcnn.networks.conditioning import (
     FORGET_BIAS,
@@ -17,7 +18,6 @@ from pixelcnn.networks.conditioning import (
     ConvLSTM,
     word_rows,
 )
-from pixelcnn.networks.config import ConditioningConfig
 
 BATCH, SIZE = 3, 8
 CONFIGS = {

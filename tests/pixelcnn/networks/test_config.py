@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 
 from onepass.likelihoods.initial import Initial
-from pixelcnn.networks.conditioning import Conditioner
-from pixelcnn.networks.config import (
+from pixelcnn.config import (
     ConditioningConfig,
     FactorConfig,
     MultiscaleConfig,
     OutputConfig,
     PixelCNNConfig,
 )
+from pixelcnn.networks.conditioning import Conditioner
 
 AT_LEAST = {
     (PixelCNNConfig, 1): "layers units output_units",

@@ -8,8 +8,8 @@ import tensorflow as tf
 from image_networks import QuickInitial, condition_of, image_of, output_of, perturbed
 
 from onepass.likelihoods.codec import value_of
+from pixelcnn.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.image_flow import ImageFlow
 from pixelcnn.networks.layers import Mode
 from pixelcnn.networks.multiscale import Multiscale

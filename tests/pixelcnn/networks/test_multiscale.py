@@ -21,9 +21,7 @@ from image_networks import (
 )
 from marks import some_slow
 
-from pixelcnn.data.captions import encode_caption
-from pixelcnn.networks.conditioning import NONE, Condition, Conditioner
-from pixelcnn.networks.config import (
+from pixelcnn.config import (
     GROUPS,
     ConditioningConfig,
     FactorConfig,
@@ -31,6 +29,8 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.networks.conditioning import NONE, Condition, Conditioner
 from pixelcnn.networks.layers import (
     EXACT,
     Mode,

@@ -11,10 +11,10 @@ from scipy import stats
 
 from onepass.likelihoods import noise
 from onepass.likelihoods.initial import Initial
+from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.batch_sampling import DROPPED
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
-from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.outputs import (
     NULL_FLOOR,
     Hidden,
