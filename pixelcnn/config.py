@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
 from onepass.foundation.errors import UserError, at_least, require
-from onepass.foundation.settings import choices
+from onepass.foundation.settings import choices, stored_config
 from onepass.likelihoods.limits import check_levels
 from onepass.likelihoods.registry import mixtures
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset, read_presets
@@ -412,6 +412,14 @@ def _is_of(name: str, wanted: str) -> bool:
 
 AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig
 KINDS: dict[str, type] = {of.kind: of for of in (PixelCNNTrainConfig, MultiscaleTrainConfig)}
+
+
+def config_from(stored: dict) -> AnyTrainConfig:
+    """Return the configuration stored in a config.json."""
+    kind = stored.get("kind")
+    if kind not in KINDS:
+        raise UserError(f"It holds a {kind}, not a {' or a '.join(KINDS)}.")
+    return stored_config(KINDS[kind], stored)
 
 
 PRESETS: dict[str, Preset[AnyTrainConfig]] = read_presets(

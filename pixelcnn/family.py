@@ -13,7 +13,7 @@ from onepass.foundation.locations import FOLDERS
 from onepass.replicator.training.config import TrainingOptions
 from onepass.replicator.training.family import ModelFamily, Parts
 from pixelcnn import shipped
-from pixelcnn.config import PRESETS, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import PRESETS, MultiscaleTrainConfig, PixelCNNTrainConfig, config_from
 
 if TYPE_CHECKING:
     from onepass.trained import Trained
@@ -200,7 +200,7 @@ def _parts() -> Parts:
         report=format_report,
         measure=card.measure,
         card=card.card,
-        config_from=training.config_from,
+        config_from=config_from,
         trainable=training.trainable,
     )
 

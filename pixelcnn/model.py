@@ -9,12 +9,11 @@ from onepass.foundation.model_folder import assign_weights, read_stored_model
 from onepass.foundation.settings import check_config
 from onepass.likelihoods.initial import ZeroInitial
 from onepass.trained import Trained
-from pixelcnn.config import KINDS, AnyTrainConfig
+from pixelcnn.config import KINDS, AnyTrainConfig, config_from
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
 from pixelcnn.front import ImageFront
 from pixelcnn.sampling.generation import ImageSampler
-from pixelcnn.training import config_from
 
 
 def load(path: Path | str) -> Trained:

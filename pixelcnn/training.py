@@ -11,14 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.draw import Draw
-from onepass.foundation.errors import UserError
 from onepass.foundation.files import write_npz
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.settings import defaults, stored_config
+from onepass.foundation.settings import defaults
 from onepass.planning.trainable import Trainable
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import PortableBatches, Recipe, Setup, TrainingRun
-from pixelcnn.config import KINDS, AnyTrainConfig
+from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import EIGHT, rescale_levels
@@ -143,14 +142,6 @@ def facts_of(dataset: ImageDataset) -> dict:
         "statistics": dataset.statistics and dataset.statistics.to_dict(),
         "dev_digest": dataset.dev_digest,
     }
-
-
-def config_from(stored: dict) -> AnyTrainConfig:
-    """Return the configuration stored in a config.json."""
-    kind = stored.get("kind")
-    if kind not in KINDS:
-        raise UserError(f"It holds a {kind}, not a {' or a '.join(KINDS)}.")
-    return stored_config(KINDS[kind], stored)
 
 
 def trainable(config: AnyTrainConfig) -> Trainable:

@@ -25,9 +25,9 @@ from onepass.foundation.files import write_npz
 from onepass.foundation.run_directory import Checkpoints
 from onepass.replicator.portable.export import adopt, export_function, named_weights
 from onepass.replicator.portable.manifest import read_manifest
+from pixelcnn.config import config_from
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
-from pixelcnn.training import config_from
 
 
 def pack(folder: Path, data: Path) -> None:

@@ -22,11 +22,10 @@ from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.settings import to_json
 from pixelcnn import model as models
 from pixelcnn import training
-from pixelcnn.config import PRESETS, MultiscaleTrainConfig, part_names, sizes_between
+from pixelcnn.config import PRESETS, MultiscaleTrainConfig, config_from, part_names, sizes_between
 from pixelcnn.evaluation import evaluate
 from pixelcnn.front import ImageFront
 from pixelcnn.sampling.grids import grid, label_image
-from pixelcnn.training import config_from
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from onepass.replicator.training.loop import DONE, FINISHED_BEFORE
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import train
 from pixelcnn import card, training
+from pixelcnn.config import config_from
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.npz import DataError
 from pixelcnn.density import ImageDensity
@@ -92,7 +93,7 @@ def test_the_configuration_says_classes_and_where_the_images_are():
     assert (stored["kind"], stored["class_names"]) == ("multiscale", list(CLASSES))
     assert stored["data_folder"] == str(images()) and stored["statistics"] is None
     assert stored["conditioning"]["classes"] == 3
-    assert training.config_from(stored) == dataclasses.replace(
+    assert config_from(stored) == dataclasses.replace(
         config_of("multiscale"),
         conditioning=dataclasses.replace(config_of("multiscale").conditioning, classes=3),
     )
