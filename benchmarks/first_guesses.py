@@ -17,8 +17,7 @@ from onepass.likelihoods.noise import as_key
 from onepass.samplers.fixed_point import FixedPoint
 from onepass.trained import Trained
 from pixelcnn.autoregression import ACTIVE_ROWS, Forecast, linear_forecast
-from pixelcnn.model import load
-from pixelcnn.sampling.generation import pixelcnn_program, sampler_of
+from pixelcnn.model import load, pixelcnn_program, sampler_of
 from pixelcnn.sampling.grids import enlarge_pixels
 
 HEADER = "| first guess | next guess | passes | range | differ |\n|---|---|---|---|---|"

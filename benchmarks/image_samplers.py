@@ -19,7 +19,7 @@ from onepass.draw import Draw
 from onepass.likelihoods.noise import as_key
 from pixelcnn.config import PRESETS
 from pixelcnn.density import ImageDensity
-from pixelcnn.sampling.generation import LARGEST_COMPILED, ImageSampler, sampler_of
+from pixelcnn.model import LARGEST_COMPILED, ImageSampler, sampler_of
 from pixelcnn.sampling.samplers import image_words
 
 CLASSES, LABEL, SEED = 10, 3, 0

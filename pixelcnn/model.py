@@ -1,19 +1,375 @@
-"""Trained image models: their folders and how they are loaded."""
+"""Image models: what draws of a density and a seed, by one compiled program per size, and loading.
 
+A program samples one image at a time, except for batches of fixed-point passes, since a different
+batch size could change the order of sums, and thereby their last bits and occasionally a pixel.
+Image n of a seed does not depend on what else is sampled.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import tensorflow as tf
+
+from onepass.draw import Draw
 from onepass.foundation import locations
+from onepass.foundation.errors import UserError
 from onepass.foundation.files import Arrays
 from onepass.foundation.model_folder import assign_weights, read_stored_model
 from onepass.foundation.settings import check_config
+from onepass.interface import collect_images, stream_images
 from onepass.likelihoods.initial import ZeroInitial
+from onepass.likelihoods.noise import as_key
+from onepass.samplers import SAMPLERS
+from onepass.samplers.compiled import Compiled
+from onepass.samplers.fixed_point import FixedPoint, by_windows
 from onepass.trained import Trained
-from pixelcnn.config import KINDS, AnyTrainConfig, config_from
+from pixelcnn.autoregression import (
+    ACTIVE_ROWS,
+    Forecast,
+    PixelDistribution,
+    PixelSymbols,
+    autoregressive,
+    linear_forecast,
+)
+from pixelcnn.config import KINDS, AnyTrainConfig, check_size, config_from
+from pixelcnn.data.image_file import dtype_of
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
-from pixelcnn.front import ImageFront
-from pixelcnn.sampling.generation import ImageSampler
+from pixelcnn.front import ImageFront, check_images, check_request
+from pixelcnn.networks.conditioning import Condition, Conditioner
+from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.enlargement import Enlarger
+from pixelcnn.sampling.samplers import (
+    Prefix,
+    SamplingInputs,
+    drop_guidance_pair,
+    image_words,
+    multiscale_words,
+    pair_for_guidance,
+    sample,
+    sample_base,
+    sample_scales,
+    temperatures_of,
+)
+
+if TYPE_CHECKING:
+    from onepass.model import Autoregressive
+    from pixelcnn.compression import Images
+
+# XLA's convolutions are faster on small images, TensorFlow's on large ones.
+LARGEST_COMPILED = 64
+
+
+def sampler_of(
+    method: str, *, forecast: Forecast | None = linear_forecast, **options: Any
+) -> Callable[..., Any]:
+    """Return a sampler of a PixelCNN: a function with the arguments of `sample`.
+
+    "fixed-point" returns a `FixedPoint`, others images; only "cached" takes a `prediction`.
+    """
+    if method == "cached":
+        return partial(sample, **options)
+    run: Any = SAMPLERS[method]
+    if method == "fixed-point":
+        run, options = by_windows, {"active_rows": ACTIVE_ROWS, **options}
+
+    def draw(
+        network: PixelCNN,
+        words: tf.Tensor,
+        condition: Condition,
+        given: Prefix | None = None,
+        temperature: float | tf.Tensor = 1.0,
+        guidance: float | tf.Tensor | None = None,
+    ) -> Any:
+        distribution = PixelDistribution(network.output, network.output_config, guidance)
+        placed, symbols = (
+            network.add_coordinates(condition, words),
+            PixelSymbols(network, None, forecast),
+        )
+        return run(symbols, distribution, words, placed, temperature, given, **options)
+
+    return draw
+
+
+class ImageSampler:
+    """A density of images and its samplers, under its current weights.
+
+    Conditions are dicts of the conditioner's inputs, with one row for all images or one per image.
+
+    Attributes:
+      density: the networks with their weights.
+      passes: number of fixed-point passes for the latest image (or its base, if multiscale); None
+        for other samplers.
+      batch_passes: number of fixed-point passes for the latest image's batch, or None.
+    """
+
+    options = frozenset({"method", "temperature", "prefix", "guidance", "batch", "scales"})
+
+    def __init__(self, density: ImageDensity) -> None:
+        self.density = density
+        self.passes: int | None = None
+        self.batch_passes: int | None = None
+        self._programs = Compiled()
+
+    @property
+    def network(self) -> ImageDensity:
+        """The module whose variables are the weights."""
+        return self.density
+
+    @property
+    def config(self) -> AnyTrainConfig:
+        """The training configuration."""
+        return self.density.config
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the samplers of a PixelCNN, or of a multiscale model's base.
+
+        "cached", also as "auto", computes one pixel per step; "fixed-point" draws the same images
+        in fewer, more expensive passes; "naive" runs the whole network for every pixel (PixelCNN);
+        others are registered in `onepass.samplers`.
+        """
+        return ("auto", *sorted(SAMPLERS))
+
+    def check_draw(self, draw: Draw) -> Draw:
+        """Return a request with its defaults; raise an error if the density cannot fulfil it."""
+        return check_request(self.density, draw)
+
+    def sample(self, draw: Draw) -> Any:
+        """Return the requested images, [num, side, side, channels], or all their scales."""
+        return collect_images(self.images(draw), draw.scales)
+
+    def stream(self, draw: Draw, chunk: int | None) -> Iterator[Any]:
+        """Return an iterator over the images, or their scales, one after another."""
+        if chunk is not None:
+            raise UserError("`chunk` must be None: images come one after another.")
+        return stream_images(self.images(draw), draw.scales)
+
+    def images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
+        """Yield the scales of each image, [side, side, channels], smallest first.
+
+        A PixelCNN has one scale. A multiscale model draws its smaller sizes, too. If its factors
+        have no coordinates, the prefix may have any shape, `length` is the longer side of the
+        result, and the image is enlarged in tiles of bounded memory. Levels are uint8, or uint16
+        for more than 8 bits. With `batch`, all images come together at the end.
+        """
+        number = draw.num if draw.method == "fixed-point" and draw.batch > 1 else 1
+        for first in range(0, draw.num, number):
+            yield from self._sample(draw, range(first, first + number))
+
+    def _sample(self, draw: Draw, which: range) -> Iterator[list[np.ndarray]]:
+        rows = [draw.row + number for number in which]
+        batch = {name: _of(value, which) for name, value in draw.condition.items()}
+        key, numbers = as_key(draw.seed), tf.constant(rows)
+        model = self.density.multiscale
+        if model is not None and model.any_shape and draw.prefix is not None:
+            for row in rows:
+                yield list(self.enlarge_start(draw, row))
+            return
+        method = "cached" if draw.method == "auto" else draw.method
+        program = self._program(method, draw.length, min(draw.batch, len(rows)))
+        guidance = tf.constant(draw.guidance, tf.float32) if draw.guidance else None
+        heat = 1.0 if draw.temperature is None else draw.temperature
+        if model is None:
+            given = _prefix_of(draw, len(rows), self.density.config.data.channels)
+            temperature = temperatures_of(heat, 1)[0]
+            drawn = count_passes(program(batch, key, numbers, given, temperature, guidance))
+            scales = [drawn.levels]
+        else:
+            temperatures = temperatures_of(heat, len(model.sizes))
+            start = None if draw.prefix is None else _repeat_image(draw.prefix, len(rows))
+            scales, drawn = program(batch, key, numbers, start, temperatures, guidance)
+        counts = method == "fixed-point"
+        kind = dtype_of(self.density.config.data.bits)
+        for i in range(len(rows)):
+            self.passes = int(drawn.passes[i]) if counts else None
+            self.batch_passes = int(drawn.batch_passes) if counts else None
+            yield [levels[i].numpy().astype(kind) for levels in scales]
+
+    def log_prob(self, elements: np.ndarray, condition: Any, speaker: None = None) -> np.ndarray:
+        """Return the log-probability of whole images, float32 [num], in nats.
+
+        If the base is a flow, it is a lower bound, or NaN where the flow cannot be inverted in
+        float32 (`ImageFlow.log_density`).
+
+        Args:
+          elements: integers [num, size, size, channels], with the size in training.
+          condition: the conditioner's inputs, by name.
+          speaker: None; images have no speaker.
+        """
+        parts = self._nats(self._batch(elements, condition))
+        return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+    def log_density(self, draw: Draw) -> np.ndarray:
+        """Return the log-density of the images that a request draws, float32 [num], nats.
+
+        It is their exact log-probability, unless the base is a flow: the base then contributes the
+        log-density of its values before rounding, plus the log of a level's width for each of them.
+        """
+        batch = self._batch(self.sample(draw), draw.condition)
+        rows = draw.row + tf.range(draw.num)
+        parts = self._drawn_nats(batch, as_key(draw.seed), rows)
+        return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+    def _batch(self, images: np.ndarray, condition: Any) -> dict[str, np.ndarray]:
+        if not self.density.whole:
+            raise UserError("The run has not trained all parts; it gives no probability.")
+        size, channels = self.config.data.size, self.config.data.channels
+        check_images("images", images, (None, size, size, channels), self.config.output.levels)
+        return {"levels": np.asarray(images, np.int32), **condition}
+
+    def files_of(self, front: Any) -> "Images":
+        """Return the format of compressed files; raise a UserError if the model cannot compress."""
+        from pixelcnn.compression import Images
+
+        return Images(self.density, front)
+
+    @cached_property
+    def autoregressive(self) -> "Autoregressive":
+        """The PixelCNN as an `Autoregressive`; raises a UserError for a multiscale model."""
+        return autoregressive(self.density)
+
+    @cached_property
+    def _nats(self) -> Any:
+        return tf.function(self.density.nats, autograph=False, reduce_retracing=True)
+
+    @cached_property
+    def _drawn_nats(self) -> Any:
+        return tf.function(self.density.drawn_nats, autograph=False, reduce_retracing=True)
+
+    @cached_property
+    def enlarger(self) -> Enlarger:
+        """The `Enlarger` of a multiscale model whose factors have no coordinates."""
+        model: Any = self.density.multiscale
+        return Enlarger(model)
+
+    def enlarge_start(
+        self, draw: Draw, row: int, advance: Callable[[], None] = lambda: None
+    ) -> Iterator[np.ndarray]:
+        """Yield the prefix and its enlargements, smallest first, with the noise of `row`."""
+        heat = 1.0 if draw.temperature is None else draw.temperature
+        heat = temperatures_of(heat, len(self.enlarger.model.sizes)).numpy()
+        key = as_key(draw.seed)
+        drawn = self.enlarger.scales(draw.prefix, draw.length, key, row, heat, advance)
+        return (levels.astype(dtype_of(self.density.config.data.bits)) for levels in drawn)
+
+    def _program(self, sampler: str, size: int, slots: int) -> Callable[..., Any]:
+        conditioner, model = self.density.conditioner, self.density.multiscale
+        options: dict[str, Any] = {"slots": slots} if sampler == "fixed-point" else {}
+        draw = sampler_of(sampler, **options)
+
+        def make() -> Callable[..., Any]:
+            if model is not None:
+                return multiscale_program(conditioner, model, size, None, draw)
+            network: Any = self.density.pixelcnn
+            return pixelcnn_program(conditioner, network, size, draw)
+
+        return self._programs.once((sampler, size, slots), make)
+
+
+def sample_pixelcnn(
+    conditioner: Conditioner,
+    network: PixelCNN,
+    size: int,
+    sampler: Callable[..., Any],
+    batch: dict,
+    seed: int | tf.Tensor,
+    rows: tf.Tensor,
+    given: Prefix | None,
+    temperature: float | tf.Tensor,
+    guidance: float | tf.Tensor | None = None,
+) -> Any:
+    """Return the output of a sampler for a batch of conditions."""
+    words = image_words(network, seed, rows, size, size)
+    condition, words, given = pair_for_guidance(conditioner, batch, guidance, words, given)
+    drawn = sampler(network, words, condition, given, temperature, guidance=guidance)
+    return drop_guidance_pair(guidance, drawn)
+
+
+def pixelcnn_program(
+    conditioner: Conditioner, network: PixelCNN, size: int, sampler: Callable[..., Any] = sample
+) -> Callable[..., Any]:
+    """Return `sample_pixelcnn`, compiled, as a function of the arguments starting at `batch`."""
+    return tf.function(
+        partial(sample_pixelcnn, conditioner, network, size, sampler),
+        jit_compile=True,
+        autograph=False,
+    )
+
+
+def sample_multiscale(
+    conditioner: Conditioner,
+    model: Multiscale,
+    size: int,
+    base_sampler: Callable[..., Any],
+    batch: dict,
+    words: tf.Tensor,
+    start: tf.Tensor | None,
+    temperatures: tf.Tensor,
+    guidance: float | tf.Tensor | None = None,
+) -> tuple[list[tf.Tensor], FixedPoint]:
+    """Return all scales of images, drawn or enlarged from `start`, and the base as `FixedPoint`."""
+    condition, words, start = pair_for_guidance(conditioner, batch, guidance, words, start)
+    inputs = SamplingInputs(words, condition, temperatures, guidance)
+    base = count_passes(sample_base(model, inputs, base_sampler) if start is None else start)
+    return drop_guidance_pair(guidance, (sample_scales(model, inputs, size, base.levels), base))
+
+
+def count_passes(drawn: tf.Tensor | FixedPoint) -> FixedPoint:
+    """Return the output of a sampler as a `FixedPoint`, with 0 passes if it does not count them."""
+    if isinstance(drawn, FixedPoint):
+        return drawn
+    return FixedPoint(drawn, tf.zeros([tf.shape(drawn)[0]], tf.int32), tf.constant(0))
+
+
+def multiscale_program(
+    conditioner: Conditioner,
+    model: Multiscale,
+    size: int,
+    whole_size: int | None = None,
+    base_sampler: Callable[..., Any] = sample,
+) -> Callable[..., Any]:
+    """Return `sample_multiscale`, compiled, as a function of the arguments starting at `batch`.
+
+    In place of `words`, it takes the seed and the rows. Results match those in a larger image of
+    `whole_size` exactly, as one of its scales, because the same kernels are chosen for both.
+    """
+    check_size(size, model.config.base_size)
+    small = (whole_size or size) <= LARGEST_COMPILED
+    compiled = partial(tf.function, jit_compile=True, autograph=False)
+    sampler = base_sampler if small else compiled(base_sampler)
+    words_of = compiled(lambda seed, rows: multiscale_words(model, seed, rows, size))
+    draw = partial(sample_multiscale, conditioner, model, size, sampler)
+
+    @tf.function(jit_compile=small, autograph=False)
+    def program(
+        batch: dict[str, tf.Tensor], seed: int | tf.Tensor, rows: tf.Tensor, *arguments: Any
+    ) -> tuple[list[tf.Tensor], FixedPoint]:
+        return draw(batch, words_of(seed, rows), *arguments)
+
+    return program
+
+
+def _of(value: np.ndarray, which: range) -> tf.Tensor:
+    return tf.constant(
+        value[which.start : which.stop] if len(value) > 1 else np.repeat(value, len(which), 0)
+    )
+
+
+def _repeat_image(image: np.ndarray, number: int) -> tf.Tensor:
+    return tf.constant(np.repeat(image[None].astype(np.int32), number, 0))
+
+
+def _prefix_of(draw: Draw, number: int, channels: int) -> Prefix:
+    pixels = np.zeros([0, channels]) if draw.prefix is None else draw.prefix.reshape(-1, channels)
+    image = np.zeros([draw.length**2, channels], np.int32)
+    image[: len(pixels)] = pixels
+    image = image.reshape(draw.length, draw.length, channels)
+    return Prefix(_repeat_image(image, number), tf.constant(len(pixels)))
 
 
 def load(path: Path | str) -> Trained:

@@ -23,7 +23,7 @@ from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import EIGHT, rescale_levels
 from pixelcnn.density import CompiledNats, ImageDensity, ImageLoss, condition_specs
 from pixelcnn.linear_start import IMAGES, start_linearly
-from pixelcnn.sampling.generation import ImageSampler
+from pixelcnn.model import ImageSampler
 from pixelcnn.sampling.grids import grid, write_png
 
 PLANNED_CLASSES = 10  # assumed number of classes if the configuration leaves it to the data

@@ -9,7 +9,7 @@ from image_runs import CLASSES, config_of
 from onepass.trained import Trained
 from pixelcnn.density import ImageDensity
 from pixelcnn.front import ImageFront
-from pixelcnn.sampling.generation import ImageSampler
+from pixelcnn.model import ImageSampler
 
 # Kind of `image_runs.config_of`, number of classes or labels, and fields of the output.
 ARCHITECTURES = {

@@ -30,7 +30,7 @@ from onepass.trained import Trained
 from pixelcnn.config import part_names
 from pixelcnn.data.captions import NUM_CODES
 from pixelcnn.density import ImageDensity, condition_specs
-from pixelcnn.sampling.generation import (
+from pixelcnn.model import (
     LARGEST_COMPILED,
     count_passes,
     multiscale_program,

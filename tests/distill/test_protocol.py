@@ -19,8 +19,8 @@ from onepass.model import Autoregressive
 from onepass.trained import Trained
 from pixelcnn.density import ImageDensity
 from pixelcnn.front import ImageFront
+from pixelcnn.model import ImageSampler
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.sampling.generation import ImageSampler
 from wavenet.config import DataConfig
 from wavenet.front import SoundFront
 

@@ -15,7 +15,7 @@ from onepass.interface import Model
 from onepass.likelihoods import Categorical
 from onepass.remote_model import RemoteModel
 from onepass.trained import Trained
-from pixelcnn.sampling.generation import ImageSampler
+from pixelcnn.model import ImageSampler
 from wavenet.model import SoundSampler
 
 MODELS = (

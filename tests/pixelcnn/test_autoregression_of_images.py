@@ -19,7 +19,7 @@ from pixelcnn.config import (
     PixelCNNTrainConfig,
 )
 from pixelcnn.density import ImageDensity
-from pixelcnn.sampling.generation import ImageSampler
+from pixelcnn.model import ImageSampler
 
 SIZE, SEED, LABELS = 5, 3, np.array([2, 0], np.int32)
 METHODS = ("auto", "fixed-point", "naive")

@@ -15,8 +15,7 @@ from onepass.draw import Draw
 from onepass.likelihoods import PixelMixture
 from pixelcnn import training
 from pixelcnn.density import ImageDensity
-from pixelcnn.model import load
-from pixelcnn.sampling.generation import ImageSampler
+from pixelcnn.model import ImageSampler, load
 
 OPTIONS = """--conditioning.kind none --data.size 8 --output.components 2 --network.layers 1
     --network.units 8 --network.output-units 8 --data.batch-size 4 --loop.num-steps 3

@@ -37,8 +37,8 @@ from pixelcnn.config import (
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.measures import FEATURES, Classifier, make_network
+from pixelcnn.model import ImageSampler, count_passes, sample_pixelcnn, sampler_of
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.sampling.generation import ImageSampler, count_passes, sample_pixelcnn, sampler_of
 
 SIDE, ROWS, LEVELS = 4, 3, 256
 NUMBERS = 3 * SIDE**2

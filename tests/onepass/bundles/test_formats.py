@@ -28,7 +28,7 @@ from onepass.foundation.files import read_npz
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.manifest import manifest_of, read_manifest
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.sampling.generation import ImageSampler
+from pixelcnn.model import ImageSampler
 from wavenet.config import WaveNetConfig
 from wavenet.data import audio
 from wavenet.network import WaveNet

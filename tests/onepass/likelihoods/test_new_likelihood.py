@@ -26,7 +26,7 @@ from onepass.trained import Trained
 from pixelcnn.config import OutputConfig
 from pixelcnn.density import ImageDensity
 from pixelcnn.front import ImageFront
-from pixelcnn.sampling.generation import ImageSampler
+from pixelcnn.model import ImageSampler
 from wavenet.config import DataConfig as SoundConfig
 from wavenet.config import WaveNetConfig
 from wavenet.front import Request, SoundFront

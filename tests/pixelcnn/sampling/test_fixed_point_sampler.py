@@ -10,8 +10,8 @@ from image_networks import KINDS, condition_of, image_of, network_of, output_of,
 from marks import some_slow
 
 from pixelcnn.autoregression import context_rows, linear_forecast
+from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.sampling.generation import sampler_of
 from pixelcnn.sampling.samplers import Prefix, image_words, sample
 
 HEIGHT, WIDTH, BATCH, MOST = 9, 6, 2, 5

@@ -9,11 +9,11 @@ import tensorflow as tf
 from image_networks import condition_of, image_of, multiscale_of, output_of, recorded
 from marks import some_slow
 
+from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.layers import split, subsample_blocks
 from pixelcnn.networks.multiscale import Factor, condition_at
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
-from pixelcnn.sampling.generation import sampler_of
 from pixelcnn.sampling.samplers import (
     SamplingInputs,
     multiscale_words,
