@@ -26,7 +26,7 @@ from onepass.foundation.files import write_npz
 from onepass.foundation.measures import share_of
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train_network
-from onepass.training.state import WeightsModule
+from onepass.training.fit import WeightsModule
 from pixelcnn import shipped
 from pixelcnn.data.corpus import ImageSet
 
