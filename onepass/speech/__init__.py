@@ -7,6 +7,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from onepass.speech.frame_density import no_pause
+from onepass.speech.markup import (
+    Ssml,
+    ipa_phonemes,
+    is_ssml,
+    mark_words,
+    note_on_markup,
+    read_pronunciations,
+    without_marks,
+)
 from onepass.speech.phonemes import (
     PLAIN,
     EspeakError,
@@ -16,13 +25,6 @@ from onepass.speech.phonemes import (
     characters_at,
     text_parts,
 )
-from onepass.speech.pronunciations import (
-    ipa_phonemes,
-    mark_words,
-    read_pronunciations,
-    without_marks,
-)
-from onepass.speech.ssml import Ssml, is_ssml, note_on_markup
 from onepass.speech.times import TimedWord, time_words, write_times
 from onepass.speech.voice import Reading, Voice, load_voice, shipped_voice
 

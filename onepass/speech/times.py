@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import write_text
+from onepass.speech.markup import IPA, ipa_word
 from onepass.speech.phonemes import (
     PRIMARY,
     SECONDARY,
@@ -23,7 +24,6 @@ from onepass.speech.phonemes import (
     TextError,
     pronounce_words,
 )
-from onepass.speech.pronunciations import IPA, ipa_word
 from onepass.speech.voice import Reading
 
 CUE_CHARACTERS = 80  # of a subtitle, two lines of 40

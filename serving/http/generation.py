@@ -20,8 +20,8 @@ from starlette.responses import Response
 from onepass.bundles.errors import Internal, InvalidInput, ServingError
 from onepass.bundles.sampling import CONDITIONS, image_inputs
 from onepass.bundles.signature import fastest
+from onepass.speech.markup import is_ssml, note_on_markup
 from onepass.speech.phonemes import MAX_CHARACTERS, characters_at, text_parts
-from onepass.speech.ssml import is_ssml, note_on_markup
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
 from serving.engine import drawing, speech
 from serving.engine.clients import run_in_turn

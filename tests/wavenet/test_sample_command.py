@@ -11,7 +11,7 @@ from marks import some_slow
 
 import onepass
 from onepass.command.sample import sound
-from onepass.speech.ssml import note_on_markup
+from onepass.speech.markup import note_on_markup
 from wavenet.data import audio
 from wavenet.data.audio import at_recorded_level
 

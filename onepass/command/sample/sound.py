@@ -13,7 +13,7 @@ import numpy as np
 from onepass.command.sample.drawing import Drawing
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import read_npy, safe_name
-from onepass.speech.ssml import Ssml, is_ssml, note_on_markup
+from onepass.speech.markup import Ssml, is_ssml, note_on_markup
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.data.audio import (

@@ -12,8 +12,8 @@ import pytest
 from onepass import speech
 from onepass.foundation.errors import UserError
 from onepass.speech import phonemes as reading
+from onepass.speech.markup import IPA, VOWELS, ipa_phonemes, ipa_word, mark_words
 from onepass.speech.phonemes import COMMA, PRIMARY, QUESTION, SECONDARY, START, STOP, phonemes
-from onepass.speech.pronunciations import IPA, VOWELS, ipa_phonemes, ipa_word, mark_words
 
 needs_espeak = pytest.mark.skipif(
     shutil.which(reading.PROGRAM) is None, reason="espeak-ng is not installed"

@@ -13,9 +13,8 @@ import pytest
 from onepass import speech
 from onepass.foundation import locations
 from onepass.speech import phonemes as reading
+from onepass.speech.markup import Ssml, is_ssml, mark_words, note_on_markup
 from onepass.speech.phonemes import COMMA, QUESTION, START, STOP
-from onepass.speech.pronunciations import mark_words
-from onepass.speech.ssml import Ssml, is_ssml, note_on_markup
 
 needs_espeak = pytest.mark.skipif(
     shutil.which(reading.PROGRAM) is None, reason="espeak-ng is not installed"
