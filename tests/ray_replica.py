@@ -16,7 +16,7 @@ import fake_bundle
 import ray
 from ray import serve
 
-from serving.deploy import ray_app
+from serving import ray_app
 
 PORT = 8000
 PREDICT = json.dumps({"instances": [{"frames": [[0.0] * 3] * 3, "num_frames": 3}]}).encode()

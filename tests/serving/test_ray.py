@@ -11,7 +11,7 @@ from processes import ROOT
 
 from onepass.foundation.errors import UserError
 
-ray_app = pytest.importorskip("serving.deploy.ray_app", reason="Ray is not installed")
+ray_app = pytest.importorskip("serving.ray_app", reason="Ray is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # Ray takes its time
 NAMESPACE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 LOOPBACK = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]

@@ -1,6 +1,6 @@
 """The server on Ray Serve: replicas that each have all models, behind a proxy per machine.
 
-A Serve config file refers to `app` by `import_path: serving.deploy.ray_app:app`, and sets the
+A Serve config file refers to `app` by `import_path: serving.ray_app:app`, and sets the
 number of replicas and their load; docs/deploy/ray.yaml is an example.
 """
 
