@@ -8,8 +8,7 @@ import keras
 import tensorflow as tf
 
 from distill.flow_student import FlowStudent
-from distill.losses.divergence import KL
-from distill.losses.kl_divergence import TeacherConditionals
+from distill.losses.divergence import KL, TeacherConditionals
 from distill.losses.terms import Draw, Listed, Term, name_of, sum_terms
 from onepass.foundation.arguments import check_seed
 from onepass.foundation.tensorflow_state import check_eager

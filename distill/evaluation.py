@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from distill.cpu import recursion
-from distill.losses import kl_divergence
-from distill.losses.kl_divergence import ElementDensities
+from distill.losses import divergence
+from distill.losses.divergence import ElementDensities
 from distill.model import load_student, random_student, teacher_of
 from distill.residual import LEVEL
 from distill.student import ParallelWaveNet
@@ -56,7 +56,7 @@ from wavenet.optional_packages import describe_unavailable
 def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Tensor:
     """Return the acceptance probability of each sample in `drawn` given its past, [batch, time]."""
     teacher_density = teacher.log_density(drawn.output)
-    return tf.exp(tf.minimum(0.0, teacher_density - kl_divergence.log_density(drawn, kind)))
+    return tf.exp(tf.minimum(0.0, teacher_density - divergence.log_density(drawn, kind)))
 
 
 def mean_run(kept: np.ndarray) -> float:
@@ -97,8 +97,8 @@ def measure_closeness(
     condition, _ = student.condition(frames, speaker, length)
     drawn = student.draw(student.noise(seed, [row], 0, length), condition)
     given = teacher.conditionals(drawn.output, teacher.condition(frames, speaker, length))
-    draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS, [row])
-    apart = kl_divergence.divergence(given, drawn, draws, kind)
+    draws = divergence.standard_draws(kind, seed, 1, length, DRAWS, [row])
+    apart = divergence.divergence(given, drawn, draws, kind)
     kept = acceptance(given, drawn, kind).numpy()[0]
     return Closeness(float(apart.kl), float(apart.entropy), kept)
 

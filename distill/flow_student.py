@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.drafts import NOISE, FlowDraft
-from distill.losses.kl_divergence import log_density
+from distill.losses.divergence import log_density
 from onepass.draw import Draw
 from onepass.foundation.arguments import (
     check_draw_length,

@@ -19,7 +19,7 @@ from distill.config import KIND, DistillConfig
 from distill.cpu import kernels, noise, recursion
 from distill.cpu.engine import FlowEngine
 from distill.drafts import FlowDraft
-from distill.losses.kl_divergence import log_density
+from distill.losses.divergence import log_density
 from distill.refinement import Refiner, refine_chunks
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet

@@ -13,7 +13,7 @@ from PIL import Image
 from distill.config import KIND, DistillConfig, StudentConfig
 from distill.evaluation import measure_closeness
 from distill.losses.discriminators import Discriminators
-from distill.losses.kl_divergence import divergence
+from distill.losses.divergence import divergence
 from distill.losses.objective import Objective
 from distill.losses.perceptual import (
     UnitClassifier,

@@ -39,7 +39,7 @@ class Settings:
 
 def batch_of(settings: Settings, kind: str) -> dict[str, np.ndarray]:
     """Return the student's noise and the draws for its divergence, of all microbatches."""
-    from distill.losses.kl_divergence import standard_draws
+    from distill.losses.divergence import standard_draws
 
     rows = settings.rows * settings.microbatches
     drawn = standard_draws(kind, 1, rows, settings.samples, 5).numpy()

@@ -6,7 +6,7 @@ a different seed, on images at the size that the flow draws.
 
 The student draws whole images from noise and knows their density. One pass of the teacher over
 these images gives the distribution of every number (a channel of a pixel) given the preceding
-numbers, for `losses.kl_divergence`, as with sound. The teacher reads values within the range of the
+numbers, for `losses.divergence`, as with sound. The teacher reads values within the range of the
 levels, so numbers beyond the outer levels are clipped before it reads them; its density still
 extends there, because it is the density of numbers before they are rounded to levels. That density
 is the teacher's own, smoothed over a bin (`LogisticMixture.log_density`). The KL of the numbers
@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.images.config import FlowTargets
-from distill.losses import kl_divergence
+from distill.losses import divergence
 from distill.losses.terms import Weighted, sum_weighted
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import PixelMixture
@@ -272,11 +272,11 @@ class FlowLoss(ImageLoss):
         numbers, count = math.prod(drawn.output.shape[1:]), self.targets.draws
         keys, rows = counter_noise.fold_in(seeds, DRAWS), tf.shape(seeds)[0]
         names = tf.zeros_like(seeds[:, 0])  # each image has its own seed
-        draws = kl_divergence.standard_draws("logistic", keys, rows, numbers, count, names)
+        draws = divergence.standard_draws("logistic", keys, rows, numbers, count, names)
         draws = tf.reshape(draws, [count, -1, *drawn.output.shape[1:]])
         given = conditionals(self._teacher, drawn.output, condition)
-        cross = kl_divergence.cross_entropy(given, drawn, draws)
-        own = kl_divergence.entropy(drawn, "logistic")
+        cross = divergence.cross_entropy(given, drawn, draws)
+        own = divergence.entropy(drawn, "logistic")
         kl = tf.reduce_mean(cross - own, [1, 2, 3])
         return kl, tf.reduce_mean(cross), tf.reduce_mean(own)
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from distill.losses.kl_divergence import mean_of
 from onepass.likelihoods.affine import FlowOutput
 
 
@@ -100,3 +99,16 @@ class Compared:
     def __call__(self, draw: Draw) -> tf.Tensor:
         """Return the weighted term, a scalar."""
         return self.weight * tf.reduce_mean(self.function(draw.output.output, draw.recorded))
+
+
+def mean_of(
+    values: tf.Tensor, mask: tf.Tensor | None = None, counted: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Return the mean of values where the mask is 1, or of all, a scalar.
+
+    `counted` is the divisor: for a share of a batch, the shares' mean count; None: the mask's sum.
+    """
+    if mask is None:
+        return tf.reduce_mean(values)
+    counted = tf.reduce_sum(mask) if counted is None else counted
+    return tf.reduce_sum(values * mask) / tf.maximum(counted, 1.0)

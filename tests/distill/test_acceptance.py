@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from distill import evaluation
 from distill.evaluation import Closeness, acceptance, mean_run
-from distill.losses.kl_divergence import log_density
+from distill.losses.divergence import log_density
 from onepass.likelihoods.affine import FlowOutput
 
 SHAPE = (2, 4000)

@@ -12,7 +12,7 @@ import pytest
 import students
 import tensorflow as tf
 
-from distill.losses.kl_divergence import standard_draws
+from distill.losses.divergence import standard_draws
 from distill.training import flow_stages, planned_stages
 from onepass.planning.pipeline.execution import Pipeline
 from onepass.planning.pipeline.export import export_stages

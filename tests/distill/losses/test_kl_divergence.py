@@ -9,8 +9,9 @@ import tensorflow as tf
 from networks import condition_of, network_of
 
 from distill.config import StudentConfig
-from distill.losses import kl_divergence as divergence
-from distill.losses.kl_divergence import TeacherConditionals
+from distill.losses import divergence
+from distill.losses.divergence import TeacherConditionals
+from distill.losses.terms import mean_of
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, freeze
 from onepass.likelihoods import noise as counter_noise
@@ -139,7 +140,7 @@ def test_entropy_is_the_mean_log_density_of_the_student_under_itself(kind):
     z = noise_of(kind, 5, 32, 400)
     drawn = student.draw(z)
     own = Located(drawn.location, drawn.log_scale, kind).log_density(drawn.output)
-    by_formula = divergence.mean_of(divergence.entropy(drawn, kind))
+    by_formula = mean_of(divergence.entropy(drawn, kind))
     spread = float(tf.math.reduce_std(own)) / math.sqrt(own.shape.num_elements())
     assert abs(float(by_formula) + float(tf.reduce_mean(own))) < 5 * spread
 
