@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from onepass.likelihoods.noise import as_key
 from onepass.trained import Trained
+from pixelcnn.density import image_words
 from pixelcnn.model import load
-from pixelcnn.sampling.samplers import image_words
 
 AT_ONCE = 32  # changed images per pass
 HEADER = "| image | change of a pixel | pixels that it changes | longest chain |\n|---|---|---|---|"

@@ -18,9 +18,8 @@ import tensorflow as tf
 from onepass.draw import Draw
 from onepass.likelihoods.noise import as_key
 from pixelcnn.config import PRESETS
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, image_words
 from pixelcnn.model import LARGEST_COMPILED, ImageSampler, sampler_of
-from pixelcnn.sampling.samplers import image_words
 
 CLASSES, LABEL, SEED = 10, 3, 0
 PIXELCNN, TRAINED_SIZE = "pixelcnn-cpu-32", 32

@@ -12,11 +12,10 @@ from onepass.model import Autoregressive
 from onepass.networks.conditions import NOTHING
 from onepass.networks.symbols import raster_positions
 from onepass.samplers import register
-from pixelcnn.density import ImageDensity, condition_specs
+from pixelcnn.density import ImageDensity, condition_specs, sample
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden, Output
 from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
-from pixelcnn.sampling.samplers import sample
 
 ACTIVE_ROWS = 16  # rows per fixed-point pass; more rows need fewer passes, which take longer
 # Predicts the parameters that the next pass will compute, from the network, the parameters for the

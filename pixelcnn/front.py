@@ -14,10 +14,9 @@ from onepass.samplers import SAMPLERS
 from pixelcnn.config import AnyTrainConfig, part_names
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, temperatures_of
 from pixelcnn.networks.conditioning import check_label
 from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.sampling.samplers import temperatures_of
 
 
 def check_request(density: ImageDensity, draw: Draw) -> Draw:

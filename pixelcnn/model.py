@@ -37,13 +37,8 @@ from pixelcnn.autoregression import (
 from pixelcnn.config import KINDS, AnyTrainConfig, check_size, config_from
 from pixelcnn.data.image_file import dtype_of
 from pixelcnn.data.video import Statistics
-from pixelcnn.density import ImageDensity
-from pixelcnn.front import ImageFront, check_images, check_request
-from pixelcnn.networks.conditioning import Condition, Conditioner
-from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.enlargement import Enlarger
-from pixelcnn.sampling.samplers import (
+from pixelcnn.density import (
+    ImageDensity,
     Prefix,
     SamplingInputs,
     drop_guidance_pair,
@@ -55,6 +50,11 @@ from pixelcnn.sampling.samplers import (
     sample_scales,
     temperatures_of,
 )
+from pixelcnn.front import ImageFront, check_images, check_request
+from pixelcnn.networks.conditioning import Condition, Conditioner
+from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.enlargement import Enlarger
 
 if TYPE_CHECKING:
     from onepass.model import Autoregressive

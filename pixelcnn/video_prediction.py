@@ -8,7 +8,7 @@ import numpy as np
 from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from onepass.trained import Trained
-from pixelcnn.sampling.samplers import temperatures_of
+from pixelcnn.density import temperatures_of
 
 FRAME_ROWS = 65536  # number of noise rows that are reserved for a video, one per frame
 Temperature = float | tuple[float, ...]

@@ -53,7 +53,7 @@ FAULTS = {
         ("tests/onepass/samplers/test_windows.py",),
     ),
     "one pixel more than given is kept": Fault(
-        "pixelcnn/sampling/samplers.py",
+        "pixelcnn/density.py",
         "before = y * self.words.shape[2] + x < self.given.count",
         "before = y * self.words.shape[2] + x <= self.given.count",
         ("tests/pixelcnn/sampling/test_pixelcnn_sampler.py",),

@@ -15,9 +15,8 @@ from onepass.networks.conditions import only_timed
 from onepass.replicator.portable.export import PureFn, named_weights
 from onepass.samplers import SAMPLERS
 from onepass.step import incremental
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, multiscale_words, sample
 from pixelcnn.model import sample_multiscale, sample_pixelcnn, sampler_of
-from pixelcnn.sampling.samplers import multiscale_words, sample
 from wavenet.network import Network, WaveNet
 from wavenet.samplers.symbols import SoundSymbols
 

@@ -36,14 +36,20 @@ from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.codec import value_of
 from onepass.replicator import Replicator
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.density import ImageDensity, ImageLoss
+from pixelcnn.density import (
+    ImageDensity,
+    ImageLoss,
+    drop_guidance_pair,
+    image_words,
+    pair_for_guidance,
+    sample,
+)
 from pixelcnn.measures import Classifier, load_classifier, train_classifier
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.layers import EXACT, Mode
 from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.outputs import guided_log_prob
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.samplers import drop_guidance_pair, image_words, pair_for_guidance, sample
 
 FILE = "classifier.npz"  # the file's name in a run directory
 SEED = 1  # classifiers that measure samples have seed 0

@@ -29,7 +29,7 @@ from onepass.replicator.portable.export import as_stablehlo, named_variables
 from onepass.trained import Trained
 from pixelcnn.config import part_names
 from pixelcnn.data.captions import NUM_CODES
-from pixelcnn.density import ImageDensity, condition_specs
+from pixelcnn.density import ImageDensity, Prefix, condition_specs, multiscale_words
 from pixelcnn.model import (
     LARGEST_COMPILED,
     count_passes,
@@ -39,7 +39,6 @@ from pixelcnn.model import (
     sample_pixelcnn,
     sampler_of,
 )
-from pixelcnn.sampling.samplers import Prefix, multiscale_words
 
 BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so no batch is padded
 MAX_GUIDANCE = 20.0  # beyond it, a pixel's best level has all of the probability

@@ -17,10 +17,10 @@ from onepass.foundation.errors import UserError, require
 from onepass.likelihoods import noise
 from onepass.samplers.compiled import Compiled
 from pixelcnn.config import GROUPS, FactorConfig
+from pixelcnn.density import sample_hidden
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.networks.layers import OFFSETS
 from pixelcnn.networks.multiscale import Factor, Multiscale
-from pixelcnn.sampling.samplers import sample_hidden
 
 TILE = 128  # side of a tile in pixels of a group, a multiple of the patch for type B
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 from image_networks import output_of, pixelcnn_of
 
 from benchmarks import dependence_chains as chains
+from pixelcnn.density import image_words
 from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE
-from pixelcnn.sampling.samplers import image_words
 
 SIDE = 5
 

@@ -18,9 +18,8 @@ from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_function, named_weights
 from onepass.replicator.portable.manifest import read_manifest
 from onepass.samplers import SAMPLERS
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, sample
 from pixelcnn.model import sample_pixelcnn, sampler_of
-from pixelcnn.sampling.samplers import sample
 from wavenet.samplers.symbols import SoundSymbols
 
 SAMPLES = 48

@@ -10,14 +10,9 @@ from image_networks import multiscale_of, output_of
 from marks import some_slow
 
 from onepass.likelihoods.noise import as_key
+from pixelcnn.density import SamplingInputs, multiscale_words, sample_scales, temperatures_of
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.sampling.enlargement import Enlarger
-from pixelcnn.sampling.samplers import (
-    SamplingInputs,
-    multiscale_words,
-    sample_scales,
-    temperatures_of,
-)
 
 SIZE, SEED, ROW = 32, 5, 3
 WHOLE = 64  # a tile that holds every group

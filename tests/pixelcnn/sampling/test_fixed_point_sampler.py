@@ -10,9 +10,9 @@ from image_networks import KINDS, condition_of, image_of, network_of, output_of,
 from marks import some_slow
 
 from pixelcnn.autoregression import context_rows, linear_forecast
+from pixelcnn.density import Prefix, image_words, sample
 from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.sampling.samplers import Prefix, image_words, sample
 
 HEIGHT, WIDTH, BATCH, MOST = 9, 6, 2, 5
 PIXELS = HEIGHT * WIDTH

@@ -14,6 +14,7 @@ from onepass.likelihoods.initial import Initial
 from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.batch_sampling import DROPPED
 from pixelcnn.data.captions import encode_caption
+from pixelcnn.density import Prefix, multiscale_words
 from pixelcnn.model import count_passes, sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.outputs import (
@@ -24,7 +25,6 @@ from pixelcnn.networks.outputs import (
     guided_nats,
     sample_guided,
 )
-from pixelcnn.sampling.samplers import Prefix, multiscale_words
 
 CLASSES, SIDE, LEVELS = 3, 5, 16
 CONDITIONER = Conditioner(ConditioningConfig("class", CLASSES), Initial(0))

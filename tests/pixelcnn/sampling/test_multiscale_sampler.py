@@ -9,12 +9,7 @@ import tensorflow as tf
 from image_networks import condition_of, image_of, multiscale_of, output_of, recorded
 from marks import some_slow
 
-from pixelcnn.model import sampler_of
-from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.layers import split, subsample_blocks
-from pixelcnn.networks.multiscale import Factor, condition_at
-from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
-from pixelcnn.sampling.samplers import (
+from pixelcnn.density import (
     SamplingInputs,
     multiscale_words,
     sample_base,
@@ -22,6 +17,11 @@ from pixelcnn.sampling.samplers import (
     sample_scales,
     temperatures_of,
 )
+from pixelcnn.model import sampler_of
+from pixelcnn.networks.conditioning import NONE, Condition
+from pixelcnn.networks.layers import split, subsample_blocks
+from pixelcnn.networks.multiscale import Factor, condition_at
+from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
 
 KINDS = ["A", "B"]
 B_SLOW = some_slow(KINDS, ("B",))  # where the law is of the scales

@@ -15,11 +15,11 @@ from image_networks import (
     recorded,
 )
 
+from pixelcnn.density import Prefix, image_words, sample
 from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.samplers import Prefix, image_words, sample
 
 HEIGHT, WIDTH, BATCH = 5, 7, 3
 PIXELS = HEIGHT * WIDTH
