@@ -16,7 +16,7 @@ import tensorflow as tf
 from distill.config import SOURCE_SIDE, StudentConfig
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.affine import FlowOutput
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import REFERENCE_HZ, Conditioner
 from wavenet.features import MelConvention
 from wavenet.network import interpolate_frames

@@ -25,7 +25,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.processor import compute_dtype
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput, compose
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention

@@ -19,7 +19,7 @@ from onepass.foundation.errors import require
 from onepass.foundation.measures import CodeLengths, measure_code_lengths
 from onepass.foundation.processor import compute_dtype
 from onepass.likelihoods import noise
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from onepass.networks.conditions import Specs
 from onepass.networks.symbols import raster_positions
 from onepass.replicator import Replicator

@@ -20,8 +20,7 @@ from onepass.foundation.files import Arrays
 from onepass.foundation.model_folder import assign_weights, read_stored_model
 from onepass.foundation.settings import check_config
 from onepass.interface import collect_images, stream_images
-from onepass.likelihoods.initial import ZeroInitial
-from onepass.likelihoods.noise import as_key
+from onepass.likelihoods.noise import ZeroInitial, as_key
 from onepass.samplers import SAMPLERS
 from onepass.samplers.compiled import Compiled
 from onepass.samplers.fixed_point import FixedPoint, by_windows

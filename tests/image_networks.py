@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from pixelcnn.config import FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.multiscale import Factor, Multiscale

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet.data.batch_sampling import ClipSource, batch
 from wavenet.features.conventions import MelConvention

@@ -22,7 +22,7 @@ import tensorflow as tf
 from onepass.foundation.processor import compute_dtype
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution, with_scales
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from onepass.networks.conditions import Specs, check_specs
 from onepass.replicator.training.rematerialisation import call_rematerialised
 from onepass.samplers.compiled import Compiled

@@ -20,7 +20,7 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError
 from onepass.foundation.processor import compute_dtype
 from onepass.likelihoods.distribution import Distribution, LocationScale, with_scales
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention

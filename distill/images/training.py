@@ -25,7 +25,7 @@ from distill.teacher import digest, frozen_copy
 from onepass.foundation.errors import UserError
 from onepass.foundation.model_folder import variable_names
 from onepass.foundation.settings import defaults, to_json
-from onepass.likelihoods.initial import ZeroInitial
+from onepass.likelihoods.noise import ZeroInitial
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from onepass.trained import Trained

@@ -15,7 +15,7 @@ import tensorflow as tf
 from distill.config import DiscriminatorConfig, LossConfig
 from distill.losses.spectra import magnitudes
 from distill.losses.terms import Draw, Weighted
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 
 SLOPE = 0.2  # slope of the leaky rectifiers below zero
 FLOOR = 1e-3  # lower bound of magnitudes before the logarithm

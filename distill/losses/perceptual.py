@@ -31,7 +31,7 @@ from distill.losses.spectra import log_mel
 from distill.losses.terms import Draw
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import Arrays, read_npz, write_npz
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from onepass.replicator import Replicator
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train_network

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: each depends only on its seed, row and position.
+"""Counter-based random numbers: noise that depends only on seed, row and position; initial weights.
 
 Every random word (32 bits) is the Threefry-2x32 cipher (20 rounds) of its row, position and lane,
 so it is the same in any batch, chunk or order, compiled or not. `tf.random.stateless_*` gives the
@@ -8,6 +8,7 @@ Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -230,3 +231,46 @@ def _address_at_once(first: np.ndarray, second: int) -> np.ndarray:
 def uniform64_from_bits(words: tf.Tensor) -> tf.Tensor:
     """Return `(word + 1/2) 2^-32`, float64 [...] in (0, 1)."""
     return (tf.cast(words, tf.float64) + 0.5) * 2.0**-32
+
+
+class Initial:
+    """A factory of variables; the n-th kernel depends only on the seed, n and its shape."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._drawn = seed, 0
+
+    def kernel(self, shape: Sequence[int], name: str, gain: float = 1.0) -> tf.Variable:
+        """Return normal numbers of variance gain^2 / fan-in, over all axes but the last."""
+        self._drawn += 1
+        size = math.prod(shape)
+        draws = _normals(as_key(self._seed), self._drawn, size)
+        scale = gain / math.sqrt(math.prod(shape[:-1]))
+        return tf.Variable(tf.reshape(draws, shape) * scale, name=name)
+
+    def zeros(self, shape: Sequence[int], name: str) -> tf.Variable:
+        """Return a variable of zeros."""
+        return tf.Variable(tf.zeros(shape), name=name)
+
+
+class ZeroInitial(Initial):
+    """A factory of zero variables, for weights that will be read from a file."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def kernel(self, shape: Sequence[int], name: str, gain: float = 1.0) -> tf.Variable:
+        """See `Initial.kernel`; all are zeros."""
+        return self.zeros(shape, name)
+
+
+@tf.function(
+    autograph=False,
+    input_signature=[
+        tf.TensorSpec([2], tf.uint32),
+        tf.TensorSpec([], tf.int32),
+        tf.TensorSpec([], tf.int32),
+    ],
+)
+def _normals(key: tf.Tensor, number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Return standard normals float32 [count]; traced once for all shapes, which saves time."""
+    return normal(fold_in(key, number), [0], 0, count)[0, :, 0]

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError, require
 from onepass.likelihoods.codec import value_of
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.captions import CLOSING, CODES, NUM_CODES, PADDING, UNKNOWN
 from pixelcnn.networks.layers import Convolution

@@ -22,8 +22,8 @@ import tensorflow as tf
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.codec import nearest, value_of
-from onepass.likelihoods.initial import Initial
 from onepass.likelihoods.mixture import PAIRS
+from onepass.likelihoods.noise import Initial
 from pixelcnn.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.layers import EXACT, Mode, matmul

@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import must_be
 from onepass.likelihoods.codec import value_of
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised
 from pixelcnn.config import (
     FactorConfig,

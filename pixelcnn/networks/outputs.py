@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from onepass.likelihoods import PixelMixture, noise
 from onepass.likelihoods.distribution import COLDEST, sample_categorical
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from onepass.likelihoods.registry import LIKELIHOODS
 from pixelcnn.config import OutputConfig
 from pixelcnn.networks.layers import cut, matmul

@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.codec import value_of
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised
 from pixelcnn.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.conditioning import Condition

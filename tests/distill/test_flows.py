@@ -9,7 +9,7 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.student import Flow, ParallelWaveNet
 from onepass.likelihoods.affine import compose
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 
 CONFIG = StudentConfig(
     flows=(2, 3),

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from image_runs import config_of, images
 
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from onepass.replicator.training.state import TrainState
 from pixelcnn.config import OutputConfig, PixelCNNConfig
 from pixelcnn.data.dataset import ImageDataset

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import PitchReader, pitch_loss, train_pitch_reader
 from wavenet.data import clip_source
 

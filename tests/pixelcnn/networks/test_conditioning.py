@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from marks import some_slow
 
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
 from pixelcnn.networks.conditioning import (

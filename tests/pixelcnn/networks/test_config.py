@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from pixelcnn.config import (
     ConditioningConfig,
     FactorConfig,

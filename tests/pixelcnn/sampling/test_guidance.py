@@ -10,7 +10,7 @@ from marks import some_slow
 from scipy import stats
 
 from onepass.likelihoods import noise
-from onepass.likelihoods.initial import Initial
+from onepass.likelihoods.noise import Initial
 from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.batch_sampling import DROPPED
 from pixelcnn.data.captions import encode_caption
