@@ -17,6 +17,8 @@ import tensorflow as tf
 from onepass.foundation.errors import must_be
 from onepass.likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 
+COLDEST = 1e-6  # smallest temperature above 0
+
 
 def centre_levels(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
     """Return `2 l - (num_levels - 1)`, the exact value in half bins from zero, float32."""
@@ -58,6 +60,24 @@ def sample_level(
     """
     mean, log_scale, noise = (tf.cast(x, tf.float64) for x in (mean, log_scale, noise))
     return nearest(mean + tf.exp(log_scale) * noise, num_levels)
+
+
+def sample_categorical(
+    logits: tf.Tensor, uniform: tf.Tensor, temperature: float | tf.Tensor = 1.0
+) -> tf.Tensor:
+    """Return the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
+
+    c[-1] is 1 only up to rounding; the factor keeps the error from making the last choice likelier.
+    The temperature T is a scalar or [...]; 0 chooses the largest logit.
+    """
+    shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
+    divisor = tf.cast(tf.maximum(temperature, COLDEST), logits.dtype)[..., tf.newaxis]
+    cumulative = tf.cumsum(tf.nn.softmax(shifted / divisor), axis=-1)
+    threshold = tf.cast(uniform[..., tf.newaxis], logits.dtype) * cumulative[..., -1:]
+    passed = threshold >= cumulative[..., :-1]
+    drawn = tf.math.count_nonzero(passed, axis=-1, dtype=tf.int32)
+    largest = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return tf.where(tf.convert_to_tensor(temperature) > 0, drawn, largest)
 
 
 def sample_symbol(

@@ -164,7 +164,7 @@ class Tabulated:
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
         """See `Distribution.sample`: the first level with a cumulative mass above the noise."""
-        return sample_categorical(self.table(parameters), noise[..., 0], temperature)
+        return level_grid.sample_categorical(self.table(parameters), noise[..., 0], temperature)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """See `Distribution.mode`."""
@@ -245,9 +245,6 @@ def is_normal(distribution: Distribution) -> bool:
     return isinstance(distribution, Normal)
 
 
-COLDEST = 1e-6  # smallest temperature above 0
-
-
 @dataclasses.dataclass(frozen=True)
 class Categorical:
     """Softmax over `levels` levels; the parameters [..., levels] are its logits.
@@ -285,7 +282,7 @@ class Categorical:
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
         """See `Distribution.sample`: the first level with a cumulative mass above the noise."""
-        return sample_categorical(self.logits(parameters), noise[..., 0], temperature)
+        return level_grid.sample_categorical(self.logits(parameters), noise[..., 0], temperature)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """See `Distribution.mode`: the level with the largest logit."""
@@ -309,24 +306,6 @@ class Categorical:
         """See `HasEntropy.entropy`."""
         table = self.table(parameters)
         return -tf.reduce_sum(tf.math.multiply_no_nan(table, tf.exp(table)), axis=-1)
-
-
-def sample_categorical(
-    logits: tf.Tensor, uniform: tf.Tensor, temperature: float | tf.Tensor = 1.0
-) -> tf.Tensor:
-    """Return the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
-
-    c[-1] is 1 only up to rounding; the factor keeps the error from making the last choice likelier.
-    The temperature T is a scalar or [...]; 0 chooses the largest logit.
-    """
-    shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
-    divisor = tf.cast(tf.maximum(temperature, COLDEST), logits.dtype)[..., tf.newaxis]
-    cumulative = tf.cumsum(tf.nn.softmax(shifted / divisor), axis=-1)
-    threshold = tf.cast(uniform[..., tf.newaxis], logits.dtype) * cumulative[..., -1:]
-    passed = threshold >= cumulative[..., :-1]
-    drawn = tf.math.count_nonzero(passed, axis=-1, dtype=tf.int32)
-    largest = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    return tf.where(tf.convert_to_tensor(temperature) > 0, drawn, largest)
 
 
 class Bernoulli(Tabulated):

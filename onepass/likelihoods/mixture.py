@@ -11,7 +11,7 @@ from onepass.foundation.errors import must_be
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import gaussian
 from onepass.likelihoods import noise as counter_noise
-from onepass.likelihoods.distribution import COLDEST, sample_categorical
+from onepass.likelihoods.codec import COLDEST, sample_categorical
 from onepass.likelihoods.limits import check_components, check_levels
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import tensorflow as tf
 
-from onepass.likelihoods.distribution import COLDEST, Distribution, sample_categorical, table_of
+from onepass.likelihoods.codec import COLDEST, sample_categorical
+from onepass.likelihoods.distribution import Distribution, table_of
 
 # The bits of a float32 without the sign: read as integers, they order the numbers in [0, 1].
 BITS = 31

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from onepass.likelihoods import PixelMixture, noise
-from onepass.likelihoods.distribution import COLDEST, sample_categorical
+from onepass.likelihoods.codec import COLDEST, sample_categorical
 from onepass.likelihoods.noise import Initial
 from onepass.likelihoods.registry import LIKELIHOODS
 from pixelcnn.config import OutputConfig

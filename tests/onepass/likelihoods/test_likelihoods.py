@@ -14,7 +14,7 @@ from onepass.likelihoods import (
     LogisticMixture,
     bits_per_sample,
 )
-from onepass.likelihoods.distribution import sample_categorical
+from onepass.likelihoods.codec import sample_categorical
 
 EVERY = [LogisticMixture, Categorical, Gaussian, GaussianMixture]
 CONTINUOUS = [LogisticMixture, Gaussian, GaussianMixture]
