@@ -9,7 +9,7 @@ import pytest
 from processes import ROOT
 
 from onepass.command import verbs as command
-from onepass.command.process import ENDING
+from onepass.command.verbs import ENDING
 from onepass.foundation.files import replacing, replacing_folder
 
 
