@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from distill.config import KIND, DistillConfig
-from distill.cpu import kernels, noise, recursion
-from distill.cpu.engine import FlowEngine
+from distill.cpu import kernels, recursion
+from distill.cpu.engine import FlowEngine, noise_words
 from distill.drafts import FlowDraft
 from distill.losses.divergence import log_density
 from distill.refinement import Refiner, refine_chunks
@@ -88,7 +88,7 @@ def stream(
         bounds = _chunk_bounds(student, request.num_samples, chunk_samples, first_samples)
         for first, last in bounds:
             condition, phase_cycles = condition_between(student, request, first, last, phase_cycles)
-            drawn = student.noise_of(noise.words(request.seed, request.rows, first, last - first))
+            drawn = student.noise_of(noise_words(request.seed, request.rows, first, last - first))
             yield np.clip(run(drawn * request.temperature, condition), -1.0, 1.0)
 
     return parts()

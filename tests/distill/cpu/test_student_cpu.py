@@ -15,8 +15,8 @@ import tensorflow as tf
 from distill import model
 from distill.config import StudentConfig
 from distill.cpu import engine as engine_module
-from distill.cpu import kernels, noise, recursion
-from distill.cpu.engine import TILE_ROWS, FlowEngine, compile_kernels, pack, run_tiles
+from distill.cpu import kernels, recursion
+from distill.cpu.engine import TILE_ROWS, FlowEngine, compile_kernels, noise_words, pack, run_tiles
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
 from onepass.foundation.errors import UserError
@@ -376,15 +376,15 @@ def test_chunks_and_requests_share_a_pool_of_threads_and_concurrent_ones_do_not(
 def test_the_compiled_words_are_those_of_the_cipher(seed):
     rows = (0, 7, 2**31 - 1)
     expected = counter_noise.bits(seed, tf.constant(rows), 40, 300)
-    np.testing.assert_array_equal(noise.words(seed, rows, 40, 300), expected)
-    halves = [noise.words(seed, rows[:1], 40 + first, 150) for first in (0, 150)]
+    np.testing.assert_array_equal(noise_words(seed, rows, 40, 300), expected)
+    halves = [noise_words(seed, rows[:1], 40 + first, 150) for first in (0, 150)]
     np.testing.assert_array_equal(np.concatenate(halves, 1), expected[:1])
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_seed_of_more_words_is_refused(seed):
     with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\^64\), got"):
-        noise.words(seed, (0,), 0, 1)
+        noise_words(seed, (0,), 0, 1)
 
 
 @pytest.mark.parametrize("time", [1, 11, 12, 100])
