@@ -13,8 +13,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from onepass.foundation.files import replacing, write_text
-from onepass.foundation.processor import processor
 from onepass.foundation.progress import Progress
+from onepass.foundation.runtime import processor
 
 Measure = Callable[[], float]
 LEAST_SECONDS = 0.3  # that a row is measured for in a round

@@ -11,7 +11,7 @@ from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL, TeacherConditionals
 from distill.losses.terms import Draw, Listed, Term, name_of, sum_terms
 from onepass.foundation.arguments import check_seed
-from onepass.foundation.tensorflow_state import check_eager
+from onepass.foundation.runtime import check_eager
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.distribution import is_normal, with_density
 from onepass.model import Autoregressive

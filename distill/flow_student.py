@@ -17,7 +17,7 @@ from onepass.foundation.arguments import (
     whole_number,
 )
 from onepass.foundation.errors import must_be
-from onepass.foundation.tensorflow_state import check_compiler
+from onepass.foundation.runtime import check_compiler
 from onepass.interface import Model
 from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.codec import Codec

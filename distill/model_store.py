@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from onepass.families import of_kind
 from onepass.foundation.errors import UserError
 from onepass.foundation.locations import read_spec
-from onepass.foundation.tensorflow_state import check_compiler, check_eager
+from onepass.foundation.runtime import check_compiler, check_eager
 
 if TYPE_CHECKING:
     from distill.flow_student import FlowStudent

@@ -18,7 +18,7 @@ import numpy as np
 import tyro
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.processor import in_threads
+from onepass.foundation.runtime import in_threads
 from wavenet.data import audio
 
 RATE_HZ = 22_050

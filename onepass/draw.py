@@ -600,7 +600,7 @@ class Draw:
         import tensorflow as tf
 
         from onepass.foundation.arguments import check_temperature
-        from onepass.foundation.tensorflow_state import check_compiler
+        from onepass.foundation.runtime import check_compiler
         from onepass.likelihoods.distribution import table_of, tempers
         from onepass.likelihoods.truncated import Choice
         from onepass.networks.elements import encode_tokens

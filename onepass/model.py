@@ -17,7 +17,7 @@ from onepass.foundation.arguments import (
     whole_number,
 )
 from onepass.foundation.errors import UserError, must_be, require
-from onepass.foundation.tensorflow_state import check_eager
+from onepass.foundation.runtime import check_eager
 from onepass.interface import Model
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution

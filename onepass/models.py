@@ -8,7 +8,7 @@ from onepass import families
 from onepass.bundles.manifest import folder_kind, versions_of
 from onepass.foundation.errors import UserError
 from onepass.foundation.locations import FOLDERS, SHIPPED, folder, is_url, kind_of
-from onepass.foundation.tensorflow_state import check_eager
+from onepass.foundation.runtime import check_eager
 from onepass.replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:

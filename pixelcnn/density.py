@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import require
 from onepass.foundation.measures import CodeLengths, measure_code_lengths
-from onepass.foundation.processor import compute_dtype
+from onepass.foundation.runtime import compute_dtype
 from onepass.likelihoods import noise
 from onepass.likelihoods.noise import Initial
 from onepass.networks.conditions import Specs

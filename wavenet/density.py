@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.measures import CodeLengths, measure_code_lengths
-from onepass.foundation.tensorflow_state import check_eager
+from onepass.foundation.runtime import check_eager
 from onepass.networks.conditions import only_timed
 from wavenet.dev_recordings import condition_of
 from wavenet.network import Network

@@ -9,7 +9,7 @@ import numpy as np
 from onepass.draw import Draw
 from onepass.foundation.arguments import check_seed, whole_number
 from onepass.foundation.errors import UserError, at_least, require
-from onepass.foundation.tensorflow_state import check_eager
+from onepass.foundation.runtime import check_eager
 from wavenet.config import DataConfig
 from wavenet.data import audio
 from wavenet.data.audio import (

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.processor import compute_dtype
+from onepass.foundation.runtime import compute_dtype
 from onepass.likelihoods.codec import Codec
 from onepass.likelihoods.distribution import Distribution, with_scales
 from onepass.likelihoods.noise import Initial

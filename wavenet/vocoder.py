@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.processor import compute_dtype
+from onepass.foundation.runtime import compute_dtype
 from onepass.likelihoods.distribution import Distribution, LocationScale, with_scales
 from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner

@@ -80,7 +80,7 @@ from onepass.foundation.errors import UserError, must_be, require
 from onepass.foundation.files import read_plain
 from onepass.foundation.locations import MOST_SPEC_BYTES as MOST_SPEC_BYTES
 from onepass.foundation.locations import SPEC_FILE, read_object
-from onepass.foundation.tensorflow_state import check_process, name_for_tensorflow
+from onepass.foundation.runtime import check_process, name_for_tensorflow
 from onepass.interface import Model, collect_images, stream_images
 from onepass.prefix_state import Kept, PrefixState
 from onepass.replicator.training.family import ModelFamily

@@ -47,7 +47,7 @@ from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.files import replacing_folder, write_npz
 from onepass.foundation.locations import SPEC_FILE
-from onepass.foundation.tensorflow_state import check_compiler, name_for_tensorflow
+from onepass.foundation.runtime import check_compiler, name_for_tensorflow
 from onepass.model import Autoregressive
 from onepass.networks.conditions import given_once
 from onepass.samplers.fixed_point import MOVED, has_moved, sample_symbols

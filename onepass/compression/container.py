@@ -46,7 +46,7 @@ from onepass.compression.stream import Advance, silent
 from onepass.foundation.arguments import check_unmasked
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.progress import Progress
-from onepass.foundation.tensorflow_state import check_compiler
+from onepass.foundation.runtime import check_compiler
 
 MAGIC = b"\x89ONEP\r\n\x1a"
 VERSION = 3  # the newest

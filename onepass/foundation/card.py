@@ -16,9 +16,9 @@ from onepass.foundation.files import write_text
 from onepass.foundation.measures import format_interval, format_measure
 from onepass.foundation.metrics import training_seconds
 from onepass.foundation.model_folder import SPEC_FILE, save
-from onepass.foundation.processor import machine_name
 from onepass.foundation.progress import in_time
 from onepass.foundation.run_directory import RunDirectory
+from onepass.foundation.runtime import machine_name
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOCATIONS = ("data_folder", "teacher", "start_from")  # keys of paths, of which only names are kept

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import replacing, write_text
-from onepass.foundation.tensorflow_state import name_for_tensorflow
+from onepass.foundation.runtime import name_for_tensorflow
 
 LONGEST_STEP_SECONDS = 600.0  # a longer gap between reports means that the run was stopped
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.processor import Apart, cores
+from onepass.foundation.runtime import Apart, cores
 from onepass.machine import rules  # noqa: F401  (their rules are registered)
 from onepass.machine.assembly import (
     BLOCK,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.tensorflow_state import check_eager
+from onepass.foundation.runtime import check_eager
 from onepass.networks.conditions import FIXED_ENTRIES, Frames, Memory, is_at_rate, resize_spec
 from onepass.networks.network import (
     ERRORS,

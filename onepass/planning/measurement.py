@@ -24,7 +24,7 @@ import numpy as np
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import make_folder, write_text
-from onepass.foundation.processor import processor
+from onepass.foundation.runtime import processor
 from onepass.replicator.portable.layouts.simulation import Operation, sharing_scale
 from onepass.replicator.portable.manifest import read_manifest
 

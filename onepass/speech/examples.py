@@ -19,7 +19,7 @@ import numpy as np
 import scipy.fft
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.processor import in_threads
+from onepass.foundation.runtime import in_threads
 from onepass.speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes
 from wavenet.data import SPLITS, Corpus, Prepared, prepare, scan
 from wavenet.features import MelConvention, PitchConvention, above_silence, log_f0_features

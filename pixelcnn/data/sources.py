@@ -20,7 +20,7 @@ from PIL import Image
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import endings, list_files, show_path, some, unread
-from onepass.foundation.processor import in_threads
+from onepass.foundation.runtime import in_threads
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.image_file import (
     DecodedImage,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onepass.foundation.files import make_folder, replacing, show_path, some
-from onepass.foundation.processor import in_threads
+from onepass.foundation.runtime import in_threads
 from wavenet.data import audio
 from wavenet.data.audio import below_full_scale_db
 from wavenet.data.recordings import SPLITS, Recording, ScanReport, digest_of

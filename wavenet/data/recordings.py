@@ -23,7 +23,7 @@ from onepass.foundation.files import (
     split_by_hash,
     unread,
 )
-from onepass.foundation.processor import in_threads
+from onepass.foundation.runtime import in_threads
 from wavenet.data import audio
 from wavenet.data.audio import SUFFIXES, AudioError
 

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from onepass.foundation import processor as module
-from onepass.foundation.processor import compute_dtype, has_instructions
+from onepass.foundation import runtime as module
+from onepass.foundation.runtime import compute_dtype, has_instructions
 
 OLD, NEW = "flags\t\t: fpu avx2 fma\n", "flags\t\t: fpu avx2 avx512_bf16\n"
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from onepass.foundation import processor
-from onepass.foundation.processor import Apart
+from onepass.foundation import runtime
+from onepass.foundation.runtime import Apart
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def moves(monkeypatch):
         if getattr(here, "core", 2) not in allowed:
             here.core = min(allowed)
 
-    monkeypatch.setattr(processor, "_HAS_AFFINITY", True)
-    monkeypatch.setattr(processor, "_core_of_thread", lambda: lambda: getattr(here, "core", 2))
+    monkeypatch.setattr(runtime, "_HAS_AFFINITY", True)
+    monkeypatch.setattr(runtime, "_core_of_thread", lambda: lambda: getattr(here, "core", 2))
     monkeypatch.setattr(
         os, "sched_getaffinity", lambda _: getattr(masks, "allowed", {0, 1, 2, 3}), raising=False
     )
@@ -34,7 +34,7 @@ def in_threads(apart, count):
     found = []
 
     def work():
-        found.append((processor._core_of_thread()(), os.sched_getaffinity(0)))
+        found.append((runtime._core_of_thread()(), os.sched_getaffinity(0)))
 
     for _ in range(count):
         thread = threading.Thread(target=apart.run, args=(work,))

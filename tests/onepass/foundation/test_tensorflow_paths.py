@@ -11,7 +11,7 @@ import tensorflow as tf
 from processes import ROOT, SETTINGS
 
 from onepass.foundation.metrics import MetricsLog
-from onepass.foundation.tensorflow_state import name_for_tensorflow
+from onepass.foundation.runtime import name_for_tensorflow
 
 NOT_TEXT = os.fsdecode(b"caf\xe9")  # is no UTF-8
 

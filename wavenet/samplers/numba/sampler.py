@@ -13,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
 from onepass.foundation.errors import must_be
-from onepass.foundation.processor import cores
+from onepass.foundation.runtime import cores
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
 from onepass.machine.machine import Pace
 from onepass.samplers.registry import register

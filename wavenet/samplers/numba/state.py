@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.foundation.processor import Apart
+from onepass.foundation.runtime import Apart
 from onepass.machine.kernels import aligned_zeros
 from onepass.machine.machine import Pace
 from wavenet.samplers.numba.layers import BLOCK, Chunk, run_aside
