@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from distill.flow_student import FlowStudent as FlowStudent
     from distill.losses.divergence import KL as KL
     from distill.losses.terms import Compared as Compared
-    from distill.model_store import save as save
     from onepass import likelihoods as likelihoods
     from onepass.array_compression import compress as compress
     from onepass.array_compression import decompress as decompress
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from onepass.models import ModelInfo as ModelInfo
     from onepass.models import list_models as list_models
     from onepass.models import load as load
+    from onepass.models import save as save
     from onepass.networks.causality import check_causal as check_causal
     from onepass.networks.conditions import Frames as Frames
     from onepass.networks.conditions import Memory as Memory
@@ -82,7 +82,7 @@ _EXPORTS = {
     "load_network": "onepass.networks.from_torch.network",
     "main": "onepass.command.verbs",
     "register": "onepass.samplers",
-    "save": "distill.model_store",
+    "save": "onepass.models",
     "strategies": "onepass.replicator.strategies",
 }
 __all__ = [

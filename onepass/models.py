@@ -1,4 +1,4 @@
-"""Load any model with one call: a shipped model, run, model folder, bundle or served model."""
+"""Load any model with one call, shipped, trained, exported or served; save a user's own."""
 
 import dataclasses
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from onepass import families
 from onepass.bundles.manifest import folder_kind, versions_of
 from onepass.foundation.errors import UserError
-from onepass.foundation.locations import FOLDERS, SHIPPED, folder, is_url, kind_of
-from onepass.foundation.runtime import check_eager
+from onepass.foundation.locations import FOLDERS, SHIPPED, folder, is_url, kind_of, read_spec
+from onepass.foundation.runtime import check_compiler, check_eager
 from onepass.replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:
@@ -79,8 +79,6 @@ def load(location: str | Path) -> "Model":
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
     if kind == "saved":
-        from distill.model_store import load_stored
-
         return load_stored(path)
     if kind == "bundle":
         from onepass.bundles.bundle import load as load_bundle
@@ -108,3 +106,52 @@ def family_of(location: str | Path) -> ModelFamily | None:
     saved = folder_kind(path) == "saved"
     unknown = families.registered("autoregressive") if saved else student if kinds else None
     return next(filter(None, map(families.of_kind, kinds)), unknown)
+
+
+def save(
+    model: "Autoregressive | FlowStudent",
+    folder: str | Path,
+    *,
+    sample_rate_hz: int | None = None,
+) -> Path:
+    """Write a model as data that runs without the code that defined its network.
+
+    Args:
+      model: the model, which is stored with its current weights.
+      folder: created if missing; an existing model is replaced at once.
+      sample_rate_hz: sample rate of an audio model, whose samples are then written and served as
+        audio; None: the rate that the model was loaded with, if any.
+
+    Returns:
+      The folder, for `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`.
+
+    Raises:
+      UserError: a part of the model cannot be stored, and the message names it; what was written
+        does not come back as the same model; or the folder cannot be written. A model that is in
+        the folder is then unchanged.
+      ValueError: models of this kind cannot be stored, or the sample rate is below 1 or is given
+        for a model of images.
+    """
+    check_eager()
+    store = _store(getattr(model, "kind", None))
+    if store is None:
+        name = type(model).__name__
+        raise ValueError(f"`model` must be an Autoregressive or a FlowStudent, got {name}.")
+    written: Path = store.save(model, folder, sample_rate_hz=sample_rate_hz)
+    return written
+
+
+def load_stored(folder: Path) -> Any:
+    """Load a model that `save` wrote; raise UserError unless it is one, and only computes."""
+    check_compiler()
+    kind = read_spec(folder).get("kind")
+    store = _store(kind)
+    if store is None:
+        raise UserError(f"{folder} holds a model of the kind {kind!r}, which is unknown.")
+    return store.load(folder)
+
+
+def _store(kind: Any) -> Any:
+    """Return the module with `save` and `load` for a kind of models; None: they are not stored."""
+    family = families.of_kind(kind)
+    return None if family is None else family.parts.store

@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from distill.model_store import save
 from onepass.array_compression import compress, decompress
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.export import export
-from onepass.models import load
+from onepass.models import load, save
 from onepass.step import UnsupportedNetworkError
 
 _OPTIONS_OF_ROWS = ("temperature", "prefix")

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from distill.flow_student import FlowStudent
-from distill.model_store import load_stored as load
-from distill.model_store import save
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import Linear, Reals
+from onepass.models import load_stored as load
+from onepass.models import save
 
 LENGTH = 24
 
