@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from distill.losses.divergence import KL as KL
     from distill.losses.terms import Compared as Compared
     from onepass import likelihoods as likelihoods
-    from onepass.array_compression import compress as compress
-    from onepass.array_compression import decompress as decompress
     from onepass.bundles.export import export as export
     from onepass.command.verbs import main as main
+    from onepass.compression.arrays import compress as compress
+    from onepass.compression.arrays import decompress as decompress
     from onepass.evaluation import evaluate as evaluate
     from onepass.model import Autoregressive as Autoregressive
     from onepass.models import ModelInfo as ModelInfo
@@ -68,8 +68,8 @@ _EXPORTS = {
     "UnsupportedNetworkError": "onepass.step",
     "aten": "onepass.networks.from_torch.table",
     "check_causal": "onepass.networks.causality",
-    "compress": "onepass.array_compression",
-    "decompress": "onepass.array_compression",
+    "compress": "onepass.compression.arrays",
+    "decompress": "onepass.compression.arrays",
     "distill": "distill.any_teacher",
     "evaluate": "onepass.evaluation",
     "export": "onepass.bundles.export",

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from onepass.array_compression import compress, decompress
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.export import export
+from onepass.compression.arrays import compress, decompress
 from onepass.models import load, save
 from onepass.step import UnsupportedNetworkError
 

@@ -5,10 +5,10 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from onepass.array_compression import kind_of
 from onepass.command.arguments import CompressArguments, DecompressArguments
 from onepass.command.array_files import FILES, ElementFiles
 from onepass.compression import container
+from onepass.compression.arrays import kind_of
 from onepass.compression.container import Container, read_file
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import (

@@ -1,5 +1,6 @@
 """Lossless compression of the elements of any model, with its exact conditional distributions.
 
-`files` compresses and decompresses with the `Conditionals` of a model: `symbols` defines them for
-any `Autoregressive`, `pixelcnn` for images. `arrays` defines files of arrays.
+`container` reads and writes the files of any kind of elements, `stream` codes them; `conditionals`
+and `odds` say what a model expects. `arrays` has `compress` and `decompress`, and the files of
+arrays.
 """

@@ -11,9 +11,14 @@ from fine_models import LEVELS, Steps, mixed, outputs
 
 import onepass
 from onepass import likelihoods
-from onepass.array_compression import kind_of
 from onepass.compression import container, stream
-from onepass.compression.arrays import Rows, SymbolConditionals, digests_of_model, rank_names
+from onepass.compression.arrays import (
+    Rows,
+    SymbolConditionals,
+    digests_of_model,
+    kind_of,
+    rank_names,
+)
 from onepass.compression.conditionals import Coding, decode, encode
 from onepass.compression.container import read
 from onepass.foundation.errors import UserError
