@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from onepass.foundation.files import hash_name, make_folder, show_path, write_npz
-from pixelcnn.data.npz import DataError, check_array, pair, read_arrays
+from pixelcnn.data.sources import DataError, check_array, pair, read_arrays
 
 SHARE = 0.1
 SKIN_TONES = frozenset(f"1f3f{tone}" for tone in "bcdef")

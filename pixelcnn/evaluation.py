@@ -20,7 +20,7 @@ from pixelcnn.config import GROUPS
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import EIGHT, dtype_of, rescale_levels
-from pixelcnn.data.npz import DataError
+from pixelcnn.data.sources import DataError
 from pixelcnn.density import CompiledNats
 from pixelcnn.measures import (
     Classifier,

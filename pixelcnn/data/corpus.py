@@ -14,8 +14,7 @@ from onepass.foundation.files import count_noun, hash_name, show_path, some, spl
 from pixelcnn.config import ImageRules
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.image_file import EIGHT, centred_square, subsample_pixels
-from pixelcnn.data.npz import SPLITS, DataError
-from pixelcnn.data.sources import Entry, Listing, gather
+from pixelcnn.data.sources import SPLITS, DataError, Entry, Listing, gather
 
 REDUCED = {"area": "area-averaged", "subsample": "sub-sampled"}
 

@@ -22,7 +22,7 @@ from pixelcnn.data.batch_sampling import (
     shard_rows,
 )
 from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
-from pixelcnn.data.npz import DataError
+from pixelcnn.data.sources import DataError
 from pixelcnn.data.video import Statistics, Video, others, read_episodes
 
 EVALUATION_BATCH = 16

@@ -12,7 +12,7 @@ from PIL import Image
 from onepass.foundation.files import list_files
 from pixelcnn.config import SOFTMAX, AnyTrainConfig
 from pixelcnn.data.image_file import ARRAY, EIGHT, depth_of, formats, min_log_scale_of, suffixes
-from pixelcnn.data.npz import pair
+from pixelcnn.data.sources import pair
 
 GREY_MODES = {"1", "L", "LA", "La"}
 LOOKED_AT = 200  # maximum number of images to inspect, evenly spaced by name

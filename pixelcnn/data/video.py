@@ -11,7 +11,7 @@ from onepass.foundation.files import count_noun
 from pixelcnn.config import ImageRules
 from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
 from pixelcnn.data.image_file import fit_levels
-from pixelcnn.data.npz import SPLITS, DataError, check_array, pair, read_arrays
+from pixelcnn.data.sources import SPLITS, DataError, check_array, pair, read_arrays
 
 KEYS = ("frames", "actions", "states")
 LEAST_STD = 1e-6  # channels with a lower standard deviation are only centred

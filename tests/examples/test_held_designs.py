@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from examples.held_designs import held_pairs, subject_of, write_held
-from pixelcnn.data.npz import DataError, read_arrays
+from pixelcnn.data.sources import DataError, read_arrays
 
 DESIGNS = ("round", "square", "flat")
 

@@ -20,7 +20,7 @@ from onepass.foundation.model_folder import SHARED, save
 from onepass.foundation.run_directory import RunDirectory
 from pixelcnn import measures, shipped
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.npz import DataError
+from pixelcnn.data.sources import DataError
 from pixelcnn.data.video import read_episodes
 from pixelcnn.front import ImageFront
 from pixelcnn.measures import codec_bits_per_dim

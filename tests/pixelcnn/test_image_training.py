@@ -23,7 +23,7 @@ from onepass.replicator.training.training_run import train
 from pixelcnn import card, training
 from pixelcnn.config import config_from
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.npz import DataError
+from pixelcnn.data.sources import DataError
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.grids import grid
 
