@@ -29,9 +29,8 @@ from onepass.samplers.compiled import Compiled
 from pixelcnn.config import GROUPS, SOFTMAX
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.layers import Mode, merge, paste
+from pixelcnn.networks.layers import Hidden, MixtureOutput, Mode, SoftmaxOutput, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
-from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
 from pixelcnn.networks.pixelcnn import PixelCNN, Scan, first_rows, scan_row, with_coordinates
 
 AT_ONCE = 4096  # pixels whose tables are computed together

@@ -26,9 +26,17 @@ from onepass.replicator import Replicator
 from pixelcnn.config import GROUPS, AnyTrainConfig, part_names, sizes_between
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
-from pixelcnn.networks.layers import EXACT, BatchSlice, Mode, cut, merge, paste
+from pixelcnn.networks.layers import (
+    EXACT,
+    BatchSlice,
+    Hidden,
+    Mode,
+    PixelOutputs,
+    cut,
+    merge,
+    paste,
+)
 from pixelcnn.networks.multiscale import Factor, Multiscale, condition_at
-from pixelcnn.networks.outputs import Hidden, PixelOutputs
 from pixelcnn.networks.pixelcnn import PixelCNN, Scan, run_scan
 
 

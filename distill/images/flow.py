@@ -46,9 +46,8 @@ from pixelcnn.density import (
 )
 from pixelcnn.measures import Classifier, load_classifier, train_classifier
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.layers import EXACT, Mode
+from pixelcnn.networks.layers import EXACT, Mode, guided_log_prob
 from pixelcnn.networks.multiscale import condition_at
-from pixelcnn.networks.outputs import guided_log_prob
 from pixelcnn.networks.pixelcnn import PixelCNN
 
 FILE = "classifier.npz"  # the file's name in a run directory

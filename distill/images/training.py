@@ -32,8 +32,7 @@ from onepass.trained import Trained
 from pixelcnn.config import AnyTrainConfig, MultiscaleConfig, MultiscaleTrainConfig, PixelCNNConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss, pair_for_guidance, temperatures_of
-from pixelcnn.networks.layers import EXACT, Mode
-from pixelcnn.networks.outputs import PixelOutputs, both_sides, guided_nats
+from pixelcnn.networks.layers import EXACT, Mode, PixelOutputs, both_sides, guided_nats
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
 from pixelcnn.training import EvaluationCallback, facts_of, portable_batches
 

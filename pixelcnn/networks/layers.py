@@ -1,4 +1,4 @@
-"""Layers of image networks, and the groups of channels and pixels.
+"""Layers of image networks, up to their outputs, and the groups of channels and pixels.
 
 Each of four groups contains one pixel of every 2 x 2 tile.
 
@@ -7,14 +7,23 @@ Each of four groups contains one pixel of every 2 x 2 tile.
 
 Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664),
 section 3.
+
+An output layer computes the distribution of a pixel's channels from hidden units. It provides
+`log_prob(hidden, levels)` and `sample(hidden, words, temperature)`, which treat pixels
+independently and model the dependence of each channel on earlier channels.
 """
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from onepass.likelihoods import PixelMixture, noise
+from onepass.likelihoods.codec import COLDEST, sample_categorical
 from onepass.likelihoods.noise import Initial
+from onepass.likelihoods.registry import LIKELIHOODS
+from pixelcnn.config import OutputConfig
 
 OFFSETS = ((0, 0), (0, 1), (1, 0), (1, 1))  # row and column of groups 1, 2, 3, 4 in a tile
 STRIDES = ((1, 1), (1, 2), (2, 2))  # size of a tile in the merged image read by groups 2, 3, 4
@@ -178,3 +187,298 @@ class Convolution(tf.Module):
     def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
         """Return the convolved pixels, [batch, height / stride, width / stride, outputs]."""
         return tf.nn.conv2d(pixels, self.kernel, self.stride, "SAME") + self.bias
+
+
+NULL_FLOOR = 1e-5  # lower bound of a level's probability under the null condition in guidance
+SMALLEST = 1e-30  # lower bound of probabilities before taking logarithms
+START_REACH = 0.25  # initial spread of the components around the prediction; 1 is half the range
+
+
+class Hidden(NamedTuple):
+    """Hidden states of pixels: units [..., units], and a linear prediction [..., channels]."""
+
+    units: tf.Tensor
+    prediction: tf.Tensor
+
+
+class PixelOutput(tf.Module):
+    """The last layer of a network of images."""
+
+    def __init__(self, config: OutputConfig, name: str) -> None:
+        super().__init__(name=name)
+        self.kind, self.levels, self.channels = config.likelihood, config.levels, config.channels
+
+    def sample(
+        self,
+        hidden: Hidden,
+        words: tf.Tensor,
+        temperature: float | tf.Tensor = 1.0,
+        guidance: float | tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Sample pixels, int32 [..., channels], from random words uint32 [..., noise_words]."""
+        own: Any = self
+        if guidance is not None:
+            return sample_guided(own, hidden, words, temperature, guidance)
+        return own.draw_pixels(hidden, words, temperature)
+
+
+class MixtureOutput(PixelOutput):
+    """A linear output layer for `PixelMixture`; the linear prediction is added to every mean."""
+
+    def __init__(
+        self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
+    ) -> None:
+        super().__init__(config, name)
+        make = LIKELIHOODS[self.kind].make
+        self.likelihood = PixelMixture(
+            self.levels, self.channels, config.components, config.min_log_scale, make
+        )
+        self.kernel = initial.kernel([units, self.likelihood.num_parameters], "kernel", 0.1)
+        self.bias = tf.Variable(_spread(self.likelihood), name="bias")
+
+    @property
+    def noise_words(self) -> int:
+        """Number of random words per pixel."""
+        return self.likelihood.noise_channels
+
+    @property
+    def hidden_units(self) -> int:
+        """Number of units in a hidden state."""
+        return self.kernel.shape[0]
+
+    def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
+        return self.likelihood.log_prob(self.parameters(hidden), levels)
+
+    def level_probabilities(self, hidden: Hidden, before: list) -> tf.Tensor:
+        """Return the next channel's level probabilities, given earlier channels, [..., levels]."""
+        return self.likelihood.level_probabilities(self.parameters(hidden), before)
+
+    def level_log_probs(
+        self, hidden: Hidden, before: list, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """Return the next channel's log-probabilities at a temperature, [..., levels], in nats."""
+        return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
+
+    def draw_pixels(
+        self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor
+    ) -> tf.Tensor:
+        """Return the pixels of `sample` without guidance."""
+        noises = self.likelihood.noise_of(words)
+        return self.likelihood.sample(self.parameters(hidden), noises, temperature)
+
+    def parameters(self, hidden: Hidden) -> tf.Tensor:
+        """Return the parameters of the mixture, [..., num_parameters]."""
+        parameters = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
+        return self.likelihood.shift_means(parameters, hidden.prediction)
+
+
+class SoftmaxOutput(PixelOutput):
+    """An output layer with a softmax for each channel, given the channels before it.
+
+        logits_c = relu(h A_c + sum_{d < c} E_cd[x_d]) B_c + b_c
+
+    Source: van den Oord et al. 2016, arXiv:1601.06759, equation 2; here the dependence of a channel
+    on earlier channels is modelled in the last layer, not by masks in all layers.
+    """
+
+    def __init__(
+        self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
+    ) -> None:
+        super().__init__(config, name)
+        width = config.softmax_units
+        each = range(config.channels)
+        self.hidden_kernels = [
+            initial.kernel([units + config.channels, width], f"hidden_{c}") for c in each
+        ]
+        self.hidden_biases = [initial.zeros([width], f"hidden_bias_{c}") for c in each]
+        self.embeddings = [
+            [initial.kernel([1, self.levels, width], f"embedding_{c}_{d}") for d in range(c)]
+            for c in each
+        ]
+        self.kernels = [initial.kernel([width, self.levels], f"kernel_{c}", 0.3) for c in each]
+        self.biases = [initial.zeros([self.levels], f"bias_{c}") for c in each]
+
+    @property
+    def noise_words(self) -> int:
+        """Number of random words per pixel."""
+        return self.channels
+
+    @property
+    def hidden_units(self) -> int:
+        """Number of units in a hidden state."""
+        return self.hidden_kernels[0].shape[0] - self.channels
+
+    def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
+        values = tf.unstack(levels, axis=-1)
+        total = 0.0
+        for c in range(self.channels):
+            total -= tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=values[c], logits=self._logits(hidden, c, values[:c])
+            )
+        return total
+
+    def level_probabilities(self, hidden: Hidden, before: list) -> tf.Tensor:
+        """Return the next channel's level probabilities, given earlier channels, [..., levels]."""
+        return tf.nn.softmax(self._logits(hidden, len(before), before))
+
+    def level_log_probs(
+        self, hidden: Hidden, before: list, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """Return the next channel's log-probabilities at a temperature, [..., levels], in nats."""
+        cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
+        return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
+
+    def draw_pixels(
+        self, hidden: Hidden, words: tf.Tensor, temperature: float | tf.Tensor
+    ) -> tf.Tensor:
+        """Return the pixels of `sample` without guidance."""
+        uniforms = noise.uniform_from_bits(words)
+        pixel: list[tf.Tensor] = []
+        for c in range(self.channels):
+            logits = self._logits(hidden, c, pixel)
+            pixel.append(sample_categorical(logits, uniforms[..., c], temperature))
+        return tf.stack(pixel, axis=-1)
+
+    def _logits(self, hidden: Hidden, channel: int, before: Sequence[tf.Tensor]) -> tf.Tensor:
+        units = tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
+        inside = matmul(units, self.hidden_kernels[channel])
+        inside += self.hidden_biases[channel]
+        for value, embedding in zip(before, self.embeddings[channel], strict=True):
+            inside += tf.gather(embedding[0], value)
+        return matmul(tf.nn.relu(inside), self.kernels[channel]) + self.biases[channel]
+
+
+Output = MixtureOutput | SoftmaxOutput
+
+
+class PixelOutputs(NamedTuple):
+    """The conditional distribution of every pixel, with the pixels' levels.
+
+    Attributes:
+      hidden: the hidden state of each pixel, [rows, height, width, ...]; a row is an image, or a
+        patch of an image.
+      share: factor by which sums are multiplied if the pixels are a sub-sample of the image.
+      weights: the weight of each pixel in a crop, float32 [rows, height, width]; None: all 1.
+    """
+
+    output: Output
+    hidden: Hidden
+    levels: tf.Tensor
+    images: tf.Tensor | None = None
+    share: float = 1.0
+    weights: tf.Tensor | None = None
+
+    def nats(self) -> tf.Tensor:
+        """Return the log-probability of each image's pixels, float32 [images], in nats."""
+        return self.sum_per_image(self.output.log_prob(self.hidden, self.levels))
+
+    def sum_per_image(self, each: tf.Tensor) -> tf.Tensor:
+        """Return the weighted sum of `each` [rows, height, width] for each image, by `share`."""
+        if self.weights is not None:
+            each = self.weights * each
+        rows = tf.reduce_sum(each, [1, 2])
+        if self.images is not None:
+            rows = tf.reduce_sum(tf.reshape(rows, [self.images, -1]), 1)
+        return self.share * rows
+
+    def apply_weights(self, weights: tf.Tensor) -> "PixelOutputs":
+        """Return a copy with weights [images, height, width], cut into patches like the images."""
+        if self.images is not None:
+            weights = cut(weights[..., tf.newaxis], self.levels.shape[1])[..., 0]
+        return self._replace(weights=weights)
+
+
+def sample_guided(
+    output: Output,
+    hidden: Hidden,
+    words: tf.Tensor,
+    temperature: float | tf.Tensor,
+    weight: float | tf.Tensor,
+) -> tf.Tensor:
+    """Sample pixels from the distribution of `guided_nats`, int32 [2 batch, ..., channels].
+
+    The first half of the hidden states [2 batch, ...] is computed under the conditions, the second
+    half under the null condition. Both halves of the words, uint32 [2 batch, ..., noise words], are
+    the same, and so are both halves of the result. Temperature 0 selects the most probable level.
+    """
+    sides = both_sides(hidden)
+    drawn: list[tf.Tensor] = []
+    uniforms = noise.uniform_from_bits(tf.split(words, 2)[0])
+    for c in range(hidden.prediction.shape[-1]):
+        moved = guided_nats(output, sides, drawn, weight, temperature)
+        drawn.append(sample_categorical(moved, uniforms[..., c], tf.sign(temperature)))
+    return tf.tile(tf.stack(drawn, axis=-1), [2] + [1] * (words.shape.rank - 1))
+
+
+def guided_log_prob(
+    output: Output, hidden: Hidden, levels: tf.Tensor, weight: float | tf.Tensor
+) -> tf.Tensor:
+    """Return guided log-probabilities of pixels, float32 nats, of states as in `sample_guided`."""
+    sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
+    total = 0.0
+    for c, level in enumerate(channels):
+        moved = guided_nats(output, sides, channels[:c], weight)
+        total -= tf.nn.sparse_softmax_cross_entropy_with_logits(labels=level, logits=moved)
+    return total
+
+
+def both_sides(hidden: Hidden) -> list[Hidden]:
+    """Split hidden states [2 batch, ...] into those under the conditions and the null condition."""
+    units, prediction = (tf.split(part, 2) for part in hidden)
+    return [Hidden(units[side], prediction[side]) for side in range(2)]
+
+
+def guided_nats(
+    output: Output,
+    sides: list[Hidden],
+    before: list,
+    weight: float | tf.Tensor,
+    temperature: float | tf.Tensor = 1.0,
+) -> tf.Tensor:
+    """Return the guided log-probabilities of the next channel's levels, float32 [..., levels].
+
+    Up to a constant, the guided distribution q is, where p is the model's distribution,
+
+        log q(x) = log p_T(x | condition) + weight / T (log p(x | condition) - log p(x | null))
+
+    p_T is the distribution of `output.sample` at temperature T, so that for weight 0 the
+    temperature has the same meaning as without guidance. (For a softmax, q at temperature T is
+    proportional to q at temperature 1 to the power 1/T.) p(x | null) is clipped to at least
+    `NULL_FLOOR`, since its tails carry no information but would attract samples.
+
+    Source: Ho and Salimans 2021, "Classifier-Free Diffusion Guidance" (arXiv 2207.12598), with
+    conditional log-probabilities instead of scores.
+
+    Args:
+      temperature: T, a number or a tensor [...]; 0 counts as 1e-6.
+    """
+    given, null = (output.level_probabilities(side, before) for side in sides)
+    nats = tf.math.log(tf.maximum(given, SMALLEST))
+    # log p(x | condition) - log p(x | null), the direction away from the null condition.
+    moved = nats - tf.math.log(tf.maximum(null, NULL_FLOOR))
+    if isinstance(temperature, float) and temperature == 1.0:
+        return nats + weight * moved
+    cooled = tf.cond(  # saves computing the table again at temperature 1
+        tf.reduce_all(tf.equal(temperature, 1.0)),
+        lambda: nats,
+        lambda: output.level_log_probs(sides[0], before, temperature),
+    )
+    strength = weight / tf.maximum(temperature, COLDEST)[..., tf.newaxis]
+    return cooled + strength * moved
+
+
+def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
+    """Return the output layer for a configuration."""
+    kind = MixtureOutput if config.has_density else SoftmaxOutput
+    return kind(config, units, initial)
+
+
+def _spread(likelihood: PixelMixture) -> tf.Tensor:
+    count, channels = likelihood.components, likelihood.channels
+    middle = START_REACH * ((2.0 * tf.range(count, dtype=tf.float32) + 1.0) / count - 1.0)
+    wide = tf.fill([count], math.log(START_REACH / count))
+    pairs = likelihood.num_parameters // count - 1 - 2 * channels
+    rows = [tf.zeros([count]), *[middle] * channels, *[wide] * channels]
+    return tf.concat([*rows, tf.zeros([pairs * count])], 0)

@@ -46,16 +46,18 @@ from pixelcnn.networks.image_flow import ImageFlow
 from pixelcnn.networks.layers import (
     EXACT,
     STRIDES,
+    Hidden,
     Mode,
+    PixelOutputs,
     cast_like,
     convolve,
     cut,
+    make_output,
     matmul,
     merge_groups,
     split,
     subsample_blocks,
 )
-from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
 from pixelcnn.networks.pixelcnn import (
     PLACE,
     ConditionTerm,

@@ -30,8 +30,16 @@ from onepass.likelihoods.noise import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised
 from pixelcnn.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.layers import EXACT, Mode, cast_like, convolve, matmul
-from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
+from pixelcnn.networks.layers import (
+    EXACT,
+    Hidden,
+    Mode,
+    PixelOutputs,
+    cast_like,
+    convolve,
+    make_output,
+    matmul,
+)
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above, and columns on each side, read by the first v
 PLACE = 2  # number of map channels with a pixel's coordinates

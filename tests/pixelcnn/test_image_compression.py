@@ -18,7 +18,7 @@ from onepass.compression.conditionals import Coding, decode
 from onepass.compression.stream import odds_of
 from pixelcnn import compression
 from pixelcnn.compression import ImageConditionals, MixturePixels, SoftmaxPixels
-from pixelcnn.networks.outputs import Hidden
+from pixelcnn.networks.layers import Hidden
 
 
 @functools.cache

@@ -32,7 +32,7 @@ from pixelcnn.config import (
     PixelCNNTrainConfig,
 )
 from pixelcnn.density import ImageDensity
-from pixelcnn.networks.outputs import NULL_FLOOR
+from pixelcnn.networks.layers import NULL_FLOOR
 
 SIDE, ROWS = 8, 2
 NETWORK = PixelCNNConfig(1, 6, 8)

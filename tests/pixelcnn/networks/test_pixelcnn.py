@@ -19,8 +19,7 @@ from onepass.likelihoods import noise
 from pixelcnn.autoregression import context_rows
 from pixelcnn.config import PRESETS, PixelCNNConfig
 from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.layers import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, make_output
+from pixelcnn.networks.layers import EXACT, Hidden, Mode, make_output
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
 
 LIKELIHOODS = ["logistic", "softmax"]

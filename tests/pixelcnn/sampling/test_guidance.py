@@ -17,7 +17,7 @@ from pixelcnn.data.captions import encode_caption
 from pixelcnn.density import Prefix, multiscale_words
 from pixelcnn.model import count_passes, sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.networks.conditioning import Condition, Conditioner
-from pixelcnn.networks.outputs import (
+from pixelcnn.networks.layers import (
     NULL_FLOOR,
     Hidden,
     both_sides,

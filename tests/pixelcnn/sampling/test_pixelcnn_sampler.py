@@ -18,7 +18,7 @@ from image_networks import (
 from pixelcnn.density import Prefix, image_words, sample
 from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.outputs import Hidden
+from pixelcnn.networks.layers import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
 
 HEIGHT, WIDTH, BATCH = 5, 7, 3
