@@ -9,7 +9,7 @@ from PIL import Image
 
 import onepass
 from onepass.command.sample import images
-from pixelcnn.video_prediction import predict
+from pixelcnn.model import predict
 
 STEPS, CONTEXT = 4, 2
 

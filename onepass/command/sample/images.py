@@ -19,6 +19,7 @@ from onepass.foundation.files import count_noun, read_npy
 from pixelcnn.config import ImageRules
 from pixelcnn.data.image_file import EIGHT, ImageError, read_image, rescale_levels
 from pixelcnn.data.video import read_episodes
+from pixelcnn.model import predict
 from pixelcnn.sampling.grids import (
     SHEETS,
     grid,
@@ -28,7 +29,6 @@ from pixelcnn.sampling.grids import (
     write_png,
     write_sheets,
 )
-from pixelcnn.video_prediction import predict
 
 
 def read_prefix_image(path: Path, rows: int | None, size: int, model: Any) -> np.ndarray:
