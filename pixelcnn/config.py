@@ -18,6 +18,11 @@ from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Pres
 Reduce = Literal["area", "subsample"]
 
 
+def dtype_of(bits: int) -> str:
+    """Return the dtype of levels with a number of bits: uint8 up to 8 bits, else uint16."""
+    return "uint8" if bits <= 8 else "uint16"
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageRules:
     """Size, channels and depth of images, and the dev share if the source has no split."""

@@ -16,10 +16,10 @@ from onepass.foundation.measures import CodeLengths, share_of, weighted_mean
 from onepass.foundation.progress import Progress, during, show_progress
 from onepass.trained import Trained
 from pixelcnn import shipped
-from pixelcnn.config import GROUPS
+from pixelcnn.config import GROUPS, dtype_of
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.image_file import EIGHT, dtype_of, rescale_levels
+from pixelcnn.data.image_file import EIGHT, rescale_levels
 from pixelcnn.data.sources import DataError
 from pixelcnn.density import CompiledNats
 from pixelcnn.measures import (

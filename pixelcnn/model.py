@@ -34,8 +34,7 @@ from pixelcnn.autoregression import (
     autoregressive,
     linear_forecast,
 )
-from pixelcnn.config import KINDS, AnyTrainConfig, check_size, config_from
-from pixelcnn.data.image_file import dtype_of
+from pixelcnn.config import KINDS, AnyTrainConfig, check_size, config_from, dtype_of
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import (
     ImageDensity,

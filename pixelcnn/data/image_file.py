@@ -18,7 +18,7 @@ from PIL import Image, ImageChops, ImageCms, ImageOps, UnidentifiedImageError
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import show_path
-from pixelcnn.config import ImageRules
+from pixelcnn.config import ImageRules, dtype_of
 
 EIGHT = 8
 DEPTHS = (8, 10, 12, 14, 16)  # depths of cameras and scanners; files store 8 or 16 bits
@@ -27,11 +27,6 @@ DEPTHS = (8, 10, 12, 14, 16)  # depths of cameras and scanners; files store 8 or
 def depth_of(highest: int) -> int:
     """Return the smallest depth in bits, out of `DEPTHS`, that can represent level `highest`."""
     return next(bits for bits in DEPTHS if highest < 2**bits)
-
-
-def dtype_of(bits: int) -> type[np.unsignedinteger]:
-    """Return the dtype of levels with a number of bits: uint8 up to 8 bits, else uint16."""
-    return np.uint8 if bits <= EIGHT else np.uint16
 
 
 def rescale_levels(levels: np.ndarray, from_bits: int, bits: int) -> np.ndarray:
