@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from distill.config import PRESETS, DistillConfig
+from onepass.families import ModelFamily, Parts
 from onepass.replicator.training.config import TrainingOptions
-from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet.family import EvaluateArguments, listening_page, training_data
 
 if TYPE_CHECKING:

@@ -1,16 +1,156 @@
-"""The table of all families of models, by the kinds of their models.
+"""Families of models: what one is, the table of all by kind, and verbs that work with any.
 
 A family is one file, and one row here or one call of `register`. It is imported when a model of its
-kind is met, so that a model loads nothing of the others.
+kind is met, so that a model loads nothing of the others. Its functions import TensorFlow only when
+called, so help texts appear without a delay.
 """
 
 import contextlib
+import dataclasses
+import json
 import pkgutil
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import tyro
+
+from onepass.foundation.errors import UserError
 from onepass.foundation.locations import kind_of, model_folder
-from onepass.replicator.training.family import ModelFamily, Parts
+from onepass.replicator.training.config import Preset
+
+if TYPE_CHECKING:
+    from onepass.foundation.card import ExportArguments, Measured
+    from onepass.replicator.training.training_run import Recipe
+
+
+def _refuse_planning(_: Any) -> Any:
+    raise UserError("The step cannot be planned without its teacher or data.")
+
+
+def _refuse(*_: Any) -> Any:
+    raise UserError("No command trains models of this kind.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The functions of a family of models, whose modules need TensorFlow.
+
+    Attributes:
+      recipe: function from the preset's name and the options to the `Recipe` to train.
+      report: function from these metrics to lines of text.
+      measure: function from the export options and config.json to a run's measures on the dev set.
+      card: function from the contents of model.json to the text of the model card.
+      trainable: function from a configuration to its training step, a `Trainable`, for planning.
+    """
+
+    load: Callable[..., Any]
+    evaluate: Callable[[Any, Any, Any], dict]
+    report: Callable[[dict], str]
+    recipe: "Callable[[str, Any], Recipe]" = _refuse
+    measure: "Callable[[ExportArguments, dict], Measured]" = _refuse
+    card: Callable[[dict], str] = _refuse
+    store: Any = None
+    config_from: Callable[[dict], Any] = _refuse_planning
+    trainable: Callable[[Any], Any] = _refuse_planning
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelFamily:
+    """A description of a family of models for the commands.
+
+    Attributes:
+      makes: what the models make, "sound", "images" or "arrays".
+      options: function from a preset's name to the class of its training options, a
+        `TrainingOptions` whose first two fields are the data (or teacher) and the config.
+      score: function from a configuration to a format for its best score, such as "best dev {:.3f}
+        bits/dim".
+      evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json` and
+        `check()`, which raises UserError.
+      training_data: function from a model to the location of its training data, or of shipped data.
+      detected: function from a configuration and the command-line arguments to further arguments
+        that the data require.
+      network: section of the configuration with the network's `compute_dtype`; "": float32.
+      sampler: function that returns the module with the sampler that Numba compiles, or None.
+      is_fast: whether that sampler is faster than a bundle's program if there is no accelerator.
+    """
+
+    makes: str
+    evaluation: type
+    load_parts: Callable[[], Parts]
+    verb: str = ""
+    presets: Mapping[str, Preset] = dataclasses.field(default_factory=dict)
+    options: Callable[[str], Any] = _refuse
+    score: Callable[[Any], str] = _refuse
+    training_data: Callable[[Path], Path | str] = _refuse
+    detected: Callable[[Any, list[str]], list[str]] = lambda config, words: []
+    network: str = ""
+    sampler: Callable[[], Any] | None = None
+    is_fast: bool = False
+
+    @property
+    def parts(self) -> Parts:
+        """The functions that need TensorFlow."""
+        return self.load_parts()
+
+
+def run_training(
+    family: ModelFamily, preset: str, arguments: list[str], parse: Callable[..., Any]
+) -> int:
+    """Train, or export the step with `--portable`; return 0, or 128 + the number of a signal."""
+    chosen, kind = family.presets[preset], family.options(preset)
+    arguments = [*arguments, *family.detected(chosen.config, arguments)]
+    default = kind(tyro.MISSING, chosen.config, workdir=tyro.MISSING)
+    given = parse(kind, arguments, f"onepass {family.verb} {preset}", default, chosen.about)
+    teacher = getattr(given, "teacher", None)
+    if teacher is not None and teacher.exists() and given.workdir.resolve() == teacher.resolve():
+        raise UserError(
+            f"The student needs a --workdir of its own, {given.workdir} is its teacher's."
+        )
+    from onepass.replicator import strategies
+    from onepass.replicator.portable.export import adopt, export_portable
+    from onepass.replicator.training.training_run import train
+
+    replicator = strategies.from_environment(given.strategy)  # TensorFlow's first action
+    recipe = family.parts.recipe(preset, given)
+    if given.portable:
+        export_portable(recipe, given.portable, given.workdir)
+        return 0
+    if given.adopt and replicator.is_chief:
+        step = adopt(given.adopt, given.workdir, recipe.keeps)
+        print(f"{given.workdir} is now at step {step}.")
+    outcome = train(recipe, given.workdir, replicator=replicator)
+    if replicator.is_chief:
+        out = {"sound": "sounds"}.get(family.makes, family.makes)
+        following = f"Next: onepass sample {shlex.quote(str(given.workdir))} --out {out}"
+        print(outcome.summary(given.workdir, family.score(given.config), following))
+    return outcome.exit_status
+
+
+def run_evaluate(
+    family_of: Callable[[Path], ModelFamily | None],
+    likely: ModelFamily,
+    arguments: list[str],
+    parse: Callable[..., Any],
+) -> int:
+    """Run `onepass evaluate ...`: print the metrics of a model, and return the exit status.
+
+    `likely` is the family whose options are parsed; the model may be of another with the same
+    options.
+    """
+    given = parse(likely.evaluation, arguments, "onepass evaluate")
+    given.check()
+    found = family_of(given.model)
+    family = found if found is not None and found.evaluation is likely.evaluation else likely
+    model = family.parts.load(given.model)
+    data = given.data or family.training_data(given.model)
+    step = {"step": model.spec.get("step")} if family.presets else {}
+    named = {"model": str(given.model), **step, "data": str(data)}
+    figures = named | family.parts.evaluate(given, model, data)
+    print(json.dumps(figures, indent=2) if given.as_json else family.parts.report(figures))
+    return 0
+
 
 # Each family, as MODULE:NAME or itself, and its kinds of models in config.json and model.json.
 FAMILIES: list[tuple[str | ModelFamily, tuple[str, ...]]] = [

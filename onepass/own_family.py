@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from onepass.families import ModelFamily, Parts
 from onepass.foundation.errors import UserError, require
-from onepass.replicator.training.family import ModelFamily, Parts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from onepass.families import ModelFamily, Parts
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.locations import FOLDERS
 from onepass.replicator.training.config import TrainingOptions
-from onepass.replicator.training.family import ModelFamily, Parts
 from pixelcnn import shipped
 from pixelcnn.config import PRESETS, MultiscaleTrainConfig, PixelCNNTrainConfig, config_from
 

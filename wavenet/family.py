@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from onepass.families import ModelFamily, Parts
 from onepass.foundation.errors import UserError, require
 from onepass.replicator.training.config import TrainingOptions
-from onepass.replicator.training.family import ModelFamily, Parts
 from wavenet import shipped
 from wavenet.config import PRESETS, TrainConfig, config_from
 from wavenet.dev_parts import DevPart

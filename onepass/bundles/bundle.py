@@ -74,7 +74,7 @@ from onepass.bundles.signature import (
     without,
 )
 from onepass.draw import OPTIONS, Draw
-from onepass.families import installed, known_kinds
+from onepass.families import ModelFamily, installed, known_kinds
 from onepass.foundation.arguments import check_prefix
 from onepass.foundation.errors import UserError, must_be, require
 from onepass.foundation.files import read_plain
@@ -83,7 +83,6 @@ from onepass.foundation.locations import SPEC_FILE, read_object
 from onepass.foundation.runtime import check_process, name_for_tensorflow
 from onepass.interface import Model, collect_images, stream_images
 from onepass.prefix_state import Kept, PrefixState
-from onepass.replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:
     from onepass.bundles.narrow_sequence import NarrowSequence

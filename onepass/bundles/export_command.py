@@ -14,12 +14,12 @@ from onepass.bundles.export_arguments import ExportArguments, entries_of
 from onepass.bundles.formats import BUNDLE
 from onepass.bundles.functions import functions
 from onepass.bundles.manifest import check_folder, folder_kind, private_key
+from onepass.families import ModelFamily
 from onepass.foundation.card import write_folder
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.files import replacing_folder, write_npz
 from onepass.foundation.locations import SPEC_FILE, WEIGHTS_FILE, kind_of, model_folder
 from onepass.foundation.model_folder import SHARED, read_folder
-from onepass.replicator.training.family import ModelFamily
 
 CARD = "card.md"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle has the program and copies of the weights

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.command.arguments import choose_argument
-from onepass.families import of_kind, of_presets
+from onepass.families import ModelFamily, of_kind, of_presets
 from onepass.foundation.errors import UserError
 from onepass.foundation.locations import kind_of
 from onepass.planning.arguments import PlanArguments, check
-from onepass.replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:
     from onepass.planning.plan import ModelPrograms

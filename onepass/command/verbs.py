@@ -24,7 +24,7 @@ from onepass.foundation.locations import is_url
 from onepass.foundation.progress import during
 
 if TYPE_CHECKING:
-    from onepass.replicator.training.family import ModelFamily
+    from onepass.families import ModelFamily
 
 VERBS = {
     "quickstart": "a network's derived step, speech, images and training, in a few minutes",
@@ -149,8 +149,7 @@ def _distill(rest: list[str]) -> int:
 
 
 def _of_preset(verb: str, needed: str, rest: list[str]) -> int:
-    from onepass.families import of_presets
-    from onepass.replicator.training.family import run_training
+    from onepass.families import of_presets, run_training
 
     families = of_presets(verb)
     if rest and rest[0] in HELP:
@@ -182,8 +181,8 @@ def _pipeline(rest: list[str]) -> int:
 def _evaluate(rest: list[str]) -> int:
     if rest and rest[0] in HELP:
         return _help_of_models("evaluate", "[--data DIR] [--json]")
+    from onepass.families import run_evaluate
     from onepass.models import family_of
-    from onepass.replicator.training.family import run_evaluate
 
     return run_evaluate(family_of, _family_of_model(rest), rest, parse_for_tensorflow)
 

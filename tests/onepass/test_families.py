@@ -15,6 +15,7 @@ import tyro
 
 import onepass
 from onepass import families
+from onepass.families import ModelFamily, Parts
 from onepass.foundation.files import write_npz
 from onepass.foundation.metrics import read_metrics
 from onepass.foundation.run_directory import RunDirectory
@@ -23,7 +24,6 @@ from onepass.model import Autoregressive
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.training.batches import as_dataset
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, Preset, TrainingOptions
-from onepass.replicator.training.family import ModelFamily, Parts
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import PortableBatches, Recipe, Setup
 from pixelcnn.data import batch_sampling

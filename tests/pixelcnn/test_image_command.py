@@ -372,7 +372,7 @@ def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatc
         lambda makes, words, *_: went.append((makes, words)) or 0,
     )
     monkeypatch.setattr(
-        "onepass.replicator.training.family.run_evaluate",
+        "onepass.families.run_evaluate",
         lambda family_of, likely, words, parse: went.append((likely.makes, words)) or 0,
     )
     sound = tmp_path / "sound"

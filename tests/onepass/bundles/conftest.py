@@ -20,8 +20,8 @@ class Without:
         runs = ("arguments", "errors", "lazy_exports", "options", "folders", "model_spec")
         runs += ("allowed_operations", "tensorflow_state", "stored_config")
         allowed = tuple(f"onepass.foundation.{each}" for each in runs)
-        # What a family is, of which the bundle's kind is asked; nothing that trains.
-        allowed += ("onepass.replicator.training.family", "onepass.replicator.training.config")
+        # What a family has, of which the bundle's kind is asked; nothing that trains.
+        allowed += ("onepass.replicator.training.config",)
         closed = room in ("onepass.replicator", "onepass.foundation")
         if closed and not any(module.startswith(name) for module in allowed):
             raise ImportError(name, name=floor)
