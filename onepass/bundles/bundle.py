@@ -78,7 +78,6 @@ from onepass.families import ModelFamily, installed, known_kinds
 from onepass.foundation.arguments import check_prefix
 from onepass.foundation.errors import UserError, must_be, require
 from onepass.foundation.files import read_plain
-from onepass.foundation.locations import MOST_SPEC_BYTES as MOST_SPEC_BYTES
 from onepass.foundation.locations import SPEC_FILE, read_object
 from onepass.foundation.runtime import check_process, name_for_tensorflow
 from onepass.interface import Model, collect_images, stream_images

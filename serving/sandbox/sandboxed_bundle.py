@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from onepass.bundles.bundle import MOST_SPEC_BYTES
 from onepass.bundles.errors import Internal, InvalidInput, NotFound, NotReady
 from onepass.bundles.signature import Arrays, Signature, check
 from onepass.foundation.errors import UserError
+from onepass.foundation.locations import MOST_SPEC_BYTES
 from serving.observability import event
 from serving.sandbox.fork_server import (
     MOST_HEAD_BYTES,
