@@ -218,9 +218,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all": ("voices",),
         "test_a_bundle_refuses_conditions_in_the_words_of_the_model": ("voices",),
     },
-    "wavenet/measures/test_quality.py": {
-        "test_the_pitch_of_a_tone_is_lost_little_by_little_in_noise": ("*",),
-    },
     "wavenet/samplers/test_numba.py": {
         "test_not_a_number_is_generated_as_silence_not_as_a_crash": ("mixture",),
         "test_a_row_is_the_same_in_any_batch": ("*-2", "*-8"),
@@ -232,7 +229,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "wavenet/test_autoregression.py": {
         "test_auto_is_the_compiled_loop_to_the_bit": ("softmax, speakers",),
         "test_log_probabilities_are_those_of_the_density": ("mixture, context",),
-        "test_rows_of_different_temperatures_are_settled_in_windows": ("*",),
     },
     "wavenet/test_network.py": {
         "test_log_prob_in_windows_equals_log_prob_of_the_whole": ("mixture",),

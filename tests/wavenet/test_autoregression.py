@@ -48,29 +48,6 @@ def drawn(network, method, samples=SAMPLES, batch=BATCH):
     return network.codec.encode(sound).numpy()
 
 
-def test_rows_of_different_temperatures_are_settled_in_windows():
-    network, heats = network_of("softmax, speakers", compute_dtype="float64"), [1.0, 0.3]
-    condition = sound_of(network)[2]
-
-    def sample(heat):
-        model = autoregressive(network)
-        return model.sample(BATCH, SAMPLES, SEED, condition, method="fixed-point", temperature=heat)
-
-    expected = [sample(heat)[row] for row, heat in enumerate(heats)]
-    np.testing.assert_array_equal(sample(heats), expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["naive", "fixed-point"])
-def test_passes_over_the_whole_sound_draw_it_too(method):
-    network = network_of("gaussian, frames", compute_dtype="float64")
-    expected = drawn_by(network, "cached", 24)
-    np.testing.assert_array_equal(drawn(network, method, 24), expected)
-    vocoder = vocoder_of("bunches of 4", compute_dtype="float64")
-    expected = drawn_by(vocoder, "cached", 14)
-    np.testing.assert_array_equal(drawn(vocoder, method, 14), expected)
-
-
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
@@ -90,20 +67,6 @@ def test_no_loop_is_taken_for_a_distribution_that_none_is_written_for():
     assert loops_of(network, network.likelihood) is not None
     network.likelihood = type("Mine", (type(network.likelihood),), {})()
     assert loops_of(network, network.likelihood) is None
-
-
-@pytest.mark.slow
-def test_chunks_of_a_vocoder_that_are_no_whole_bunches_join_to_the_sound():
-    network = vocoder_of(BUNCHES, compute_dtype="float64")
-    condition = sound_of(network)[2]
-    chunks = list(
-        autoregressive(network).stream(
-            length=SAMPLES, seed=SEED, condition=condition, num=BATCH, chunk=17
-        )
-    )
-    assert [chunk.shape[1] for chunk in chunks] == [20, 20, 6]
-    levels = network.codec.encode(np.concatenate(chunks, 1)).numpy()
-    np.testing.assert_array_equal(levels, drawn_by(network, "cached"))
 
 
 @pytest.mark.parametrize("kind", ["mixture, context", "softmax, speakers"])
@@ -138,20 +101,6 @@ def test_the_network_as_a_causal_one_is_the_network():
     network = network_of("mixture, predicting, amplified")
     inputs = network.inputs(tf.constant(levels_of(network, 2, 40)))
     np.testing.assert_array_equal(network.of_past(network.delay_inputs(inputs)), network(inputs))
-
-
-@pytest.mark.slow
-def test_the_shipped_teacher_draws_the_sound_of_its_seed():
-    model = onepass.load("shipped-teacher")
-    frames = np.random.default_rng(0).normal(0.5, 0.1, [5, 80]).astype(np.float32)
-    condition = model.network.condition(np.stack([frames] * BATCH))
-    for method, backend in (("auto", "numba"), ("cached", "cached")):
-        expected = model.sample(
-            condition=frames, seed=SEED, num=BATCH, temperature=1.0, method=backend
-        )
-        length = expected.shape[1]
-        sound = model.autoregressive.sample(BATCH, length, SEED, condition, method=method)
-        np.testing.assert_array_equal(sound, expected)
 
 
 @pytest.mark.usefixtures("eager")

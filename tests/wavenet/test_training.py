@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import io
 import json
 import os
 import shutil
@@ -307,73 +306,34 @@ def start(data, run):
     return process
 
 
-def ended(process, number):
-    """The exit status and the output of a process after a signal."""
-    process.signal(number)
-    return process.ended(SECONDS), process.output()
-
-
-def arguments(data, run, **loop):
-    places = ["--data", str(data), "--workdir", str(run)]
-    return ["train", "wavenet-smoke", *options(looped(**loop)), *places]
-
-
-def refused(data, run):
-    """The exit status and stderr of a second process."""
-    with contextlib.redirect_stderr(io.StringIO()) as err:
-        return onepass.main(arguments(data, run)), err.getvalue()
-
-
-@pytest.fixture(scope="module")
-def stopped(data, tmp_path_factory):
-    """A run that was stopped by SIGTERM, by SIGINT and by SIGKILL, and how each ended."""
-    run = tmp_path_factory.mktemp("stopped") / "run"
-    endings, process = {}, None
-    try:
-        for name in ("SIGTERM", "SIGINT", "SIGKILL"):
-            process = start(data, run)
-            if name == "SIGTERM":
-                endings["second"] = refused(data, run), process.pid
-            endings[name] = *ended(process, signal.Signals[name]), newest(run)["step"]
-    finally:
-        if process is not None:
+@pytest.mark.integration
+def test_a_run_stopped_by_signals_and_shot_is_the_uninterrupted_one_bit_for_bit(
+    data, tmp_path, mistake
+):
+    run, last = tmp_path / "run", 0
+    words = ["train", "wavenet-smoke", "--data", str(data)]
+    for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)):
+        process = start(data, run)
+        try:
+            if number == signal.SIGTERM:
+                assert mistake(*words, *options(looped()), "--workdir", run) == (
+                    f"The run directory {run} is in use by process {process.pid}; wait for it or "
+                    "choose another --workdir."
+                )
+            process.signal(number)
+            assert process.ended(SECONDS) == status
+        finally:
             process.kill()
-    return run, endings
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_ends_training_in_order(stopped, name, status):
-    code, out, step = stopped[1][name]
-    assert code == status and "Traceback" not in out
-    assert out.count(f"{name}: saving a checkpoint at step {step} and exiting.\n") == 1
-    assert f"Stopped at step {step} ({name})" in out
-    assert "Rerun the same command to resume." in out
-
-
-@pytest.mark.integration
-def test_a_process_that_is_shot_leaves_a_whole_checkpoint(stopped):
-    assert stopped[1]["SIGKILL"][0] == -signal.SIGKILL
-    steps = [stopped[1][name][2] for name in ("SIGTERM", "SIGINT", "SIGKILL")]
-    assert 3 <= steps[0] < steps[1] < steps[2]
-
-
-@pytest.mark.integration
-def test_a_second_process_is_refused_while_the_first_trains(stopped):
-    (status, err), pid = stopped[1]["second"]
-    assert status == 2
-    assert err.splitlines()[-1] == (
-        f"onepass: The run directory {stopped[0]} is in use by process {pid}; wait for it or "
-        "choose another --workdir."
-    )
-
-
-@pytest.mark.integration
-def test_after_all_that_the_run_is_the_uninterrupted_one_bit_for_bit(stopped, data, tmp_path):
-    run, endings = stopped
-    last = int(endings["SIGKILL"][2]) + 3
+        step, out = int(newest(run)["step"]), process.output()
+        assert step >= last + 3 and "Traceback" not in out
+        last = step
+        if number != signal.SIGKILL:
+            said = f"{number.name}: saving a checkpoint at step {step} and exiting.\n"
+            assert out.count(said) == 1 and f"Stopped at step {step} ({number.name})" in out
+            assert "Rerun the same command to resume." in out
     for workdir in (run, tmp_path / "whole"):
-        assert onepass.main(arguments(data, workdir, num_steps=last)) == 0
+        places = [*options(looped(num_steps=last + 3)), "--workdir", str(workdir)]
+        assert onepass.main([*words, *places]) == 0
     assert_same(newest(run), newest(tmp_path / "whole"))
-    assert steps_of(run) == list(range(1, last + 1))
+    assert steps_of(run) == list(range(1, last + 4))
     assert not list((run / "checkpoints").glob(".*"))

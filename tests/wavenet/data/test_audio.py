@@ -23,8 +23,14 @@ def every_sample():
     return np.arange(-32768, 32768, dtype=np.int16)
 
 
-def test_every_16_bit_sample_survives_the_waveform():
-    np.testing.assert_array_equal(audio.to_int16(audio.from_int16(every_sample())), every_sample())
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_samples_come_back_exactly_and_a_waveform_as_its_nearest_samples(tmp_path, name):
+    audio.write(tmp_path / name, every_sample(), RATE_HZ)
+    np.testing.assert_array_equal(audio.to_int16(audio.read(tmp_path / name)), every_sample())
+    audio.write(tmp_path / name, tone(440), RATE_HZ)
+    stored, rate_hz = soundfile.read(tmp_path / name, dtype="int16")
+    assert rate_hz == RATE_HZ
+    np.testing.assert_array_equal(stored, np.rint(tone(440).astype(np.float64) * 32767.5 - 0.5))
 
 
 def test_a_waveform_is_the_scaled_level_of_its_sample():
@@ -34,22 +40,6 @@ def test_a_waveform_is_the_scaled_level_of_its_sample():
     # In float32, as a linear likelihood encodes it.
     encoded = np.rint((waveform + np.float32(1)) / np.float32(2) * np.float32(65535))
     np.testing.assert_array_equal(encoded, level)
-
-
-@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
-def test_int16_samples_come_back_exactly_from_a_file(tmp_path, name):
-    samples = np.random.default_rng(0).integers(-32768, 32768, 4000).astype(np.int16)
-    audio.write(tmp_path / name, samples, RATE_HZ)
-    np.testing.assert_array_equal(audio.to_int16(audio.read(tmp_path / name)), samples)
-
-
-@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
-def test_a_waveform_is_stored_as_its_nearest_sample(tmp_path, name):
-    waveform = tone(440)
-    audio.write(tmp_path / name, waveform, RATE_HZ)
-    stored, rate_hz = soundfile.read(tmp_path / name, dtype="int16")
-    assert rate_hz == RATE_HZ
-    np.testing.assert_array_equal(stored, np.rint(waveform.astype(np.float64) * 32767.5 - 0.5))
 
 
 def test_a_waveform_beyond_full_scale_is_clipped_not_wrapped_and_said(tmp_path):
@@ -80,18 +70,6 @@ def test_resampling_removes_what_the_lower_rate_cannot_hold():
     assert audio.rms_db(folded[500:-500]) < -100
 
 
-@pytest.mark.parametrize(
-    ("name", "subtype"),
-    [("a.ogg", "VORBIS"), ("a.mp3", "MPEG_LAYER_III"), ("a.aiff", "PCM_16"), ("a.flac", "PCM_24")],
-)
-def test_other_formats_are_read(tmp_path, name, subtype):
-    sound = tone(440, rate_hz=24000)
-    soundfile.write(tmp_path / name, sound, 24000, subtype=subtype)
-    got = audio.read(tmp_path / name)
-    assert len(got) == len(sound)
-    assert np.corrcoef(got[1000:-1000], sound[1000:-1000])[0, 1] > 0.999
-
-
 def bad_file(folder, kind):
     path = folder / f"{kind}.wav"
     if kind == "zero":
@@ -107,8 +85,6 @@ def bad_file(folder, kind):
             path, np.random.default_rng(0).normal(0, 0.1, 20000), RATE_HZ, format="FLAC"
         )
         path.write_bytes(path.read_bytes()[:9000])
-    elif kind == "infinite":
-        soundfile.write(path, np.array([0.0, np.inf, 0.0]), RATE_HZ, subtype="FLOAT")
     return path
 
 
@@ -121,7 +97,6 @@ def bad_file(folder, kind):
         ("empty", "holds no samples"),
         ("folder", "is not a file"),
         ("cut", "cannot be read as sound"),
-        ("infinite", "holds NaN or infinite samples"),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_it(tmp_path, kind, why):
@@ -168,15 +143,6 @@ def test_what_is_no_sound_is_not_written(tmp_path, waveform, why):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-    with pytest.raises(RuntimeError), replacing(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-
-
 def test_levels_are_those_of_a_sine():
     sound = tone(400, amplitude=0.25)
     assert audio.peak_db(sound) == pytest.approx(-12.04, abs=0.01)
@@ -200,12 +166,6 @@ def test_flac_bits_are_those_of_the_file_it_would_be(tmp_path):
     audio.write(tmp_path / "a.flac", samples, RATE_HZ)
     size = (tmp_path / "a.flac").stat().st_size
     assert audio.flac_bits_per_sample(samples, RATE_HZ) == pytest.approx(8 * size / 8000)
-
-
-def test_flac_needs_what_white_noise_holds_and_little_for_silence():
-    noise = np.random.default_rng(0).integers(-512, 512, 50000).astype(np.int16)
-    assert 10.0 <= audio.flac_bits_per_sample(noise, RATE_HZ) < 10.6
-    assert audio.flac_bits_per_sample(noise * 0, RATE_HZ) < 0.2
 
 
 @pytest.mark.parametrize("values", [[np.inf, -np.inf], [3e38, 3e38], [np.nan, 0.0]])
@@ -238,6 +198,8 @@ def test_of_channels_in_antiphase_the_louder_is_taken_and_it_is_said(tmp_path):
     sound = stereo(tmp_path / "a.wav", voice(), -1.05 * voice())
     assert sound.notes() == ["its 2 channels cancel each other, the loudest is taken"]
     np.testing.assert_allclose(sound.waveform, -1.05 * voice(), atol=4e-5)
+    eight = stereo(tmp_path / "a.wav", voice(), *[np.zeros(8000)] * 7)
+    assert not eight.cancelled  # one channel is enough
 
 
 @pytest.mark.parametrize(
@@ -249,36 +211,11 @@ def test_channels_that_do_not_cancel_are_averaged_without_a_word(tmp_path, other
     np.testing.assert_allclose(sound.waveform, (voice() + other) / 2, atol=4e-5)
 
 
-def test_one_channel_of_eight_is_enough(tmp_path):
-    assert not stereo(tmp_path / "a.wav", voice(), *[np.zeros(8000)] * 7).cancelled
-
-
 def with_header(path, place, number):
     """Writes a number of four bytes into the header of a WAV file."""
     data = bytearray(path.read_bytes())
     data[place : place + 4] = struct.pack("<I", number)
     path.write_bytes(data)
-
-
-def test_a_header_that_promises_more_than_there_is_is_noted(tmp_path):
-    path = tmp_path / "a.wav"
-    audio.write(path, voice(), RATE_HZ)
-    with_header(path, 40, 2 * 24_000)
-    sound = audio.read_sound(path)
-    assert len(sound.waveform) == 8000
-    assert sound.notes() == ["is cut off: its header promises 1.50 s, it has 0.50 s"]
-
-
-def test_a_stream_whose_end_was_not_known_is_read_to_its_end_and_it_is_said(tmp_path):
-    path = tmp_path / "a.wav"
-    audio.write(path, voice(), RATE_HZ)
-    for size in (0xFFFFFFFF, 0x7FFFFFFF):
-        with_header(path, 40, size)
-        sound = audio.read_sound(path)
-        assert len(sound.waveform) == 8000
-        assert sound.notes() == [
-            "has no length in its header, and is read up to the end of the file"
-        ]
 
 
 def test_another_rate_is_noted(tmp_path):

@@ -59,28 +59,15 @@ def test_mel_frames_are_their_definition_to_both_ends():
     np.testing.assert_allclose(mel, wanted, atol=2e-5)
 
 
-def test_an_impulse_in_the_middle_of_a_hop_lies_in_the_middle_of_its_frames():
-    waveform = np.zeros(2560, np.float32)
-    waveform[10 * 128 + 64] = 1.0
-    loudness = features.mel_spectrogram(waveform, SMALL).sum(axis=1)
-    assert np.argmax(loudness) == 10
-    np.testing.assert_allclose(loudness[9], loudness[11], rtol=1e-4)
-    np.testing.assert_allclose(loudness[8:9], loudness[12:13], rtol=1e-4)
-
-
 @pytest.mark.parametrize("samples", [1, 127, 128, 129, 128 * 2100 + 1])
 def test_there_are_as_many_frames_as_hops_begun(samples):
     mel = features.mel_spectrogram(noise(samples), SMALL)
     assert len(mel) == int(np.ceil(samples / 128)) and np.all(np.isfinite(mel))
 
 
-def test_silence_is_at_the_floor():
-    mel = features.mel_spectrogram(np.zeros(500, np.float32), SMALL)
-    np.testing.assert_allclose(mel, SMALL.silence, rtol=1e-6)
-    assert pytest.approx(np.log(1e-5)) == SMALL.silence
-
-
-def test_above_silence_is_zero_in_silence_and_one_at_magnitude_one():
+def test_silence_is_at_the_floor_and_above_it_zero_and_one_at_magnitude_one():
+    silence = features.mel_spectrogram(np.zeros(500, np.float32), SMALL)
+    np.testing.assert_allclose(silence, np.log(1e-5), rtol=1e-6)
     magnitude = np.array([1e-5, 1.0, 10.0**-2.5])
     np.testing.assert_allclose(
         features.above_silence(np.log(magnitude), SMALL), [0.0, 1.0, 0.5], atol=1e-6
@@ -114,12 +101,6 @@ def test_htk_mel_is_its_formula_and_inverts():
         )
 
 
-def test_area_normalised_triangles_have_area_one_in_hertz():
-    convention = MelConvention(fft_size=8192)
-    areas = features.mel_filters(convention).sum(axis=0) * 24000 / 8192
-    np.testing.assert_allclose(areas, 1.0, atol=0.02)
-
-
 def test_a_convention_survives_json_whole():
     text = json.dumps(SMALL.to_dict())
     back = MelConvention.from_dict(json.loads(text))
@@ -143,30 +124,21 @@ def test_a_convention_survives_json_whole():
 def test_a_convention_that_cannot_be_computed_is_refused(change, why):
     with pytest.raises(ValueError, match=why):
         MelConvention.from_dict({**SMALL.to_dict(), **change})
-
-
-def test_a_band_without_a_bin_is_refused():
     with pytest.raises(ValueError, match="leave an FFT bin in every band"):
         features.mel_spectrogram(noise(900), MelConvention(bands=400))
 
 
-@pytest.mark.parametrize("f0_hz", [80.0, 130.0, 220.0, 400.0])
-@pytest.mark.parametrize("rate_hz", [16000, 24000])
-def test_fundamental_frequency_of_a_tone_is_within_two_percent(f0_hz, rate_hz):
+@pytest.mark.parametrize(
+    ("f0_hz", "rate_hz", "method"),
+    [(80.0, 16000, "dio"), (220.0, 24000, "dio"), (400.0, 16000, "dio"), (150.0, 16000, "harvest")],
+)
+def test_fundamental_frequency_of_a_tone_is_within_two_percent(f0_hz, rate_hz, method):
     found_hz, voiced = frames.fundamental_frequency(
-        harmonic_tone(f0_hz, rate_hz), PitchConvention(rate_hz, 256)
+        harmonic_tone(f0_hz, rate_hz), PitchConvention(rate_hz, 256, method=method)
     )
     inner = slice(5, -5)
     assert voiced[inner].all()
     np.testing.assert_allclose(found_hz[inner], f0_hz, rtol=0.02)
-
-
-def test_harvest_finds_the_tone_too():
-    found_hz, voiced = frames.fundamental_frequency(
-        harmonic_tone(150.0, 16000), PitchConvention(16000, 128, method="harvest")
-    )
-    np.testing.assert_allclose(found_hz[8:-8], 150.0, rtol=0.02)
-    assert voiced[8:-8].all()
 
 
 @pytest.mark.parametrize("samples", [1, 100, 5000, 5120, 5121])
@@ -192,11 +164,8 @@ def test_log_f0_is_interpolated_in_octaves_and_held_at_the_ends():
     got = frames.log_f0_features(f0_hz, f0_hz > 0, reference_hz=200.0)
     np.testing.assert_allclose(got[:, 0], [-1, -1, -0.5, 0, 0.5, 1, 1], atol=1e-6)
     np.testing.assert_array_equal(got[:, 1], [0, 1, 0, 0, 0, 1, 0])
-
-
-def test_log_f0_without_any_voice_is_zero():
-    got = frames.log_f0_features(np.zeros(5), np.zeros(5, bool))
-    np.testing.assert_array_equal(got, np.zeros((5, 2)))
+    unvoiced = frames.log_f0_features(np.zeros(5), np.zeros(5, bool))
+    np.testing.assert_array_equal(unvoiced, np.zeros((5, 2)))
 
 
 def test_a_spectrogram_is_loudest_at_its_tone_and_at_the_right_level():

@@ -103,16 +103,6 @@ def test_noise_worsens_every_measure_and_more_noise_further():
         assert np.all(worse < 0 if name in ("pesq", "stoi") else worse > 0), name
 
 
-def test_the_pitch_of_a_tone_is_lost_little_by_little_in_noise():
-    recorded = tone(200.0)
-    steps = [
-        measures.measure(recorded + noise(len(recorded), level), recorded, RATE_HZ, MEL)
-        for level in (0.003, 0.03, 0.3, 0.9)
-    ]
-    assert np.all(np.diff([step["f0_error_cents"] for step in steps[:3]]) > 0.0)
-    assert np.all(np.diff([step["voicing_error"] for step in steps[1:]]) > 0.0)
-
-
 def test_the_tail_of_the_longer_one_does_not_matter():
     recorded = babble(1.0)
     sound = recorded + noise(len(recorded), 0.02)
@@ -147,15 +137,11 @@ def test_the_stft_distance_is_its_definition_to_both_ends():
     assert measures.multi_resolution_stft_distance(sound, recorded) == pytest.approx(wanted, 1e-4)
 
 
-def test_silence_has_a_finite_stft_distance():
-    silence = np.zeros(2000, np.float32)
-    assert measures.multi_resolution_stft_distance(silence, silence) == 0.0
-    assert 1.0 < measures.multi_resolution_stft_distance(silence, noise(2000)) < 20.0
-
-
 @pytest.mark.parametrize("level", [1e-3, 0.03, 0.3])
 def test_a_recording_without_sound_does_not_outweigh_the_others(level):
     silence, sound = np.zeros(RATE_HZ, np.float32), noise(RATE_HZ, level)
+    assert measures.multi_resolution_stft_distance(silence, silence) == 0.0
+    assert 1.0 < measures.multi_resolution_stft_distance(silence, sound) < 20.0
     assert 1.0 < measures.multi_resolution_stft_distance(sound, silence) < 12.0
     louder = measures.multi_resolution_stft_distance(4.0 * sound, sound)
     assert louder == pytest.approx(1.5 + math.log(4.0), abs=1e-3)
@@ -174,12 +160,9 @@ def test_a_frame_half_a_semitone_off_is_followed_and_one_beyond_is_not():
     near, beyond = (200.0 * 2.0 ** (cents / 1200.0) for cents in (49.9, 50.1))
     f0_hz = np.array([near, beyond, 200.0**2 / near, 400.0])
     assert measures.f0_within_50_cents(f0_hz, recorded_f0_hz) == pytest.approx(2 / 4)
-
-
-def test_only_frames_voiced_in_both_are_asked_whether_they_follow():
-    recorded_f0_hz = np.array([0.0, 100.0, 100.0, 100.0])
-    assert measures.f0_within_50_cents(np.array([50.0, 100.0, 0.0, 120.0]), recorded_f0_hz) == 0.5
-    assert math.isnan(measures.f0_within_50_cents(np.zeros(4), recorded_f0_hz))
+    voiced = np.array([0.0, 100.0, 100.0, 100.0])  # only frames that are voiced in both count
+    assert measures.f0_within_50_cents(np.array([50.0, 100.0, 0.0, 120.0]), voiced) == 0.5
+    assert math.isnan(measures.f0_within_50_cents(np.zeros(4), voiced))
 
 
 @pytest.mark.parametrize(

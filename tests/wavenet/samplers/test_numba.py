@@ -80,11 +80,6 @@ def network_of(kind):
     return model
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
-def wavenet(request):
-    return network_of(request.param)
-
-
 @pytest.fixture(scope="module", params=SOME_SLOW)
 def vocoder(request):
     return network_of(request.param)
@@ -160,71 +155,6 @@ def any_levels(network, batch, samples=None):
     return np.random.default_rng(5).integers(0, network.config.levels, [batch, samples], np.int32)
 
 
-def written_out(network, levels, condition):
-    """The network's definition in float64, step by step, for one row: [time, parameters]."""
-    config = network.config
-
-    def value(variable):
-        return np.asarray(variable, np.float64)
-
-    categorical = config.likelihood == "categorical"
-    wave = (2.0 * levels / (config.levels - 1) - 1.0) * config.input_gain
-    hidden = np.zeros([len(levels), config.residual_channels])
-    for t in range(len(levels)):
-        hidden[t] = value(network.front_bias)
-        for j in range(config.front_width):
-            past = t - config.front_width + j
-            if past >= 0 and categorical:
-                hidden[t] += value(network.front_kernel)[levels[past]]
-            elif past >= 0:
-                hidden[t] += value(network.front_kernel)[j] * wave[past]
-    skips = np.zeros([len(levels), config.skip_channels])
-    for layer in network.stack.layers:
-        sums = np.tile(value(layer.gate_bias), [len(levels), 1])
-        for tap in range(layer.width):
-            lag = (layer.width - 1 - tap) * layer.dilation
-            for t in range(lag, len(levels)):
-                sums[t] += hidden[t - lag] @ value(layer.gate_kernel)[tap]
-        if condition is not None:
-            sums += condition @ value(layer.condition_kernel)
-        filters, gates = np.split(sums, 2, 1)
-        units = np.tanh(filters) / (1 + np.exp(-gates))
-        skips += units @ value(layer.skip_kernel) / np.sqrt(config.layers)
-        if layer.residual_kernel is not None:
-            update = units @ value(layer.residual_kernel) + value(layer.residual_bias)
-            hidden = (hidden + update) * np.sqrt(0.5)
-    out = np.maximum(skips + value(network.skip_bias), 0)
-    out = np.maximum(out @ value(network.head1_kernel) + value(network.head1_bias), 0)
-    return out @ value(network.head2_kernel) + value(network.head2_bias)
-
-
-def in_scaled_units(network, raw, levels):
-    """Adds the linear prediction and undoes the input gain, as the network does at its end."""
-    config, raw = network.config, raw.copy()
-    if config.likelihood == "categorical":
-        return raw
-    count = config.components if config.likelihood == "logistic" else 1
-    means, log_scales = raw[:, -2 * count : -count], raw[:, -count:]
-    if network.prediction_kernel is not None:
-        wave = (2.0 * levels / (config.levels - 1) - 1.0) * config.input_gain
-        past = np.concatenate([np.zeros(config.front_width), wave])
-        means *= np.exp(log_scales)
-        for t in range(len(raw)):
-            means[t] += past[t : t + config.front_width] @ network.prediction_kernel.numpy()
-    means /= config.input_gain
-    log_scales -= np.log(config.input_gain)
-    return raw
-
-
-@pytest.mark.slow
-def test_conditionals_are_the_written_out_network(wavenet):
-    levels, condition = any_levels(wavenet, 2), condition_of(wavenet, 2)
-    got = conditionals(wavenet, levels)
-    for row in range(2):
-        raw = written_out(wavenet, levels[row], None if condition is None else condition[row])
-        np.testing.assert_allclose(got[row], in_scaled_units(wavenet, raw, levels[row]), atol=1e-5)
-
-
 def assert_conditionals_are_those_of_tensorflow(network, levels):
     expected = network(network.inputs(levels), condition_of(network, *levels.shape))
     loose = dict(rtol=1e-4, atol=1e-5) if is_vocoder(network) else dict(atol=2e-5)
@@ -285,26 +215,6 @@ def test_a_state_serves_once_and_its_copy_once_more(speaking):
         sampler.generate_chunk(state, *rest)
     again, *_ = sampler.generate_chunk(twin, *rest)
     np.testing.assert_array_equal(again, once)
-
-
-@pytest.mark.slow
-def test_levels_are_those_of_the_definition_in_float64_until_a_draw_lies_on_a_border(vocoder):
-    """Beyond a level that rounding has decided the two sounds are different ones."""
-    exact, samples = vocoder_of(_kind_of(vocoder), compute_dtype="float64"), 64
-    frames = frames_of(vocoder, 2, samples).numpy()
-    request = Request(samples, seed=3, rows=(0, 1), frames=frames, temperature=0.8)
-    expected, levels = (
-        generation.generate(*given)
-        for given in ((exact, request, "naive"), (vocoder, request, "numba"))
-    )
-    noise = vocoder.likelihood.noise(3, [0, 1], 0, samples)
-    parameters = exact(exact.inputs(expected), exact.condition(frames, num_samples=samples))
-    for row in range(2):
-        differ = np.flatnonzero(levels[row] != expected[row])
-        if len(differ):
-            first = differ[0]
-            assert _to_border(exact, parameters[row, first], noise[row, first], 0.8) < 1e-2
-    assert np.mean(levels[:, :20] == expected[:, :20]) > 0.9
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
@@ -510,19 +420,3 @@ def test_temperature_zero_takes_the_larger_of_near_equal_logits():
     sampler = NumbaSampler(network, 1)
     levels = sampler.generate_chunk(sampler.initial_state(1), None, noise, 0.0)[0]
     np.testing.assert_array_equal(levels, np.full([1, 40], 20))
-
-
-def _kind_of(network):
-    return next(kind for kind in KINDS if vocoder_of(kind).config == network.config)
-
-
-def _to_border(network, parameters, noise, temperature):
-    """Return the distance of a draw from another level, in bins or in probability of its part."""
-    logits, means, log_scales = (part.numpy() for part in network.likelihood.split(parameters))
-    weights = np.exp((logits - logits.max()) / temperature)
-    chances = np.cumsum(weights / weights.sum())
-    uniform, standard = float(noise[0]), float(noise[1])
-    component = int(np.searchsorted(chances, uniform, "right"))
-    value = means[component] + temperature * np.exp(log_scales[component]) * standard
-    position = (value + 1.0) * 0.5 * (network.likelihood.levels - 1)
-    return min(abs(position % 1.0 - 0.5), np.abs(chances[:-1] - uniform).min())

@@ -12,8 +12,9 @@ from marks import some_slow
 from networks import SOME_SLOW, WINDOWS, condition_of, levels_of
 
 from onepass.networks.conditions import NOTHING, only_timed
+from wavenet.front import PassCount
 from wavenet.network import Queues
-from wavenet.samplers import Request, generate, stream
+from wavenet.samplers import Request, SpeculativeSampler, generate, stream
 from wavenet.samplers.symbols import SoundSymbols
 
 BATCH, SAMPLES = 2, 48
@@ -149,3 +150,17 @@ def test_frames_too_few_for_the_sound_are_refused():
     network = network_of("gaussian, frames")
     with pytest.raises(ValueError, match="`frames` must cover 100 samples, they cover 16"):
         generate(network, Request(100, frames=np.zeros([1, 1, 7], np.float32)), "cached")
+
+
+def test_a_fixed_point_is_the_cached_sound_in_fewer_passes_than_samples():
+    network, count = network_of("softmax, speakers", compute_dtype="float64"), PassCount()
+    parts = list(stream(network, request_of(network), "fixed-point", count=count))
+    expected = generate(network, request_of(network), "cached")
+    np.testing.assert_array_equal(np.concatenate(parts, 1), expected)
+    assert 1.0 < count.samples_per_pass < SAMPLES and count.acceptance == 1.0
+
+
+@pytest.mark.parametrize("kind", ["mixture, context", WINDOWS])
+def test_a_network_that_reads_blocks_has_no_fixed_point(kind):
+    with pytest.raises(ValueError, match="`network` must have no context stack"):
+        SpeculativeSampler(network_of(kind))
