@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import tensorflow as tf
-from image_networks import QuickInitial, factor_config, image_of, perturbed
+from image_densities import batch_of, density_of
 from students import clips, objective_of
 
 from distill.any_teacher import ModelTeacher, _objective, flow_student
@@ -17,15 +17,6 @@ from distill.losses.divergence import KL
 from distill.losses.terms import Compared
 from onepass.likelihoods import Gaussian, LogisticMixture
 from onepass.model import Autoregressive
-from pixelcnn.config import (
-    ConditioningConfig,
-    DataConfig,
-    MultiscaleConfig,
-    MultiscaleTrainConfig,
-    OutputConfig,
-    PixelCNNConfig,
-)
-from pixelcnn.density import ImageDensity
 from pixelcnn.measures import FEATURES, Classifier, make_network
 
 SPECTRA = dict(squared=0.5, magnitude=0.5, multi=1.0, feature=0.3, style=0.3)
@@ -67,20 +58,12 @@ def apart(drawn, recorded):
 
 def images_of(size: int, flows=()):
     """A multiscale density of images of three classes."""
-    config = MultiscaleTrainConfig(
-        output=OutputConfig(components=2),
-        conditioning=ConditioningConfig("class", 3, dropout=0.2),
-        data=DataConfig(size, 3, batch_size=ROWS),
-        network=MultiscaleConfig(SIDE, PixelCNNConfig(1, 6, 8), factor_config("A"), 0, flows),
-    )
-    return perturbed(ImageDensity(config, QuickInitial(0)), 0.2)
+    return density_of(size, SIDE, flows=flows, dropped_conditions=0.2)
 
 
 def images(size: int):
-    seeds = tf.stack([tf.range(ROWS), tf.fill([ROWS], 9)], -1)
-    levels = image_of(ROWS, size, size, 3, 256)
-    batch = {"levels": levels, "label": tf.range(ROWS) % 3, "seed": seeds}
-    return batch | {"seeds": seeds[tf.newaxis], "share": tf.constant(0)}
+    batch = batch_of(size, ROWS)
+    return batch | {"seeds": batch["seed"][tf.newaxis], "share": tf.constant(0)}
 
 
 def flow():

@@ -3,10 +3,20 @@
 import dataclasses
 
 import numpy as np
-from image_networks import QuickInitial, perturbed
+import tensorflow as tf
+from image_networks import QuickInitial, factor_config, image_of, perturbed
 from image_runs import CLASSES, config_of
 
 from onepass.trained import Trained
+from pixelcnn.config import (
+    ConditioningConfig,
+    DataConfig,
+    MultiscaleConfig,
+    MultiscaleTrainConfig,
+    OutputConfig,
+    PixelCNNConfig,
+    PixelCNNTrainConfig,
+)
 from pixelcnn.density import ImageDensity
 from pixelcnn.front import ImageFront
 from pixelcnn.model import ImageSampler
@@ -33,6 +43,33 @@ def model_of(architecture: str, seed: int = 0) -> Trained:
     )
     density = perturbed(ImageDensity(config, QuickInitial(seed)))
     return Trained(ImageSampler(density), ImageFront(config, CLASSES), {"kind": config.kind})
+
+
+def density_of(
+    size, base=None, output=None, flows=(), dropout=0.0, amount=0.2, seed=0, crop=0,
+    dropped_conditions=0.0, factor="A",
+):  # fmt: skip
+    """A density of images of three classes: a PixelCNN, or a multiscale model of a `base` size."""
+    output, network = output or OutputConfig(components=2), PixelCNNConfig(1, 6, 8, dropout)
+    config = dict(
+        output=output,
+        conditioning=ConditioningConfig("class", len(CLASSES), dropout=dropped_conditions),
+        data=DataConfig(size, output.channels),
+    )
+    if base is None:
+        train = PixelCNNTrainConfig(**config, network=network)
+    else:
+        factor = factor_config(factor, dropout=dropout)
+        network = MultiscaleConfig(base, network, factor, crop, flows)
+        train = MultiscaleTrainConfig(**config, network=network)
+    return perturbed(ImageDensity(train, QuickInitial(seed)), amount)
+
+
+def batch_of(size, rows, channels=3):
+    """Images of noise with their classes and seeds."""
+    levels = image_of(rows, size, size, channels, 256)
+    seeds = tf.stack([tf.range(rows), tf.fill([rows], 9)], -1)
+    return {"levels": levels, "label": tf.range(rows) % len(CLASSES), "seed": seeds}
 
 
 def images_for(model: Trained, count: int, seed: int = 3) -> np.ndarray:

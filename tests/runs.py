@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import made_once
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -67,6 +68,29 @@ def recordings(folder: Path, train: int = 3, dev: int = 1) -> Path:
         for file in files[:count]:
             shutil.copy(file, folder / split / file.name)
     return folder
+
+
+@functools.cache
+def speech() -> Path:
+    """A folder of `recordings`, made once for all processes."""
+    return made_once.once("speech", recordings)
+
+
+@functools.cache
+def wavenet_run(name: str, config: TrainConfig = TINY) -> Path:
+    """A copy of a run of two steps on `speech`, made once for all processes."""
+    from onepass.replicator.training.training_run import train
+    from wavenet.training import SpeechRecipe
+
+    def make(path):
+        with unevaluated(), eagerly():
+            train(SpeechRecipe("tiny", looped(config, num_steps=2), speech()), path, silent)
+
+    return made_once.copied_once(f"wavenet_{name}", make)
+
+
+def silent(line: str) -> None:
+    """Say nothing."""
 
 
 @contextlib.contextmanager

@@ -128,7 +128,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_a_flow_is_joined_with_newer_parts_in_place_of_its_teachers": ("False",)
     },
     "distill/test_distill.py": {
-        "test_the_teacher_is_read_and_never_written": ("*",),
         "test_a_mel_from_a_file_is_spoken_to_its_end": ("teacher_run",),
     },
     "onepass/likelihoods/test_distributions.py": {

@@ -2,8 +2,6 @@
 
 import functools
 import shutil
-import subprocess
-import sys
 
 import hostile_graphs
 import made_once
@@ -105,32 +103,6 @@ def test_a_stored_model_is_a_teacher_without_its_code(network, distribution, noi
     assert first[0] != 0.0
     for other in others:
         assert other == pytest.approx(first, 1e-4)
-
-
-DISTIL = """
-import sys
-import numpy as np
-import onepass
-
-teacher = onepass.load(sys.argv[1])
-student = onepass.distill(teacher, np.zeros([4, 24], np.float32), steps=1)
-np.savez(
-    sys.argv[2],
-    conditionals=teacher.autoregressive.conditionals(np.linspace(-1, 1, 24)[None]),
-    drawn=student.sample(1, 24, seed=1),
-)
-"""
-
-
-@pytest.mark.slow
-def test_a_bundle_is_a_teacher_in_a_process_without_its_code(tmp_path):
-    live = Autoregressive(Echo(), Gaussian(levels=256))
-    words = [sys.executable, "-c", DISTIL, str(exported().parent), str(tmp_path / "found.npz")]
-    subprocess.run(words, check=True, cwd=tmp_path)
-    found = np.load(tmp_path / "found.npz")
-    expected = live.conditionals(np.linspace(-1, 1, 24)[None])
-    np.testing.assert_allclose(found["conditionals"], expected, atol=1e-6)
-    assert found["drawn"].shape == (1, 24)
 
 
 def changed(folder):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from carried import assert_equal, joined, run_alone
-from runs import NEVER, TINY, assert_same, eagerly, looped, newest, recordings, unevaluated
+from runs import NEVER, TINY, assert_same, newest, silent, speech, unevaluated, wavenet_run
 
 from distill import evaluation, training
 from distill import model as models
@@ -19,49 +19,38 @@ from onepass.replicator.portable.export import export_portable
 from onepass.replicator.portable.manifest import read_manifest
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train
-from wavenet import training as teacher_training
 
 HOP = 80
 TEACHER = dataclasses.replace(
     TINY,
     network=dataclasses.replace(
-        TINY.network,
-        linear_prediction=False,
-        front_width=8,
-        input_gain=1.0,
-        upsample_factors=(HOP,),
-        conditioner_units=8,
-        prediction_order=6,
-        pitch_taps=3,
-        pitch_bins=30,
-        bunch_samples=4,
-        head_channels=4,
+        TINY.network, linear_prediction=False, front_width=8, input_gain=1.0,
+        upsample_factors=(HOP,), conditioner_units=8, prediction_order=6, pitch_taps=3,
+        pitch_bins=30, bunch_samples=4, head_channels=4,
     ),
     data=dataclasses.replace(TINY.data, clip_samples=640, left_samples=160),
     pitch_steps=2,
-)
+)  # fmt: skip
 SMALL = DistillConfig(
     StudentConfig(
-        flows=(1, 2),
-        filter_width=2,
-        residual_channels=4,
-        gate_channels=4,
-        front_width=4,
-        domain="residual",
-        source="pulses",
-        sample_rate_hz=16_000,
-        initial_scale=0.2,
+        flows=(1, 2), filter_width=2, residual_channels=4, gate_channels=4, front_width=4,
+        domain="residual", source="pulses", sample_rate_hz=16_000, initial_scale=0.2,
     ),
     LossConfig(draws=2, multi=1.0, contrastive=0.3),
     ClipConfig(clip_samples=1600, left_samples=320, batch_size=2),
     OptimizerConfig(learning_rate=1e-2, warmup_steps=3),
     LoopConfig(num_steps=4, report_every_steps=1, evaluate_every_steps=NEVER),
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return recordings(tmp_path_factory.mktemp("data") / "speech")
+def data():
+    return speech()
+
+
+@pytest.fixture(scope="module")
+def teacher_run():
+    return wavenet_run("vocoder", TEACHER)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,26 +61,13 @@ def quick():
 
 
 @pytest.fixture(scope="module")
-def teacher_run(data, tmp_path_factory):
-    run = tmp_path_factory.mktemp("teacher") / "run"
-    with eagerly():
-        recipe = teacher_training.SpeechRecipe("tiny", looped(TEACHER, num_steps=2), data)
-        train(recipe, run, lambda line: None)
-    return run
-
-
-@pytest.fixture(scope="module")
 def distil(teacher_run, data):
     """Distils SMALL, or another, for as many steps or fewer, in a folder."""
 
     def distil(workdir, start=SMALL, **loop):
         teacher = load_teacher(teacher_run)
         config = dataclasses.replace(start, loop=dataclasses.replace(SMALL.loop, **loop))
-        train(
-            training.StudentRecipe("tiny", config, data, teacher, teacher_run),
-            workdir,
-            lambda line: None,
-        )
+        train(training.StudentRecipe("tiny", config, data, teacher, teacher_run), workdir, silent)
 
     return distil
 
@@ -140,7 +116,7 @@ def test_a_distilled_student_speaks_and_is_evaluated(whole, teacher_run, data):
     sounds = [model.sample(condition=frames, seed=1, method=b) for b in ("numba", "tensorflow")]
     assert sounds[0].shape == (1, 12 * HOP)
     np.testing.assert_allclose(*sounds, atol=1e-4)
-    corpus = training.corpus_for(model.config, teacher, data, None, lambda line: None)
+    corpus = training.corpus_for(model.config, teacher, data, None, silent)
     items = [{"waveform": corpus.splits["dev"][0].waveform, "frames": frames, "speaker": 0}]
     items[0]["waveform"] = items[0]["waveform"][: 12 * HOP]
     close = evaluation.closeness(model, teacher, items, seed=0)
@@ -162,9 +138,9 @@ def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
     small = dataclasses.replace(SMALL, loss=loss, loop=short)
     out, teacher = tmp_path / "out", load_teacher(teacher_run)
     recipe = training.StudentRecipe("tiny", small, data, teacher, teacher_run)
-    export_portable(recipe, out, log=lambda line: None)
+    export_portable(recipe, out, log=silent)
     config = small.resolve_settings(teacher, teacher_run)
-    corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
+    corpus = training.corpus_for(config, teacher, data, None, silent)
     expected = next(iter(training.batches(corpus, config, teacher)(7)))
     drawn = portable_run.open_batches(out, read_manifest(out)["training"]["batches"])
     assert_equal(drawn(7), {name: value.numpy() for name, value in expected.items()})

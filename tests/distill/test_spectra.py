@@ -1,11 +1,15 @@
-"""Differentiable spectra against their definitions."""
+"""Differentiable spectra against their definitions, and the losses that compare them."""
+
+import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from distill.losses.spectra import log_mel, magnitudes
+from distill.losses.spectra import log_mel, magnitude_loss, magnitudes, multi_loss, squared_loss
 from onepass.replicator.portable.export import lower
+from wavenet import shipped
+from wavenet.data import audio
 from wavenet.features import MelConvention, mel_spectrogram
 
 RATE_HZ = 16000
@@ -31,19 +35,14 @@ def gradient(function, waveform):
     return tape.gradient(value, waveform).numpy()
 
 
-@pytest.mark.parametrize("convention", CONVENTIONS)
-@pytest.mark.parametrize("samples", [4000, 3999, 4001, 900])
+@pytest.mark.parametrize(
+    ("convention", "samples"),
+    [*itertools.product(CONVENTIONS, [4000, 3999, 4001, 900]), (CONVENTIONS[0], 130)],
+)
 def test_log_mel_is_that_of_the_corpus(convention, samples):
     waveforms = np.stack([speechlike(seed, samples) for seed in (0, 1)])
     expected = np.stack([mel_spectrogram(w, convention) for w in waveforms])
     np.testing.assert_allclose(log_mel(waveforms, convention), expected, rtol=0, atol=1e-4)
-
-
-def test_log_mel_of_a_sound_shorter_than_the_window_is_that_of_the_corpus():
-    waveform = speechlike(0, 130)
-    expected = mel_spectrogram(waveform, CONVENTIONS[0])
-    found = log_mel(waveform[None], CONVENTIONS[0])[0]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
@@ -121,3 +120,28 @@ def test_wrong_arguments_are_explained():
         magnitudes(sound, 200, 0, 256)
     with pytest.raises(ValueError, match=r"`waveform` must have the shape \[batch, time\]"):
         log_mel(sound[0], CONVENTIONS[0])
+
+
+@pytest.fixture(scope="module")
+def speech():
+    path = sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
+    return audio.amplify(audio.read(path, RATE_HZ)[: 2 * RATE_HZ], 4.64)
+
+
+@pytest.mark.parametrize("loss", [squared_loss, magnitude_loss, multi_loss])
+def test_losses_grow_with_noise_and_do_not_hear_phase_or_depend_on_the_level(loss, speech):
+    recorded = tf.constant(speech[None, :8000])
+    noise = 0.05 * tf.constant(np.random.default_rng(0).normal(0, 1, [1, 8000]), tf.float32)
+    values = [float(loss(recorded + scale * noise, recorded)) for scale in (0.0, 0.3, 1.0)]
+    assert values[0] < 1e-6 and values[0] < values[1] < values[2]
+    turned = float(loss(-recorded, recorded))
+    halved = float(loss(0.5 * recorded, recorded))
+    assert turned < 1e-6 < halved
+    quiet = [float(loss(0.5 * x, x)) for x in (recorded, 0.7 * recorded)]
+    np.testing.assert_allclose(*quiet, rtol=0.1)
+
+
+def test_squared_loss_leaves_time_out(speech):
+    recorded = tf.constant(speech[None, :8192])
+    late = tf.roll(recorded, 1024, 1)
+    assert float(squared_loss(late, recorded)) < 0.2 * float(magnitude_loss(late, recorded))

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from carried import assert_equal, assert_same_training, run_alone
-from runs import NEVER, TINY, looped, newest, recordings
+from runs import NEVER, newest, speech, wavenet_run
 
 import onepass
 from distill import training
@@ -16,7 +16,6 @@ from distill.teacher import load_teacher
 from distill.training import UNITS
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.manifest import read_manifest
-from onepass.replicator.training.training_run import train
 from wavenet import training as wavenet_training
 from wavenet.data.clips import ClipBatches
 
@@ -41,17 +40,11 @@ def quick():
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
+def places():
     """Recordings, a WaveNet of two steps, and the words of a distillation but for its run."""
-    folder = tmp_path_factory.mktemp("places")
-    data, teacher = recordings(folder / "speech"), folder / "teacher"
-    train(
-        wavenet_training.SpeechRecipe("tiny", looped(TINY, num_steps=2), data),
-        teacher,
-        lambda line: None,
-    )
+    teacher = wavenet_run("tiny")
     words = ["distill", "student-smoke", *OPTIONS.split(), "--teacher", str(teacher)]
-    return data, teacher, words
+    return speech(), teacher, words
 
 
 @pytest.fixture(scope="module")

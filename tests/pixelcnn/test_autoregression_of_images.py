@@ -1,9 +1,10 @@
 """A PixelCNN through the library's own parts: the same seed, the same images."""
 
+import image_densities
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_networks import QuickInitial, perturbed
+from image_networks import QuickInitial
 from image_runs import config_of
 from marks import some_slow
 
@@ -11,13 +12,7 @@ import onepass
 from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from pixelcnn.autoregression import autoregressive
-from pixelcnn.config import (
-    ConditioningConfig,
-    DataConfig,
-    OutputConfig,
-    PixelCNNConfig,
-    PixelCNNTrainConfig,
-)
+from pixelcnn.config import OutputConfig
 from pixelcnn.density import ImageDensity
 from pixelcnn.model import ImageSampler
 
@@ -26,13 +21,8 @@ METHODS = ("auto", "fixed-point", "naive")
 
 
 def density_of(likelihood, channels):
-    config = PixelCNNTrainConfig(
-        output=OutputConfig(likelihood, 256, channels, components=2, softmax_units=7),
-        conditioning=ConditioningConfig("class", classes=3),
-        data=DataConfig(SIZE, channels),
-        network=PixelCNNConfig(layers=1, units=6, output_units=20),
-    )
-    return perturbed(ImageDensity(config, QuickInitial(0)))
+    output = OutputConfig(likelihood, 256, channels, components=2, softmax_units=7)
+    return image_densities.density_of(SIZE, output=output, amount=0.4)
 
 
 def drawn_by(density, sampler):

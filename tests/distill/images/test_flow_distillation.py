@@ -8,7 +8,8 @@ import made_once
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_networks import QuickInitial, image_of, output_of, perturbed, pixelcnn_of
+from image_densities import batch_of, density_of
+from image_networks import QuickInitial, image_of, output_of, pixelcnn_of
 from image_runs import CLASSES, images, opened, quickly, silent, trained
 
 from distill.images import flow, training
@@ -24,16 +25,7 @@ from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train
 from pixelcnn import card, measures
 from pixelcnn.card import join_runs
-from pixelcnn.config import (
-    ConditioningConfig,
-    DataConfig,
-    FactorConfig,
-    MultiscaleConfig,
-    MultiscaleTrainConfig,
-    OutputConfig,
-    PixelCNNConfig,
-    PixelCNNTrainConfig,
-)
+from pixelcnn.config import OutputConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.measures import FEATURES, Classifier, make_network
@@ -42,30 +34,16 @@ from pixelcnn.networks.conditioning import Condition
 
 SIDE, ROWS, LEVELS = 4, 3, 256
 NUMBERS = 3 * SIDE**2
-NETWORK = PixelCNNConfig(1, 6, 8)
 STEPS = 20
 
 
-def config_of(kind, components=3, size=SIDE):
-    config = dict(
-        output=OutputConfig(components=components),
-        conditioning=ConditioningConfig("class", len(CLASSES)),
-        data=DataConfig(size, 3, batch_size=ROWS),
-    )
-    if kind == "teacher":
-        return PixelCNNTrainConfig(**config, network=NETWORK)
-    network = MultiscaleConfig(SIDE, NETWORK, FactorConfig("A", 1, 4, 4), base_flows=(1, 1))
-    return MultiscaleTrainConfig(**config, network=network)
+def student_of(components=3, size=SIDE):
+    output = OutputConfig(components=components)
+    return density_of(size, SIDE, output, flows=(1, 1), amount=0.1)
 
 
-def density_of(kind, amount=0.1, **config):
-    return perturbed(ImageDensity(config_of(kind, **config), QuickInitial(0)), amount)
-
-
-def batch_of(size=SIDE, rows=ROWS):
-    seeds = tf.stack([tf.range(rows), tf.fill([rows], 9)], -1)
-    levels, labels = image_of(rows, size, size, 3, LEVELS), tf.range(rows) % len(CLASSES)
-    return {"levels": levels, "label": labels, "seed": seeds}
+def teacher_of(components=3, amount=0.1):
+    return density_of(SIDE, output=OutputConfig(components=components), amount=amount)
 
 
 def test_densities_of_levels_are_their_tables():
@@ -108,15 +86,15 @@ def single_logistic(scale):
 
 
 def test_a_flow_that_equals_its_teacher_is_at_no_distance():
-    student = without_layers(density_of("student", components=1))
+    student = without_layers(student_of(1))
     bias = [*MEANS, *[np.log(SCALE)] * 3, *(SCALE * np.array(COEFFICIENTS))]
     student.multiscale.base.flows[-1].output.bias.assign(bias)
-    teacher = without_layers(density_of("teacher", components=1))
+    teacher = without_layers(teacher_of(1))
     loss = FlowLoss(student, teacher, FlowTargets(draws=256))
     teacher.pixelcnn.output.bias.assign(single_logistic(SCALE))
-    assert np.abs(loss.divergences(batch_of())["4"]).max() / NUMBERS < 3e-3
+    assert np.abs(loss.divergences(batch_of(SIDE, ROWS))["4"]).max() / NUMBERS < 3e-3
     teacher.pixelcnn.output.bias.assign(single_logistic(2 * SCALE))
-    found = loss.divergences(batch_of())["4"] / NUMBERS
+    found = loss.divergences(batch_of(SIDE, ROWS))["4"] / NUMBERS
     np.testing.assert_allclose(found, [logistic_kl(2.0)] * ROWS, rtol=0.05)
 
 
@@ -131,8 +109,8 @@ def logistic_kl(ratio):
 def test_the_divergence_is_the_mean_of_log_ratios_of_samples():
     """The same by another way: the density of the flow, found by inversion, over the teacher's."""
     rows = 300
-    student, teacher = density_of("student"), density_of("teacher")
-    loss, batch = FlowLoss(student, teacher, FlowTargets(draws=4)), batch_of(rows=rows)
+    student, teacher = student_of(), teacher_of()
+    loss, batch = FlowLoss(student, teacher, FlowTargets(draws=4)), batch_of(SIDE, rows)
     found = loss.divergences(batch)["4"].numpy()
     condition = student.conditioner(batch)
     draws = np.random.default_rng(8).logistic(size=[rows, SIDE, SIDE, 3]).astype(np.float32)
@@ -147,11 +125,11 @@ def test_the_divergence_is_the_mean_of_log_ratios_of_samples():
 
 
 def test_the_gradient_reaches_the_flow_alone():
-    student, teacher = density_of("student", size=2 * SIDE), density_of("teacher")
+    student, teacher = student_of(size=2 * SIDE), teacher_of()
     loss = FlowLoss(student, teacher, FlowTargets(draws=4, spectrum=0.1))
     weights = student.trainable_variables
     with tf.GradientTape() as tape:
-        value, terms = loss(batch_of(2 * SIDE))
+        value, terms = loss(batch_of(2 * SIDE, ROWS))
     gradients = tape.gradient(value, weights)
     of_base = {w.ref() for w in student.multiscale.base.trainable_variables}
     for weight, gradient in zip(weights, gradients, strict=True):
@@ -161,7 +139,7 @@ def test_the_gradient_reaches_the_flow_alone():
 
 
 def test_terms_are_switched_alone():
-    student, teacher, batch = density_of("student"), density_of("teacher"), batch_of()
+    student, teacher, batch = student_of(), teacher_of(), batch_of(SIDE, ROWS)
     value, terms = FlowLoss(student, teacher, FlowTargets())(batch)
     assert terms.keys() == {"kl", "cross_entropy", "entropy"}
     assert float(value) == float(terms["kl"])
@@ -190,11 +168,11 @@ def drawn_for(student, teacher, targets, batch):
 
 @pytest.mark.slow
 def test_forward_divergence_is_none_where_the_flow_equals_its_teacher():
-    student = without_layers(density_of("student", components=1))
+    student = without_layers(student_of(1))
     bias = [*MEANS, *[np.log(SCALE)] * 3, *(SCALE * np.array(COEFFICIENTS))]
     student.multiscale.base.flows[-1].output.bias.assign(bias)
-    teacher = without_layers(density_of("teacher", components=1))
-    loss, batch = FlowLoss(student, teacher, FlowTargets(kl=0.0, forward=1.0)), batch_of(rows=64)
+    teacher = without_layers(teacher_of(1))
+    loss, batch = FlowLoss(student, teacher, FlowTargets(kl=0.0, forward=1.0)), batch_of(SIDE, 64)
     for scale, expected in ((SCALE, 0.0), (2 * SCALE, logistic_kl(0.5))):
         teacher.pixelcnn.output.bias.assign(single_logistic(scale))
         assert float(loss(batch)[0]) == pytest.approx(expected, rel=0.1, abs=0.01)
@@ -205,8 +183,8 @@ def test_forward_divergence_is_none_where_the_flow_equals_its_teacher():
 @pytest.mark.slow
 @pytest.mark.parametrize("guidance", [0.0, 3.0])
 def test_the_teachers_images_are_those_of_its_sampler(guidance):
-    student, teacher = density_of("student"), density_of("teacher", 0.5)
-    targets, batch = FlowTargets(kl=0.0, forward=0.5, guidance=guidance), batch_of()
+    student, teacher = student_of(), teacher_of(amount=0.5)
+    targets, batch = FlowTargets(kl=0.0, forward=0.5, guidance=guidance), batch_of(SIDE, ROWS)
     levels = drawn_for(student, teacher, targets, batch)
     keys = counter_noise.fold_in(batch["seed"], TEACHER)
     what = (student.conditioner, teacher.pixelcnn, SIDE, sampler_of("cached"), batch, keys)

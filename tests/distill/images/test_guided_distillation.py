@@ -4,12 +4,13 @@ import functools
 import itertools
 import json
 
+import image_densities
 import image_runs
 import made_once
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_networks import QuickInitial, factor_config, image_of, output_of, perturbed
+from image_networks import output_of
 from image_runs import CLASSES, images, opened, quickly, silent
 from scipy import special
 
@@ -23,19 +24,9 @@ from onepass.likelihoods import PixelMixture
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train
 from pixelcnn import card
-from pixelcnn.config import (
-    ConditioningConfig,
-    DataConfig,
-    MultiscaleConfig,
-    MultiscaleTrainConfig,
-    PixelCNNConfig,
-    PixelCNNTrainConfig,
-)
-from pixelcnn.density import ImageDensity
 from pixelcnn.networks.layers import NULL_FLOOR
 
 SIDE, ROWS = 8, 2
-NETWORK = PixelCNNConfig(1, 6, 8)
 KINDS = ["pixelcnn", "A", "B"]
 STEPS = 12
 
@@ -43,23 +34,13 @@ STEPS = 12
 @functools.cache
 def density_of(kind, likelihood="logistic", seed=0):
     """A density of three classes, its weights far enough from the start for these to matter."""
-    config = dict(
-        output=output_of(likelihood, 3, 256),
-        conditioning=ConditioningConfig("class", len(CLASSES)),
-        data=DataConfig(SIDE, 3),
-    )
-    if kind == "pixelcnn":
-        train = PixelCNNTrainConfig(**config, network=NETWORK)
-    else:
-        network = MultiscaleConfig(4, NETWORK, factor_config(kind))
-        train = MultiscaleTrainConfig(**config, network=network)
-    return perturbed(ImageDensity(train, QuickInitial(seed)), 1.0)
+    base = {} if kind == "pixelcnn" else {"base": 4, "factor": kind}
+    output = output_of(likelihood, 3, 256)
+    return image_densities.density_of(SIDE, output=output, amount=1.0, seed=seed, **base)
 
 
 def batch_of(labels=(0, 2)):
-    levels = image_of(ROWS, SIDE, SIDE, 3, 256)
-    seeds = tf.constant([[1, 2], [3, 4]])
-    return {"levels": levels, "label": tf.constant(labels), "seed": seeds}
+    return image_densities.batch_of(SIDE, ROWS) | {"label": tf.constant(labels)}
 
 
 def total(parts):

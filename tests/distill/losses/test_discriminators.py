@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from runs import NEVER, TINY, assert_same, looped, newest, recordings, unevaluated
+from runs import NEVER, assert_same, newest, silent, speech, unevaluated, wavenet_run
 
 from distill import training
 from distill.config import ClipConfig, DiscriminatorConfig, DistillConfig, LossConfig, StudentConfig
@@ -15,7 +15,6 @@ from onepass.foundation.metrics import read_metrics
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.state import TrainState, compile_step
 from onepass.replicator.training.training_run import train
-from wavenet import training as wavenet_training
 
 SMALL = DiscriminatorConfig(spectra=(64, 128), periods=(3,), channels=4)
 
@@ -83,13 +82,9 @@ def test_one_update_moves_both_players_and_they_learn_from_each_other():
 def config() -> DistillConfig:
     """A small distillation against discriminators, which count from its second update on."""
     student = StudentConfig(
-        flows=(1, 2),
-        filter_width=2,
-        residual_channels=4,
-        gate_channels=4,
-        front_width=4,
+        flows=(1, 2), filter_width=2, residual_channels=4, gate_channels=4, front_width=4,
         sample_rate_hz=16_000,
-    )
+    )  # fmt: skip
     return DistillConfig(
         student,
         LossConfig(draws=2, adversarial=1.0, matching=2.0, adversarial_after=2),
@@ -103,22 +98,12 @@ def config() -> DistillConfig:
 @pytest.fixture
 def distil(tmp_path):
     """Distils into a folder, with nothing evaluated."""
-    data, run = recordings(tmp_path / "speech"), tmp_path / "teacher"
-    with unevaluated():
-        train(
-            wavenet_training.SpeechRecipe("tiny", looped(TINY, num_steps=2), data),
-            run,
-            lambda line: None,
-        )
 
     def distil(name: str, config: DistillConfig):
-        teacher = load_teacher(run)
+        run = wavenet_run("tiny")
+        recipe = training.StudentRecipe("tiny", config, speech(), load_teacher(run), run)
         with unevaluated():
-            train(
-                training.StudentRecipe("tiny", config, data, teacher, run),
-                tmp_path / name,
-                lambda line: None,
-            )
+            train(recipe, tmp_path / name, silent)
         return tmp_path / name
 
     return distil

@@ -128,12 +128,6 @@ def test_regularisation_is_the_squared_ratio_of_scales():
     np.testing.assert_allclose(apart, (math.log(SCALE) - math.log(0.5)) ** 2, rtol=1e-4)
 
 
-def test_gaussian_divergence_of_equals_is_zero():
-    drawn = Filter().draw(noise_of("normal", 0, 2, 24))
-    exact = divergence.gaussian_divergence(drawn, drawn.location, drawn.log_scale)
-    np.testing.assert_allclose(exact, 0.0, atol=1e-7)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_entropy_is_the_mean_log_density_of_the_student_under_itself(kind):
     student = ParallelWaveNet(StudentConfig(noise=kind, flows=(2, 2), residual_channels=6))
@@ -210,20 +204,6 @@ def test_gradient_flows_through_the_past_into_the_teacher_and_stops_at_its_varia
     assert all(gradient is None for gradient in tape.gradient(last, teacher.variables))
 
 
-def test_contrast_is_the_divergence_from_another_condition():
-    teacher = network_of("gaussian, frames")
-    one, two = condition_of(teacher, 1, 32, seed=2), condition_of(teacher, 1, 32, seed=9)
-    drawn = Filter(samples=32).draw(noise_of("logistic", 0, 1, 32))
-    draws = divergence.standard_draws("logistic", 1, 1, 32, 8)
-    apart = [
-        divergence.divergence(
-            WaveNetDensity(teacher).conditionals(drawn.output, c), drawn, draws, "logistic"
-        ).kl
-        for c in (one, two)
-    ]
-    assert float(apart[0]) != float(apart[1])
-
-
 def test_divergence_is_of_images_as_well_as_of_sounds():
     shape, log_scale = (4, 3, 5, 2), math.log(0.5)
     z = tf.reshape(noise_of("logistic", 0, 4, 30), shape)
@@ -233,10 +213,6 @@ def test_divergence_is_of_images_as_well_as_of_sounds():
     wider = Located(tf.zeros(shape), tf.zeros(shape), "logistic")
     assert abs(float(divergence.divergence(same, drawn, draws, "logistic").kl)) < 5e-3
     assert float(divergence.divergence(wider, drawn, draws, "logistic").kl) > 0.1
-
-
-def test_softmax_has_no_density_to_distil():
-    assert not hasattr(network_of("softmax, speakers").likelihood, "log_density")
 
 
 def trained(objective, kind: str, steps: int = 250) -> ParallelWaveNet:

@@ -90,32 +90,20 @@ def test_a_split_table_may_leave_out_its_folder(tmp_path):
         ("file\n../a.png\n", "../a.png in pictures.tsv: no such file."),
         ("name\na.png\n", "pictures.tsv: its first line names no column `file`."),
         ("", "pictures.tsv: its first line names no column `file`."),
-        ("file\tcaption\na.png\t \n", "SOURCE: a.png: its caption is empty."),
-        ("file\tcaption\na.png\n", "SOURCE: a.png: its caption is empty."),
-        ("file\tclass\na.png\t\n", "SOURCE: a.png: its class is empty."),
-        (
-            "file\tcaption\na.png\t" + "x" * 10_000,
-            "SOURCE: a.png: A caption may have 200 characters, got 10,000.",
-        ),
-        (
-            "file\tsplit\na.png\ttest\n",
-            'a.png in pictures.tsv: split must be train or dev, got "test".',
-        ),
-        (
-            "file\na.png\na.png\n",
-            "a.png in pictures.tsv: is listed twice (before in pictures.tsv).",
-        ),
-        (
-            "file\tsplit\na.png\ttrain\nb.png\t\n",
-            "SOURCE: b.png is in no split, although other images are.",
-        ),
+        ("file\tcaption\na.png\t \n", "a.png: its caption is empty."),
+        ("file\tcaption\na.png\n", "a.png: its caption is empty."),
+        ("file\tclass\na.png\t\n", "a.png: its class is empty."),
+        ("file\tcaption\na.png\t" + "x" * 10_000, "may have 200 characters, got 10,000."),
+        ("file\tsplit\na.png\ttest\n", 'split must be train or dev, got "test".'),
+        ("file\na.png\na.png\n", "is listed twice (before in pictures.tsv)."),
+        ("file\tsplit\na.png\ttrain\nb.png\t\n", "b.png is in no split, although other images"),
         ("file\n\udcff.png\n", "pictures.tsv: is not UTF-8 text."),
     ],
 )
 def test_a_wrong_table_is_named_in_one_line(tmp_path, table, message):
     fill(tmp_path, ["a.png", "b.png"])
     (tmp_path / "pictures.tsv").write_text(table, errors="surrogateescape")
-    assert mistake(tmp_path) == message
+    assert message in mistake(tmp_path)
 
 
 def test_captions_in_one_table_only_are_refused(tmp_path):
@@ -207,47 +195,40 @@ def test_the_result_does_not_depend_on_the_threads(tmp_path):
 
 
 NOT_KNOWN = "(not an image that pillow knows)"
-SOURCES = {
-    "no such file or folder.": {},
-    "no image file (found 2 .txt, 1 .py).": {"a.txt": b"words", "b.txt": b"", "c.py": b"words"},
-    f"no usable image (left out, broken: 2: a.png {NOT_KNOWN}, b.png {NOT_KNOWN}; skipped, of an "
-    "unknown kind: 1 .txt).": {"a.txt": b"words", "a.png": b"words", "b.png": b"words"},
-    "no image for dev, of 1 in all; train and dev need at least one each.": {"a.png": 8},
-    "no image for dev, of 1 in all (left out, too small: 1: dev/b.png (5x5, wanted 8x8)); train "
-    "and dev need at least one each.": {"train/a.png": 8, "dev/b.png": 5},
-    "no image for dev, of 3 in all; train and dev need at least one each. 3 classes have a single "
-    "image each, which stays in train: add images to them, or make the folders train/ and dev/.": {
-        **{"cat/a.png": 8, "dog/b.png": 8, "owl/c.png": 8}
-    },
-    "class dog has images for dev but none for train.": {
-        **{"train/cat/a.png": 8, "dev/cat/b.png": 8, "dev/dog/c.png": 8}
-    },
-    "has train/ and val/ but no dev/; call the folder of held-out images dev/.": {
-        **{"train/a.png": 8, "val/b.png": 8}
-    },
-}
+WORDS = {"a.txt": b"words"}
+SOURCES = [
+    (None, "no such file or folder."),
+    ({}, "no image file (found no file at all)."),
+    (WORDS | {"b.txt": b"", "c.py": b"words"}, "no image file (found 2 .txt, 1 .py)."),
+    (WORDS | {"a.png": b"words"}, f"no usable image (left out, broken: 1: a.png {NOT_KNOWN}; skip"),
+    ({"a.png": 8}, "no image for dev, of 1 in all; train and dev need at least one each."),
+    ({"train/a.png": 8, "dev/b.png": 5}, "too small: 1: dev/b.png (5x5, wanted 8x8)); train and"),
+    ({f"{kind}/a.png": 8 for kind in "abc"}, "3 classes have a single image each, which stays"),
+    ({"train/a/a.png": 8, "dev/a/b.png": 8, "dev/b/c.png": 8}, "class b has images for dev but"),
+    ({"train/a.png": 8, "val/b.png": 8}, "has train/ and val/ but no dev/; call the folder of "),
+    (b"PK?", "is not an npz file."),
+    (b"", "is not an npz file."),
+    (np.array([1]), "`images` must be uint8 or uint16, got int64."),
+]
 
 
-@pytest.mark.parametrize("message", SOURCES)
-def test_a_folder_without_usable_images_is_refused_in_one_line(tmp_path, message):
+@pytest.mark.parametrize(("made", "message"), SOURCES)
+def test_a_source_without_usable_images_is_refused_in_one_line(tmp_path, made, message):
     source = tmp_path / "source"
-    for name, made in SOURCES[message].items():
-        if isinstance(made, int):
-            fill(source, [name], size=(made, made))
-        else:
-            source.mkdir(exist_ok=True)
-            (source / name).write_bytes(made)
-    assert mistake(source) == f"SOURCE: {message}"
-
-
-def test_an_empty_folder_and_a_file_of_no_arrays_are_refused_in_one_line(tmp_path):
-    assert mistake(tmp_path) == "SOURCE: no image file (found no file at all)."
-    for content in (b"PK?", b""):
-        (tmp_path / "source").write_bytes(content)
-        assert mistake(tmp_path / "source") == "SOURCE: is not an npz file."
-    with open(tmp_path / "source", "wb") as file:
-        np.save(file, [1])
-    assert mistake(tmp_path / "source") == "SOURCE: `images` must be uint8 or uint16, got int64."
+    if isinstance(made, bytes):
+        source.write_bytes(made)
+    elif isinstance(made, np.ndarray):
+        with source.open("wb") as file:
+            np.save(file, made)
+    elif made is not None:
+        source.mkdir()
+        for name, content in made.items():
+            if isinstance(content, int):
+                fill(source, [name], size=(content, content))
+            else:
+                (source / name).write_bytes(content)
+    found = mistake(source)
+    assert found.startswith("SOURCE: ") and message in found
 
 
 def within_reason(made):

@@ -69,42 +69,27 @@ AXES = "`images` must have the shape [any, any, any, 1 or 3], got "
         ({"images": IMAGES[0]}, AXES + "[8, 8]."),
         ({"images": noise(4, 3, 8, 8)}, AXES + "[4, 3, 8, 8]."),
         ({"images": IMAGES[:0]}, "`images` is empty, [0, 8, 8, 1]."),
-        (
-            {"images": IMAGES[:, 1:]},
-            "no usable image (left out, too small: 4: a[0] (8x7, wanted 8x8), "
-            "a[1] (8x7, wanted 8x8), a[2] (8x7, wanted 8x8), a[3] (8x7, wanted 8x8)).",
-        ),
+        ({"images": IMAGES[:, 1:]}, "no usable image (left out, too small: 4: a[0] (8x7, wanted 8"),
+        ({"images": None}, "has no array `images`."),
         ({"labels": np.arange(5)}, "`labels` must have the shape [4], got [5]."),
         ({"labels": np.eye(4, dtype=int)}, "`labels` must have the shape [4], got [4, 4]."),
         ({"labels": np.zeros(4)}, "`labels` must be whole numbers, got float64."),
-        (
-            {"labels": np.arange(4), "classes": ["a", "b"]},
-            "`labels` must be in [0, 2), got 0 to 3.",
-        ),
+        ({"labels": np.arange(4), "classes": ["a", "b"]}, "must be in [0, 2), got 0 to 3."),
         ({"labels": [0, 1, 2, 2**40]}, "`labels` must be in [0, 100000), got 0 to 1099511627776."),
         ({"classes": ["a", "a"]}, "`classes` has a name twice."),
         ({"names": ["a"]}, "`names` must have the shape [4], got [1]."),
-        (
-            {"captions": ["a", "b", "x" * 300, "d"]},
-            "a[2]: A caption may have 200 characters, got 300.",
-        ),
+        ({"captions": ["a", "b", "x" * 300, "d"]}, "a[2]: A caption may have 200 characters, got"),
         ({"captions": ["a", "b", "c", ""]}, "a[3]: its caption is empty."),
         ({"maps": noise(4, 8, 7)}, "`maps` must have the shape [4, 8, 8], got [4, 8, 7]."),
         ({"maps": np.full([4, 8, 8], -1)}, "`maps` must be in [0, 100000), got -1 to -1."),
-        (
-            {"images": np.array([Trap()])},
-            "`images` cannot be read (Object arrays cannot be loaded when allow_pickle=False).",
-        ),
+        ({"images": np.array([Trap()])}, "`images` cannot be read (Object arrays cannot be load"),
     ],
 )
 def test_a_wrong_npz_file_is_named_in_one_line(tmp_path, arrays, message):
-    np.savez(tmp_path / "a.npz", **{"images": IMAGES, **arrays})
-    assert mistake(tmp_path / "a.npz", GREY) == f"SOURCE: {message}"
-
-
-def test_a_file_without_images_is_named_in_one_line(tmp_path):
-    np.savez(tmp_path / "a.npz", pictures=IMAGES)
-    assert mistake(tmp_path / "a.npz", GREY) == "SOURCE: has no array `images`."
+    arrays = {name: a for name, a in ({"images": IMAGES} | arrays).items() if a is not None}
+    np.savez(tmp_path / "a.npz", **arrays)
+    found = mistake(tmp_path / "a.npz", GREY)
+    assert found.startswith("SOURCE: ") and message in found
 
 
 def test_every_cut_of_an_npz_file_is_refused_in_one_line(tmp_path):
@@ -118,24 +103,17 @@ def test_every_cut_of_an_npz_file_is_refused_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("dev", "message"),
     [
-        (
-            {"images": IMAGES, "captions": list("abcd")},
-            "SOURCE: x_train[0] has no caption, although other images have.",
-        ),
-        (
-            {"images": IMAGES, "labels": np.arange(4), "classes": np.array(list("abcd"))},
-            "x_train.npz and x_dev.npz: their `classes` differ.",
-        ),
-        (
-            {"images": IMAGES, "labels": np.arange(4) + 1},
-            "SOURCE: class 4 has images for dev but none for train.",
-        ),
+        ({"captions": list("abcd")}, "x_train[0] has no caption, although other images have."),
+        ({"labels": np.arange(4), "classes": list("abcd")}, "x_dev.npz: their `classes` differ."),
+        ({"labels": np.arange(4) + 1}, "class 4 has images for dev but none for train."),
+        (None, "needs exactly one *_train.npz and one *_dev.npz, found 1 and 0."),
     ],
 )
 def test_npz_files_that_disagree_are_refused_in_one_line(tmp_path, dev, message):
     np.savez(tmp_path / "x_train.npz", images=IMAGES, labels=np.arange(4))
-    np.savez(tmp_path / "x_dev.npz", **dev)
-    assert mistake(tmp_path, GREY) == message
+    if dev is not None:
+        np.savez(tmp_path / "x_dev.npz", images=IMAGES, **dev)
+    assert mistake(tmp_path, GREY).endswith(message)
 
 
 def test_images_of_which_only_some_have_labels_have_no_classes_and_are_named(tmp_path):
@@ -155,13 +133,6 @@ def test_an_archive_and_an_array_are_known_by_their_contents(tmp_path):
     one, several = (read_corpus(tmp_path / name, GREY) for name in ("one.npz", "several.npy"))
     assert sum(len(members.names) for members in one.splits.values()) == 4
     assert several.classes == ("0", "1")
-
-
-def test_half_a_pair_of_npz_files_is_refused(tmp_path):
-    np.savez(tmp_path / "x_train.npz", images=IMAGES)
-    assert mistake(tmp_path) == (
-        "SOURCE: needs exactly one *_train.npz and one *_dev.npz, found 1 and 0."
-    )
 
 
 def test_a_named_data_set_without_its_library_names_the_extra(monkeypatch):

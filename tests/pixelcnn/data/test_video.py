@@ -161,40 +161,24 @@ def test_frames_are_reduced_by_the_rules(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: {"states": None}, "has no array `states`."),
-        (
-            lambda a: {"frames": a["frames"][:, 0]},
-            "`frames` must have the shape [any, any, any, any, any, 3], got [4, 6, 8, 8, 3].",
-        ),
+        (lambda a: {"states": None}, "a_train.npz: has no array `states`."),
+        (lambda a: {"frames": a["frames"][:, 0]}, "any, any, 3], got [4, 6, 8, 8, 3]."),
         (lambda a: {"frames": a["frames"] / 255}, "`frames` must be uint8, got float64."),
         (lambda a: {"frames": a["frames"][:0]}, "`frames` is empty, [0, 3, 6, 8, 8, 3]."),
-        (
-            lambda a: {"actions": a["actions"][:, 1:]},
-            "`actions` must have the shape [4, 6, any], got [4, 5, 2].",
-        ),
+        (lambda a: {"actions": a["actions"][:, 1:]}, "shape [4, 6, any], got [4, 5, 2]."),
         (lambda a: {"states": np.nan * a["states"]}, "`states` has a value that is not finite."),
         (lambda a: {"states": a["states"].astype(int)}, "`states` must be floats, got int64."),
+        (lambda a: {"actions": a["actions"][..., :1]}, "a_dev.npz: `actions` end in [1] and [2]."),
     ],
 )
 def test_wrong_episodes_are_named_in_one_line(tmp_path, change, message):
-    train = arrays() | change(arrays())
-    kept = {name: array for name, array in train.items() if array is not None}
-    assert refusal(tmp_path, kept) == f"a_train.npz: {message}"
-
-
-def test_files_of_other_actions_are_named_in_one_line(tmp_path):
-    train = arrays() | {"actions": arrays()["actions"][..., :1]}
-    message = "a_train.npz and a_dev.npz: `actions` end in [1] and [2]."
-    assert refusal(tmp_path, train) == message
-
-
-def refusal(folder, train):
-    """Return the error message of a folder with these arrays for train."""
-    np.savez(folder / "a_train.npz", **train)
-    np.savez(folder / "a_dev.npz", **arrays(1))
+    train = {name: a for name, a in (arrays() | change(arrays())).items() if a is not None}
+    np.savez(tmp_path / "a_train.npz", **train)
+    np.savez(tmp_path / "a_dev.npz", **arrays(1))
     with pytest.raises(DataError) as caught:
-        read_episodes(folder)
-    return str(caught.value).replace(f"{folder}/", "")
+        read_episodes(tmp_path)
+    found = str(caught.value).replace(f"{tmp_path}/", "")
+    assert found.startswith("a_train.npz") and found.endswith(message)
 
 
 def test_a_folder_without_episodes_is_refused(tmp_path):
