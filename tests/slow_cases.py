@@ -170,31 +170,8 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_probabilities_of_all_images_sum_to_one": ("big-*",),
         "test_half_the_digits_change_the_density_by_little": ("logistic",),
     },
-    "pixelcnn/sampling/test_fixed_point_sampler.py": {
-        "test_the_fixed_point_is_what_the_cached_sampler_draws": (
-            *("grey mixture, conditioned-*", "grey mixture, dilated-*", "colour mixture-*"),
-        ),
-        "test_a_window_of_rows_changes_the_passes_and_not_the_images": ("*-1", "*-9"),
-    },
     "pixelcnn/sampling/test_multiscale_sampler.py": {
         "test_a_doubling_takes_three_passes_and_the_base_one_a_pixel": ("*-2", "B-16", "A-4"),
-    },
-    "pixelcnn/sampling/test_pixelcnn_sampler.py": {
-        "test_cached_equals_naive": ("*-0.7", "colour mixture-*", "grey softmax, *"),
-        "test_cached_equals_naive_on_the_smallest_images": (
-            *("colour mixture-1-3", "grey mixture, *-3-1", "colour softmax, *-1-*"),
-            *("grey softmax, *-1-3", "colour mixture-*", "grey softmax, *"),
-        ),
-        "test_given_pixels_are_kept_and_the_others_drawn": (
-            *("grey mixture, *-14", "grey mixture, *-24", "colour mixture-1", "colour mixture-35"),
-            *("grey softmax, *-1", "grey softmax, *-35", "colour softmax, *", "colour mixture-*"),
-            "grey softmax, *",
-        ),
-        "test_the_density_is_the_sum_of_the_conditionals_drawn_from": (
-            *("* dilated-*", "colour *-sample_naively", "grey softmax, *-sample"),
-            *("colour mixture-*", "* conditioned-sample_naively"),
-        ),
-        "test_what_is_given_moves_what_is_drawn": ("grey softmax, *",),
     },
     "onepass/replicator/test_counted_loops.py": {
         "test_the_length_of_every_loop_is_known": ("cached", "image, naive"),

@@ -1,6 +1,7 @@
-"""The cached sampler draws what the naive one draws, and that is what the density describes."""
+"""Every sampler draws what the naive one draws, and that is what the density describes."""
 
 import functools
+import heapq
 
 import numpy as np
 import pytest
@@ -14,102 +15,108 @@ from image_networks import (
     pixelcnn_of,
     recorded,
 )
+from marks import some_slow
 
+from pixelcnn.autoregression import context_rows, linear_forecast
 from pixelcnn.density import Prefix, image_words, sample
 from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.layers import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
 
-HEIGHT, WIDTH, BATCH = 5, 7, 3
+HEIGHT, WIDTH, BATCH, MOST = 9, 6, 2, 5
 PIXELS = HEIGHT * WIDTH
+GREY, COLOUR = "grey mixture, conditioned", "colour softmax, conditioned"
+SOFTMAX = "grey softmax, without coordinates"
 
 
-def sample_naively(*arguments):
-    """The images by one pass of the whole network per pixel."""
-    return sampler_of("naive")(*arguments)
+def condition_for(kind, height=HEIGHT, width=WIDTH, batch=BATCH):
+    condition = condition_of(
+        MOST, height, width, KINDS[kind].get("vector", 0), KINDS[kind].get("map_", 0)
+    )
+    return Condition(*(None if x is None else x[:batch] for x in condition))
 
 
-def condition_for(kind, height=HEIGHT, width=WIDTH, rows=(0, 1, 2)):
-    channels = (KINDS[kind].get("vector", 0), KINDS[kind].get("map_", 0))
-    condition = condition_of(BATCH, height, width, *channels)
-    return Condition(*(None if x is None else tf.gather(x, rows) for x in condition))
-
-
-def given_of(kind, height, width):
-    """Images to go on from, int32 [BATCH, height, width, channels]."""
+def given_of(kind, batch=BATCH):
+    """Images to go on from, int32 [batch, HEIGHT, WIDTH, channels]."""
     output = network_of(kind).output_config
-    return image_of(BATCH, height, width, output.channels, output.levels)
+    return image_of(MOST, HEIGHT, WIDTH, output.channels, output.levels)[:batch]
 
 
 @functools.cache
-def in_a_graph(sampler, kind):
-    """A sampler of a network as a function of tensors, traced once."""
-    network = network_of(kind)
+def program(kind, method, batch=BATCH, **options):
+    """A sampler of a network as a function of words, count and temperature, traced once."""
+    if method == "fixed-point":  # whose passes draw all rows by default
+        options = {"active_rows": None, **options}
+    sampler = sampler_of(method, **options)
+    network, condition = network_of(kind), condition_for(kind, batch=batch)
+    levels = given_of(kind, batch)
 
     @tf.function(autograph=False)
-    def draw(words, condition, levels, count, temperature):
+    def draw(words, count, temperature):
         return sampler(network, words, condition, Prefix(levels, count), temperature)
 
     return draw
 
 
 @functools.cache
-def drawn(sampler, kind, seed=5, rows=(0, 1, 2), count=0, temperature=1.0):
-    """Images [rows, HEIGHT, WIDTH, channels] that go on after the first given pixels."""
-    words = image_words(network_of(kind), seed, list(rows), HEIGHT, WIDTH)
-    condition = condition_for(kind, rows=rows)
-    levels = tf.gather(given_of(kind, HEIGHT, WIDTH), rows)
-    state = (levels, tf.constant(count), tf.constant(temperature))
-    return in_a_graph(sampler, kind)(words, condition, *state).numpy()
+def drawn(kind, method="cached", seed=5, count=0, temperature=1.0, batch=BATCH, **options):
+    """Images, which go on after the first given pixels; by fixed point with their passes."""
+    words = image_words(network_of(kind), seed, list(range(batch)), HEIGHT, WIDTH)
+    draw = program(kind, method, batch, **options)
+    found = draw(words, tf.constant(count), tf.constant(temperature))
+    return tf.nest.map_structure(lambda x: x.numpy(), found)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("kind", KINDS)
-def test_cached_equals_naive(kind, temperature):
-    draws = [drawn(each, kind, temperature=temperature) for each in (sample, sample_naively)]
-    np.testing.assert_array_equal(*draws)
-    assert len(np.unique(draws[0])) > 5
-    assert temperature == 1.0 or (draws[0] != drawn(sample, kind)).any()
+QUICK = [
+    *((GREY, 0, 1.0), ("grey mixture, dilated", 20, 1.0), (SOFTMAX, 0, 1.0), (COLOUR, 0, 0.7)),
+    *((COLOUR, 1, 1.0), (COLOUR, PIXELS - 1, 1.0), (COLOUR, PIXELS, 1.0)),
+]
+CASES = [(kind, count, heat) for kind in KINDS for count in (0, 1, 20, PIXELS) for heat in (1, 0.7)]
+
+
+@pytest.mark.parametrize(("kind", "count", "temperature"), [*QUICK, *some_slow(CASES, CASES)])
+def test_every_sampler_draws_what_the_naive_one_draws(kind, count, temperature):
+    naive, cached, iterated = (
+        drawn(kind, method, count=count, temperature=float(temperature))
+        for method in ("naive", "cached", "fixed-point")
+    )
+    np.testing.assert_array_equal(cached, naive)
+    np.testing.assert_array_equal(iterated.levels, naive)
+    assert (iterated.passes <= max(1, PIXELS - count)).all()
+    given = given_of(kind).numpy().reshape(BATCH, PIXELS, -1)
+    flat = cached.reshape(BATCH, PIXELS, -1)
+    np.testing.assert_array_equal(flat[:, :count], given[:, :count])
+    if count == 0:
+        assert len(np.unique(cached)) > 5 and (iterated.passes > 1).all()
+        assert iterated.batch_passes == iterated.passes.max() < PIXELS
+    elif count < PIXELS:
+        assert (flat[:, count:] != given[:, count:]).any()
+
+
+@pytest.mark.parametrize("kind", some_slow(KINDS, (SOFTMAX, COLOUR, "colour mixture")))
+def test_seeds_and_temperatures_and_what_is_given_move_what_is_drawn(kind):
+    first = drawn(kind)
+    others = (drawn(kind, seed=2**40 + 1), drawn(kind, temperature=0.7), drawn(kind, count=14))
+    for other in others:
+        assert (other[:, 3:] != first[:, 3:]).any()
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 3), (3, 1)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_slow(KINDS, (SOFTMAX, "colour mixture")))
 def test_cached_equals_naive_on_the_smallest_images(kind, height, width):
-    words = image_words(network_of(kind), 5, [0, 1, 2], height, width)
-    condition = condition_for(kind, height, width)
-    cached, naive = (each(network_of(kind), words, condition) for each in (sample, sample_naively))
-    np.testing.assert_array_equal(cached, naive)
-    assert len(np.unique(cached)) > 1
+    words = image_words(network_of(kind), 5, [0, 1], height, width)
+    given = network_of(kind), words, condition_for(kind, height, width)
+    np.testing.assert_array_equal(sample(*given), sampler_of("naive")(*given))
 
 
-@pytest.mark.parametrize("count", [1, 14, 24, PIXELS])
-@pytest.mark.parametrize("kind", KINDS)
-def test_given_pixels_are_kept_and_the_others_drawn(kind, count):
-    cached, naive = (drawn(each, kind, count=count) for each in (sample, sample_naively))
-    np.testing.assert_array_equal(cached, naive)
-    given = given_of(kind, HEIGHT, WIDTH).numpy().reshape(BATCH, PIXELS, -1)
-    flat = cached.reshape(BATCH, PIXELS, -1)
-    np.testing.assert_array_equal(flat[:, :count], given[:, :count])
-    if count < PIXELS:
-        assert (flat[:, count] != given[:, count]).any()
-        other = drawn(sample, kind, seed=6, count=count).reshape(BATCH, PIXELS, -1)
-        assert (flat[:, count:] != other[:, count:]).any()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_given_moves_what_is_drawn(kind):
-    ends = [drawn(sample, kind, count=count)[:, 2:] for count in (0, 14)]
-    assert (ends[0] != ends[1]).any()
-
-
-@pytest.mark.parametrize("sampler", [sample, sample_naively])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, sampler):
+@pytest.mark.parametrize("method", ["cached", "naive"])
+@pytest.mark.parametrize("kind", some_slow(KINDS, (SOFTMAX, "grey mixture, dilated")))
+def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, method):
     network, record = network_of.__wrapped__(kind), []
     recorded(network.output, record)
-    words, condition = image_words(network, 9, [0, 1, 2], 3, 4), condition_for(kind, 3, 4)
-    image = sampler(network, words, condition)
+    words, condition = image_words(network, 9, [0, 1], 3, 4), condition_for(kind, 3, 4)
+    image = sampler_of(method)(network, words, condition)
     each = network.log_prob(image, condition)
     drawn_from = tf.reshape(tf.stack(record, 1), [BATCH, 12])
     np.testing.assert_allclose(drawn_from, tf.reshape(each, [BATCH, 12]), rtol=1e-4, atol=1e-4)
@@ -129,9 +136,12 @@ def test_a_prediction_from_elsewhere_is_added_at_its_own_pixel(likelihood):
     np.testing.assert_allclose(tf.stack(record, 1), tf.reshape(each, [2, 12]), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("sampler", [sample, sample_naively])
-def test_each_pixel_is_drawn_once_from_its_own_words(sampler):
-    network, calls = pixelcnn_of(), []
+@pytest.mark.parametrize(("method", "passes"), [("cached", 0), ("naive", 20)])
+def test_each_pixel_is_drawn_once_from_its_own_words(method, passes, monkeypatch):
+    network, calls, forward = pixelcnn_of(), [], PixelCNN.compute_hidden
+    monkeypatch.setattr(
+        PixelCNN, "compute_hidden", lambda *given: calls.append("pass") or forward(*given)
+    )
 
     def drawing_its_words(hidden, words, *weights):
         calls.append(len(words))
@@ -139,9 +149,9 @@ def test_each_pixel_is_drawn_once_from_its_own_words(sampler):
 
     network.output.sample = drawing_its_words
     words = image_words(network, 3, [0, 1], 4, 5)
-    image = sampler(network, words, NONE)
+    image = sampler_of(method)(network, words, NONE)
     np.testing.assert_array_equal(image, tf.bitcast(words[..., :1], tf.int32))
-    assert calls == [2] * 20
+    assert (calls.count(2), calls.count("pass")) == (20, passes)
 
 
 def test_no_two_pixels_share_a_word():
@@ -150,26 +160,10 @@ def test_no_two_pixels_share_a_word():
     assert len(np.unique(words)) == 2 * 3 * 30 * network.output.noise_words
 
 
-def test_the_cached_sampler_needs_no_pass_of_the_network(monkeypatch):
-    passes, forward = [], PixelCNN.compute_hidden
-
-    def counted(self, *args):
-        passes.append(1)
-        return forward(self, *args)
-
-    monkeypatch.setattr(PixelCNN, "compute_hidden", counted)
-    network = pixelcnn_of()
-    words = image_words(network, 3, [0], 3, 4)
-    sample(network, words, NONE)
-    assert len(passes) == 0
-    sample_naively(network, words, NONE)
-    assert len(passes) == 12
-
-
 def test_a_compiler_changes_no_pixel():
     kind = "colour mixture"
-    network, levels = network_of(kind), given_of(kind, HEIGHT, WIDTH)
-    words = image_words(network, 5, [0, 1, 2], HEIGHT, WIDTH)
+    network, levels = network_of(kind), given_of(kind)
+    words = image_words(network, 5, [0, 1], HEIGHT, WIDTH)
 
     @tf.function(jit_compile=True)
     def compiled(words, condition, count, temperature):
@@ -178,4 +172,85 @@ def test_a_compiler_changes_no_pixel():
     for fields in ({}, {"count": 24}, {"temperature": 0.7}):
         state = {"count": 0, "temperature": 1.0} | fields
         found = compiled(words, condition_for(kind), *map(tf.constant, state.values()))
-        np.testing.assert_array_equal(found, drawn(sample, kind, **fields))
+        np.testing.assert_array_equal(found, drawn(kind, **fields))
+
+
+# Fixed points
+
+
+@pytest.mark.parametrize(
+    ("kind", "active_rows"),
+    some_slow(
+        [(GREY, 1), (GREY, 2), (GREY, HEIGHT), *(("colour mixture", n) for n in (1, 2, HEIGHT))],
+        [(GREY, 1), (GREY, HEIGHT), *(("colour mixture", n) for n in (1, 2, HEIGHT))],
+    ),
+)
+def test_a_window_of_rows_changes_the_passes_and_not_the_images(kind, active_rows):
+    assert context_rows(network_of(kind)) + 1 < HEIGHT
+    iterated = drawn(kind, "fixed-point", active_rows=active_rows)
+    np.testing.assert_array_equal(iterated.levels, drawn(kind))
+
+
+def test_the_guess_changes_the_passes_and_the_image_itself_takes_one():
+    words = image_words(network_of(COLOUR), 5, [0, 1], HEIGHT, WIDTH)
+    images, passes = drawn(COLOUR), []
+    for guess in (np.full_like(images, 3), images):
+        sampler = sampler_of("fixed-point", active_rows=None, guess=tf.constant(guess))
+        found = sampler(network_of(COLOUR), words, condition_for(COLOUR))
+        np.testing.assert_array_equal(found.levels, images)
+        passes.append(found.passes.numpy())
+    assert passes[0].min() > 1 and passes[1].tolist() == [1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [0, 7])
+def test_any_forecast_gives_the_same_images_and_the_right_one_in_two_passes(count):
+    network = network_of("colour mixture")
+    words = image_words(network, 5, [0, 1], HEIGHT, WIDTH)
+    given = Prefix(given_of("colour mixture"), tf.constant(count))
+    cached = sample(network, words, NONE, given)
+    forecasts = {
+        "none": None,
+        "right": lambda network, *_: tf.concat(network(cached, NONE), -1),
+        "wrong": lambda network, parameters, *_: -parameters - 0.5,
+    }
+    passes = {}
+    for name, forecast in forecasts.items():
+        sampler = sampler_of("fixed-point", active_rows=None, forecast=forecast)
+        found = sampler(network, words, NONE, given)
+        np.testing.assert_array_equal(found.levels, cached, name)
+        passes[name] = found.passes.numpy()
+    assert passes["right"].tolist() == [2, 2] and (passes["none"] > 2).all()
+
+
+def test_the_linear_forecast_saves_passes_where_pixels_follow_the_linear_prediction():
+    network = pixelcnn_of(output_of("logistic", 1, 256), layers=1)
+    network.output.kernel.assign(0.01 * network.output.kernel)
+    words = image_words(network, 5, [0, 1, 2], HEIGHT, WIDTH)
+    plain, linear = (
+        sampler_of("fixed-point", active_rows=None, forecast=forecast)(network, words, NONE)
+        for forecast in (None, linear_forecast)
+    )
+    np.testing.assert_array_equal(plain.levels, linear.levels)
+    assert (linear.passes <= 0.7 * plain.passes.numpy()).numpy().all()
+
+
+@pytest.mark.parametrize("slots", some_slow([1, 2, MOST + 1], (1, MOST + 1)))
+def test_images_that_are_done_make_way_for_the_next(slots):
+    found = drawn(SOFTMAX, "fixed-point", batch=MOST, slots=slots, active_rows=2)
+    np.testing.assert_array_equal(found.levels, drawn(SOFTMAX, batch=MOST))
+    passes = found.passes.tolist()
+    assert passes == drawn(SOFTMAX, "fixed-point", batch=MOST, active_rows=2).passes.tolist()
+    assert len(set(passes)) > 1
+    ends = [0] * slots
+    for count in passes:  # the next image takes the slot that is free first
+        heapq.heapreplace(ends, ends[0] + count)
+    assert found.batch_passes == max(ends)
+
+
+@pytest.mark.parametrize("name", ["active_rows", "slots"])
+def test_a_window_without_rows_and_a_batch_without_slots_are_refused(name):
+    network = network_of("colour mixture")
+    words = image_words(network, 0, [0], HEIGHT, WIDTH)
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0"):
+        sampler_of("fixed-point", **{"active_rows": None, name: 0})(network, words, Condition())
