@@ -21,23 +21,14 @@ from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
 NEVER = 10**9
 TINY = TrainConfig(
     WaveNetConfig(
-        layers=2,
-        stacks=1,
-        filter_width=2,
-        residual_channels=4,
-        gate_channels=4,
-        skip_channels=4,
-        front_width=4,
-        linear_prediction=True,
-        input_gain=4.0,
-        components=2,
-        condition_channels=4,
+        layers=2, stacks=1, filter_width=2, residual_channels=4, gate_channels=4, skip_channels=4,
+        front_width=4, linear_prediction=True, input_gain=4.0, components=2, condition_channels=4,
         upsample_factors=(16, 16),
     ),
     DataConfig(16_000, ("mel",), level_db=-23.0, mel_bands=8, clip_samples=512, batch_size=2),
     OptimizerConfig(learning_rate=1e-2, warmup_steps=3, clip_norm=5.0),
     LoopConfig(num_steps=8, report_every_steps=1, evaluate_every_steps=NEVER),
-)
+)  # fmt: skip
 
 
 def looped(config: TrainConfig = TINY, **loop) -> TrainConfig:

@@ -32,31 +32,18 @@ STUDENTS = {
 # Pieces of so many frames are no multiple of the longest queue: the queues turn on the way. Of so
 # few gates and so many channels XLA adds the products of one row in another order than of three.
 FRAMED = dict(
-    residual_channels=32,
-    gate_channels=8,
-    filter_width=3,
-    likelihood="categorical",
-    levels=256,
-    feature_channels=7,
-    condition_channels=4,
-    upsample_factors=(4, 5),
-)
+    residual_channels=32, gate_channels=8, filter_width=3, likelihood="categorical", levels=256,
+    feature_channels=7, condition_channels=4, upsample_factors=(4, 5),
+)  # fmt: skip
 TEACHERS = {
     "softmax, frames": FRAMED,
     "mixture, context, speakers": {**networks.KINDS["mixture, context"], "speakers": 3},
     "vocoder": dict(
-        feature_channels=7,
-        upsample_factors=(20,),
-        filter_width=2,
-        components=3,
-        front_width=8,
-        conditioner_units=9,
-        bunch_samples=4,
-        prediction_order=4,
-        pitch_taps=3,
+        feature_channels=7, upsample_factors=(20,), filter_width=2, components=3, front_width=8,
+        conditioner_units=9, bunch_samples=4, prediction_order=4, pitch_taps=3,
         compute_dtype="float64",
     ),
-}
+}  # fmt: skip
 
 
 @functools.cache

@@ -18,31 +18,18 @@ HOP, FRAMES = 20, 40
 CLIP_FRAMES, CLIPS = 64, 8
 MEL = MelConvention(4000, HOP, 64, 64, bands=7)
 SMALL = dict(
-    flows=(2, 3),
-    filter_width=2,
-    residual_channels=12,
-    gate_channels=10,
-    front_width=3,
-    feature_channels=7,
-    condition_channels=8,
-    upsample_factors=(4, 5),
-    sample_rate_hz=4000,
+    flows=(2, 3), filter_width=2, residual_channels=12, gate_channels=10, front_width=3,
+    feature_channels=7, condition_channels=8, upsample_factors=(4, 5), sample_rate_hz=4000,
     initial_scale=0.1,
-)
+)  # fmt: skip
 KINDS = {
     "plain": dict(filter_width=3, noise="normal"),
     "speakers": dict(speakers=2, speaker_channels=3),
     "residual": dict(
-        domain="residual",
-        source="pulses",
-        prediction_order=6,
-        conditioner_units=9,
-        subframes=4,
+        domain="residual", source="pulses", prediction_order=6, conditioner_units=9, subframes=4,
         initial_scale=0.01,
     ),
-}
-
-
+}  # fmt: skip
 KINDS["residual, bunches"] = {**KINDS["residual"], "bunch_samples": 4, "front_width": 9}
 
 
@@ -75,19 +62,10 @@ def objective_of(
     """The objective of a student of a kind under a small teacher of its frames."""
     student = student_of(kind)
     teacher = WaveNetConfig(
-        likelihood=likelihood,
-        components=2,
-        layers=2,
-        stacks=1,
-        filter_width=2,
-        residual_channels=6,
-        gate_channels=6,
-        skip_channels=6,
-        feature_channels=7,
-        condition_channels=4,
-        upsample_factors=(4, 5),
-        speakers=student.config.speakers,
-    )
+        likelihood=likelihood, components=2, layers=2, stacks=1, filter_width=2,
+        residual_channels=6, gate_channels=6, skip_channels=6, feature_channels=7,
+        condition_channels=4, upsample_factors=(4, 5), speakers=student.config.speakers,
+    )  # fmt: skip
     classifier = UnitClassifier(UnitConfig(MEL, num_units=4, channels=6), seed=1)
     density, step = WaveNetDensity(WaveNet(teacher)), tf.Variable(3, trainable=False)
     return Objective(student, density, config, 0, step, classifier, MEL, opponent)

@@ -46,16 +46,9 @@ def uncompiled(*given):
 @pytest.fixture(scope="module")
 def teacher():
     config = WaveNetConfig(
-        levels=LEVELS,
-        layers=2,
-        stacks=1,
-        filter_width=2,
-        residual_channels=4,
-        gate_channels=4,
-        skip_channels=4,
-        components=2,
-        min_log_scale=-0.7,
-    )
+        levels=LEVELS, layers=2, stacks=1, filter_width=2, residual_channels=4, gate_channels=4,
+        skip_channels=4, components=2, min_log_scale=-0.7,
+    )  # fmt: skip
     return moved(WaveNet(config, 3), 0.3, 7)
 
 
@@ -65,6 +58,11 @@ def joint(teacher):
     sounds = np.array(list(itertools.product(range(LEVELS), repeat=TIME)), np.int32)
     parameters = teacher(teacher.inputs(tf.constant(sounds)))
     return np.exp(teacher.likelihood.log_prob(parameters, sounds).numpy().sum(1))
+
+
+def student_with(**fields):
+    small = dict(filter_width=2, residual_channels=4, gate_channels=4, initial_scale=0.6)
+    return moved(ParallelWaveNet(StudentConfig(flows=(1, 1), **small, **fields)), 0.2, 8)
 
 
 def fits(drawn, probabilities):
@@ -77,15 +75,7 @@ def fits(drawn, probabilities):
 
 @pytest.mark.parametrize("kind", some_slow(["logistic", "normal"], ("normal",)))
 def test_the_joint_law_is_the_teachers(teacher, joint, kind):
-    config = StudentConfig(
-        noise=kind,
-        flows=(1, 1),
-        filter_width=2,
-        residual_channels=4,
-        gate_channels=4,
-        initial_scale=0.6,
-    )
-    student, rows = moved(ParallelWaveNet(config), 0.2, 8), tuple(range(ROWS))
+    student, rows = student_with(noise=kind), tuple(range(ROWS))
     count = PassCount()
     blocks = uncompiled(student, teacher, 4).stream(Request(TIME, 5, rows), count)
     assert joint.sum() == pytest.approx(1.0, abs=1e-5) and joint.min() * ROWS > 1.0
@@ -103,9 +93,7 @@ LEVELS_OF_VERSION_0_2 = [
 
 def test_levels_by_rejection_are_those_of_version_0_2(teacher):
     network = moved(WaveNet(dataclasses.replace(teacher.config, levels=64), 3), 0.3, 7)
-    small = dict(filter_width=2, residual_channels=4, gate_channels=4, initial_scale=0.6)
-    student = moved(ParallelWaveNet(StudentConfig(flows=(1, 1), **small)), 0.2, 8)
-    parts = uncompiled(student, network, 8).stream(Request(24, 5, (0,)), PassCount())
+    parts = uncompiled(student_with(), network, 8).stream(Request(24, 5, (0,)), PassCount())
     assert np.concatenate(list(parts), 1)[0].tolist() == LEVELS_OF_VERSION_0_2
 
 

@@ -25,43 +25,19 @@ from wavenet.samplers.symbols import SoundSymbols, autoregressive
 # Channel counts below, between and above whole vectors; taps of blocks 1, 2, 4 and 8.
 NETWORKS = {
     "mixture": WaveNetConfig(
-        layers=10,
-        stacks=2,
-        filter_width=2,
-        residual_channels=24,
-        gate_channels=17,
-        skip_channels=20,
-        components=3,
-        front_width=4,
-        linear_prediction=True,
-        input_gain=3.0,
+        layers=10, stacks=2, filter_width=2, residual_channels=24, gate_channels=17,
+        skip_channels=20, components=3, front_width=4, linear_prediction=True, input_gain=3.0,
     ),
     "gaussian": WaveNetConfig(
-        likelihood="gaussian",
-        layers=8,
-        stacks=2,
-        filter_width=3,
-        residual_channels=8,
-        gate_channels=32,
-        skip_channels=70,
-        feature_channels=5,
-        condition_channels=6,
-        upsample_factors=(4, 4),
-        speakers=3,
-        front_width=2,
-        input_gain=0.5,
+        likelihood="gaussian", layers=8, stacks=2, filter_width=3, residual_channels=8,
+        gate_channels=32, skip_channels=70, feature_channels=5, condition_channels=6,
+        upsample_factors=(4, 4), speakers=3, front_width=2, input_gain=0.5,
     ),
     "softmax": WaveNetConfig(
-        likelihood="categorical",
-        levels=32,
-        layers=4,
-        stacks=1,
-        filter_width=3,
-        residual_channels=16,
-        gate_channels=16,
-        skip_channels=16,
+        likelihood="categorical", levels=32, layers=4, stacks=1, filter_width=3,
+        residual_channels=16, gate_channels=16, skip_channels=16,
     ),
-}
+}  # fmt: skip
 
 SHALLOW = dataclasses.replace(NETWORKS["mixture"], layers=2, stacks=1)  # traced quickly
 BUNCHES = "prediction, pitch, bunches of 4"
