@@ -157,19 +157,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "onepass/planning/test_pipeline_execution.py": {
         "test_a_schedule_gives_the_gradients_and_holds_what_was_simulated": ("v-half",),
     },
-    "pixelcnn/networks/test_multiscale.py": {
-        "test_probabilities_of_all_images_sum_to_one": ("A-*", "B-softmax"),
-        "test_scales_no_larger_than_the_crop_are_judged_whole": ("0", "16"),
-        "test_the_parts_add_up_to_the_density": ("A",),
-        "test_a_vector_and_a_map_move_every_part": ("A",),
-        "test_half_the_digits_change_the_density_by_little": ("A",),
-        "test_dropout_is_a_function_of_its_seed_and_absent_without": ("A",),
-        "test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole": ("A",),
-    },
-    "pixelcnn/networks/test_pixelcnn.py": {
-        "test_probabilities_of_all_images_sum_to_one": ("big-*",),
-        "test_half_the_digits_change_the_density_by_little": ("logistic",),
-    },
     "pixelcnn/sampling/test_multiscale_sampler.py": {
         "test_a_doubling_takes_three_passes_and_the_base_one_a_pixel": ("*-2", "B-16", "A-4"),
     },

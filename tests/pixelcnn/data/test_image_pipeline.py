@@ -53,21 +53,7 @@ def drawn(corpus, count, start=0, shard=(0, 1), **settings):
     return [batch(step, *shard) for step in range(start, start + count)]
 
 
-def assert_same(first, second):
-    assert first.keys() == second.keys()
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name])
-
-
 OPTIONS = {"batch_size": 3, "seed": 5, "flip": True, "shift": 1}
-
-
-def test_batches_begun_at_a_step_go_on_as_if_begun_at_the_first(corpus):
-    whole = drawn(corpus, 9, **OPTIONS)
-    for step in (1, 4, 7):
-        later = drawn(corpus, 2, start=step, **OPTIONS)
-        assert_same(later[0], whole[step])
-        assert_same(later[1], whole[step + 1])
 
 
 def test_every_image_comes_once_an_epoch_with_all_that_is_its_own(corpus):
@@ -141,14 +127,3 @@ def test_dev_gives_every_image_once_in_order(corpus):
     levels = np.concatenate([batch["levels"] for batch in batches])
     np.testing.assert_array_equal(levels, corpus.splits["dev"].images)
     assert batches[0].keys() == drawn(corpus, 1, **OPTIONS)[0].keys()
-
-
-@pytest.mark.parametrize("parts", [2, 3])
-def test_parts_of_a_batch_are_the_rows_of_the_whole(corpus, parts):
-    options = {"batch_size": 6, "seed": 3, "start": 2, "flip": True, "shift": 1}
-    (whole,) = drawn(corpus, 1, **options)
-    shards = [drawn(corpus, 1, **options, shard=(i, parts))[0] for i in range(parts)]
-    for name, rows in whole.items():
-        np.testing.assert_array_equal(np.concatenate([shard[name] for shard in shards]), rows)
-    with pytest.raises(ValueError, match="`batch_size` must be a multiple of `num_shards` 4"):
-        drawn(corpus, 1, **options, shard=(0, 4))

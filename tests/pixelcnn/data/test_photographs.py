@@ -79,17 +79,6 @@ def test_squares_are_cut_from_every_photograph_once_per_epoch_anywhere():
     assert corners == {(row, column) for row in range(3) for column in range(6)}
 
 
-def test_a_batch_is_a_function_of_the_seed_and_its_number_and_shards_make_it_up():
-    photographs = [noise(9, 12, 1, seed=n) for n in range(3)]
-    options = dict(side=6, batch_size=4, flip=True)
-    whole = square_batches(photographs, **options)(2)
-    halves = [square_batches(photographs, **options)(2, i, 2) for i in range(2)]
-    for name, value in whole.items():
-        np.testing.assert_array_equal(np.concatenate([half[name] for half in halves]), value)
-    other = square_batches(photographs, **options, seed=2)(2)
-    assert (other["levels"] != whole["levels"]).any()
-
-
 def test_some_squares_are_mirrored():
     photographs = [noise(8, 8, 1)]
     batch = square_batches(photographs, side=8, batch_size=16, flip=True)(0)

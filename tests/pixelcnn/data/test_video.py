@@ -118,26 +118,10 @@ def test_jitter_moves_what_the_arm_did_by_its_standard_deviations_and_nothing_el
     assert abs(np.corrcoef(action[..., 0].ravel(), state[..., 0].ravel())[0, 1]) < 0.2
 
 
-@pytest.mark.parametrize("parts", [2, 4])
-def test_parts_of_a_batch_are_the_rows_of_the_whole(video, parts):
-    options = {"batch_size": 8, "seed": 3, "start": 2, "jitter": 0.1}
-    whole = drawn(video, 1, **options)
-    shards = [drawn(video, 1, **options, shard=(i, parts)) for i in range(parts)]
-    for name, rows in whole.items():
-        np.testing.assert_array_equal(np.concatenate([shard[name] for shard in shards]), rows)
-
-
 def test_another_seed_shuffles_otherwise(video):
     one, two, again = (joined(dataset_of(video).dev(7, 1 + seed))["action"] for seed in (1, 2, 1))
     assert np.any(one != two)
     np.testing.assert_array_equal(one, again)
-
-
-def test_batches_begun_at_a_step_go_on_as_if_begun_at_the_first(video):
-    options = {"batch_size": 5, "seed": 9, "context": 3, "jitter": 0.3}
-    whole = drawn(video, 6, **options)
-    for name, later in drawn(video, 2, start=4, **options).items():
-        np.testing.assert_array_equal(whole[name][20:], later)
 
 
 def test_an_epoch_of_batches_holds_every_frame_with_a_past(video):

@@ -11,7 +11,6 @@ from image_networks import (
     output_of,
     perturbed,
     pixelcnn_of,
-    total_probability,
 )
 from scipy import special
 
@@ -69,29 +68,6 @@ def reach_of(height, width, rows, columns, left):
     above = (down >= 1) & (down <= rows) & (np.abs(right) <= columns)
     sideways = (down == 0) & (right >= 1) & (right <= left)
     return (above | sideways).reshape(-1, height, width)
-
-
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-@pytest.mark.parametrize(
-    ("side", "channels", "levels"), [(2, 1, 4), (4, 1, 2), (2, 3, 2)], ids=["levels", "big", "rgb"]
-)
-def test_probabilities_of_all_images_sum_to_one(likelihood, side, channels, levels):
-    network = pixelcnn_of(output_of(likelihood, channels, levels), amount=1.0)
-    images = every_image(side, side, channels, levels)
-    total = total_probability(lambda part: network.log_prob(part, NONE), images)
-    assert total == pytest.approx(1, abs=2e-5)
-
-
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_probabilities_given_a_condition_sum_to_one(likelihood):
-    network = pixelcnn_of(output_of(likelihood, 1, 2), vector=2, map_=3, amount=1.0)
-    images = every_image(3, 3, 1, 2)
-    condition = condition_of(1, 3, 3, 2, 3)
-
-    def log_prob(part):
-        return network.log_prob(part, Condition(*(tf.repeat(x, len(part), 0) for x in condition)))
-
-    assert total_probability(log_prob, images) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("part", Hidden._fields)
@@ -260,29 +236,6 @@ def test_the_border_differs_from_grey():
     np.testing.assert_allclose(units[9], units[10], atol=1e-6)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_every_weight_learns(likelihood):
-    network = pixelcnn_of(output_of(likelihood, 3), vector=2, map_=2, dropout=0.3, units=8)
-    image, condition = image_of(4, 6, 6, 3), condition_of(4, 6, 6, 2, 2)
-    with tf.GradientTape() as tape:
-        loss = -tf.reduce_mean(network.log_prob(image, condition, Mode(seed=[1, 2])))
-    variables = network.trainable_variables
-    gradients = tape.gradient(loss, variables)
-    for variable, gradient in zip(variables, gradients, strict=True):
-        gradient = tf.convert_to_tensor(gradient)
-        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, variable.name
-
-
-def test_dropout_is_a_function_of_its_seed_and_absent_without():
-    network, image = pixelcnn_of(dropout=0.5), image_of(2, 4, 4)
-    modes = [EXACT, EXACT, Mode(seed=[1, 2]), Mode(seed=[1, 2]), Mode(seed=[3, 2])]
-    nats = [network.log_prob(image, NONE, mode).numpy() for mode in modes]
-    np.testing.assert_array_equal(nats[0], nats[1])
-    np.testing.assert_array_equal(nats[2], nats[3])
-    assert (nats[0] != nats[2]).any()
-    assert (nats[2] != nats[4]).any()
-
-
 def test_every_place_drops_units_of_its_own_and_keeps_the_mean():
     mode, units = Mode(seed=tf.constant([7, 5])), tf.ones([20_000])
     first, other = (mode.dropout(units, 0.25, place).numpy() for place in (0, 1))
@@ -291,17 +244,3 @@ def test_every_place_drops_units_of_its_own_and_keeps_the_mean():
     both = ((first == 0) & (other == 0)).mean()
     assert both == pytest.approx(0.25**2, abs=0.01)
     assert EXACT.dropout(units, 0.25, 0) is units
-
-
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_half_the_digits_change_the_density_by_little(likelihood):
-    network = pixelcnn_of(output_of(likelihood, 3, 16), vector=2, map_=2)
-    image, condition = image_of(2, 6, 6, 3, 16), condition_of(2, 6, 6, 2, 2)
-    exact = network.log_prob(image, condition).numpy()
-    rough = network.log_prob(image, condition, Mode(tf.bfloat16))
-    assert rough.dtype == tf.float32
-    assert 0 < np.abs(exact - rough).max() < 0.02 * np.abs(exact).max()
-    np.testing.assert_array_equal(
-        network(image, condition).prediction,
-        network(image, condition, Mode(tf.bfloat16)).prediction,
-    )
