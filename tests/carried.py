@@ -5,6 +5,11 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
+import tensorflow as tf
+
+from onepass.replicator.portable import run as portable_run
+from onepass.replicator.portable.export import training_step
 
 
 def joined(arrays, kind):
@@ -27,6 +32,18 @@ def assert_equal(found, expected):
     assert found.keys() == expected.keys()
     for name in found:
         np.testing.assert_array_equal(found[name], expected[name])
+
+
+def assert_same_steps(folder, state, loss, batches, rel=1e-5, moments=5e-6):
+    """Two steps of the exported run.py, in JAX, are those in TensorFlow."""
+    start, run = state.arrays(), portable_run.Training(folder)
+    assert_equal(run.arrays(), start)
+    step = tf.function(training_step(state, loss), autograph=False)
+    for number, batch in enumerate(batches.take(2)):
+        metrics, expected = run.advance(run.batch(number)), step(batch)
+        state.assign([expected[f"slot/{name}"] for name in state.slots()])
+        assert float(metrics["loss"]) == pytest.approx(float(expected["loss"]), rel=rel, abs=1e-6)
+    assert_same_training(run.arrays(), state.arrays(), start, moments)
 
 
 BLOCKED = """

@@ -1,10 +1,13 @@
-"""Distances and shares of features, against what they are where it is known."""
+"""Distances and shares of features, and the classifier that makes the features."""
 
 import numpy as np
 import pytest
 import scipy.linalg
 
 from onepass.foundation.errors import UserError
+from onepass.foundation.progress import Progress
+from pixelcnn import measures
+from pixelcnn.data.corpus import ImageSet
 from pixelcnn.measures import Seen, frechet_distance, precision_recall, sample_quality
 
 
@@ -68,3 +71,20 @@ def test_images_no_more_than_the_features_are_called_too_few():
 def test_a_frechet_distance_of_one_image_is_refused_in_one_line(count):
     with pytest.raises(UserError, match=f"needs at least 2 images, got {count}"):
         frechet_distance(normal(10, 0, 1), normal(10, 0, 1)[:count])
+
+
+@pytest.mark.slow
+def test_a_classifier_of_few_images_is_trained_for_fewer_steps(monkeypatch, tmp_path):
+    assert [measures.num_steps(images) for images in (9, 60, 480, 10**6)] == [
+        *(measures.LEAST_STEPS, measures.MOST_EPOCHS * 60 // measures.BATCH_SIZE),
+        *(measures.STEPS, measures.STEPS),
+    ]
+    monkeypatch.setattr(measures, "LEAST_STEPS", 2)
+    monkeypatch.setattr(measures, "MOST_EPOCHS", 1)
+    made = []
+    monkeypatch.setattr(Progress, "advance", lambda *_, **__: made.append(1))
+    images = np.random.default_rng(0).integers(0, 255, (8, 16, 16, 1)).astype(np.uint8)
+    labels = np.arange(8, dtype=np.int32) % 2
+    train = ImageSet(images, labels, None, None, tuple("abcdefgh"))
+    measures.train_classifier(train, 2, tmp_path / "classifier.npz")
+    assert len(made) == 2  # of which every one is counted

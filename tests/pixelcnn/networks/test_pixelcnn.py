@@ -16,7 +16,7 @@ from scipy import special
 
 from onepass.likelihoods import noise
 from pixelcnn.autoregression import context_rows
-from pixelcnn.config import PRESETS, PixelCNNConfig
+from pixelcnn.config import PixelCNNConfig
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.layers import EXACT, Hidden, Mode, make_output
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
@@ -95,19 +95,6 @@ def test_dilated_layers_widen_it_by_their_dilations_and_leave_no_gap():
     reach = FRONT_ROWS + 7
     assert reach == FRONT_REACH + 7 == FRONT_COLUMNS + 7 == context_rows(network)
     np.testing.assert_array_equal(gradients > 0, reach_of(12, 12, reach, reach, reach))
-
-
-@pytest.mark.parametrize(("preset", "rows"), [("pixelcnn-cpu-32", 33), ("pixelcnn-reach-32", 48)])
-def test_presets_see_as_many_rows_as_their_layers_say(preset, rows):
-    config = PRESETS[preset].config.network
-    network = pixelcnn_of(units=4, layers=config.layers, dilations=config.dilations)
-    assert context_rows(network) == rows
-    values = tf.constant(np.random.default_rng(0).uniform(-1, 1, [1, rows + 2, 3, 1]), tf.float32)
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        last = tf.reduce_sum(reads_values(network)(values, NONE).units[0, -1, 1])
-    read = np.flatnonzero(tape.gradient(last, values)[0].numpy().any((1, 2)))
-    assert read.min() == 1 and read.max() == rows + 1  # its own row to the left, `rows` above
 
 
 def test_levels_are_read_as_values_from_minus_one_to_one():

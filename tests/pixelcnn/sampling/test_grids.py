@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from onepass.foundation.errors import UserError
 from pixelcnn.sampling.grids import (
     GAP,
     LEAST_SIDE,
@@ -13,7 +12,6 @@ from pixelcnn.sampling.grids import (
     label_image,
     strip,
     write_gif,
-    write_png,
 )
 
 
@@ -86,15 +84,6 @@ def test_a_strip_shows_every_scale_as_large_as_the_last(last):
         np.testing.assert_array_equal(at(sheet, 0, i, side), enlarge_pixels(scale, side))
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_png_holds_the_very_levels(tmp_path, channels):
-    image = noise(9, channels)
-    write_png(tmp_path / "a.png", image)
-    with Image.open(tmp_path / "a.png") as opened:
-        assert opened.mode == {1: "L", 3: "RGB"}[channels]
-        np.testing.assert_array_equal(np.asarray(opened).reshape(9, 9, channels), image)
-
-
 def test_an_animation_has_its_frames_in_turn_for_as_long_as_said(tmp_path):
     frames = [np.full([12, 10, 1], level, np.uint8) for level in (0, 100, 200)]
     write_gif(tmp_path / "a.gif", frames, frame_seconds=0.25)
@@ -104,11 +93,3 @@ def test_an_animation_has_its_frames_in_turn_for_as_long_as_said(tmp_path):
             opened.seek(i)
             assert opened.info["duration"] == 250
             np.testing.assert_array_equal(np.asarray(opened.convert("L")), frame[..., 0])
-
-
-def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
-    with pytest.raises(TypeError):
-        write_png(tmp_path / "a.png", np.zeros([3, 3, 3], np.float64))
-    with pytest.raises(UserError, match=r"^Cannot write .*no/a\.png: No such file"):
-        write_png(tmp_path / "no" / "a.png", noise(3))
-    assert list(tmp_path.iterdir()) == []
