@@ -234,6 +234,9 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
     assert f"interrupted: keeping {before} of 5 images" in capsys.readouterr().err
 
 
+OTHER_KIND = " is for a model of another kind; this one has class."
+
+
 @pytest.mark.parametrize(
     ("kind", "words", "line"),
     [
@@ -255,12 +258,8 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
             "`--prime-rows` must be between 0 and 8, got 9.",
         ),
         ("pixelcnn", "--prime-rows 2", "`--prime-rows` needs `--prime`, the image they are of."),
-        (
-            "pixelcnn",
-            "--caption cat",
-            "`--caption` is for a model of another kind; this one has class.",
-        ),
-        ("pixelcnn", "--video NO", "`--video` is for a model of another kind; this one has class."),
+        ("pixelcnn", "--caption cat", "`--caption`" + OTHER_KIND),
+        ("pixelcnn", "--video NO", "`--video`" + OTHER_KIND),
         ("multiscale", "--start NO", "NO: no such file."),
         ("multiscale", "--start TEXT", "TEXT is not an image that can be read."),
         ("map", "--map NO", "NO: no such file."),
@@ -273,7 +272,7 @@ def test_what_cannot_be_drawn_is_one_line_and_no_folder(mistake, tmp_path, kind,
     places = {name: str(tmp_path / name) for name in ("SMALL", "LARGE", "MAP", "TEXT", "NO")}
     words = [places.get(word, word) for word in words.split()]
     found = mistake("sample", run(kind), "--out", tmp_path / "out", *words)
-    assert found.replace(f"{tmp_path}/", "") == line
+    assert found.replace(f"{tmp_path}/", "").startswith(line)
     assert not (tmp_path / "out").exists()
 
 
@@ -420,18 +419,14 @@ def test_help_of_a_verb_says_how_to_get_that_of_its_models(capsys, verb):
     assert out.startswith(f"usage: onepass {verb}") and known[verb] in out
 
 
-def test_a_preset_counts_the_passes_of_the_base_too():
-    preset = PRESETS["multiscale-photos-512"]
-    sizes = sizes_between(preset.config.network.base_size, preset.config.data.size)
-    assert f" in {sizes[0] ** 2 + 3 * (len(sizes) - 1)} passes (64 of the" in preset.about
-
-
 # Presets
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_is_a_configuration_that_comes_back_from_json(name):
-    config = PRESETS[name].config
+def test_every_preset_comes_back_from_json_and_goes_through_the_command_line(
+    name, monkeypatch, mistake
+):
+    config, seen = PRESETS[name].config, []
     stored = json.loads(json.dumps({"kind": config.kind, **to_json(config)}))
     assert config_from(stored) == config
     assert name.startswith((stored["kind"], "upsample"))  # factors alone
@@ -439,11 +434,9 @@ def test_every_preset_is_a_configuration_that_comes_back_from_json(name):
         sizes = sizes_between(config.network.base_size, config.data.size)
         drawn = part_names(sizes)[bool(config.parts) :]  # without the base
         assert config.part_names == drawn and sizes[-1] == config.data.size
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
-    seen = []
+        if name == "multiscale-photos-512":
+            passes = sizes[0] ** 2 + 3 * (len(sizes) - 1)  # of the base too
+            assert f" in {passes} passes (64 of the" in PRESETS[name].about
 
     def train(recipe, workdir, replicator):
         seen.append((recipe.preset, recipe.config, recipe.data))
@@ -452,7 +445,7 @@ def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
     monkeypatch.setattr("onepass.replicator.training.training_run.train", train)
     words = ["train", name, "--data", "tfds:cats", "--workdir", "b"]
     assert mistake(*words) == "enough"
-    assert seen.pop() == (name, PRESETS[name].config, "tfds:cats")
+    assert seen.pop() == (name, config, "tfds:cats")
     mistake(*words, "--seed", "5", "--optimizer.beta1", "0.5", "--output.components", "3")
     (preset, config, _) = seen.pop()
     assert (preset, config.seed, config.optimizer.beta1) == (name, 5, 0.5)
