@@ -151,38 +151,33 @@ def test_bfloat16_stays_near_float32():
     assert 0 < np.abs(one - other).max() < 0.2
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "rule"),
-    [
-        ("layers", 7, "`layers` must be a multiple of `stacks`, got 7."),
-        ("filter_width", 4, "`filter_width` must be 2 or 3, got 4."),
-        ("residual_channels", 0, "`residual_channels` must be at least 1, got 0."),
-        ("input_gain", 0.0, "`input_gain` must be above 0, got 0.0."),
-        ("levels", 1, "`levels` must be between 2 and"),
-        ("prediction_order", 4, "`prediction_windows` must be given together with"),
-        ("prediction_windows", (32,), "`prediction_windows` must be given together with"),
-    ],
-)
-def test_impossible_networks_are_refused_by_name(field, value, rule):
-    with pytest.raises(ValueError, match=rule):
-        WaveNetConfig(**(SMALL | {field: value}))
+PLAIN = [
+    ("layers", 7, "`layers` must be a multiple of `stacks`, got 7."),
+    ("filter_width", 4, "`filter_width` must be 2 or 3, got 4."),
+    ("residual_channels", 0, "`residual_channels` must be at least 1, got 0."),
+    ("input_gain", 0.0, "`input_gain` must be above 0, got 0.0."),
+    ("levels", 1, "`levels` must be between 2 and"),
+    ("prediction_order", 4, "`prediction_windows` must be given together with"),
+    ("prediction_windows", (32,), "`prediction_windows` must be given together with"),
+]
+FOLLOWING = [
+    ("prediction_windows", (5,), "must be longer than `prediction_order`"),
+    ("prediction_block", 0, "`prediction_block` must be at least 1"),
+    ("front_width", 20, "`front_width` must be at most 19"),
+    ("input_gain", 2.0, "`input_gain` must be 1 with `prediction_windows`"),
+    ("linear_prediction", True, "`linear_prediction` must be False with"),
+    ("context_layers", 2, "`context_layers` must be 0 with"),
+    ("conditioner_units", 8, "`prediction_windows` must be"),
+]
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "rule"),
-    [
-        ("prediction_windows", (5,), "must be longer than `prediction_order`"),
-        ("prediction_block", 0, "`prediction_block` must be at least 1"),
-        ("front_width", 20, "`front_width` must be at most 19"),
-        ("input_gain", 2.0, "`input_gain` must be 1 with `prediction_windows`"),
-        ("linear_prediction", True, "`linear_prediction` must be False with"),
-        ("context_layers", 2, "`context_layers` must be 0 with"),
-        ("conditioner_units", 8, "`prediction_windows` must be"),
-    ],
+    ("given", "field", "value", "rule"),
+    [*((SMALL, *row) for row in PLAIN), *((SMALL | ADAPTIVE, *row) for row in FOLLOWING)],
 )
-def test_windows_that_do_not_fit_are_refused_by_name(field, value, rule):
+def test_impossible_networks_are_refused_by_name(given, field, value, rule):
     with pytest.raises(ValueError, match=rule):
-        WaveNetConfig(**(SMALL | ADAPTIVE | {field: value}))
+        WaveNetConfig(**(given | {field: value}))
 
 
 def test_missing_and_misshapen_conditions_are_refused():

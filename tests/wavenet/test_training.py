@@ -250,29 +250,22 @@ def knowing(speakers):
     return types.SimpleNamespace(config=types.SimpleNamespace(speakers=speakers))
 
 
-def test_dev_speakers_that_the_model_does_not_know_are_left_out(voices):
+@pytest.mark.parametrize(
+    ("count", "known", "expected"),
+    [
+        (2, ("ann", "cat"), {"dev/cat/sound.flac": 1}),  # others are left out
+        (3, ("cat", "zoe", "bob"), {"dev/bob/sound.flac": 2, "dev/cat/sound.flac": 0}),
+        (0, (), {"dev/bob/sound.flac": 2, "dev/cat/sound.flac": 1}),
+    ],
+)
+def test_dev_recordings_are_of_speakers_that_the_model_knows_by_name(
+    voices, count, known, expected
+):
     assert voices.speakers == ("ann", "cat", "bob")
-    (item,) = dev_recordings(knowing(2), voices, (), ("ann", "cat"))
-    assert (item["name"], item["speaker"]) == ("dev/cat/sound.flac", 1)
-
-
-def test_speakers_are_known_by_name_whatever_their_number_elsewhere(voices):
-    items = dev_recordings(knowing(3), voices, (), ("cat", "zoe", "bob"))
-    assert {item["name"]: item["speaker"] for item in items} == {
-        "dev/bob/sound.flac": 2,
-        "dev/cat/sound.flac": 0,
-    }
-
-
-def test_a_model_that_knows_none_of_the_speakers_says_so(voices):
-    with pytest.raises(
-        UserError, match=r"speaker that the model knows \(zoe\); they are of bob, cat"
-    ):
+    items = dev_recordings(knowing(count), voices, (), known)
+    assert {item["name"]: item["speaker"] for item in items} == expected
+    with pytest.raises(UserError, match=r"the model knows \(zoe\); they are of bob, cat"):
         dev_recordings(knowing(1), voices, (), ("zoe",))
-
-
-def test_a_model_without_speakers_takes_every_dev_recording(voices):
-    assert len(dev_recordings(knowing(0), voices, (), ())) == 2
 
 
 def test_no_more_than_the_beginning_of_a_long_recording_is_evaluated(data, monkeypatch):

@@ -113,22 +113,14 @@ def test_the_tail_of_the_longer_one_does_not_matter():
     assert measures.pesq(longer, recorded, RATE_HZ) == cut["pesq"]
 
 
-def test_six_decibels_are_seen_by_the_level_and_not_by_pesq_and_stoi():
-    recorded = babble(1.0)
-    sound = recorded + noise(len(recorded), 0.01)
-    plain, louder = (measures.measure(g * sound, recorded, RATE_HZ, MEL) for g in (1.0, 2.0))
-    gain_db = 20.0 * math.log10(2.0)
-    assert louder["level_difference_db"] - plain["level_difference_db"] == pytest.approx(gain_db)
-    assert louder["pesq"] == pytest.approx(plain["pesq"], abs=1e-3)
-    assert louder["stoi"] == pytest.approx(plain["stoi"], abs=1e-6)
-
-
 @pytest.mark.parametrize("log", ["natural", "log10"])
 def test_a_gain_is_as_many_decibels_of_log_mel_distance(log):
     recorded = noise(8000)
     mel = dataclasses.replace(MEL, log=log)
-    distance_db = measures.log_mel_distance_db(0.5 * recorded, recorded, mel)
-    assert distance_db == pytest.approx(20.0 * math.log10(2.0), abs=1e-4)
+    found = measures.measure(0.5 * recorded, recorded, RATE_HZ, mel)
+    gain_db = 20.0 * math.log10(2.0)
+    assert found["log_mel_distance_db"] == pytest.approx(gain_db, abs=1e-4)
+    assert abs(found["level_difference_db"]) == pytest.approx(gain_db, abs=1e-4)
 
 
 def test_the_stft_distance_is_its_definition_to_both_ends():

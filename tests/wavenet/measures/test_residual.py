@@ -10,7 +10,6 @@ from wavenet.data import audio
 from wavenet.measures import residual_kurtosis
 
 RATE_HZ, HOP = 16_000, 200
-SECONDS = 1.0
 VOICED = np.full(80, 125.0)
 # Two resonances, as of a vowel.
 POLES = [0.97 * np.exp(2j * np.pi * hz / RATE_HZ) for hz in (700.0, 1800.0)]

@@ -262,28 +262,20 @@ def paced(pieces, seconds_of):
     return ways
 
 
-def test_the_slower_way_of_working_is_left_and_tried_again():
+def test_the_slower_way_of_working_is_left_and_tried_again_whatever_interrupts():
+    trials, busy = 2 * Pace.RUNS, 2 * Pace.RUNS
     ways = paced(300, lambda piece, way: 2.0 if way else 1.0)
     assert not ways[0]  # with nothing known, threads apart
-    assert sum(ways[: 2 * Pace.RUNS]) == Pace.RUNS
-    assert 1 <= sum(ways[2 * Pace.RUNS :]) <= 300 / Pace.BETWEEN
-
-
-def test_one_interruption_does_not_choose_the_slower_way():
+    assert sum(ways[:trials]) == Pace.RUNS
+    assert 1 <= sum(ways[trials:]) <= 300 / Pace.BETWEEN
+    # One interruption chooses no slower way, and neither does a long piece with more to read.
     ways = paced(200, lambda piece, way: 9.0 if piece % 7 == 0 else 1.0 if way else 2.0)
     assert sum(ways[10:]) >= 186 - 5
-
-
-def test_a_start_next_to_another_program_is_forgotten_after_some_trials():
-    busy = 2 * Pace.RUNS
+    ways = paced(400, lambda piece, way: (1.0 if way else 1.1) * (1 if piece % 40 < 10 else 1.3))
+    assert sum(ways[trials:]) >= 0.95 * (400 - trials)
+    # A start next to another program is forgotten after some trials.
     ways = paced(800, lambda piece, way: 1.0 if not way else 9.0 if piece < busy else 0.5)
     assert not any(ways[busy : busy + 100]) and all(ways[-30:])
-
-
-def test_a_long_piece_with_more_to_read_does_not_choose_the_slower_way():
-    ways = paced(400, lambda piece, way: (1.0 if way else 1.1) * (1 if piece % 40 < 10 else 1.3))
-    trials = 2 * Pace.RUNS
-    assert sum(ways[trials:]) >= 0.95 * (400 - trials)
 
 
 @pytest.mark.parametrize("kind", ["mixture", BUNCHES])
