@@ -127,9 +127,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "distill/images/test_flow_distillation.py": {
         "test_a_flow_is_joined_with_newer_parts_in_place_of_its_teachers": ("False",)
     },
-    "distill/test_distill.py": {
-        "test_a_mel_from_a_file_is_spoken_to_its_end": ("teacher_run",),
-    },
     "onepass/likelihoods/test_distributions.py": {
         "test_a_compiler_changes_nothing": ("gaussian", "* mixture, real"),
     },

@@ -342,22 +342,19 @@ def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(
         spoken = folder.sample(condition=frames, seed=3, temperature=temperature)
         np.testing.assert_array_equal(run.sample(condition=frames, seed=3, temperature=at), spoken)
     card = (tmp_path / "model" / "card.md").read_text()
-    for word in (
-        "CC0.",
-        "griffin lim",
-        "student at 0.5",
-        "untrained",
-        "pesq",
-        "onepass distill tiny",
-    ):
+    for word in ("CC0.", "griffin lim", "student at 0.5", "untrained", "onepass distill tiny"):
         assert word in card
     assert str(student_run.parent) not in card
 
 
 MEL = np.full((6, 8), -3.0, np.float32)
+BROKEN = MEL.copy()
+BROKEN[1, 1] = np.nan
 
 
-@pytest.mark.parametrize("model", ["student_run", "teacher_run"])
+@pytest.mark.parametrize(
+    "model", ["student_run", pytest.param("teacher_run", marks=pytest.mark.slow)]
+)
 def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
     np.save(tmp_path / "mel.npy", MEL)
     words = ["sample", str(request.getfixturevalue(model)), "--mel", str(tmp_path / "mel.npy")]
@@ -369,18 +366,13 @@ def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
 @pytest.mark.parametrize(
     ("mel", "complaint"),
     [
-        (np.zeros((6, 7), np.float32), "or [1, 8, frames], got (6, 7)"),
-        (np.zeros(8, np.float32), "or [1, 8, frames], got (8,)"),
-        (np.zeros((2, 6, 8), np.float32), "or [1, 8, frames], got (2, 6, 8)"),
+        (MEL[:, 1:], "or [1, 8, frames], got (6, 7)"),
+        (MEL[0], "or [1, 8, frames], got (8,)"),
+        (np.stack([MEL, MEL]), "or [1, 8, frames], got (2, 6, 8)"),
         (np.array([["a"] * 8]), "must hold numbers [frames, 8]"),
         (MEL[:0], "has no frames"),
-        *(
-            (
-                np.where(np.arange(48).reshape(6, 8) == 9, bad, MEL),
-                "NaN or infinity, first in frame 1",
-            )
-            for bad in (np.nan, np.inf)
-        ),
+        (BROKEN, "NaN or infinity, first in frame 1"),
+        (np.where(np.isnan(BROKEN), np.inf, MEL), "NaN or infinity, first in frame 1"),
         (None, "cannot be read as an npy file"),
     ],
 )
@@ -422,11 +414,8 @@ def student(student_run):
     [
         (np.zeros((5, 9), np.float32), "frames of 8 channels"),
         (np.zeros((2, 3, 8), np.float32), "frames of 8 channels"),
-        (np.zeros((0, 8), np.float32), "The mel is empty"),
-        (
-            np.where(np.arange(40).reshape(5, 8) == 21, np.nan, 0.5),
-            "NaN or infinity, first in frame 2",
-        ),
+        (MEL[:0], "The mel is empty"),
+        (BROKEN, "NaN or infinity, first in frame 1"),
     ],
 )
 def test_frames_that_are_none_are_said(student, frames, complaint):

@@ -182,26 +182,25 @@ def test_a_video_needs_episodes(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        (dict(parts=("5",)), "`parts` must be of 4, 8.2, 8.3, 8.4, got 5."),
-        (dict(output=dataclasses.replace(image_runs.GREY, channels=3)), "`output.channels`"),
-        (dict(output=dataclasses.replace(image_runs.GREY, levels=16)), "`output.levels` must be"),
+        ({"parts": ("5",)}, "`parts` must be of 4, 8.2, 8.3, 8.4, got 5."),
+        ({"output": dict(channels=3)}, "`output.channels`"),
+        ({"output": dict(levels=16)}, "`output.levels` must be"),
+        ({"data": dict(bits=12)}, "`output.levels` must be 4096, by `data.bits`, got 256."),
         (
-            dict(data=image_runs.DataConfig(8, 1, bits=12)),
-            "`output.levels` must be 4096, by `data.bits`, got 256.",
-        ),
-        (
-            dict(
-                data=image_runs.DataConfig(8, 3, bits=12),
-                output=image_runs.OutputConfig(channels=3, levels=4096),
-            ),
+            {"data": dict(channels=3, bits=12), "output": dict(channels=3, levels=4096)},
             "`data.bits` must be 8 in colour, got 12.",
         ),
-        (dict(data=image_runs.DataConfig(12, 1)), "`size` must be 4 times a power of two"),
+        ({"data": dict(size=12)}, "`size` must be 4 times a power of two"),
     ],
 )
 def test_parts_of_a_configuration_that_do_not_fit_are_refused(fields, complaint):
+    config = config_of("multiscale")
+    changed = {
+        name: dataclasses.replace(getattr(config, name), **x) if isinstance(x, dict) else x
+        for name, x in fields.items()
+    }
     with pytest.raises(ValueError) as caught:
-        dataclasses.replace(config_of("multiscale"), **fields)
+        dataclasses.replace(config, **changed)
     assert str(caught.value).startswith(complaint)
 
 
