@@ -193,8 +193,13 @@ def test_a_state_serves_once_and_its_copy_once_more(speaking):
     np.testing.assert_array_equal(again, once)
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
-def test_narrow_weights_draw_and_score_a_vocoder_bunch_by_bunch(vocoder, kind, monkeypatch):
+NARROW = [*itertools.product(KINDS, ["bfloat16", "int8"])]
+QUICK = (("dense conditioner", "bfloat16"), (BUNCHES, "int8"))
+
+
+@pytest.mark.parametrize(("name", "kind"), some_slow(NARROW, {*NARROW} - {*QUICK}))
+def test_narrow_weights_draw_and_score_a_vocoder_bunch_by_bunch(name, kind, monkeypatch):
+    vocoder = network_of(name)
     monkeypatch.setattr(weights, "WORTH_NARROWING", 1)
     model, samples = autoregressive(vocoder), 46  # no whole number of bunches
     condition = condition_of(vocoder, 2, 48)[:, :samples]
