@@ -121,9 +121,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "distill/test_shipped_student.py": {
         "test_copy_synthesis_has_the_level_of_the_recording": ("shipped-[-0-9]*", "*-14.0"),
     },
-    "distill/test_student.py": {
-        "test_sound_in_chunks_is_the_whole_within_one_step": ("residual",),
-    },
     "distill/images/test_flow_distillation.py": {
         "test_a_flow_is_joined_with_newer_parts_in_place_of_its_teachers": ("False",)
     },

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from marks import some_slow
 from students import FRAMES, HOP, student_of
 
 from distill.model import Request, condition_between, generate, stream
@@ -28,7 +29,10 @@ def request_of(student: ParallelWaveNet, rows=(0,), **options) -> Request:
     return Request(**{"num_samples": SAMPLES, "rows": rows, "frames": frames, **options})
 
 
-@pytest.mark.parametrize("kind", ["plain", "residual", "residual, bunches"])
+SLOW = ("plain", "residual")  # of which `tests/laws` has the law
+
+
+@pytest.mark.parametrize("kind", ["residual, bunches", *some_slow(SLOW, SLOW)])
 def test_sound_in_chunks_is_the_whole_within_one_step(kind):
     student = student_of(kind)
     request = request_of(student)

@@ -85,11 +85,16 @@ def single_logistic(scale):
     return [0.0, *means, *[np.log(scale)] * 3, *np.arctanh(own)]
 
 
-def test_a_flow_that_equals_its_teacher_is_at_no_distance():
-    student = without_layers(student_of(1))
+def equals():
+    """A student whose flow is the distribution of `MEANS` and so on, and its teacher."""
+    student, teacher = without_layers(student_of(1)), without_layers(teacher_of(1))
     bias = [*MEANS, *[np.log(SCALE)] * 3, *(SCALE * np.array(COEFFICIENTS))]
     student.multiscale.base.flows[-1].output.bias.assign(bias)
-    teacher = without_layers(teacher_of(1))
+    return student, teacher
+
+
+def test_a_flow_that_equals_its_teacher_is_at_no_distance():
+    student, teacher = equals()
     loss = FlowLoss(student, teacher, FlowTargets(draws=256))
     teacher.pixelcnn.output.bias.assign(single_logistic(SCALE))
     assert np.abs(loss.divergences(batch_of(SIDE, ROWS))["4"]).max() / NUMBERS < 3e-3
@@ -168,10 +173,7 @@ def drawn_for(student, teacher, targets, batch):
 
 @pytest.mark.slow
 def test_forward_divergence_is_none_where_the_flow_equals_its_teacher():
-    student = without_layers(student_of(1))
-    bias = [*MEANS, *[np.log(SCALE)] * 3, *(SCALE * np.array(COEFFICIENTS))]
-    student.multiscale.base.flows[-1].output.bias.assign(bias)
-    teacher = without_layers(teacher_of(1))
+    student, teacher = equals()
     loss, batch = FlowLoss(student, teacher, FlowTargets(kl=0.0, forward=1.0)), batch_of(SIDE, 64)
     for scale, expected in ((SCALE, 0.0), (2 * SCALE, logistic_kl(0.5))):
         teacher.pixelcnn.output.bias.assign(single_logistic(scale))

@@ -73,18 +73,14 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def test_nothing_conditions_on_nothing():
-    conditioner = Conditioner(ConditioningConfig(), Initial(0))
-    assert conditioner({}) == NONE
-    assert conditioner.vector_channels == conditioner.map_channels == 0
-
-
-def test_a_class_is_its_one_hot_vector():
+def test_a_class_is_its_one_hot_vector_and_nothing_conditions_on_nothing():
     conditioner = Conditioner(ConditioningConfig(kind="class", classes=4), Initial(0))
     condition = conditioner({"label": tf.constant([2, 0, 3])})
     np.testing.assert_array_equal(condition.vector, np.eye(4, dtype=np.float32)[[2, 0, 3]])
-    assert condition.map is None
-    assert conditioner.trainable_variables == ()
+    assert condition.map is None and conditioner.trainable_variables == ()
+    conditioner = Conditioner(ConditioningConfig(), Initial(0))
+    assert conditioner({}) == NONE
+    assert conditioner.vector_channels == conditioner.map_channels == 0
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
