@@ -42,17 +42,6 @@ def dev_bits(model, kind):
 # What a run leaves
 
 
-@pytest.mark.slow
-def test_the_loss_falls_on_images_that_can_be_learnt():
-    run = image_runs.run("pixelcnn")
-    bits = figures_of(run, "bits_per_dim")
-    assert list(bits) == list(range(1, STEPS + 1))
-    assert np.mean([bits[s] for s in range(STEPS - 5, STEPS)]) < bits[1] - 0.8
-    dev = figures_of(run, "dev_bits_per_dim")
-    assert list(dev) == list(range(LOOK, STEPS + 1, LOOK))
-    assert dev[STEPS] < dev[LOOK] - 0.5
-
-
 def test_bits_per_dim_is_the_loss_in_bits():
     run = image_runs.run("pixelcnn")
     bits, loss = figures_of(run, "bits_per_dim"), figures_of(run, "loss")
