@@ -197,9 +197,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_recordings_come_back_exactly_although_outputs_are_off": ("mixture, windows",),
         "test_a_file_with_wrong_fields_is_refused": ("mixture, predicting, amplified",),
     },
-    "wavenet/test_vocoder.py": {
-        "test_parameters_depend_on_all_the_near_past_and_on_nothing_else": ("161-*", "162-*"),
-    },
 }
 
 

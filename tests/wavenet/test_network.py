@@ -7,6 +7,7 @@ import networks
 import numpy as np
 import pytest
 import tensorflow as tf
+import vocoders
 from networks import ADAPTIVE, KINDS, SMALL, WINDOWS, condition_of, levels_of
 
 from wavenet.config import WaveNetConfig
@@ -15,40 +16,57 @@ from wavenet.network import WaveNet, upsample
 
 FLOAT_KINDS = [kind for kind in KINDS if "softmax" not in kind]
 SAMPLES, AT = 96, 70
+VOCODERS = vocoders.SOME_SLOW
 
 
 @functools.cache
 def network_of(kind):
     """A network that nobody changes."""
+    if kind in vocoders.KINDS:
+        return vocoders.vocoder_of(kind, compute_dtype="float64")
     return networks.network_of(kind)
 
 
+def condition_for(network, batch, samples):
+    if network.config.conditioner_units:
+        return network.condition(vocoders.frames_of(network, batch, samples))
+    return condition_of(network, batch, samples)
+
+
 @functools.cache
-def gradient_of(kind):
-    """|d (a mixed sum of the parameters at AT) / d input_s| for every s."""
+def gradient_of(kind, at=AT, samples=SAMPLES):
+    """|d (a mixed sum of the parameters at a sample) / d input_s| for every s."""
     network = network_of(kind)
-    inputs = network.inputs(tf.constant(levels_of(network, 1, SAMPLES)))
-    condition = condition_of(network, 1, SAMPLES)
+    inputs = network.inputs(tf.constant(levels_of(network, 1, samples)))
+    inputs = tf.cast(inputs, network.config.compute_dtype)
+    condition = condition_for(network, 1, samples)
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        chosen = network(inputs, condition)[0, AT]
-        mixed = tf.reduce_sum(chosen * tf.sin(tf.range(1.0, chosen.shape[0] + 1.0)))
+        chosen = network(inputs, condition)[0, at]
+        mixing = tf.sin(1.0 + np.arange(chosen.shape[0]))
+        mixed = tf.reduce_sum(chosen * tf.cast(mixing, chosen.dtype))
     return np.abs(tape.gradient(mixed, inputs).numpy())[0]
 
 
-@pytest.mark.parametrize("kind", [*FLOAT_KINDS, WINDOWS])
-def test_output_ignores_present_and_future_samples(kind):
-    assert (gradient_of(kind)[AT:] == 0).all()
+@pytest.mark.parametrize("kind", [*FLOAT_KINDS, WINDOWS, *VOCODERS])
+def test_output_reads_the_near_past_and_no_present_or_future_samples(kind):
+    is_vocoder = kind in vocoders.KINDS  # which reads the past of whole bunches
+    near = min(12, network_of(kind).config.receptive_field)
+    for at in (160, 161, 162, 163) if is_vocoder else (AT,):
+        gradient = gradient_of(kind, at, 240 if is_vocoder else SAMPLES)
+        assert (gradient[at:] == 0).all() and (gradient[at - near : at] > 0).all()
 
 
-@pytest.mark.parametrize("kind", [k for k in FLOAT_KINDS if "context" not in k])
+@pytest.mark.parametrize("kind", [*(k for k in FLOAT_KINDS if "context" not in k), *VOCODERS])
 def test_output_depends_on_its_whole_receptive_field_and_no_further(kind):
-    network = network_of(kind)
+    reach = network_of(kind).config.receptive_field
+    if kind in vocoders.KINDS:
+        gradient = gradient_of(kind, 1199, 1200)
+        assert (gradient[: max(0, 1199 - reach)] == 0).all()
+        return
     gradient = gradient_of(kind)
-    first = AT - network.config.receptive_field
-    assert (gradient[first:AT] > 0).all()
-    assert first > 0
-    assert (gradient[:first] == 0).all()
+    assert reach < AT and (gradient[AT - reach : AT] > 0).all()
+    assert (gradient[: AT - reach] == 0).all()
 
 
 def test_context_stack_sees_whole_past_blocks_beyond_the_receptive_field():
@@ -80,19 +98,24 @@ def test_every_layer_hears_the_condition(kind):
     assert all(np.abs(g).max() > 0 for g in tape.gradient(total, kernels))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, WINDOWS])
+@pytest.mark.parametrize("kind", [*KINDS, WINDOWS, *VOCODERS])
 def test_every_weight_gets_a_finite_gradient(kind):
     network = network_of(kind)
-    levels = tf.constant(levels_of(network, 2, 80))
+    levels, still = tf.constant(levels_of(network, 2, 80)), []
+    if kind in vocoders.KINDS:  # the reader of F0 is taught by itself
+        conditioner = network.conditioner
+        still = [conditioner.mean, conditioner.deviation]
+        still += conditioner.reader.trainable_variables if conditioner.reader else []
     with tf.GradientTape() as tape:
         # The condition belongs under the tape: its upsampling is learned too.
-        parameters = network(network.inputs(levels), condition_of(network, 2, 80))
+        parameters = network(network.inputs(levels), condition_for(network, 2, 80))
         loss = -tf.reduce_mean(network.likelihood.log_prob(parameters, levels))
     gradients = tape.gradient(loss, network.trainable_variables)
     for variable, gradient in zip(network.trainable_variables, gradients, strict=True):
         dense = tf.convert_to_tensor(gradient).numpy()
         assert np.isfinite(dense).all(), variable.name
-        assert np.abs(dense).max() > 0, variable.name
+        moves = np.abs(dense).max() > 0
+        assert moves != any(variable is other for other in still), variable.name
 
 
 def test_amplifying_inside_changes_units_only():
