@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from onepass.command.verbs import signals_interrupt
 from onepass.foundation.errors import FAILURE, USAGE, UserError, in_one_line
-from onepass.foundation.interrupt import signals_interrupt
 
 BENCHMARKS = ("audio", "students", "images", "training", "lossless", "tokens", "torch")
 ROOT = Path(__file__).parents[1]

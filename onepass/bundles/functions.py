@@ -84,9 +84,9 @@ from onepass.model import Autoregressive
 from onepass.networks.conditions import given_once
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import cached_chunk
-from onepass.samplers.cached import sample_cached
 from onepass.samplers.fixed_point import fixed_point
 from onepass.samplers.sampling import Samplers
+from onepass.samplers.sequential import sample_cached
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.storage.save import assigning_nothing, function_of, network_specs
 

@@ -16,9 +16,9 @@ from benchmarks import image_students as students
 from onepass.samplers.fixed_point import FixedPoint
 from pixelcnn import measures
 from pixelcnn.autoregression import linear_forecast
+from pixelcnn.density import image_words
+from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE
-from pixelcnn.sampling.generation import sampler_of
-from pixelcnn.sampling.samplers import image_words
 
 SIDE = 5
 

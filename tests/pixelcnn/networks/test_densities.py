@@ -15,9 +15,9 @@ from image_networks import (
 )
 from marks import some_slow
 
+from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import NONE, Condition, Conditioner
-from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.layers import EXACT, Mode
 
 KINDS = ("pixelcnn", "A", "B")

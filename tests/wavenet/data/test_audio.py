@@ -8,7 +8,6 @@ import pytest
 import soundfile
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.files import replacing
 from wavenet.data import audio, scan
 
 RATE_HZ = 16000
