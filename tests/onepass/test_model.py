@@ -27,14 +27,6 @@ def drawn(model):
     return model.sample(3, TIME, seed=7, method="naive")
 
 
-def levels_of(model, elements):
-    return model.codec.encode(elements).numpy()
-
-
-def test_another_seed_gives_another_sample(model, drawn):
-    assert (model.sample(3, TIME, seed=8) != drawn).any(axis=1).all()
-
-
 def test_log_prob_is_that_of_the_conditionals(model, drawn):
     parameters = model.conditionals(drawn)
     expected = model.distribution.log_prob(parameters, model.symbols(drawn))
@@ -43,12 +35,6 @@ def test_log_prob_is_that_of_the_conditionals(model, drawn):
         tf.pad(tf.cast(drawn[..., None], tf.float64), [[0, 0], [1, 0], [0, 0]])[:, :-1]
     )
     np.testing.assert_allclose(parameters, network, rtol=1e-9, atol=1e-9)
-
-
-def test_probabilities_of_the_next_level_sum_to_one(model, drawn):
-    every = model.codec.decode(tf.range(256)).numpy()
-    rows = np.concatenate([np.repeat(drawn[:1, :9], 256, 0), every[:, None]], 1)
-    assert np.exp(model.log_prob(rows)[:, 9]).sum() == pytest.approx(1.0, abs=1e-4)
 
 
 def test_real_values_have_a_density_in_their_own_unit():

@@ -42,12 +42,6 @@ def test_log_probabilities_are_the_models_at_temperature_one(model):
     assert (nats[after] == 0.0).all()
 
 
-def test_top_k_of_one_is_temperature_zero(model):
-    np.testing.assert_array_equal(
-        model.sample(2, LENGTH, 1, top_k=1), model.sample(2, LENGTH, 9, temperature=0.0)
-    )
-
-
 def test_a_model_of_real_numbers_takes_a_prefix():
     model = Autoregressive(causal_networks.convolved(1, 2), Gaussian(None))
     prefix = np.array([[-1.0, 0.3, -1.0]], np.float32)
