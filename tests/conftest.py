@@ -23,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 TESTS = Path(__file__).parent
+UNOPTIMISED = ("laws", "onepass")  # folders of tests whose graphs run as they were traced
 # Files that take longest, begun first: processes that share the files then end at the same time.
 LONGEST = (
     *("test_laws", "test_frames", "test_own_agreement", "test_changes", "test_export_audio"),
@@ -133,6 +134,23 @@ def forgotten(request):
     """Networks and programs that a module keeps for its tests go with it."""
     yield
     forgetting.forget(request.module)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graphs_as_they_are(request):
+    """Let quick tests of the core run graphs as they were traced, which each run a few times.
+
+    TensorFlow's passes over them take longer, a quarter of these tests' time.
+    """
+    folder = place_of(request.path).partition("/")[0]
+    is_quick = tiers.is_quick(request.config.option.markexpr)
+    if folder not in UNOPTIMISED or not is_quick or "tensorflow" not in sys.modules:
+        yield
+        return
+    optimizer = sys.modules["tensorflow"].config.optimizer
+    optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
 @pytest.fixture

@@ -113,13 +113,10 @@ def test_a_changed_network_is_that_of_a_new_model(change):
     network = make()
     model = model_of(network)
     before = model.log_prob(ROWS)
-    model.sample(num=2, length=12, seed=1)
     changed(network)
     found, fresh = model.log_prob(ROWS), model_of(network)
     assert np.abs(found - before).max() > 1e-4
     np.testing.assert_array_equal(found, fresh.log_prob(ROWS))
-    drawn = [each.sample(num=2, length=12, seed=1) for each in (model, fresh)]
-    np.testing.assert_array_equal(*drawn)
 
 
 @pytest.mark.parametrize("change", ["low rank", "attribute of a module"])
