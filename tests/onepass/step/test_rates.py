@@ -135,23 +135,6 @@ CAUSAL = {
 }
 
 
-@pytest.mark.parametrize("name", CAUSAL)
-def test_parts_of_any_length_give_the_whole(name):
-    keras.utils.set_random_seed(0)
-    net = CAUSAL[name]()
-    with eagerly():  # which takes less time than tracing parts of every length
-        stepped = incremental(net)
-    x = tf.constant(np.random.default_rng(0).normal(size=[2, LENGTH, 1]), tf.float32)
-    expected = net(x)
-    for sizes in ([1] * 13 + [5, 6], [7, 1, 5, 11], [LENGTH]):
-        state, outputs, start = stepped.initial_state(2), [], 0
-        for size in sizes:
-            made, state = stepped.step(x[:, start : start + size], state)
-            outputs.append(made)
-            start += size
-        np.testing.assert_allclose(tf.concat(outputs, 1), expected, rtol=1e-5, atol=1e-6)
-
-
 def advance(machine, workspaces, x):
     """Return the outputs [rows, time, channels] of the step machine for inputs of that shape."""
     (made,) = machine.run(workspaces, x[:, :, np.newaxis, np.newaxis])
@@ -159,14 +142,20 @@ def advance(machine, workspaces, x):
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-def test_the_step_machine_gives_the_whole_in_parts_from_any_phase(name):
+def test_parts_of_any_length_give_the_whole_also_those_of_the_step_machine(name):
     keras.utils.set_random_seed(0)
     net = CAUSAL[name]()
-    with eagerly():
+    with eagerly():  # which takes less time than tracing parts of every length
         stepped = incremental(net)
-    machine, first = machine_of_step(stepped, stepped.specs)
     x = np.random.default_rng(0).normal(size=[3, LENGTH, 1]).astype(np.float32)
     expected = net(x).numpy()
+    state, outputs, start = stepped.initial_state(3), [], 0
+    for size in (1, 10, *[1] * 13):  # a part from within a period, and every phase
+        made, state = stepped.step(x[:, start : start + size], state)
+        outputs.append(made)
+        start += size
+    np.testing.assert_allclose(tf.concat(outputs, 1), expected, rtol=1e-5, atol=1e-6)
+    machine, first = machine_of_step(stepped, stepped.specs)
     rows = machine.begin(3, [], first)
     outputs, starts = [[], [], []], [0, 0, 0]
     # Rows advance by themselves at first, then together from different positions.
@@ -226,7 +215,8 @@ ANY_LENGTH = {
 def test_a_network_of_several_rates_may_take_any_length(name):
     keras.utils.set_random_seed(0)
     net = ANY_LENGTH[name]()
-    stepped = incremental(net)
+    with eagerly():
+        stepped = incremental(net)
     machine, first = machine_of_step(stepped, stepped.specs)
     x = tf.constant(np.random.default_rng(0).normal(size=[1, 31, 1]), tf.float32)
     found = advance(machine, machine.begin(1, [], first), x.numpy())
@@ -279,7 +269,7 @@ def test_what_has_no_step_says_why(name):
         incremental(make())
 
 
-@pytest.mark.parametrize("name", ["two levels", "a recurrent tier", "whole frames, delayed"])
+@pytest.mark.parametrize("name", ["two levels", "a recurrent tier"])
 def test_every_method_draws_the_same_elements(name):
     keras.utils.set_random_seed(0)
     model = Autoregressive(CAUSAL[name](), Gaussian(levels=16))
