@@ -28,6 +28,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         )
     },
     "onepass/networks/test_causality.py": {
+        "test_a_causal_network_of_one_length_is_causal": ("gpt", "wavenet"),
         "test_what_the_graph_does_not_settle_the_outputs_do": ("unrolled-",),
         "test_a_large_vocabulary_is_compared_on_so_many_steps_that_memory_is_bounded": (
             "20000-True",
@@ -47,6 +48,9 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_a_scan_reads_rows_that_are_equal_at_all_times": ("ones", "second"),
     },
     "onepass/machine/test_machine.py": {
+        "test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit": (
+            *("two_attentions-2-1*", "wide_convolutions-3-*"),
+        ),
         "test_a_function_is_accurate": (
             *("Copy", "Sub", "Maximum", "Minimum", "SquaredDifference", "Greater", "GreaterEqual"),
             *("LessEqual", "NotEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Neg", "Sign"),
@@ -59,6 +63,11 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "onepass/networks/test_reading.py": {
         "test_the_network_reads_the_start_before_the_first_symbol": ("0",),
         "test_the_network_reads_numbers_on_its_scale": ("integers",),
+    },
+    "onepass/step/test_rates.py": {
+        "test_parts_of_any_length_give_the_whole_also_those_of_the_step_machine": (
+            *("every second row", "frames to samples", "a stride of three"),
+        ),
     },
     "onepass/step/test_rules.py": {"test_the_step_of_a_rule_equals_the_call": ("1", "2")},
     "onepass/networks/test_tables.py": {

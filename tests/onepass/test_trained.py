@@ -73,14 +73,14 @@ def test_the_same_front_reads_for_a_model_and_for_its_bundle(name):
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", IMAGES)
-@pytest.mark.parametrize("condition", [[1, 0, 1], np.array([1, 0, 1]), ["dog", "cat", "dog"]])
-def test_images_are_evaluated_with_a_class_for_each(name, condition):
+def test_images_are_evaluated_with_a_class_for_each(name):
     model = model_of(name)
     images = model.sample(3, seed=2, condition="dog")
-    found = onepass.evaluate(model, images, condition, batch_size=2)
     nats = -np.asarray(model.log_prob(images, [1, 0, 1]), np.float64) / images[0].size
-    assert found.nats.mean == pytest.approx(nats.mean(), rel=1e-5)
-    assert (found.elements, found.nats.n) == (images.size, 3)
+    for condition in ([1, 0, 1], np.array([1, 0, 1]), ["dog", "cat", "dog"]):
+        found = onepass.evaluate(model, images, condition, batch_size=2)
+        assert found.nats.mean == pytest.approx(nats.mean(), rel=1e-5)
+        assert (found.elements, found.nats.n) == (images.size, 3)
 
 
 @pytest.mark.parametrize("name", ["softmax, frames", "mixture, context, speakers"])

@@ -228,14 +228,6 @@ def test_stored_models_keep_their_conditions(tmp_path):
         drawn(loaded, GIVEN | {"speaker": [0, 1, 7]})
 
 
-@pytest.mark.slow  # `onepass/compression/test_files.py` has images of a class
-def test_elements_compress_given_all_kinds_of_conditions():
-    model = model_of(*GIVEN)
-    tokens = drawn(model, GIVEN)
-    data = onepass.compress(model, tokens, GIVEN)
-    np.testing.assert_array_equal(onepass.decompress(model, data, GIVEN), tokens)
-
-
 def test_evaluate_takes_the_rows_of_every_condition():
     model, tokens = model_of(*GIVEN), drawn(model_of(*GIVEN), GIVEN)
     whole = onepass.evaluate(model, tokens, GIVEN)
