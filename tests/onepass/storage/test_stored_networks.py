@@ -4,6 +4,7 @@ import fifty_networks
 import numpy as np
 import pytest
 import tensorflow as tf
+from runs import eagerly
 
 import onepass
 from onepass import likelihoods
@@ -12,7 +13,6 @@ from onepass.storage.save import first_fault
 LEVELS = 8
 
 
-# The slow test_fifty_networks.py has all of them.
 # The slow test_fifty_networks.py has all of them.
 @pytest.mark.parametrize(
     "name", ["constant table", "time mix", "selective scan", "recomputed activations"]
@@ -26,8 +26,9 @@ def test_a_stored_model_is_drawn_from_trained_and_stored_again_as_the_live_one(n
     np.testing.assert_array_equal(loaded.sample(2, 12, 3), drawn)
     np.testing.assert_allclose(loaded.log_prob(drawn), nats, atol=1e-4)
     rows = np.tile(drawn[:1], [4, 1])
-    for each in (model, loaded):
-        onepass.fit(each, rows, steps=2, batch_size=4, log=lambda line: None)
+    with eagerly():
+        for each in (model, loaded):
+            onepass.fit(each, rows, steps=2, batch_size=4, log=lambda line: None)
     trained = model.log_prob(drawn)
     assert np.abs(trained - nats).max() > 1e-6
     np.testing.assert_allclose(loaded.log_prob(drawn), trained, atol=1e-4)
