@@ -160,15 +160,33 @@ def check_times_path(path: Path) -> Callable[[Sequence[TimedWord]], str]:
     return FORMATS[path.suffix.lower()]
 
 
-def write_times(path: Path, words: Sequence[TimedWord], seconds: float | None = None) -> None:
-    """Write the times of words to a file .json, .srt or .vtt.
+def write_times(path: Path, words: Sequence[TimedWord], seconds: float | None = None) -> int:
+    """Write the times of words to a file .json, .srt or .vtt, and return the number of words.
 
     Args:
       words: the words, as `time_words` returns them.
-      seconds: length of the sound; later words are left out. None: they are all spoken.
+      seconds: length of the sound; later words are left out, and the last one ends with it. None:
+        they are all spoken.
     """
     render = check_times_path(path)
-    write_text(path, render([w for w in words if seconds is None or w.start < seconds]))
+    spoken = list(words) if seconds is None else _cut_words(words, seconds)
+    write_text(path, render(spoken))
+    return len(spoken)
+
+
+def _cut_words(words: Sequence[TimedWord], seconds: float) -> list[TimedWord]:
+    found = []
+    for word in words:
+        if word.start >= seconds:
+            continue
+        phonemes = tuple(
+            each._replace(end=min(each.end, seconds))
+            for each in word.phonemes
+            if each.start < seconds
+        )
+        end = min(word.end, seconds)
+        found.append(dataclasses.replace(word, end=end, phonemes=phonemes))
+    return found
 
 
 def _json(words: Sequence[TimedWord]) -> str:

@@ -342,8 +342,8 @@ class SoundHere(SoundDrawing):
         from onepass.speech import text_times, write_times
 
         words = text_times(self.model, **_dictionary(self.given), speed=self.given.speed)
-        write_times(path, words, self.total / self.rate_hz)
-        print(f"{path}: times of {len(words):,} words")
+        count = write_times(path, words, self.total / self.rate_hz)
+        print(f"{path}: times of {count:,} {'word' if count == 1 else 'words'}")
 
 
 class ServedSound(SoundDrawing):
@@ -398,6 +398,9 @@ def _check_times(given: Any) -> None:
     if given.text is None and given.phonemes is None:
         raise UserError("`--times` needs `--text` or `--phonemes`.")
     check_times_path(given.times)
+    folder = given.times.parent
+    if not folder.is_dir() and folder.resolve() != given.out.resolve():
+        raise UserError(f"there is no folder {folder} to write {given.times.name} to.")
 
 
 def _check_ability(given: Any, model: Any) -> None:

@@ -1,6 +1,7 @@
 # ruff: noqa: RUF001 - the letters of IPA look like others
 """When words and phonemes are spoken: the durations of the frames, word by word."""
 
+import itertools
 import json
 import re
 import shutil
@@ -12,7 +13,7 @@ import pytest
 import onepass
 from onepass import speech
 from onepass.speech import phonemes as reading
-from onepass.speech.times import TimedWord, _assign, cues
+from onepass.speech.times import TimedPhoneme, TimedWord, _assign, cues
 
 needs_espeak = pytest.mark.skipif(
     shutil.which(reading.PROGRAM) is None, reason="espeak-ng is not installed"
@@ -125,7 +126,7 @@ def test_a_subtitle_ends_with_its_clause_and_has_80_characters_at_most():
 def test_files_hold_the_times_to_the_millisecond_and_no_markup_of_the_text(tmp_path):
     words = [word_at(0.25, "a<b>"), word_at(3661.9996, "&c", ends=True), word_at(4000.0)]
     for suffix in ("json", "srt", "vtt"):
-        speech.write_times(tmp_path / f"x.{suffix}", words, seconds=4000.0)
+        assert speech.write_times(tmp_path / f"x.{suffix}", words, seconds=4000.0) == 2
     rows = json.loads((tmp_path / "x.json").read_text())["words"]
     assert [(row["word"], row["start"], row["end"]) for row in rows] == [
         ("a<b>", 0.25, 0.75),
@@ -137,11 +138,21 @@ def test_files_hold_the_times_to_the_millisecond_and_no_markup_of_the_text(tmp_p
     )
 
 
+def test_times_end_with_the_sound(tmp_path):
+    phonemes = (("a", 0.2, 0.5), ("b", 0.5, 0.9), ("c", 0.9, 1.2))
+    words = [TimedWord("one", 0.2, 1.2, tuple(itertools.starmap(TimedPhoneme, phonemes)))]
+    assert speech.write_times(tmp_path / "x.json", words, seconds=0.75) == 1
+    (row,) = json.loads((tmp_path / "x.json").read_text())["words"]
+    assert row["end"] == 0.75
+    assert [(each["phoneme"], each["end"]) for each in row["phonemes"]] == [("a", 0.5), ("b", 0.75)]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         (["--recording", "x.wav", "--times", "w.json"], "`--times` needs `--text` or `--phonemes`"),
         (["--phonemes", "ə", "--times", "w.txt"], r"w\.txt must end in \.json, \.srt, \.vtt"),
+        (["--phonemes", "ə", "--times", "no/w.srt"], "there is no folder no to write w.srt to"),
     ],
 )
 def test_times_that_cannot_be_written_are_a_mistake(tmp_path, capsys, options, why):
@@ -156,7 +167,7 @@ def test_the_command_writes_the_times_of_the_sound_it_writes(tmp_path, capsys):
     times = tmp_path / "w.json"
     words = ["sample", "shipped", "--out", str(tmp_path), "--phonemes", "həlˈoʊ, wˈɜːld"]
     assert onepass.main([*words, "--times", str(times), "--seconds", "0.6"]) == 0
-    assert "times of" in capsys.readouterr().out
+    assert "times of 1 word\n" in capsys.readouterr().out
     (path,) = tmp_path.glob("*.wav")
     assert soundfile.info(path).duration == pytest.approx(0.6, abs=0.001)
     (row,) = json.loads(times.read_text())["words"]  # the second begins later
