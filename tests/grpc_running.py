@@ -4,6 +4,7 @@ import contextlib
 from pathlib import Path
 
 import grpc
+import http_running
 import numpy as np
 from fake_bundle import CHANNELS, FakeImages, FakeModelStore
 from loops import InThread
@@ -48,6 +49,20 @@ class Running(InThread):
 
     async def stop(self):
         await self.server.stop(0)
+
+
+class Both(Running, http_running.Running):
+    """A server of both protocols: `url`, `client` and `port` of HTTP, `address` of gRPC."""
+
+    async def start(self):
+        await Running.start(self)
+        grpc_port = self.port
+        await http_running.Running.start(self)
+        self.port_of = {"http": self.port, "grpc": grpc_port}
+
+    async def stop(self):
+        await Running.stop(self)
+        await http_running.Running.stop(self)
 
 
 @contextlib.contextmanager

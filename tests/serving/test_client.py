@@ -13,14 +13,14 @@ import time
 import types
 from pathlib import Path
 
-import grpc_running
-import http_running
 import numpy as np
 import pytest
 import soundfile
 from fake_bundle import FakeImages, FakeModelStore, FakeSound
+from grpc_running import Both
 from PIL import Image
 from relay import Relay
+from serve_load import until
 
 import onepass
 from onepass import remote_model
@@ -36,20 +36,14 @@ HALF_STEP = 0.5 / 32767.5
 FRAMES = np.linspace(-1, 1, 120, dtype=np.float32).reshape(40, 3)
 
 
-def models(root):
-    made = FakeModelStore(root)
-    made.add("voice")
-    made.add("shapes", kind=FakeImages)
-    return made
-
-
 @contextlib.contextmanager
-def served(kind, root, **settings):
-    """A server of `voice` and `shapes`; yields its address and the store."""
-    runner = http_running if kind == "http" else grpc_running
-    store = models(root)
-    with runner.Running(store, **settings) as running:
-        yield f"{kind}://127.0.0.1:{running.port}", store
+def served(kind, root, endless=False):
+    """A server of `voice` and `shapes`; yields its address of a protocol and itself."""
+    store = FakeModelStore(root)
+    store.add("voice", endless=endless)
+    store.add("shapes", kind=FakeImages)
+    with Both(store) as running:
+        yield f"{kind}://127.0.0.1:{running.port_of[kind]}", running
 
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
@@ -139,23 +133,6 @@ def free_port():
 # What it gets
 
 
-def test_outputs_are_those_of_the_bundle(client):
-    inputs = {
-        "frames": np.stack([FRAMES, FRAMES]),
-        "num_frames": np.array([40, 10], np.int32),
-        "seed": np.array([5, 6], np.int64),
-        "row": np.array([0, 1], np.int32),
-        "temperature": np.array([1, 0.5], np.float32),
-        "speaker": np.array([0, 1], np.int32),
-    }
-    expected = FakeSound().call("compiled", inputs)
-    got = client.predict("voice", inputs, "compiled", 1)
-    assert got.keys() == expected.keys()
-    for name in expected:
-        assert got[name].dtype == expected[name].dtype
-        assert np.array_equal(got[name], expected[name])
-
-
 def test_lists_become_what_the_signature_asks_for(client):
     got = client.predict("shapes", {"label": [3], "seed": [1]})
     assert (got["picture"] == 61).all() and got["picture"].shape == (1, 16, 16, 3)
@@ -200,39 +177,22 @@ def test_a_recording_is_spoken_again(tmp_path):
 def test_images_come_scale_by_scale(client):
     drawn = list(client.draw("shapes", label="class 2", num=2, seed=3))
     assert [(d.image, d.side, d.last) for d in drawn] == [
-        (0, 8, False),
-        (0, 16, True),
-        (1, 8, False),
-        (1, 16, True),
+        *((0, 8, False), (0, 16, True), (1, 8, False), (1, 16, True))
     ]
     assert [int(d.pixels.max()) for d in drawn] == [43, 43, 44, 44]
     assert drawn[1].pixels.shape == (16, 16, 3) and drawn[1].pixels.dtype == np.uint8
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-def test_the_first_chunk_is_here_before_the_last_is_made(kind, tmp_path):
-    with served(kind, tmp_path) as (address, store), Client(address) as client:
-        control = store.controls["voice", 1]
-        control.chunk_seconds = 0.05
-        chunks = iter(client.speak("voice", frames=FRAMES))
-        next(chunks)
-        assert control.chunks <= 6
-        assert len(list(chunks)) >= 1 and control.chunks == 10
-
-
-@pytest.mark.parametrize("kind", ["http", "grpc"])
 @pytest.mark.parametrize("taken", [0, 1])
-def test_leaving_a_stream_stops_the_server(kind, taken, tmp_path):
-    with served(kind, tmp_path) as (address, store), Client(address) as client:
-        control = store.controls["voice", 1]
-        control.chunk_seconds = 0.1
+def test_the_first_chunk_is_here_before_the_last_is_made_and_leaving_stops_the_server(
+    kind, taken, tmp_path
+):
+    with served(kind, tmp_path, endless=True) as (address, running), Client(address) as client:
         with client.speak("voice", frames=FRAMES) as speech:
             for _ in range(taken):
-                next(speech)
-        end = time.monotonic() + 5
-        while not control.closed and time.monotonic() < end:
-            time.sleep(0.01)
-        assert control.closed == 1 and control.chunks < 10
+                next(speech)  # of a sound without end
+        until(lambda: not running.registry.is_busy)
 
 
 # What goes wrong
@@ -240,74 +200,51 @@ def test_leaving_a_stream_stops_the_server(kind, taken, tmp_path):
 
 NEAR = "no model `voise`; did you mean `voice`"
 COUNT = np.array([40], np.int32)
+NO_NUMBERS = {"frames": FRAMES[None] * np.nan, "num_frames": COUNT}
 
 
 @pytest.mark.parametrize(
-    ("call", "line", "code"),
+    ("method", "words", "given", "line", "code"),
     [
-        (lambda client: client.spec("voise"), NEAR, "not_found"),
-        (lambda client: client.predict("voise", {}), NEAR, "not_found"),
-        (lambda client: client.speak("voise"), NEAR, "not_found"),
-        (lambda client: client.draw("voise"), NEAR, "not_found"),
-        (lambda client: client.predict("voice", {"seed": COUNT}, version=7), "version 7", ""),
-        (
-            lambda client: client.predict(
-                "voice", {"frames": FRAMES[None] * np.nan, "num_frames": COUNT}
-            ),
-            "`frames` must be finite",
-            "invalid_input",
-        ),
-        (
-            lambda client: client.predict("voice", {"num_frames": [[1], [2, 3]]}),
-            "`num_frames` must be rectangular",
-            "",
-        ),
-        (lambda client: client.speak("voice", frames=FRAMES * np.nan), "`frames` must be fini", ""),
-        (
-            lambda client: client.speak("voice", frames=FRAMES, seconds=np.inf),
-            "`seconds` must be finite, got",
-            "",
-        ),
-        (
-            lambda client: client.speak("voice", frames=FRAMES, temperature=np.nan),
-            "`temperature` must be finite, got",
-            "",
-        ),
-        (lambda client: client.speak("voice", frames=[[1.0, 2.0], [1.0]]), "be rectangular", ""),
-        (lambda client: client.speak("voice", frames=[["x", "y", "z"]]), "be rectangular", ""),
-        (lambda client: client.draw("shapes", map=[[1, 2], [1]]), "`map` must be rectangular", ""),
-        (lambda client: client.speak("shapes", frames=FRAMES), "image", ""),
-        (lambda client: list(client.draw("voice")), "sound|images", ""),
+        ("spec", ["voise"], {}, NEAR, "not_found"),
+        ("predict", ["voise", {}], {}, NEAR, "not_found"),
+        ("speak", ["voise"], {}, NEAR, "not_found"),
+        ("draw", ["voise"], {}, NEAR, "not_found"),
+        ("predict", ["voice", {"seed": COUNT}], {"version": 7}, "version 7", ""),
+        ("predict", ["voice", NO_NUMBERS], {}, "`frames` must be finite", "invalid_input"),
+        ("predict", ["voice", {"num_frames": [[1], [2, 3]]}], {}, "`num_frames` must be rect", ""),
+        ("speak", ["voice"], {"frames": FRAMES * np.nan}, "`frames` must be fini", ""),
+        ("speak", ["voice"], {"seconds": np.inf}, "`seconds` must be finite, got", ""),
+        ("speak", ["voice"], {"temperature": np.nan}, "`temperature` must be finite, got", ""),
+        ("speak", ["voice"], {"frames": [[1.0, 2.0], [1.0]]}, "be rectangular", ""),
+        ("speak", ["voice"], {"frames": [["x", "y", "z"]]}, "be rectangular", ""),
+        ("draw", ["shapes"], {"map": [[1, 2], [1]]}, "`map` must be rectangular", ""),
+        ("speak", ["shapes"], {"frames": FRAMES}, "image", ""),
+        ("draw", ["voice"], {}, "sound|images", ""),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_one_line(client, call, line, code):
+def test_what_cannot_be_asked_is_refused_in_one_line(client, method, words, given, line, code):
     with pytest.raises(UserError, match=line) as refused:
-        call(client)
+        list(getattr(client, method)(*words, **given))
     assert "\n" not in str(refused.value)
     assert not code or refused.value.code == code
 
 
-@pytest.mark.parametrize("call", [Client.models, speak, draw])
-@pytest.mark.parametrize(
-    "answer",
-    [(200, {"content-type": "text/html"}, b"<html>"), (404, {}, b"<html>"), (302, {}, b"")],
-)
-def test_what_is_no_server_of_models_is_refused(answer, call):
-    assert "is not a server of these models" in str(refusal(answer, call=call)[0])
+ODD = [(200, {"content-type": "text/html"}, b"<html>"), (404, {}, b"<html>"), (302, {}, b"")]
 
 
 @pytest.mark.parametrize(
     ("answer", "call"),
     [
+        *((answer, call) for answer in ODD for call in (Client.models, speak, draw)),
         ((200, {}, b'{"data": [NaN]}'), Client.models),
         ((200, {}, b'{"sample_rate_hz": Infinity}'), lambda client: client.spec("voice")),
         ((200, {}, b'{"picture": 0, "side": NaN, "png": ""}'), draw),
         (drawn(10_000, 10_000), draw),  # measured before it is decoded
-        (drawn(10_000, 8), draw),
-        (drawn(8, 16), draw),
+        *((drawn(10_000, 8), draw), (drawn(8, 16), draw)),
     ],
 )
-def test_an_answer_that_no_server_of_models_gives_is_refused(answer, call):
+def test_what_is_no_server_of_models_is_refused(answer, call):
     assert "is not a server of these models" in str(refusal(answer, call=call)[0])
 
 
@@ -350,13 +287,8 @@ def test_where_there_is_no_server_the_line_says_so(scheme):
 @pytest.mark.parametrize(
     "address",
     [
-        "127.0.0.1:8500",
-        "ftp://127.0.0.1",
-        "http://",
-        "http://host:port",
-        "grpc://host:8500/voice",
-        "http://host/voice?a=b",
-        "grpc://host",
+        *("127.0.0.1:8500", "ftp://127.0.0.1", "http://", "http://host:port"),
+        *("grpc://host:8500/voice", "http://host/voice?a=b", "grpc://host"),
         "http://user:word@host",
     ],
 )
@@ -405,20 +337,23 @@ def test_what_will_not_change_is_not_asked_again(status):
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-def test_a_server_that_comes_late_is_waited_for(kind, tmp_path):
-    port, store = free_port(), models(tmp_path)
-    came = []
+def test_a_server_that_comes_late_is_waited_for(kind, tmp_path, monkeypatch):
+    port, came, sleep, is_refused = free_port(), [], time.sleep, threading.Event()
 
     def ask():
-        with Client(f"{kind}://127.0.0.1:{port}", retries=20) as client:
+        with Client(f"{kind}://127.0.0.1:{port}", retries=50) as client:
             came.extend(client.models())
 
+    def pause(seconds):
+        is_refused.set()
+        sleep(min(seconds, 0.2))
+
+    monkeypatch.setattr("time.sleep", pause)
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(0.3)
-    runner = http_running if kind == "http" else grpc_running
-    with runner.Running(store) as running, Relay(running.port, at=port):
-        asking.join(10)
+    assert is_refused.wait(10)
+    with served(kind, tmp_path) as (_, running), Relay(running.port_of[kind], at=port):
+        asking.join(20)
     assert len(came) == 2
 
 
@@ -542,7 +477,7 @@ def test_the_command_writes_sounds_and_their_images(address, tmp_path, capsys):
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_an_interrupted_command_keeps_what_has_come(kind, tmp_path, monkeypatch):
     np.save(tmp_path / "mel.npy", FRAMES)
-    with served(kind, tmp_path / "models") as (address, store):
+    with served(kind, tmp_path / "models") as (address, _):
         words = ["--mel", str(tmp_path / "mel.npy"), "--out", str(tmp_path / "out")]
         begun = Stream.__next__
         taken = []
@@ -554,7 +489,6 @@ def test_an_interrupted_command_keeps_what_has_come(kind, tmp_path, monkeypatch)
             return taken[0]
 
         monkeypatch.setattr(Stream, "__next__", interrupted)
-        store.controls["voice", 1].chunk_seconds = 0.05
         assert onepass.main(["sample", f"{address}/voice", *words]) == 130
     sound, _ = soundfile.read(tmp_path / "out/mel_0_0.wav")
     assert len(sound) == len(taken[0]) > 0
@@ -589,35 +523,29 @@ def test_an_image_is_not_written_over_unasked(address, tmp_path, mistake, name):
 
 
 def test_captions_are_asked_for_in_turn():
-    asked = []
+    asked, captions = [], 5 * ["a", "b c"]
 
-    class Captions:
-        def signatures(self, name):
-            return {PLAIN: {"caption": None, "temperature": np.zeros([1, 2])}}
+    def predict(name, inputs, signature):
+        asked.append(inputs)
+        rows = inputs["row"].astype(np.uint8)[:, None, None, None]
+        return {"picture": np.broadcast_to(rows, [len(rows), 4, 4, 1])}
 
-        def predict(self, name, inputs, signature):
-            asked.append(inputs)
-            rows = inputs["row"].astype(np.uint8)[:, None, None, None]
-            return {"picture": np.broadcast_to(rows, [len(rows), 4, 4, 1])}
-
-    captions = 5 * ["a", "b c"]
+    known = {PLAIN: {"caption": None, "temperature": np.zeros([1, 2])}}
     remote = RemoteModel.__new__(RemoteModel)
-    remote._client, remote.name, remote.spec = Captions(), "words", {"condition": "caption"}
+    remote._client = types.SimpleNamespace(predict=predict, signatures=lambda name: known)
+    remote.name, remote.spec = "words", {"condition": "caption"}
     drawn = list(remote.stream(10, condition=captions, scales=True))
     assert [int(scales[-1].max()) for scales in drawn] == list(range(10))
     codes = np.concatenate([inputs["caption"] for inputs in asked])
-    expected = [encode_caption(caption) for caption in captions]
-    np.testing.assert_array_equal(codes, expected)
+    np.testing.assert_array_equal(codes, [encode_caption(caption) for caption in captions])
     assert all("label" not in inputs for inputs in asked)
 
 
 @pytest.mark.parametrize(
     ("kind", "condition", "named"),
     [
-        ("caption", "a dog", {"caption": "a dog"}),
-        ("class", "dog", {"label": "dog"}),
-        ("map", np.zeros([4, 4]), "map"),
-        (None, None, {}),
+        *(("caption", "a dog", ["caption"]), ("class", "dog", ["label"])),
+        *(("map", np.zeros([4, 4]), ["map"]), (None, None, [])),
     ],
 )
 def test_a_condition_goes_by_the_name_that_the_model_has_for_it(
@@ -634,15 +562,13 @@ def test_a_condition_goes_by_the_name_that_the_model_has_for_it(
             return contextlib.nullcontext([])
 
     monkeypatch.setattr(remote_model, "Client", Known)
-    assert list(RemoteModel("http://localhost:1/words").stream(condition=condition)) == []
-    found = {
-        key: value
-        for key, value in asked.items()
-        if key not in ("num", "seed", "temperature", "guidance")
-    }
-    assert found == named or list(found) == [named]
+    model = RemoteModel("http://localhost:1/words")
+    assert list(model.stream(condition=condition)) == []
+    always = ("num", "seed", "temperature", "guidance")
+    assert [name for name in asked if name not in always] == named
+    assert all(np.array_equal(asked[name], condition) for name in named)
     with pytest.raises(UserError, match="`condition` must be one or 1, got 2"):
-        list(RemoteModel("http://localhost:1/words").stream(condition=[condition, condition]))
+        list(model.stream(condition=[condition, condition]))
 
 
 def test_a_server_without_tls_is_not_said_to_be_none(address, mistake, tmp_path):

@@ -71,24 +71,6 @@ async def test_many_requests_of_a_client_get_no_more_rows_than_one_large_one():
         assert abs(counts[2] - counts[3]) <= 1
 
 
-async def test_rows_of_another_shape_wait_for_no_more():
-    engine = Engine(allowed=[1, 2, 4, 8])
-    first = await engine.hold()
-    heavy = await asked_by(engine, HEAVY[0], list(range(2000, 2064)), 9)
-    light = await asked_by(engine, LIGHT, [999], 100)
-    await engine.go(first, light, heavy)
-    at = next(n for n, seeds in enumerate(engine.calls) if 999 in seeds)
-    assert engine.calls[at] == [999] and at <= 2
-
-
-async def test_a_client_alone_has_whole_calls():
-    engine = Engine()
-    first = await engine.hold()
-    heavy = await asked_by(engine, HEAVY[0], list(range(64)))
-    await engine.go(first, heavy)
-    assert engine.control.rows == [1] + [8] * 8
-
-
 async def test_costly_rows_count_more_than_cheap_ones():
     """A client whose rows take 4 times as long has fewer of them than another of as many rows."""
     engine = Engine(allowed=[1])
@@ -184,17 +166,6 @@ def test_a_queue_never_holds_more_than_it_may(seed):
     assert queue.rows >= 0
 
 
-async def test_clients_with_equal_parts_of_a_full_queue_keep_them():
-    engine = Engine(rows=8)
-    first = await engine.hold()
-    waiting = [await asked_by(engine, address, [1, 2]) for address in HEAVY[:4]]
-    for client in HEAVY[:4]:
-        begin_client(client)
-        with pytest.raises(Overloaded):
-            await engine.ask([3, 4])
-    await engine.go(first, *waiting)
-
-
 async def test_the_time_of_a_request_is_estimated_from_the_shares_of_clients():
     engine = Engine(allowed=[1], rows=1024)
     engine.known(3, 0.5)
@@ -212,60 +183,48 @@ async def test_the_time_of_a_request_is_estimated_from_the_shares_of_clients():
 TOKENS = [f"the long token of client {n}" for n in range(6)]
 
 
-class OverHttp:
-    """Images of a model over HTTP."""
-
-    def __init__(self, store, **settings):
-        self.running = http_running.Running(store, **settings)
-
-    def ask(self, token, seeds):
-        """The number of images of an answer."""
-        body = {"instances": [{"seed": seed} for seed in seeds]}
-        headers = {"Authorization": f"Bearer {token}"}
-        url = f"{self.running.url}/v1/models/digits:predict"
-        answer = httpx.post(url, json=body, headers=headers, timeout=30, **http_running.HERE)
-        return len(answer.raise_for_status().json()["predictions"])
+def ask_http(running, token, seeds):
+    """The number of images of an answer."""
+    body = {"instances": [{"seed": seed} for seed in seeds]}
+    headers = {"Authorization": f"Bearer {token}"}
+    url = f"{running.url}/v1/models/digits:predict"
+    answer = httpx.post(url, json=body, headers=headers, timeout=30, **http_running.HERE)
+    return len(answer.raise_for_status().json()["predictions"])
 
 
-class OverGrpc:
+def ask_grpc(running, token, seeds):
     """The same over gRPC."""
-
-    def __init__(self, store, **settings):
-        self.running = grpc_running.Running(store, **settings)
-
-    def ask(self, token, seeds):
-        """The number of images of an answer."""
-        request = message("tensorflow.serving.PredictRequest")()
-        request.model_spec.name = "digits"
-        encode(np.array(seeds, np.int64), request.inputs["seed"])
-        with self.running.channel() as channel:
-            answer = predict(channel, request, metadata=[("authorization", f"Bearer {token}")])
-        return answer.outputs["picture"].tensor_shape.dim[0].size
+    request = message("tensorflow.serving.PredictRequest")()
+    request.model_spec.name = "digits"
+    encode(np.array(seeds, np.int64), request.inputs["seed"])
+    with running.channel() as channel:
+        answer = predict(channel, request, metadata=[("authorization", f"Bearer {token}")])
+    return answer.outputs["picture"].tensor_shape.dim[0].size
 
 
-@pytest.mark.parametrize("protocol", [OverHttp, OverGrpc])
-def test_an_image_of_one_client_comes_before_the_many_of_others(tmp_path, protocol):
+@pytest.mark.parametrize("ask", [ask_http, ask_grpc])
+def test_an_image_of_one_client_comes_before_the_many_of_others(tmp_path, ask):
     (tmp_path / "tokens").write_text("\n".join(TOKENS))
-    (tmp_path / "models").mkdir()
     store = grpc_running.store(tmp_path / "models")
     control = store.controls["digits", 1]
-    asking = protocol(store, token_file=tmp_path / "tokens", queue_rows=1024, timeout_seconds=60.0)
-    with asking.running as running, ThreadPoolExecutor(8) as pool:
+    more = {"token_file": tmp_path / "tokens", "queue_rows": 1024, "timeout_seconds": 60.0}
+    with grpc_running.Both(store, **more) as running, ThreadPoolExecutor(8) as pool:
         control.open.clear()
         control.calls.clear()
 
-        def waiting():
-            return running.metrics.registry.get_sample_value(
-                "onepass_queue_rows", {"model": "digits"}
-            )
+        def asked(number, seeds):
+            return pool.submit(ask, running, TOKENS[number], seeds)
 
-        heavy = [pool.submit(asking.ask, TOKENS[0], [0])]
+        def wait_for(count):
+            value = running.metrics.registry.get_sample_value
+            until(lambda: value("onepass_queue_rows", {"model": "digits"}) == count)
+
+        heavy = [asked(0, [0])]
         until(control.entered.is_set)
-        for n, token in enumerate(TOKENS[:5], 1):
-            heavy.append(pool.submit(asking.ask, token, range(1000 * n, 1000 * n + ROWS)))
-        until(lambda: waiting() == 5 * ROWS)
-        light = pool.submit(asking.ask, TOKENS[5], [99])
-        until(lambda: waiting() == 5 * ROWS + 1)
+        heavy += [asked(n, range(1000 * n, 1000 * n + ROWS)) for n in range(5)]
+        wait_for(5 * ROWS)
+        light = asked(5, [99])
+        wait_for(5 * ROWS + 1)
         control.open.set()
         assert light.result(30) == 1 and [each.result(30) for each in heavy] == [1] + 5 * [ROWS]
     seeds = [set(seeds) for _, _, _, seeds in control.calls]

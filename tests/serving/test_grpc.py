@@ -7,12 +7,13 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from batch_engine import begun
 from fake_bundle import HOP, RATE, FakeSound
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_running import Running, frames, refused, store
 from relay import Relay
-from serve_load import until
+from serve_load import GRPC_PREDICT, method, speak, tensor, until
 from tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -25,17 +26,19 @@ from tensorflow_serving.apis import (
 )
 
 import onepass
-from serving.grpc.server import client_of
-from serving.grpc.tensors import encode, message
+from serving.grpc.server import client_address, client_of
+from serving.grpc.tensors import message
 
 TOKEN = "a token of sixteen characters"
-PREDICT = "/tensorflow.serving.PredictionService/Predict"
+GRPC_INFER = "/inference.GRPCInferenceService/ModelInfer"
 SERVING, NOT_SERVING = "SERVING", "NOT_SERVING"
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with Running(store(tmp_path_factory.mktemp("models"))) as running:
+    models = store(tmp_path_factory.mktemp("models"))
+    models.add("late", load_fails=True)
+    with Running(models) as running:
         yield running
 
 
@@ -65,51 +68,28 @@ def predict(channel, request=None, **options):
     return stub.Predict(request or predict_request(), timeout=10, **options)
 
 
-def health(channel, service=""):
-    stub = health_pb2_grpc.HealthStub(channel)
-    answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+def status_of(answer):
     return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
-def test_tensorflows_stub_gets_what_the_bundle_gives(channel):
-    inputs = {
-        "frames": frames(3),
-        "num_frames": np.array([5, 2, 4], np.int32),
-        "seed": np.array([1, 2, 3], np.int64),
-        "row": np.array([0, 0, 9], np.int32),
-        "temperature": np.array([1.0, 0.5, 0.0], np.float32),
-        "speaker": np.zeros(3, np.int32),
-    }
-    answer = predict(channel, predict_request("voice", "compiled", **inputs))
-    expected = FakeSound().call("compiled", inputs)
-    sound = tf.make_ndarray(answer.outputs["sound"])
-    assert np.array_equal(sound, expected["sound"][:, : sound.shape[1]]) and sound.shape[1] >= 20
-    assert tf.make_ndarray(answer.outputs["num_samples"]).tolist() == [20, 8, 16]
-    spec = answer.model_spec
-    assert (spec.name, spec.version.value, spec.signature_name) == ("voice", 1, "compiled")
+def health(channel, service=""):
+    stub = health_pb2_grpc.HealthStub(channel)
+    return status_of(stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10))
 
 
-def test_a_filter_chooses_outputs(channel):
-    request = predict_request("digits", label=np.array([3], np.int32))
-    request.output_filter.extend(["picture_8", "picture_8"])
+def test_tensorflows_stub_gets_what_the_bundle_gives_and_a_filter_chooses(channel):
+    inputs = {"frames": frames(3), "num_frames": np.array([5, 2, 4], np.int32)}
+    request = predict_request("voice", "compiled", **inputs)
+    drawn = {"row": np.zeros(3), "seed": np.zeros(3), "temperature": np.ones(3)}
+    expected = FakeSound().call("compiled", inputs | drawn)["sound"]
     answer = predict(channel, request)
-    assert list(answer.outputs) == ["picture_8"]
-    assert (tf.make_ndarray(answer.outputs["picture_8"]) == 60).all()
+    assert set(answer.outputs) == {"sound", "num_samples"}
+    np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["sound"]), expected)
+    request.output_filter.extend(["sound", "sound"])
+    assert list(predict(channel, request).outputs) == ["sound"]
     request.output_filter.append("nothing")
-    with refused("INVALID_ARGUMENT", "`nothing` is not an output; there are picture_8"):
+    with refused("INVALID_ARGUMENT", "`nothing` is not an output; there are sound, num_samples"):
         predict(channel, request)
-
-
-def wrong_label(request):
-    request.model_spec.version_label = "stable"
-
-
-def wrong_version(request):
-    request.model_spec.version.value = 7
-
-
-def negative_version(request):
-    request.model_spec.version.value = -1
 
 
 def splat(request):
@@ -117,32 +97,18 @@ def splat(request):
     request.inputs["frames"].tensor_shape.dim.add(size=400_000_000)
 
 
+def with_text(request):
+    request.inputs["frames"].CopyFrom(tf.make_tensor_proto(b"text"))
+
+
 @pytest.mark.parametrize(
     ("spoil", "status", "words"),
     [
         (lambda r: setattr(r.model_spec, "name", ""), "INVALID_ARGUMENT", "`model_spec.name`"),
-        (lambda r: setattr(r.model_spec, "name", "../voice"), "NOT_FOUND", ""),
-        (wrong_version, "NOT_FOUND", "version 7"),
-        (negative_version, "NOT_FOUND", "version -1"),
-        (wrong_label, "INVALID_ARGUMENT", "version_label"),
-        (
-            lambda r: setattr(r.model_spec, "signature_name", "other"),
-            "INVALID_ARGUMENT",
-            "no signature `other`; there are serving_default, compiled",
-        ),
+        (lambda r: setattr(r.model_spec.version, "value", -1), "NOT_FOUND", "version -1"),
+        (lambda r: setattr(r.model_spec, "version_label", "x"), "INVALID_ARGUMENT", "_label"),
         (splat, "RESOURCE_EXHAUSTED", "`frames` of shape [400000000]"),
-        (lambda r: r.inputs["more"].CopyFrom(tf.make_tensor_proto(1)), "INVALID_ARGUMENT", "more"),
-        (
-            lambda r: r.inputs["frames"].CopyFrom(tf.make_tensor_proto(frames() * np.nan)),
-            "INVALID_ARGUMENT",
-            "`frames` must be finite",
-        ),
-        (
-            lambda r: r.inputs["frames"].CopyFrom(tf.make_tensor_proto(b"text")),
-            "INVALID_ARGUMENT",
-            "`frames` must be of numbers or of bool, got DT_STRING",
-        ),
-        (lambda r: r.inputs.clear(), "INVALID_ARGUMENT", "`frames` must be given"),
+        (with_text, "INVALID_ARGUMENT", "of numbers or of bool, got DT_STRING"),
     ],
 )
 def test_a_wrong_request_is_refused_with_the_field_and_the_rule(channel, spoil, status, words):
@@ -150,6 +116,17 @@ def test_a_wrong_request_is_refused_with_the_field_and_the_rule(channel, spoil, 
     spoil(request)
     with refused(status, words):
         predict(channel, request)
+
+
+@pytest.mark.parametrize("name", ["..", "../hidden.txt", "voice/1", "voice\0", "a" * 3000])
+def test_only_names_of_models_lead_anywhere(channel, name):
+    infer = message("inference.ModelInferRequest")(model_name=name)
+    for asked in (
+        lambda: predict(channel, predict_request(name)),
+        *(lambda: method(channel, GRPC_INFER)(infer, timeout=10), lambda: health(channel, name)),
+    ):
+        with refused("NOT_FOUND"):
+            asked()
 
 
 def test_metadata_describes_the_signatures(channel):
@@ -176,55 +153,38 @@ def test_status_names_the_versions_and_their_state(channel):
     (status,) = stub.GetModelStatus(request, timeout=10).model_version_status
     available = get_model_status_pb2.ModelVersionStatus.State.AVAILABLE
     assert (status.version, status.state) == (1, available)
-    request.model_spec.version.value = 5
-    with refused("NOT_FOUND", "no version 5"):
-        stub.GetModelStatus(request, timeout=10)
-    request.model_spec.name = "nobody"
-    with refused("NOT_FOUND", "nobody"):
-        stub.GetModelStatus(request, timeout=10)
+    for name, version in (("voice", 5), ("nobody", 1)):
+        request.model_spec.name, request.model_spec.version.value = name, version
+        with refused("NOT_FOUND", "no version 5" if name == "voice" else "nobody"):
+            stub.GetModelStatus(request, timeout=10)
 
 
 def test_what_is_for_examples_is_not_implemented_in_words(channel):
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    for method, request in (
+    for function, request in (
         (stub.Classify, classification_pb2.ClassificationRequest()),
         (stub.Regress, regression_pb2.RegressionRequest()),
         (stub.MultiInference, inference_pb2.MultiInferenceRequest()),
     ):
         with refused("UNIMPLEMENTED", "use Predict"):
-            method(request, timeout=10)
+            function(request, timeout=10)
 
 
 def test_health_is_that_of_the_server_its_services_and_its_models(channel):
     for service in ("", "tensorflow.serving.PredictionService", "voice", "digits"):
         assert health(channel, service) == SERVING
-    with refused("NOT_FOUND"):
-        health(channel, "nobody")
+    assert health(channel, "late") == NOT_SERVING
 
 
 def test_health_follows_readiness_while_it_is_watched(fresh):
     with Running(fresh) as running, running.channel() as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(
-            health_pb2.HealthCheckRequest(service="voice"), timeout=10
-        )
-        statuses = (
-            health_pb2.HealthCheckResponse.ServingStatus.Name(said.status) for said in watch
-        )
-        assert next(statuses) == SERVING
+        request = health_pb2.HealthCheckRequest(service="voice")
+        watch = map(status_of, health_pb2_grpc.HealthStub(channel).Watch(request, timeout=10))
+        assert next(watch) == SERVING
         running.registry.drain()
-        assert next(statuses) == NOT_SERVING
+        assert next(watch) == NOT_SERVING
         assert health(channel) == health(channel, "voice") == NOT_SERVING
-        assert list(statuses) == []  # a watch does not keep a server that leaves
-
-
-def test_a_model_that_loads_is_not_served_yet(tmp_path):
-    models = store(tmp_path)
-    models.add("late", load_fails=True)
-    with Running(models) as running, running.channel() as channel:
-        assert health(channel, "late") == NOT_SERVING
-        with refused("UNAVAILABLE", "`late`") as caught:
-            predict(channel, predict_request("late"))
-        assert int(dict(caught[0].trailing_metadata())["retry-after"]) >= 1
+        assert list(watch) == []  # a watch does not keep a server that leaves
 
 
 def reflected(channel, **question):
@@ -237,11 +197,8 @@ def reflected(channel, **question):
 def test_reflection_lists_the_services_and_describes_them(channel):
     listed = {s.name for s in reflected(channel, list_services="").list_services_response.service}
     assert listed == {
-        "grpc.health.v1.Health",
-        "grpc.reflection.v1alpha.ServerReflection",
-        "inference.GRPCInferenceService",
-        "onepass.Models",
-        "tensorflow.serving.ModelService",
+        *("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "onepass.Models"),
+        *("inference.GRPCInferenceService", "tensorflow.serving.ModelService"),
         "tensorflow.serving.PredictionService",
     }
     for service in listed:
@@ -252,117 +209,65 @@ def test_reflection_lists_the_services_and_describes_them(channel):
 
 
 def test_the_server_gives_the_version_of_the_package(channel):
-    made = message("inference.ServerMetadataResponse")
-    ask = channel.unary_unary(
+    kind, path = (
+        "inference.ServerMetadataResponse",
         "/inference.GRPCInferenceService/ServerMetadata",
-        lambda asked: asked.SerializeToString(),
-        made.FromString,
     )
-    answer = ask(message("inference.ServerMetadataRequest")(), timeout=10)
-    assert answer == made(name="onepass", version=onepass.__version__)
+    answer = method(channel, path, answer=kind)(message("inference.ServerMetadataRequest")())
+    assert answer == message(kind)(name="onepass", version=onepass.__version__)
 
 
-def infer_request(**changes):
+def infer_request():
     request = message("inference.ModelInferRequest")(model_name="voice", id="mine")
-    for name, datatype, value in (
-        ("frames", "FP32", frames()),
-        ("num_frames", "INT32", np.array([5], np.int32)),
-    ):
+    count = np.array([5], np.int32)
+    for name, datatype, value in (("frames", "FP32", frames()), ("num_frames", "INT32", count)):
         request.inputs.add(name=name, datatype=datatype, shape=value.shape)
         request.raw_input_contents.append(value.tobytes())
-    for name, value in changes.items():
-        setattr(request, name, value)
     return request
 
 
 def infer(channel, request):
-    method = channel.unary_unary(
-        "/inference.GRPCInferenceService/ModelInfer",
-        request.__class__.SerializeToString,
-        message("inference.ModelInferResponse").FromString,
-    )
-    return method(request, timeout=10)
+    asked = method(channel, GRPC_INFER, answer="inference.ModelInferResponse")
+    return asked(request, timeout=10)
 
 
-def test_version_two_of_inference_gives_the_same_sound(channel):
-    answer = infer(channel, infer_request())
-    assert (answer.model_name, answer.model_version, answer.id) == ("voice", "1", "mine")
-    raw = dict(zip([o.name for o in answer.outputs], answer.raw_output_contents, strict=True))
-    assert raw["sound"] == predict(channel).outputs["sound"].tensor_content
+def test_values_one_by_one_are_those_of_the_bytes(channel):
     typed = infer_request()
     del typed.raw_input_contents[:]
     typed.inputs[0].contents.fp32_contents.extend(frames().ravel())
     typed.inputs[1].contents.int_contents.append(5)
     typed.outputs.add(name="sound")
-    assert infer(channel, typed).raw_output_contents == [raw["sound"]]
-
-
-def spoilt(spoil):
-    request = infer_request()
-    spoil(request)
-    return request
+    assert list(infer(channel, typed).raw_output_contents) == [
+        predict(channel).outputs["sound"].tensor_content
+    ]
 
 
 @pytest.mark.parametrize(
-    ("request_", "status", "words"),
+    ("spoil", "status", "words"),
     [
-        (infer_request(model_version="one"), "INVALID_ARGUMENT", "not begun by 0, got `one`"),
-        (infer_request(model_version="9" * 21), "INVALID_ARGUMENT", "not begun by 0, got `999"),
-        (infer_request(model_version="7"), "NOT_FOUND", "7"),
-        (spoilt(lambda r: r.raw_input_contents.pop()), "INVALID_ARGUMENT", "one entry for each"),
-        (
-            spoilt(lambda r: setattr(r.inputs[0], "datatype", "BYTES")),
-            "INVALID_ARGUMENT",
-            "got `BYTES`",
-        ),
-        (
-            spoilt(lambda r: r.inputs[0].shape.insert(0, 2**40)),
-            "RESOURCE_EXHAUSTED",
-            "would bring the request over",
-        ),
-        (
-            spoilt(lambda r: r.inputs[0].shape.insert(0, 2)),
-            "INVALID_ARGUMENT",
-            "must have 120 bytes, got 60",
-        ),
-        (
-            spoilt(lambda r: setattr(r.inputs[1], "name", "frames")),
-            "INVALID_ARGUMENT",
-            "`frames` must be given once",
-        ),
-        (spoilt(lambda r: r.outputs.add(name="x")), "INVALID_ARGUMENT", "`x` is not an output"),
+        (lambda r: setattr(r, "model_version", "one"), "INVALID_ARGUMENT", "begun by 0, got `one`"),
+        (lambda r: setattr(r, "model_version", "9" * 21), "INVALID_ARGUMENT", "0, got `999"),
+        (lambda r: r.raw_input_contents.pop(), "INVALID_ARGUMENT", "one entry for each"),
+        (lambda r: setattr(r.inputs[0], "datatype", "BYTES"), "INVALID_ARGUMENT", "got `BYTES`"),
+        (lambda r: r.inputs[0].shape.insert(0, 2**40), "RESOURCE_EXHAUSTED", "bring the request"),
+        (lambda r: r.inputs[0].shape.insert(0, 2), "INVALID_ARGUMENT", "have 120 bytes, got 60"),
+        (lambda r: setattr(r.inputs[1], "name", "frames"), "INVALID_ARGUMENT", "be given once"),
+        (lambda r: r.outputs.add(name="x"), "INVALID_ARGUMENT", "`x` is not an output"),
     ],
 )
-def test_a_wrong_inference_is_refused_with_the_field_and_the_rule(channel, request_, status, words):
+def test_a_wrong_inference_is_refused_with_the_field_and_the_rule(channel, spoil, status, words):
+    request = infer_request()
+    spoil(request)
     with refused(status, words):
-        infer(channel, request_)
-
-
-def tensor(array):
-    made = message("tensorflow.TensorProto")()
-    encode(array, made)
-    return made
-
-
-def speak(channel, timeout=10, **fields):
-    request = message("onepass.SpeakRequest")(**fields)
-    request.model_spec.name = request.model_spec.name or "voice"
-    if not request.HasField("frames"):
-        request.frames.CopyFrom(tensor(frames(1, 40)[0]))
-    method = channel.unary_stream(
-        "/onepass.Models/Speak",
-        request.__class__.SerializeToString,
-        message("onepass.SpeakResponse").FromString,
-    )
-    return method(request, timeout=timeout)
+        infer(channel, request)
 
 
 def test_sound_streams_as_it_is_made(channel):
-    chunks = list(speak(channel, seed=3, speaker="ben"))
+    chunks = list(speak(channel, 40, seed=3, speaker="ben"))
     assert len(chunks) == 40 * HOP // 16 and {c.sample_rate_hz for c in chunks} == {RATE}
     streamed = np.concatenate([np.frombuffer(chunk.samples, "<f4") for chunk in chunks])
-    whole = FakeSound().sample(condition=frames(1, 40)[0], seed=3)[0]
-    assert np.array_equal(streamed, whole)
+    given = np.full([40, 3], 0.5, np.float32)
+    assert np.array_equal(streamed, FakeSound().sample(condition=given, seed=3)[0])
 
 
 @pytest.mark.parametrize(
@@ -371,8 +276,7 @@ def test_sound_streams_as_it_is_made(channel):
         ({"num_samples": -1}, "`num_samples` must be at least 0"),
         ({"speaker": "nobody"}, "`speaker` must be one of anna, ben"),
         ({"temperature": float("nan")}, "`temperature`"),
-        ({"row": -1}, "`row`"),
-        ({"model_spec": {"name": "digits"}}, "draws images"),
+        *(({"row": -1}, "`row`"), ({"name": "digits"}, "draws images")),
         ({"frames": tensor(frames())}, "`frames` must have the shape"),
         ({"frames": tensor(frames()[0] * np.nan)}, "`frames` must be finite"),
         ({"frames": tensor(frames()[0, :, :2])}, "`frames` must have the shape"),
@@ -384,31 +288,13 @@ def test_a_wrong_request_for_sound_is_refused_with_the_field(channel, fields, wo
 
 
 def test_models_are_listed_with_what_they_are(channel):
-    method = channel.unary_unary(
+    asked = channel.unary_unary(
         "/onepass.Models/List", None, message("onepass.ListResponse").FromString
     )
-    listed = {model.name: model for model in method(b"", timeout=10).models}
-    assert {name: model.kind for name, model in listed.items()} == {
-        "voice": "sound",
-        "digits": "picture",
-    }
+    listed = {model.name: model for model in asked(b"", timeout=10).models}
+    kinds = {name: listed[name].kind for name in ("voice", "digits")}
+    assert kinds == {"voice": "sound", "digits": "picture"}
     assert json.loads(listed["voice"].spec_json)["sample_rate_hz"] == RATE
-
-
-def test_a_client_that_leaves_takes_its_waiting_rows_with_it(fresh):
-    with Running(fresh) as running, running.channel() as channel:
-        control = fresh.controls["voice", 1]
-        control.open.clear()
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        first = stub.Predict.future(predict_request(), timeout=10)
-        assert control.entered.wait(5)
-        second = stub.Predict.future(predict_request(), timeout=10)
-        until(lambda: running.registry.get("voice")._active == 2)
-        second.cancel()
-        until(lambda: running.counted("cancelled") == 1)
-        control.open.set()
-        first.result(10)
-        assert control.rows == [1]
 
 
 def test_a_client_that_has_vanished_without_a_word_is_missed(fresh, monkeypatch):
@@ -418,29 +304,9 @@ def test_a_client_that_has_vanished_without_a_word_is_missed(fresh, monkeypatch)
         Relay(running.port) as relay,
         grpc.insecure_channel(relay.address) as channel,
     ):
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-        next(watch)
+        next(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
         relay.silent.set()
         until(lambda: running.counted("cancelled") == 1)
-
-
-def test_the_clients_deadline_ends_a_call(fresh):
-    with Running(fresh) as running, running.channel() as channel:
-        control = fresh.controls["voice", 1]
-        control.open.clear()
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        with refused("DEADLINE_EXCEEDED"):
-            stub.Predict(predict_request(), timeout=0.2)
-        until(lambda: running.counted("cancelled") + running.counted("deadline_exceeded"))
-        control.open.set()
-
-
-def test_the_servers_deadline_ends_a_call_without_one(fresh):
-    with Running(fresh, timeout_seconds=0.2) as running, running.channel() as channel:
-        fresh.controls["voice", 1].seconds = 1.0
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        with refused("DEADLINE_EXCEEDED"):
-            stub.Predict(predict_request())
 
 
 def test_a_message_that_never_comes_meets_the_deadline(fresh):
@@ -452,62 +318,40 @@ def test_a_message_that_never_comes_meets_the_deadline(fresh):
             yield from ()
 
         with refused("DEADLINE_EXCEEDED"):
-            channel.stream_unary(PREDICT)(nothing())
+            channel.stream_unary(GRPC_PREDICT)(nothing())
         silent.set()
 
 
-def test_a_full_queue_says_when_to_come_again(fresh):
-    with Running(fresh, queue_rows=1) as running, running.channel() as channel:
-        control = fresh.controls["voice", 1]
-        control.open.clear()
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        first = stub.Predict.future(predict_request(), timeout=10)
-        assert control.entered.wait(5)
-        second = stub.Predict.future(predict_request(), timeout=10)
-        until(lambda: running.registry.get("voice")._active == 2)
-        with refused("UNAVAILABLE") as caught:
-            predict(channel)
-        assert int(dict(caught[0].trailing_metadata())["retry-after"]) >= 1
-        control.open.set()
-        assert first.result(10) == second.result(10)
-
-
-def test_a_failure_of_the_model_tells_nothing(fresh):
+def test_a_failure_of_a_stream_tells_nothing_and_an_answer_has_the_id_of_its_request(fresh):
     with Running(fresh) as running, running.channel() as channel:
         fresh.controls["voice", 1].fails_on = 13
-        inputs = {"frames": frames(), "num_frames": np.array([5], np.int32)}
-        request = predict_request("voice", seed=np.array([13], np.int64), **inputs)
-        with refused("INTERNAL", "see the server's log") as caught:
-            predict(channel, request, metadata=(("x-request-id", "my-own-id"),))
-        assert dict(caught[0].trailing_metadata())["x-request-id"] == "my-own-id"
         with refused("INTERNAL", "see the server's log"):
             list(speak(channel, seed=13))
-
-
-def bearer(token):
-    return (("authorization", f"Bearer {token}"),)
+        with refused("NOT_FOUND") as caught:
+            predict(channel, predict_request("x"), metadata=(("x-request-id", "my-own-id"),))
+        assert dict(caught[0].trailing_metadata())["x-request-id"] == "my-own-id"
 
 
 def test_only_the_token_opens_all_but_health(fresh, monkeypatch):
     monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
     with Running(fresh) as running, running.channel() as channel:
-        for metadata in ((), bearer("wrong"), bearer(TOKEN + "x"), (("authorization", TOKEN),)):
+        for given in ("", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN):
             with refused("UNAUTHENTICATED"):
-                predict(channel, metadata=metadata)
+                predict(channel, metadata=(("authorization", given),))
         with refused("UNAUTHENTICATED"):
             reflected(channel, list_services="")
         assert health(channel) == SERVING
-        assert predict(channel, metadata=bearer(TOKEN)).model_spec.name == "voice"
+        right = (("authorization", f"Bearer {TOKEN}"),)
+        assert predict(channel, metadata=right).model_spec.name == "voice"
         assert running.counted("unauthorized") == 5
 
 
 def test_messages_are_capped_both_ways(fresh):
     with Running(fresh, max_body_mib=0.1) as running, running.channel() as channel:
         with refused("RESOURCE_EXHAUSTED", "larger than max"):
-            channel.unary_unary(PREDICT)(b"\0" * 200_000, timeout=10)
-        request = predict_request(
-            "voice", frames=frames(8, 1000), num_frames=np.full(8, 1000, np.int32)
-        )
+            channel.unary_unary(GRPC_PREDICT)(b"\0" * 200_000, timeout=10)
+        counts = np.full(8, 1000, np.int32)
+        request = predict_request("voice", frames=frames(8, 1000), num_frames=counts)
         assert request.ByteSize() < 104_857
         with refused("RESOURCE_EXHAUSTED", "The answer has 128"):
             predict(channel, request)
@@ -516,31 +360,44 @@ def test_messages_are_capped_both_ways(fresh):
 @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_a_compressed_message_is_refused(channel, algorithm):
     with refused("UNIMPLEMENTED", "Compression algorithm"):
-        channel.unary_unary(PREDICT)(b"\0" * 3_000_000, compression=algorithm)
+        channel.unary_unary(GRPC_PREDICT)(b"\0" * 3_000_000, compression=algorithm)
 
 
 def test_bytes_that_are_no_message_are_the_clients_mistake(channel):
-    for path in (
-        PREDICT,
-        "/grpc.health.v1.Health/Check",
-        "/inference.GRPCInferenceService/ModelInfer",
-    ):
+    for path in (GRPC_PREDICT, "/grpc.health.v1.Health/Check", GRPC_INFER):
         with refused("INVALID_ARGUMENT", "not a message of this method"):
             channel.unary_unary(path)(b"\xff\xff\xff", timeout=10)
     with refused("INVALID_ARGUMENT", "one message, got none"):
-        channel.stream_unary(PREDICT)(iter(()), timeout=10)
+        channel.stream_unary(GRPC_PREDICT)(iter(()), timeout=10)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/no.such.Service/Method", "/inference.GRPCInferenceService/RepositoryModelLoad"),
+        "/inference.GRPCInferenceService/RepositoryModelUnload",
+        "/tensorflow.serving.ModelService/HandleReloadConfigRequest",
+    ],
+)
+def test_nobody_can_have_a_model_loaded_or_taken_away(channel, path):
     with refused("UNIMPLEMENTED"):
-        channel.unary_unary("/no.such.Service/Method")(b"", timeout=10)
+        channel.unary_unary(path)(b"", timeout=10)
 
 
 def test_calls_that_are_under_way_end_before_the_server_does(fresh):
     with Running(fresh) as running, running.channel() as channel:
-        fresh.controls["voice", 1].seconds = 0.5
+        control = fresh.controls["voice", 1]
+        control.open.clear()
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         call = stub.Predict.future(predict_request(), timeout=10)
-        assert fresh.controls["voice", 1].entered.wait(5)
-        running.do(running.server.stop(5))
+        until(control.entered.is_set)
+        stopping = running.do(begun(running.server.stop(5)))
+        control.open.set()
         assert call.result(10).model_spec.name == "voice"
+        until(stopping.done)
+
+
+# Whom a call comes from: the peer, or whom a proxy that is trusted names
 
 
 @pytest.mark.parametrize(
@@ -553,3 +410,36 @@ def test_calls_that_are_under_way_end_before_the_server_does(fresh):
 )
 def test_a_client_is_its_address(peer, address):
     assert client_of(peer) == address
+
+
+@pytest.mark.parametrize(
+    ("trusted", "peer", "forwarded", "client"),
+    [
+        (None, "127.0.0.1", "192.0.2.7", "192.0.2.7"),
+        (None, "127.0.0.1", None, "127.0.0.1"),
+        (None, "127.0.0.1", b"192.0.2.7", "127.0.0.1"),
+        (None, "198.51.100.2", "192.0.2.7", "198.51.100.2"),  # anybody may write that
+        (None, "127.0.0.1", "10.9.9.9, 192.0.2.7", "192.0.2.7"),  # nor what is before it
+        (None, "127.0.0.1", "192.0.2.7, 127.0.0.1", "192.0.2.7"),
+        (None, "127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("10.0.0.0/8, 192.0.2.1", "10.1.2.3", "2001:db8::1, 192.0.2.1", "2001:db8::1"),
+        ("10.0.0.0/8", "127.0.0.1", "192.0.2.7", "127.0.0.1"),
+        ("*", "198.51.100.2", "192.0.2.7, 10.0.0.1", "192.0.2.7"),
+        ("", "127.0.0.1", "192.0.2.7", "127.0.0.1"),
+        ("proxy.example", "127.0.0.1", "192.0.2.7", "127.0.0.1"),
+    ],
+)
+def test_only_a_trusted_proxy_names_a_client(monkeypatch, trusted, peer, forwarded, client):
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    if trusted is not None:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", trusted)
+    metadata = {} if forwarded is None else {"x-forwarded-for": forwarded}
+    assert client_address(peer, metadata) == client
+
+
+def test_the_log_of_a_call_names_the_client_behind_the_proxy(channel, caplog):
+    caplog.set_level("INFO", "serving")
+    predict(channel, metadata=[("x-forwarded-for", "192.0.2.7")])
+    until(lambda: [r for r in caplog.records if r.message == "answered"])
+    (answered,) = (r for r in caplog.records if r.message == "answered")
+    assert answered.fields["client"] == "192.0.2.7"

@@ -1,14 +1,14 @@
 """A seed is an integer in [0, 2^64) at every door: live, JSON, tensors, queries and clients."""
 
-import contextlib
+import functools
 import io
 import json
 
-import grpc_running
-import http_running
 import numpy as np
 import pytest
 import soundfile
+from fake_bundle import FakeImages, FakeModelStore
+from grpc_running import Both
 
 import onepass
 import serving
@@ -23,155 +23,114 @@ SAME = (np.int8(7), np.int64(7), np.uint64(7), np.array(7))
 NO_SEEDS = (-1, 2**64, 5.0, True, "7", None, [7], np.array([7]), np.float32(7), np.int64(-1))
 RULE = "`seed` must be an integer in [0, 2^64), got "
 FRAMES = np.ones([3, 3], np.float32)
+PREDICT = "/v1/models/shapes:predict"
 
 
 @pytest.fixture(scope="module")
-def over_http(tmp_path_factory):
-    with http_running.Running(http_running.store(tmp_path_factory.mktemp("http"))) as running:
+def running(tmp_path_factory):
+    """A server of both protocols, whose `ask` has a client of each and `loaded` their models."""
+    store = FakeModelStore(tmp_path_factory.mktemp("models"))
+    store.add("voice")
+    store.add("shapes", kind=FakeImages)
+    with Both(store) as running:
+        urls = {"http": running.url, "grpc": f"grpc://{running.address}"}
+        running.ask = {kind: serving.Client(url, retries=0) for kind, url in urls.items()}
+        running.loaded = functools.cache(lambda kind, name: onepass.load(f"{urls[kind]}/{name}"))
+        names = [(kind, name) for kind in urls for name in ("voice", "shapes")]
+        models = [running.loaded(*each) for each in names]
         yield running
+        for each in (*running.ask.values(), *models):
+            each.close()
 
 
-@pytest.fixture(scope="module")
-def over_grpc(tmp_path_factory):
-    with grpc_running.Running(grpc_running.store(tmp_path_factory.mktemp("grpc"))) as running:
-        yield running
-
-
-def arrived(running, name, act):
-    """The seeds with which the model was run by what `act` asked for, each once."""
-    seeds = running.store.controls[name, 1].seeds
-    seeds.clear()
+def arrived(running, act):
+    """The seeds with which the models were run by what `act` asked for, each once."""
+    controls = running.store.controls.values()
+    for control in controls:
+        control.seeds.clear()
     act()
-    return set(seeds)
+    return {seed for control in controls for seed in control.seeds}
 
 
 def v2(seed, datatype):
     seeds = {"name": "seed", "shape": [1], "datatype": datatype, "data": [seed]}
-    label = {"name": "label", "shape": [1], "datatype": "INT32", "data": [3]}
-    return {"inputs": [seeds, label]}
+    return {"inputs": [seeds, {"name": "label", "shape": [1], "datatype": "INT32", "data": [3]}]}
 
 
-def bodies(seed):
-    """The doors of plain HTTP: for each a path, a body and the model that it asks."""
-    frames = FRAMES.tolist()
-    row = {"label": 3, "seed": seed}
-    return {
-        "speak": ("/v1/models/voice:speak", {"frames": frames, "seed": seed}, "voice"),
-        "draw": ("/v1/models/shapes:draw", {"class": 3, "seed": seed}, "shapes"),
-        "images": (
-            "/v1/images/generations",
-            {"model": "shapes", "prompt": "3", "seed": seed},
-            "shapes",
-        ),
-        "predict": ("/v1/models/shapes:predict", {"instances": [row]}, "shapes"),
-        "columns": (
-            "/v1/models/shapes:predict",
-            {"inputs": {"label": [3], "seed": [seed]}},
-            "shapes",
-        ),
-        "v2, int64": ("/v2/models/shapes/infer", v2(seed, "INT64"), "shapes"),
-        "v2, uint64": ("/v2/models/shapes/infer", v2(seed, "UINT64"), "shapes"),
-    }
+# The doors of plain HTTP: for each a path and a body.
+BODIES = {
+    "speak": ("/v1/models/voice:speak", lambda n: {"frames": FRAMES.tolist(), "seed": n}),
+    "draw": ("/v1/models/shapes:draw", lambda n: {"class": 3, "seed": n}),
+    "images": ("/v1/images/generations", lambda n: {"prompt": "3", "seed": n}),
+    "rows": (PREDICT, lambda n: {"instances": [{"label": 3, "seed": n}]}),
+    "columns": (PREDICT, lambda n: {"inputs": {"label": [3], "seed": [n]}}),
+    "v2, int64": ("/v2/models/shapes/infer", lambda n: v2(n, "INT64")),
+    "v2, uint64": ("/v2/models/shapes/infer", lambda n: v2(n, "UINT64")),
+}
 
 
-DOORS = list(bodies(0))
+@pytest.mark.parametrize("door", BODIES)
+def test_every_seed_arrives_through_every_door_of_http_and_what_is_none_is_refused(running, door):
+    path, body = BODIES[door]
+
+    def act(seed):
+        return running.client.post(path, content=json.dumps(body(seed)))
+
+    for seed in SEEDS:
+        assert arrived(running, lambda seed=seed: act(seed).raise_for_status()) == {seed}
+    for seed in (-1, 2**64, 5.0, True, "7", [7], {"b64": "Nw=="}):
+        error = act(seed).json()["error"]
+        words = error["message"] if isinstance(error, dict) else error
+        assert "seed" in words if isinstance(seed, list | dict) else words.startswith(RULE), words
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_seed_arrives_through_every_door_of_http(over_http, door, seed):
-    path, body, name = bodies(seed)[door]
-
-    def act():
-        answer = over_http.client.post(path, json=body)
-        assert answer.status_code == 200, answer.text
-
-    assert arrived(over_http, name, act) == {seed}
-
-
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("seed", [-1, 2**64, 5.0, True, "7", [7], {"b64": "Nw=="}])
-def test_what_is_no_seed_is_refused_by_the_one_rule_at_every_door(over_http, door, seed):
-    path, body, _ = bodies(seed)[door]
-    answer = over_http.client.post(path, content=json.dumps(body))
-    error = answer.json()["error"]
-    words = error["message"] if isinstance(error, dict) else error
-    assert answer.status_code == 400 and "seed" in words
-    if not isinstance(seed, list | dict):
-        assert words.startswith(RULE), words
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_query_gives_every_seed(over_http, seed):
+def test_a_query_gives_every_seed(running):
     recording = io.BytesIO()
     soundfile.write(recording, np.zeros(400, np.float32), 4000, format="WAV")
+    sent = {"content": recording.getvalue(), "headers": {"content-type": "audio/wav"}}
 
     def act(word):
-        return over_http.client.post(
-            f"/v1/models/voice:speak?seed={word}",
-            content=recording.getvalue(),
-            headers={"content-type": "audio/wav"},
-        )
+        return running.client.post(f"/v1/models/voice:speak?seed={word}", **sent)
 
-    assert arrived(over_http, "voice", lambda: act(seed).raise_for_status()) == {seed}
+    for seed in SEEDS:
+        assert arrived(running, lambda seed=seed: act(seed).raise_for_status()) == {seed}
     for word in ("-1", "5.5", str(2**64), "true", "9" * 5000):
         answer = act(word)
         assert answer.status_code == 400 and answer.json()["error"].startswith(RULE)
 
 
+def of_client(method, name, **given):
+    return lambda running, kind, n: [*getattr(running.ask[kind], method)(name, **given, seed=n)]
+
+
+def of_model(name, **given):
+    return lambda running, kind, n: running.loaded(kind, name).sample(**given, seed=n)
+
+
+def predict(running, kind, seed):
+    running.ask[kind].predict("shapes", {"label": [3], "seed": [seed]})
+
+
 ASKED = {
-    "speak": lambda client, url, name, seed: list(client.speak("voice", frames=FRAMES, seed=seed)),
-    "draw": lambda client, url, name, seed: list(client.draw(name, label=3, seed=seed)),
-    "predict": lambda client, url, name, seed: client.predict(name, {"label": [3], "seed": [seed]}),
-    "load, sound": lambda client, url, name, seed: loaded(f"{url}/voice").sample(
-        condition=FRAMES, seed=seed
-    ),
-    "load, images": lambda client, url, name, seed: loaded(f"{url}/{name}").sample(
-        condition=np.int64(3), seed=seed, num=np.int32(1)
-    ),
+    "speak": of_client("speak", "voice", frames=FRAMES),
+    "draw": of_client("draw", "shapes", label=3),
+    "predict": predict,
+    "load, sound": of_model("voice", condition=FRAMES),
+    "load, images": of_model("shapes", condition=np.int64(3), num=np.int32(1)),
 }
-
-
-@pytest.fixture(scope="module")
-def servers(over_http, over_grpc):
-    """Yield the server, its address, the model of images and a client, by protocol."""
-    addresses = {"http": over_http.url, "grpc": f"grpc://{over_grpc.address}"}
-    with contextlib.ExitStack() as stack:
-        clients = {
-            kind: stack.enter_context(serving.Client(url, retries=0))
-            for kind, url in addresses.items()
-        }
-        yield {
-            "http": (over_http, addresses["http"], "shapes", clients["http"]),
-            "grpc": (over_grpc, addresses["grpc"], "digits", clients["grpc"]),
-        }
-        for model in LOADED.values():
-            model.close()
-        LOADED.clear()
-
-
-LOADED = {}
-
-
-def loaded(url):
-    if url not in LOADED:
-        LOADED[url] = onepass.load(url)
-    return LOADED[url]
 
 
 @pytest.mark.parametrize("door", ASKED)
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-def test_clients_send_every_seed_and_refuse_what_is_none(servers, kind, door):
-    running, url, images, client = servers[kind]
-    name = "voice" if door in ("speak", "load, sound") else images
+def test_clients_send_every_seed_and_refuse_what_is_none(running, kind, door):
     for seed in (*SEEDS, *SAME):
-        act = lambda seed=seed: ASKED[door](client, url, images, seed)  # noqa: E731
-        assert arrived(running, name, act) == {int(seed)}
+        act = functools.partial(ASKED[door], running, kind, seed)
+        assert arrived(running, act) == {int(seed)}
     for seed in NO_SEEDS:
         if door == "predict" and np.ndim(seed):
             continue  # an array of another shape
         with pytest.raises(UserError) as refused:
-            ASKED[door](client, url, images, seed)
+            ASKED[door](running, kind, seed)
         assert str(refused.value).startswith(RULE), (seed, refused.value)
 
 
@@ -192,11 +151,8 @@ def test_what_is_no_seed_alone_is_none_among_others(seed):
                 checked_seeds(seeds)
 
 
-def test_arrays_of_seeds_are_read_bit_for_bit(over_grpc):
-    with serving.Client(f"grpc://{over_grpc.address}") as client:
-        for dtype, seed in ((np.uint64, 2**64 - 1), (np.int64, 2**63 - 1), (np.int8, 7)):
-            inputs = {"label": np.array([3], np.int32), "seed": np.array([seed], dtype)}
-            act = lambda inputs=inputs: client.predict("digits", inputs)  # noqa: E731
-            assert arrived(over_grpc, "digits", act) == {seed}
-        with pytest.raises(UserError, match=r"`seed` must be an integer in \[0, 2\^64\), got -1"):
-            client.predict("digits", {"label": [3], "seed": np.array([-1])})
+@pytest.mark.parametrize("seed", [np.uint64(2**64 - 1), np.int64(2**63 - 1), np.int8(7)])
+def test_arrays_of_seeds_are_read_bit_for_bit(running, seed):
+    inputs = {"label": np.array([3], np.int32), "seed": seed[np.newaxis]}
+    act = functools.partial(running.ask["grpc"].predict, "shapes", inputs)
+    assert arrived(running, act) == {int(seed)}

@@ -5,18 +5,15 @@ import dataclasses
 import io
 import json
 import shutil
-import socket
 import struct
 import threading
-import time
-import wave
 from typing import ClassVar
 
 import httpx
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, RATE, SOUND, FakeDrawings, FakeModelStore, FakeSound
+from fake_bundle import CHANNELS, RATE, SOUND, FakeDrawings, FakeImages, FakeModelStore, FakeSound
 from http_running import Running, ask, speak_text_with
 from PIL import Image
 from serve_load import until
@@ -27,10 +24,11 @@ from onepass.bundles.errors import InvalidInput, TooLarge
 from onepass.bundles.sampling import front_of
 from onepass.foundation import locations as shipped_student
 from onepass.foundation.errors import UserError
+from onepass.speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, text_parts
 from serving import Client
 from serving.engine import drawing
 from serving.engine.speech import (
-    big_endian,
+    check_length,
     decode_recording,
     example_path,
     examples,
@@ -72,22 +70,6 @@ def test_the_head_of_a_wav_says_that_its_length_is_unknown():
     assert head[:4] + head[8:16] + head[36:40] == b"RIFFWAVEfmt data"
     assert struct.unpack("<I", head[4:8]) == struct.unpack("<I", head[40:44]) == (2**32 - 1,)
     assert struct.unpack("<HHIIHH", head[20:36]) == (1, 1, 22_050, 44_100, 2, 16)
-
-
-def test_the_head_of_a_wav_says_how_long_it_is_where_that_is_known():
-    sound = np.linspace(-0.5, 0.5, 1234, dtype=np.float32)
-    file = io.BytesIO(wav_header(22_050, len(sound)) + little_endian(sound))
-    with wave.open(file) as read:
-        assert read.getnframes() == len(sound)
-        assert len(read.readframes(2 * len(sound))) == 2 * len(sound)
-    (riff,) = struct.unpack("<I", file.getvalue()[4:8])
-    assert riff == len(file.getvalue()) - 8
-
-
-def test_the_orders_of_bytes_differ_and_the_values_do_not():
-    sound = np.array([-1.0, 1.0 / 65535, 1.0], np.float32)
-    assert little_endian(sound) == b"\x00\x80\x00\x00\xff\x7f"
-    assert big_endian(sound) == b"\x80\x00\x00\x00\x7f\xff"
 
 
 def test_a_stream_is_the_whole_sound_in_both_formats(models):
@@ -141,10 +123,8 @@ def test_a_recording_is_spoken_again(models, container, way):
 
 def test_a_recording_is_read_as_files_are(tmp_path):
     for container, subtype, rate, channels in (
-        ("WAV", "PCM_16", 16_000, 1),
-        ("FLAC", "PCM_24", 44_100, 2),
-        ("WAV", "FLOAT", 8_000, 1),
-        ("FLAC", "PCM_16", 16_000, 8),
+        *(("WAV", "PCM_16", 16_000, 1), ("FLAC", "PCM_24", 44_100, 2)),
+        *(("WAV", "FLOAT", 8_000, 1), ("FLAC", "PCM_16", 16_000, 8)),
     ):
         data = recording(container, subtype, rate, channels)
         path = tmp_path / f"x.{container.lower()}"
@@ -166,31 +146,15 @@ def wav(frames_said=10**9, rate=RATE, channels=1, bits=16, code=1, data=b"\0" * 
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"RIFF",
-        b"RIFF\0\0\0\0WAVE",
-        b"fLaC",
-        b"fLaC" + b"\xff" * 100,
-        b"\x93NUMPY" + b"\0" * 100,
-        b"\x80\x04\x95" + b"\0" * 100,
-        b"OggS" + b"\0" * 100,
-        b"ID3" + b"\0" * 100,
-        wav(data=b""),
-        wav(rate=1),
-        wav(rate=2**31),
-        wav(32, rate=3_999),
-        wav(32, rate=192_001),
-        wav(channels=200),
-        wav(4, channels=9, data=bytes(72)),
-        wav(bits=16, code=2),
-        wav(bits=16, code=0x55),
-        recording("WAV", "IMA_ADPCM"),
-        recording("WAV", "FLOAT", value=np.nan),
-        recording("WAV", "FLOAT", value=np.inf),
-        recording("WAV", seconds=0),
-        recording("FLAC")[:60],
-        2 * recording("FLAC"),
-        wav(1000, data=bytes(5000)),
+        *(b"", b"RIFF", b"RIFF\0\0\0\0WAVE", b"fLaC", b"fLaC" + b"\xff" * 100),
+        *(b"\x93NUMPY" + b"\0" * 100, b"\x80\x04\x95" + b"\0" * 100, b"OggS" + b"\0" * 100),
+        *(b"ID3" + b"\0" * 100, wav(data=b""), wav(rate=1), wav(rate=2**31)),
+        *(wav(32, rate=3_999), wav(32, rate=192_001), wav(channels=200)),
+        *(wav(4, channels=9, data=bytes(72)), wav(bits=16, code=2), wav(bits=16, code=0x55)),
+        *(recording("WAV", "IMA_ADPCM"), recording("WAV", "FLOAT", value=np.nan)),
+        *(recording("WAV", "FLOAT", value=np.inf), recording("WAV", seconds=0)),
+        *(recording("FLAC")[:60], 2 * recording("FLAC"), wav(1000, data=bytes(5000))),
+        *(recording(each, seconds=2)[:20_000] for each in ("WAV", "FLAC")),
     ],
 )
 def test_what_is_no_recording_is_refused(data):
@@ -231,30 +195,11 @@ def test_a_recording_of_no_frames_is_400(models, monkeypatch, way):
     assert answer.status_code == 400 and "2 samples" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("container", ["WAV", "FLAC"])
-def test_a_recording_that_is_cut_short_is_refused(container):
-    data = recording(container, seconds=2)
-    assert len(decode_recording(data, RATE, 10)) == 2 * RATE
-    with pytest.raises(InvalidInput, match="`recording` must"):
-        decode_recording(data[: len(data) // 2], RATE, 10)
-
-
 def test_what_a_header_promises_is_said_unless_its_writer_could_not_tell():
     words = "must be whole: its header promises 2,000 samples, it has 32"
     with pytest.raises(InvalidInput, match=words):
         decode_recording(wav(2000, data=bytes(64)), RATE, 10)
     assert len(decode_recording(wav(2**32 - 1, data=bytes(64)), RATE, 10)) == 32
-
-
-def test_a_body_that_ends_before_its_length_is_answered(models):
-    words = b"The connection ended before the body of the request did."
-    for length in (b"Content-Length: 500", b"Transfer-Encoding: chunked"):
-        with Running(models) as running, running.connection() as connection:
-            head = b"POST " + SPEAK.encode() + b" HTTP/1.1\r\nHost: localhost\r\n" + length
-            connection.sendall(head + b"\r\n\r\n20\r\n{")
-            connection.shutdown(socket.SHUT_WR)
-            answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        assert answer.startswith(b"HTTP/1.1 400 ") and words in answer
 
 
 def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):
@@ -317,46 +262,6 @@ def test_an_example_is_a_recording_of_the_package(models):
     np.testing.assert_array_equal(found, audio.to_int16(whole[: RATE // 2]))
 
 
-@pytest.mark.parametrize(
-    ("fields", "status", "words"),
-    [
-        ({}, 400, "one of frames, recording, example, text"),
-        ({"example": "arctic_a0099", "text": "hello"}, 400, "one of frames"),
-        ({"example": "../../../etc/passwd"}, 404, "no example"),
-        ({"example": "arctic_a0099.flac"}, 404, "no example"),
-        ({"example": ["x"]}, 400, "`example` must be a text, got a list."),
-        ({"frames": [[1, 2]]}, 400, "`frames` must have the shape"),
-        ({"frames": [[1, 2, 3], [1, 2]]}, 400, "ragged"),
-        ({"frames": []}, 400, "must not be empty"),
-        ({"frames": [[1e39, 2, 3]]}, 400, "finite"),
-        ({"frames": [["1", 2, 3]]}, 400, "must hold numbers"),
-        ({"frames": [[1, 2, 3]] * 12_001}, 413, "at most 12,000 frames"),
-        ({"frames": [[1, 2, 3]], "temperature": -0.1}, 400, "must be at least 0, got -0.1"),
-        ({"frames": [[1, 2, 3]], "temperature": 5}, 400, "must be between 0 and 2, got 5"),
-        ({"frames": [[1, 2, 3]], "temperature": "1"}, 400, "`temperature` must be a number"),
-        ({"frames": [[1, 2, 3]], "seconds": 4000}, 400, "`seconds` must be at most 3600, got 4000"),
-        ({"frames": [[1, 2, 3]], "speaker": "carl"}, 400, "one of anna, ben"),
-        ({"frames": [[1, 2, 3]], "speaker": 0}, 400, "`speaker` must be a text, got 0."),
-        ({"frames": [[1, 2, 3]], "format": "mp3"}, 400, "`format` must be one of wav, l16"),
-        ({"recording": "not base64!"}, 400, "`recording` must be base64"),
-        ({"recording": 3}, 400, "`recording` must be a text, got 3."),
-        ({"recording": b64(b"no sound")}, 400, "`recording` must be a WAV or a FLAC"),
-    ],
-)
-def test_what_breaks_a_rule_is_refused_with_field_and_rule(models, fields, status, words):
-    response = ask(models, "POST", SPEAK, json=fields)
-    assert response.status_code == status
-    assert words in response.json()["error"]
-    assert models.controls["voice", 1].chunks == 0
-
-
-@pytest.mark.parametrize("query", ["seed=x", "seed=NaN", "temperature=Infinity", "seconds=-1"])
-def test_a_query_that_breaks_a_rule_is_refused(models, query):
-    headers = {"content-type": "audio/wav"}
-    response = ask(models, "POST", f"{SPEAK}?{query}", content=recording(), headers=headers)
-    assert response.status_code == 400
-
-
 def test_images_do_not_speak_and_sounds_are_not_drawn(models):
     for path in ("/v1/models/shapes:speak", "/v1/models/voice:draw"):
         assert ask(models, "POST", path, json={}).status_code == 404
@@ -392,12 +297,10 @@ def test_phonemes_and_pronunciations_are_spoken_over_http_and_by_clients(models,
         refused = [
             running.client.post(path, json=fields)
             for fields in (
-                {"phonemes": "x"},
-                {"text": "No.", "pronunciations": {"no": "x"}},
+                *({"phonemes": "x"}, {"text": "No.", "pronunciations": {"no": "x"}}),
                 {"phonemes": phonemes, "pronunciations": {"no": phonemes}},
                 {"text": "No.", "phonemes": phonemes},
-                {"text": "No.", "pronunciations": {"no": 3}},
-                {"phonemes": "n" * 1001},
+                *({"text": "No.", "pronunciations": {"no": 3}}, {"phonemes": "n" * 1001}),
                 {"example": "LJ050-0100", "times": True},
             )
         ]
@@ -471,74 +374,47 @@ def test_an_image_comes_scale_by_scale(models):
         assert np.unique(image) == [2 * 20 + 1 + line["picture"]]
 
 
-def test_the_first_image_comes_before_the_last_is_drawn(models, monkeypatch):
-    may_finish = threading.Event()
+def hold_images(monkeypatch, is_held):
+    """Let calls for which `is_held(signature, rows)` wait until the event that is returned."""
+    go, call = threading.Event(), FakeImages.call
 
     def held(self, signature, inputs):
-        assert 23 not in inputs["row"] or may_finish.wait(30)
-        return original(self, signature, inputs)
+        assert not is_held(signature, inputs["row"]) or go.wait(30)
+        return call(self, signature, inputs)
 
-    original = type(bundle(models, "shapes")).call
-    monkeypatch.setattr("fake_bundle.FakeImages.call", held)
-    body = {"class": 1, "num": 24}
+    monkeypatch.setattr(FakeImages, "call", held)
+    return go
+
+
+def test_the_first_image_comes_before_the_last_is_drawn(models, monkeypatch):
+    go, body = hold_images(monkeypatch, lambda _, rows: 23 in rows), {"class": 1, "num": 24}
     with Running(models) as running, running.client.stream("POST", DRAW, json=body) as response:
         lines = response.iter_lines()
         next(lines)
-        may_finish.set()
+        go.set()
         assert sum(1 for _ in lines) == 2 * 24 - 1
 
 
 def test_a_small_scale_comes_before_the_next_is_drawn(models, monkeypatch):
-    may_grow = threading.Event()
-
-    def held(self, signature, inputs):
-        assert signature == "scale_8" or may_grow.wait(30)
-        return original(self, signature, inputs)
-
-    original = type(bundle(models, "shapes")).call
-    monkeypatch.setattr("fake_bundle.FakeImages.call", held)
+    go = hold_images(monkeypatch, lambda signature, _: signature != "scale_8")
     with Running(models) as running, running.client.stream("POST", DRAW, json={"class": 1}) as got:
         lines = got.iter_lines()
         assert json.loads(next(lines))["side"] == 8
-        may_grow.set()
+        go.set()
         assert json.loads(next(lines))["side"] == 16
     calls = models.controls["shapes", 1].calls
     assert [call[0] for call in calls] == ["scale_8", "scale_16"]
 
 
-def test_a_viewer_that_leaves_stops_the_drawing(models):
-    control = models.controls["shapes", 1]
-    control.seconds = 0.05
+def test_a_viewer_that_leaves_stops_the_drawing(models, monkeypatch):
+    go = hold_images(monkeypatch, lambda _, rows: rows.max() >= 20)
     with Running(models, max_rows=64) as running:
         with running.client.stream("POST", DRAW, json={"class": 1, "num": 64}) as response:
             next(response.iter_lines())
         until(lambda: b'status="cancelled"} 1.0' in running.metrics.render()[0])
-        time.sleep(0.2)
-        drawn = sum(control.rows)
-        time.sleep(0.2)
-        assert sum(control.rows) == drawn < 40
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({}, "`class` must be given"),
-        ({"class": "zebra"}, "there are class 0"),
-        ({"class": 10}, "must be a class"),
-        ({"class": True}, "`class` must be a text or an integer, got "),
-        ({"class": 1.0}, "`class` must be a text or an integer, got "),
-        ({"class": 1, "caption": "x"}, "`caption` must not be given"),
-        ({"map": [[1]]}, "`map` must not be given"),
-        ({"class": 1, "num": 65}, "`num` must be an integer from 1 to 64"),
-        ({"class": 1, "temperature": [1] * 3}, "`temperature` must be one number or 2"),
-        ({"class": 1, "temperature": -1}, "`temperature` must be"),
-        ({"class": 1, "temperature": "x"}, "`temperature` must be a number or a list"),
-    ],
-)
-def test_a_drawing_that_breaks_a_rule_is_400(models, fields, words):
-    response = ask(models, "POST", DRAW, json=fields)
-    assert response.status_code == 400
-    assert words in response.json()["error"]
+        go.set()
+        until(lambda: not running.registry.is_busy)
+        assert sum(models.controls["shapes", 1].rows) < 40
 
 
 def test_a_missing_caption_is_answered_with_one(tmp_path):
@@ -566,18 +442,53 @@ def test_a_drawing_that_cannot_be_written_midway_says_so_in_its_last_line(models
 
 
 def test_a_drawing_that_breaks_midway_says_so_in_its_last_line(models, monkeypatch):
-    control = models.controls["shapes", 1]
-    control.seconds = 0.02
+    call = FakeImages.call
 
     def breaking(self, signature, inputs):
         if (inputs["row"] > 10).any():
             raise RuntimeError("secret detail")
-        return original(self, signature, inputs)
+        return call(self, signature, inputs)
 
-    original = type(bundle(models, "shapes")).call
-    monkeypatch.setattr("fake_bundle.FakeImages.call", breaking)
+    monkeypatch.setattr(FakeImages, "call", breaking)
     response = ask(models, "POST", DRAW, json={"class": 1, "num": 20})
     lines = lines_of(response)
     assert [line["picture"] for line in lines[:-1:2]] == list(range(11))
-    assert lines[-1].keys() == {"error"}
-    assert "secret" not in response.text
+    assert lines[-1].keys() == {"error"} and "secret" not in response.text
+
+
+# Texts
+
+
+def test_declared_lengths_of_texts_are_those_that_are_enforced(models):
+    schemas = ask(models, "GET", "/openapi.json").json()["components"]["schemas"]
+    page = ask(models, "GET", "/").text
+    assert f'id="text" rows="3" maxlength="{MAX_CHARACTERS}"' in page
+    speak = schemas["SpeakRequest"]["properties"]["text"]["anyOf"][0]["maxLength"]
+    openai = schemas["SpeechRequest"]["properties"]["input"]["maxLength"]
+    assert (speak, openai) == (MAX_CHARACTERS, 4096)
+
+
+def test_a_text_costs_what_it_takes_to_say():
+    for text in (
+        *("a" * MAX_CHARACTERS, "\u00e9" * MAX_CHARACTERS, "7" * (MAX_CHARACTERS // SPELT_OUT)),
+    ):
+        check_length(text)
+    for text, shown in (("\u6f22" * 200, "\u6f22"), ("12345" * 40, "1"), ("a" * 1001, "1,001")):
+        with pytest.raises(InvalidInput, match=f"at most 1,000 characters.*{shown}"):
+            check_length(text)
+
+
+LONG = "One sentence, of some words. " * 80
+TEXTS = (LONG, LONG.replace(".", ","), LONG.replace(",", "").replace(".", ""), "7" * 500)
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "x" * 4096, "A word. " + "y" * 1500 + " And more."])
+def test_a_long_text_is_split_into_parts_that_are_short_enough_and_nothing_is_lost(text):
+    parts = text_parts(text)
+    assert "".join(parts) == text and len(parts) > 1
+    assert max(map(spoken_length, parts)) <= MAX_CHARACTERS
+
+
+def test_a_text_is_split_between_sentences_where_there_are_any():
+    assert all(part.rstrip().endswith(".") for part in text_parts(LONG))
+    assert text_parts("Short. Enough.") == ["Short. Enough."]

@@ -1,0 +1,212 @@
+"""Fields of requests over HTTP: each rule is kept, and a refusal names field, rule and value."""
+
+import base64
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from http_running import Running, speak_text_with, store
+
+from onepass.bundles.errors import InvalidInput
+from serving.engine.fields import as_model
+from serving.http.generation import DrawRequest, ImagesRequest, SpeakRequest, SpeechRequest
+from serving.http.tensors import InferParameters, InferRequest, PredictRequest, TensorParameters
+
+PREDICT, INFER = "/v1/models/shapes:predict", "/v2/models/shapes/infer"
+DRAW, SPEAK = "/v1/models/shapes:draw", "/v1/models/voice:speak"
+IMAGES, SPEECH = "/v1/images/generations", "/v1/audio/speech"
+LABEL = {"name": "label", "shape": [1], "datatype": "INT32", "data": [3]}
+FRAME = {"frames": [[1, 2, 3]]}
+A_CLASS = "`class` must be a text or an integer, got "
+# What every request of a route has, unless it gives it itself.
+GIVEN = {INFER: {"inputs": [LABEL]}, IMAGES: {"prompt": "1"}, SPEECH: {"input": "x"}}
+WRONG = [
+    *(
+        (INFER, {"inputs": [row]}, words)
+        for row, words in (
+            ({**LABEL, "shape": [0]}, "`inputs[0].shape[0]` must be at least 1, got 0."),
+            ({"name": "label", "datatype": "INT32"}, "`inputs[0].shape` must be given."),
+        )
+    ),
+    (INFER, {"inputs": None}, "`inputs` must be a list"),
+    (INFER, {"inputs": []}, "`inputs` must be of length at least 1, got an empty list."),
+    (INFER, {"inputs": [LABEL, LABEL]}, "`label` must be given once."),
+    (INFER, {"parameters": 3}, "`parameters` must be an object"),
+    (INFER, {"parameters": {"binary_data_output": 1}}, "_data_output` must be true or false"),
+    (INFER, {"parameters": {"timeout": "1"}}, "timeout` must be a number"),
+    (INFER, {"outputs": [{"name": "other"}]}, "`other` is not an output; there are"),
+    (INFER, {"outputs": [{"name": ["x"]}]}, "`outputs[0].name` must be a text"),
+    (INFER, {"outputs": ["picture"]}, "`outputs[0]` must be an object"),
+    (INFER, {"outputs": [{"name": "x", "parameters": {"shared_memory_region": "x"}}]}, "shared"),
+    (INFER, {"id": 7}, "`id` must be a text"),
+    (PREDICT, {}, "either `instances` or `inputs`"),
+    (PREDICT, {"instances": [{"label": 1}], "inputs": {"label": [1]}}, "either"),
+    (PREDICT, {"instances": {}}, "`instances` must be a list, got an empty object."),
+    (PREDICT, {"instances": {"label": 1}}, "`instances` must be a list, got an object."),
+    (PREDICT, {"instances": [1], "signature_name": 3}, "`signature_name` must be"),
+    (PREDICT, {"instances": [{"label": 10}]}, "`label` must be"),
+    (PREDICT, {"instances": [{"label": 1.5}]}, "`label` must hold integers"),
+    (PREDICT, {"instances": [{"label": "1"}]}, "`label` must hold integers"),
+    (PREDICT, {"instances": [{"label": [1]}]}, "`label` must hold integers"),
+    (PREDICT, {"inputs": {"label": [1, 2], "seed": [1]}}, "rows"),
+    (PREDICT, {"inputs": {"temperature": [[1e39, 1]]}}, "`temperature` must be finite"),
+    (PREDICT, {"instances": [{"temperature": [1]}]}, "`temperature` must have the shape"),
+    (DRAW, {}, "`class` must be given"),
+    (DRAW, {"class": "zebra"}, "there are class 0"),
+    (DRAW, {"class": 10}, "must be a class"),
+    (DRAW, {"class": []}, f"{A_CLASS}an empty list."),
+    *((DRAW, {"class": True}, A_CLASS), (DRAW, {"class": 1.0}, A_CLASS)),
+    (DRAW, {"class": 1, "caption": "x"}, "`caption` must not be given"),
+    (DRAW, {"map": [[1]]}, "`map` must not be given"),
+    (DRAW, {"class": 1, "num": -3}, "`num` must be at least 1, got -3."),
+    (DRAW, {"class": 1, "num": 65}, "`num` must be an integer from 1 to 64"),
+    (DRAW, {"class": 1, "guidance": "1"}, '`guidance` must be a number, got "1".'),
+    (DRAW, {"class": 1, "temperature": [1] * 3}, "`temperature` must be one number or 2"),
+    (DRAW, {"class": 1, "temperature": -1}, "`temperature` must be"),
+    (DRAW, {"class": 1, "temperature": "x"}, "`temperature` must be a number or a list"),
+    (SPEAK, {}, "one of frames, recording, example, text"),
+    (SPEAK, {"example": "arctic_a0099", "text": "hello"}, "one of frames"),
+    (SPEAK, {"example": "../../../etc/passwd"}, "no example"),
+    (SPEAK, {"example": ["x"]}, "`example` must be a text, got a list."),
+    (SPEAK, {"frames": [[1, 2]]}, "`frames` must have the shape"),
+    (SPEAK, {"frames": [[1, 2, 3], [1, 2]]}, "ragged"),
+    (SPEAK, {"frames": []}, "must not be empty"),
+    (SPEAK, {"frames": [[1e39, 2, 3]]}, "finite"),
+    (SPEAK, {"frames": [["1", 2, 3]]}, "must hold numbers"),
+    (SPEAK, {"frames": [[1, 2, 3]] * 12_001}, "at most 12,000 frames"),
+    (SPEAK, {**FRAME, "temperature": 5}, "must be between 0 and 2, got 5"),
+    (SPEAK, {**FRAME, "temperature": "1"}, "`temperature` must be a number"),
+    (SPEAK, {**FRAME, "seconds": 0}, "`seconds` must be above 0, got 0."),
+    (SPEAK, {**FRAME, "speaker": "carl"}, "one of anna, ben"),
+    (SPEAK, {**FRAME, "speaker": 0}, "`speaker` must be a text, got 0."),
+    (SPEAK, {**FRAME, "format": "mp3"}, "`format` must be one of wav, l16"),
+    (SPEAK, {"recording": "not base64!"}, "`recording` must be base64"),
+    (SPEAK, {"recording": 3}, "`recording` must be a text, got 3."),
+    (SPEAK, {"recording": base64.b64encode(b"x").decode()}, "`recording` must be a WAV or a FLAC"),
+    (*(SPEAK, {"text": "x", "pronunciations": {"no": 3}}), "`pronunciations.no` must be a text"),
+    (SPEAK, {"text": "\u6f22" * 700}, "at most 1,000 characters, got 4,200"),
+    (SPEAK, {"text": "x", "force": 1}, "`force` must be true or false, got 1."),
+    *((IMAGES, {"prompt": text}, "must be a class") for text in ("-1", "1" * 400, "\u0663")),
+    *((IMAGES, {"prompt": text}, "there are class 0, class 1") for text in ("zebra", "10")),
+    (IMAGES, {"prompt": " "}, "`prompt` must be a text"),
+    (IMAGES, {"prompt": ["1"]}, "`prompt` must be a text"),
+    (IMAGES, {"n": 1.0}, "`n` must be an integer, got 1.0."),
+    (IMAGES, {"n": True}, "`n` must be an integer, got true."),
+    (IMAGES, {"size": "1024x1024"}, "`size` must be one of 8x8, 16x16, auto"),
+    (IMAGES, {"size": 8}, "`size` must be"),
+    (IMAGES, {"response_format": "url"}, "`response_format` must be one of b64_json"),
+    (IMAGES, {"stream": True}, "`stream` must be false"),
+    (SPEECH, {"input": None}, "`input` must be"),
+    (SPEECH, {"voice": "carl"}, "one of default, anna, ben"),
+    (SPEECH, {"voice": 3}, "`voice` must be"),
+    (SPEECH, {"response_format": "aac"}, "must be one of mp3, opus, ogg, flac, wav, pcm, "),
+    (SPEECH, {"stream_format": "other"}, "`stream_format`"),
+]
+STATUS = {"no example": 404, "at most 12,000 frames": 413}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        speak_text_with(patch, lambda *_, **more: np.zeros([4, 3], np.float32))
+        with Running(store(tmp_path_factory.mktemp("models"))) as running:
+            yield running
+
+
+@pytest.mark.parametrize(("path", "fields", "words"), WRONG)
+def test_a_field_that_breaks_a_rule_is_named_with_the_rule(running, path, fields, words):
+    answer = running.client.post(path, json={**GIVEN.get(path, {}), **fields})
+    error, is_openais = answer.json()["error"], path in (IMAGES, SPEECH)
+    assert answer.status_code == STATUS.get(words, 400)
+    assert words in (error["message"] if is_openais else error)
+    if is_openais:
+        assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_input")
+    controls = running.store.controls.values()
+    assert not any(control.calls or control.chunks for control in controls)
+
+
+def test_a_field_that_must_be_given_is_named(running):
+    for path, name in ((IMAGES, "prompt"), (SPEECH, "input"), (INFER, "inputs")):
+        assert f"`{name}` must be given" in running.client.post(path, json={}).text
+
+
+@pytest.mark.parametrize("query", ["seed=x", "seed=NaN", "temperature=Infinity", "seconds=-1"])
+def test_a_query_that_breaks_a_rule_is_refused(running, query):
+    headers = {"content-type": "audio/wav"}
+    answer = running.client.post(f"{SPEAK}?{query}", content=b"RIFF", headers=headers)
+    assert answer.status_code == 400 and f"`{query.partition('=')[0]}` must be" in answer.text
+
+
+def test_an_unknown_field_is_ignored_as_clients_of_these_protocols_expect(running):
+    body = {"prompt": "1", "quality": "hd", "n": 1}
+    assert running.client.post(IMAGES, json=body).status_code == 200
+    running.store.controls["shapes", 1].calls.clear()
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "least", "most"),
+    [
+        (SpeakRequest, lambda n: {"row": n}, 0, 2**31 - 1),
+        (SpeakRequest, lambda n: {"temperature": n}, 0.0, 10.0),
+        (SpeakRequest, lambda n: {"seconds": n}, math.ulp(0.0), 3600.0),
+        (SpeakRequest, lambda n: {"refine": n}, 0, 8),
+        (SpeakRequest, lambda n: {"speaker": "x" * n}, None, 200),
+        (SpeakRequest, lambda n: {"example": "x" * n}, None, 200),
+        (SpeakRequest, lambda n: {"text": "x" * n}, None, 1000),
+        (SpeakRequest, lambda n: {"phonemes": "x" * n}, None, 1000),
+        (SpeakRequest, lambda n: {"pronunciations": {"x" * n: "x"}}, 1, 100),
+        (SpeakRequest, lambda n: {"pronunciations": {"x": "x" * n}}, 1, 200),
+        (SpeakRequest, lambda n: {"pronunciations": {str(i): "x" for i in range(n)}}, None, 1000),
+        (SpeechRequest, lambda n: {"input": "x" * n}, 1, 4096),
+        (SpeechRequest, lambda n: {"input": "x", "model": "x" * n}, None, 200),
+        (SpeechRequest, lambda n: {"input": "x", "speed": n}, 0.25, 4.0),
+        (SpeechRequest, lambda n: {"input": "x", "temperature": n}, 0.0, 10.0),
+        (ImagesRequest, lambda n: {"prompt": "x" * n}, 1, 4000),
+        (ImagesRequest, lambda n: {"prompt": "x", "model": "x" * n}, None, 200),
+        (ImagesRequest, lambda n: {"prompt": "x", "n": n}, 1, 10),
+        (DrawRequest, lambda n: {"num": n}, 1, None),
+        (DrawRequest, lambda n: {"guidance": n}, 0.0, None),
+        (DrawRequest, lambda n: {"temperature": [1.0] * n}, 1, None),
+        (DrawRequest, lambda n: {"caption": "x" * n}, None, 200),
+        (PredictRequest, lambda n: {"instances": [1] * n}, 1, None),
+        (PredictRequest, lambda n: {"signature_name": "x" * n}, None, 200),
+        (InferRequest, lambda n: {"inputs": [LABEL] * n}, 1, None),
+        (InferRequest, lambda n: {"inputs": [{**LABEL, "shape": [n]}]}, 1, 2**31 - 1),
+        (InferRequest, lambda n: {"inputs": [LABEL], "outputs": [{"name": "x"}] * n}, 1, None),
+        (InferRequest, lambda n: {"inputs": [LABEL], "id": "x" * n}, None, 200),
+        (InferParameters, lambda n: {"timeout": n}, 0.0, None),
+        (InferParameters, lambda n: {"signature_name": "x" * n}, None, 200),
+        (TensorParameters, lambda n: {"binary_data_size": n}, 0, None),
+        (TensorParameters, lambda n: {"classification": n}, None, 0),
+    ],
+)
+def test_a_field_is_accepted_at_its_limits_and_refused_beyond(model, fields, least, most):
+    for limit, way in ((least, -1), (most, 1)):
+        if limit is not None:
+            as_model(fields(limit), model)
+            is_real = isinstance(limit, float)
+            beyond = math.nextafter(limit, way * math.inf) if is_real else limit + way
+            with pytest.raises(InvalidInput, match=" must be "):
+                as_model(fields(beyond), model)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        (DrawRequest, {"temperature": ["x"] * 100_000}),
+        (InferRequest, {"inputs": [{"name": "x", "datatype": "x", "shape": ["x"] * 100_000}]}),
+        (InferRequest, {"inputs": [7] * 100_000}),
+        (InferRequest, {"inputs": [LABEL], "outputs": [{}] * 100_000}),
+        (SpeakRequest, {"pronunciations": {str(n): 7 for n in range(100_000)}}),
+    ],
+)
+def test_many_wrong_values_cost_no_more_than_the_first(model, fields):
+    as_model({}, DrawRequest)  # which builds what checks
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput, match=" must "):
+            as_model(fields, model)
+        assert tracemalloc.get_traced_memory()[1] < 2**21
+    finally:
+        tracemalloc.stop()

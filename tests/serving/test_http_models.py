@@ -1,0 +1,180 @@
+"""What HTTP says of models, versions and signatures, and what stock clients of v2 and REST get."""
+
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from fake_bundle import CHANNELS, HOP
+from http_running import Running, ask, settings_of, store
+from starlette.testclient import TestClient
+
+import onepass
+from onepass.bundles.errors import NotFound
+from onepass.bundles.signature import TENSORFLOW_NAMES
+from serving.engine.registry import ModelRegistry
+from serving.http.app import make_app
+from serving.observability import Metrics
+
+PREDICT = "/v1/models/shapes:predict"
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A server for tests that leave it as it is."""
+    with Running(store(tmp_path_factory.mktemp("models"))) as running:
+        yield running
+
+
+# TensorFlow Serving's REST
+
+
+def test_one_output_has_no_name(models, monkeypatch):
+    monkeypatch.setattr(
+        "fake_bundle.FakeImages.call", lambda self, name, inputs: {"picture": inputs["label"]}
+    )
+    rows = ask(models, "POST", PREDICT, json={"instances": [{"label": 3}, {"label": 4}]})
+    columns = ask(models, "POST", PREDICT, json={"inputs": {"label": [3, 4]}})
+    assert (rows.json(), columns.json()) == ({"predictions": [3, 4]}, {"outputs": [3, 4]})
+
+
+@pytest.mark.parametrize("place", ["voice", "voice/versions/1"])
+def test_the_status_is_in_both_protocols_words(kept, place):
+    answer = kept.client.get(f"/v1/models/{place}").json()
+    assert answer["model_version_status"] == [
+        {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    ]
+    assert (answer["id"], answer["object"]) == ("voice", "model")
+
+
+def test_metadata_are_those_of_the_signatures(kept):
+    answer = kept.client.get("/v1/models/voice/versions/1/metadata").json()
+    assert answer["model_spec"] == {"name": "voice", "signature_name": "", "version": "1"}
+    signatures = answer["metadata"]["signature_def"]["signature_def"]
+    assert signatures.keys() == {"serving_default", "compiled"}
+    assert signatures["compiled"]["method_name"] == "tensorflow/serving/predict"
+    tensor = signatures["compiled"]["inputs"]["frames"]
+    assert tensor["dtype"] == "DT_FLOAT"
+    assert [d["size"] for d in tensor["tensor_shape"]["dim"]] == ["-1", "-1", str(CHANNELS)]
+
+
+def test_types_have_the_names_of_tensorflows_enumeration():
+    whole = {f"DT_{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
+    assert set(TENSORFLOW_NAMES.values()) == whole | {"DT_BOOL", "DT_HALF", "DT_FLOAT", "DT_DOUBLE"}
+    assert TENSORFLOW_NAMES[np.dtype("uint8")] == "DT_UINT8"
+
+
+@pytest.mark.integration
+def test_curl_as_in_the_documentation(kept):
+    body = json.dumps({"instances": [{"label": 2}]})
+    command = ["curl", "-s", "-m", "10", "-d", body, "-X", "POST", kept.url + PREDICT]
+    done = subprocess.run(command, capture_output=True, timeout=20, check=True)
+    assert np.unique(json.loads(done.stdout)["predictions"][0]["picture"]) == [40]
+
+
+# v2, asked by NVIDIA's own client
+
+
+@pytest.fixture(scope="module")
+def triton(kept):
+    http = pytest.importorskip("tritonclient.http")
+    client = http.InferenceServerClient(f"127.0.0.1:{kept.port}")
+    yield http, client
+    client.close()
+
+
+def test_triton_finds_what_is_ready_and_its_metadata(triton):
+    _, client = triton
+    assert client.is_server_live() and client.is_server_ready()
+    assert client.is_model_ready("voice") and client.is_model_ready("voice", "1")
+    assert not client.is_model_ready("voice", "2") and not client.is_model_ready("other")
+    server, metadata = client.get_server_metadata(), client.get_model_metadata("voice")
+    assert "binary_tensor_data" in server["extensions"]
+    assert server["version"] == onepass.__version__ and metadata["versions"] == ["1"]
+    frames = {"name": "frames", "datatype": "FP32", "shape": [-1, -1, CHANNELS]}
+    assert metadata["inputs"][0] == frames
+    assert {"name": "sound", "datatype": "FP32", "shape": [-1, -1]} in metadata["outputs"]
+    found = [(row["name"], row["state"]) for row in client.get_model_repository_index()]
+    assert found == [("shapes", "READY"), ("voice", "READY")]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_triton_gets_the_outputs_that_it_asks_for_and_never_compressed(kept, triton, binary):
+    http, client = triton
+    frames = np.random.default_rng(1).normal(size=[1, 6, CHANNELS]).astype(np.float32)
+    inputs = []
+    for name, kind, array in (
+        *(("frames", "FP32", frames), ("num_frames", "INT32", np.int32([6]))),
+        ("seed", "INT64", np.int64([4])),
+    ):
+        inputs.append(http.InferInput(name, list(array.shape), kind))
+        inputs[-1].set_data_from_numpy(array, binary_data=binary)
+    wanted = [http.InferRequestedOutput("sound", binary_data=binary)]
+    compression = {"response_compression_algorithm": "gzip"}
+    result = client.infer("voice", inputs, outputs=wanted, **compression)
+    bundle = kept.store.load(kept.store.root / "voice" / "1")
+    expected = bundle.sample(condition=frames[0], seed=4)
+    np.testing.assert_array_equal(result.as_numpy("sound"), expected)
+    assert expected.shape == (1, 6 * HOP) and len(result.get_response()["outputs"]) == 1
+
+
+# The list of models
+
+
+def listed(answer):
+    assert answer.status_code == 200, answer.text
+    return {model["id"]: model for model in answer.json()["data"]}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"quality": {"steps": 2**70}}, {"size": 2**64}, {"serving": {}}, {"quality": float("nan")}],
+)
+def test_one_broken_model_does_not_hide_the_others(running, broken):
+    running.registry.get("shapes").spec.update(broken)
+    running.registry.get("voice").spec.update(broken)
+    running.registry.get("shapes").spec.update(serving={"allowed_batches": [1]})
+    found = listed(running.client.get("/v1/models"))
+    assert running.client.get("/v1/models/voice").json()["id"] == "voice"
+    assert found.keys() == {"voice", "shapes"}
+    assert found["voice"]["versions"] == [{"version": 1, "state": "AVAILABLE"}]
+
+
+def test_a_model_that_goes_away_meanwhile_is_left_out(running, monkeypatch):
+    known = running.registry._version_set
+
+    def sets(name):
+        if name == "gone":
+            raise NotFound("It was taken away.")
+        return known(name)
+
+    monkeypatch.setattr(running.registry, "names", lambda: ["gone", "shapes", "voice"])
+    monkeypatch.setattr(running.registry, "_version_set", sets)
+    assert listed(running.client.get("/v1/models")).keys() == {"shapes", "voice"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("GET", f"/v1/models{end}") for end in ("", "/voice", "/voice/metadata")),
+        *(("GET", "/v2/models/voice"), ("POST", "/v2/repository/index")),
+        *(("POST", "/v1/models/voice:predict"), ("POST", "/v1/images/generations")),
+    ],
+)
+def test_before_the_first_look_the_answer_is_to_come_again(models, method, path):
+    settings, metrics = settings_of(), Metrics()
+    registry = ModelRegistry(models.root, settings, models.load, metrics)
+    client = TestClient(make_app(registry, settings, metrics), base_url="http://localhost")
+    content = b'{"prompt": "1"}' if method == "POST" else None
+    answer = client.request(method, path, content=content)
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
+
+
+def test_created_is_when_the_model_was_written_also_once_its_folder_is_gone(models):
+    written = int((models.root / "voice" / "1" / "manifest.json").stat().st_mtime)
+    with Running(models, poll_seconds=1000.0) as running:
+        before = running.client.get("/v1/models/voice").json()["created"]
+        shutil.rmtree(models.root / "voice")
+        after = running.client.get("/v1/models/voice").json()["created"]
+    assert before == after >= written
