@@ -234,25 +234,3 @@ def test_a_probe_that_says_nothing_is_given_up_before_the_deadline(models, monke
     ):
         until(silent.statuses)
         assert silent.statuses() == ["DEADLINE_EXCEEDED"]
-
-
-def test_log_lines_name_the_client(models, caplog):
-    caplog.set_level("INFO", "serving")
-    with (
-        http_running.Running(models) as running,
-        sockets(running, 1, b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n", "127.0.0.7") as (
-            connection,
-        ),
-    ):
-        assert connection.recv(100).startswith(b"HTTP/1.1 200")
-        until(lambda: [r for r in caplog.records if r.message == "GET /v2"])
-    with grpc_running.Running(models) as running, running.channel() as channel:
-        predict(channel, predict_request())
-        until(lambda: [r for r in caplog.records if r.message == "answered"])
-    clients = {
-        r.message: r.fields["client"]
-        for r in caplog.records
-        if hasattr(r, "fields")
-        if "client" in r.fields
-    }
-    assert clients["GET /v2"] == "127.0.0.7" and clients["answered"] == "127.0.0.1"
