@@ -11,10 +11,8 @@ from hypothesis import strategies as some
 from serving.grpc.tensors import encode, message, pool
 
 SERVICES = (
-    "tensorflow.serving.PredictionService",
-    "tensorflow.serving.ModelService",
-    "inference.GRPCInferenceService",
-    "onepass.Models",
+    *("tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"),
+    *("inference.GRPCInferenceService", "onepass.Models"),
 )
 REQUESTS = {
     f"/{service}/{method.name}": method.input_type

@@ -56,16 +56,6 @@ def theirs(ours):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3, 4), (0, 3)])
-def test_an_array_comes_back_as_it_went(name, shape):
-    array, made = values(name, shape), TensorProto()
-    encode(array, made)
-    back = decode(TensorProto.FromString(made.SerializeToString()), "x", MIB)
-    assert back.dtype == array.dtype
-    assert np.array_equal(back, array) and back.shape == array.shape
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shape", [(), (2, 3, 4)])
 def test_tensorflow_reads_what_is_written_and_is_read(name, shape):
     array, made = values(name, shape), TensorProto()
     encode(array, made)
@@ -132,8 +122,7 @@ def test_small_splats_together_stay_within_the_limit():
         (proto(shape=(1,), float_val=[1, 2]), InvalidInput, "at most 1 of `float_val`, got 2"),
         (proto(shape=(0,), float_val=[1]), InvalidInput, "at most 0 of `float_val`, got 1"),
         (
-            proto(shape=(1,), tensor_content=b"1234", float_val=[1]),
-            InvalidInput,
+            *(proto(shape=(1,), tensor_content=b"1234", float_val=[1]), InvalidInput),
             "`tensor_content` or `float_val`, got both",
         ),
         (proto("DT_STRING", string_val=[b"x"]), InvalidInput, "got DT_STRING"),
@@ -141,8 +130,7 @@ def test_small_splats_together_stay_within_the_limit():
         (proto("DT_VARIANT"), InvalidInput, "got DT_VARIANT"),
         (proto("DT_COMPLEX64"), InvalidInput, "got DT_COMPLEX64"),
         (proto("DT_INVALID"), InvalidInput, "got DT_INVALID"),
-        (proto(101), InvalidInput, "got 101"),
-        (proto(-7), InvalidInput, "got -7"),
+        *((proto(101), InvalidInput, "got 101"), (proto(-7), InvalidInput, "got -7")),
         (proto("DT_UINT8", (1,), int_val=[256]), InvalidInput, "between 0 and 255"),
         (proto("DT_INT8", (1,), int_val=[-129]), InvalidInput, "between -128 and 127"),
         (proto("DT_HALF", (1,), half_val=[65536]), InvalidInput, "between 0 and 65535"),
@@ -160,11 +148,6 @@ def test_a_tensor_without_rank_is_refused():
     made.tensor_shape.unknown_rank = True
     with pytest.raises(InvalidInput, match="unknown rank"):
         decode(made, "x", MIB)
-
-
-def test_an_unknown_input_is_refused_before_any_is_read():
-    with pytest.raises(InvalidInput, match="`wrong` is not an input; there are seed"):
-        decode_all({"wrong": proto("DT_STRING")}, {"seed": None}, MIB)
 
 
 def test_a_large_tensor_is_read_where_it_lies():

@@ -138,18 +138,6 @@ def assert_equal(answer, inputs, writer=None):
     np.testing.assert_array_equal(answer["num_samples"], expected["num_samples"])
 
 
-async def test_a_prompt_is_read_once_for_all_requests_that_continue_it():
-    metrics, writer, prefix = Metrics(), Writer(), prompt(40)
-    served = served_by(writer, metrics)
-    for seed in range(3):
-        inputs = asked([prefix], [seed], voice=2)
-        assert_equal(await served.predict(inputs, "prompted"), inputs)
-    assert sorted(writer.reads) == [0, 0, 0, 40]
-    hits, misses, size = counted(metrics)
-    assert (hits, misses) == (2, 1)
-    assert size == 4 * WIDE + 4 * 40
-
-
 async def test_rows_of_any_prefixes_in_one_request_are_those_of_the_program():
     writer = Writer()
     served = served_by(writer)
@@ -170,12 +158,8 @@ async def test_a_state_belongs_to_the_conditions_of_its_prefix_and_to_no_option(
     later = asked([prefix])
     later["condition_mel"][:, 40:] = 5
     for inputs in (
-        asked([prefix]),
-        asked([prefix], top_k=[3], length=50),
-        later,
-        asked([prefix], voice=1),
-        asked([prefix], mel=1),
-        asked([prompt(40, seed=2)]),
+        *(asked([prefix]), asked([prefix], top_k=[3], length=50), later),
+        *(asked([prefix], voice=1), asked([prefix], mel=1), asked([prompt(40, seed=2)])),
         asked([prefix[:39]]),
     ):
         assert_equal(await served.predict(inputs, "prompted"), inputs)

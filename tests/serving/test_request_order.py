@@ -13,53 +13,35 @@ from serving.engine.batching import Fitted, Request
 from serving.engine.clients import HEAD_START_SECONDS, FairThreads, Permits, RequestOrder, Use
 
 
-def ends_in_order(arrivals, pieces=1.0):
-    """Return when requests (arrival, work) end if one processor serves them by rank."""
-    order, now, ends = RequestOrder(), 0.0, {}
+def ends(arrivals, is_shared=False):
+    """Return when requests (arrival, work) end if one processor serves them by rank.
+
+    If it `is_shared`, all that wait have a piece of one unit in turn.
+    """
+    order, now, ended, left, waiting = RequestOrder(), 0.0, {}, {}, {}
     coming = sorted(range(len(arrivals)), key=lambda n: arrivals[n][0])
-    waiting, left = {}, {}
     while coming or waiting:
         while coming and (not waiting or arrivals[coming[0]][0] <= now):
             n = coming.pop(0)
-            now = max(now, arrivals[n][0])
-            left[n] = arrivals[n][1]
+            now, left[n] = max(now, arrivals[n][0]), arrivals[n][1]
             waiting[n] = order.join("one", left[n])
-        n = min(waiting, key=waiting.get)
-        done = min(pieces, left[n])
+        n = next(iter(waiting)) if is_shared else min(waiting, key=waiting.get)
+        done = min(1.0, left[n])
         order.advance("one", done)
-        now, left[n] = now + done, left[n] - done
-        if not left[n]:
-            order.leave("one")
-            del waiting[n]
-            ends[n] = now
-    return ends
-
-
-def ends_in_equal_shares(arrivals, step=1.0):
-    """The same if the processor serves all that wait in turn, a piece of each."""
-    now, ends, left, queue = 0.0, {}, {}, []
-    coming = sorted(range(len(arrivals)), key=lambda n: arrivals[n][0])
-    while coming or queue:
-        while coming and (not queue or arrivals[coming[0]][0] <= now):
-            n = coming.pop(0)
-            now = max(now, arrivals[n][0])
-            left[n] = arrivals[n][1]
-            queue.append(n)
-        n = queue.pop(0)
-        done = min(step, left[n])
-        now, left[n] = now + done, left[n] - done
+        now, left[n], rank = now + done, left[n] - done, waiting.pop(n)
         if left[n]:
-            queue.append(n)
+            waiting[n] = rank
         else:
-            ends[n] = now
-    return ends
+            order.leave("one")
+            ended[n] = now
+    return ended
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_requests_of_one_time_end_no_later_than_in_equal_shares(seed):
     random = np.random.default_rng(seed)
     arrivals = [(0.0, float(work)) for work in random.integers(1, 40, 12)]
-    ordered, shared = ends_in_order(arrivals), ends_in_equal_shares(arrivals)
+    ordered, shared = ends(arrivals), ends(arrivals, is_shared=True)
     # A piece of each that waits may be on the way in another order.
     assert all(ordered[n] <= shared[n] + len(arrivals) for n in shared)
     assert sum(ordered.values()) <= sum(shared.values())
@@ -67,15 +49,15 @@ def test_requests_of_one_time_end_no_later_than_in_equal_shares(seed):
 
 def test_a_short_request_waits_for_one_piece_of_the_long_ones_that_wait():
     arrivals = [(0.0, 100.0)] * 16 + [(50.0, 1.0)]
-    assert ends_in_order(arrivals)[16] <= 52.0
-    assert ends_in_equal_shares(arrivals)[16] >= 60.0
+    assert ends(arrivals)[16] <= 52.0
+    assert ends(arrivals, is_shared=True)[16] >= 60.0
 
 
 @pytest.mark.parametrize("gap", [1.0, 2.0])
 def test_a_long_request_ends_however_many_short_ones_keep_coming(gap):
     """One that needs 20, while one that needs 1 comes whenever the processor would be free."""
     arrivals = [(0.0, 20.0)] + [(gap * n, 1.0) for n in range(1000)]
-    assert ends_in_order(arrivals)[0] <= 3 * 20
+    assert ends(arrivals)[0] <= 3 * 20
 
 
 def test_ranks_of_one_client_do_not_move_those_of_another():
@@ -242,6 +224,21 @@ def clock(monkeypatch):
 def test_work_that_has_held_no_permit_gets_one_before_long_work_of_its_client(clock):
     asked = [("long", "a", 50.0, 0.0), ("longer", "a", 90.0, 0.1), ("short", "a", 0.02, 0.5)]
     assert granted(Permits(1), clock, asked) == ["short", "long", "longer"]
+
+
+def test_permits_are_given_in_the_order_in_which_they_are_asked_for(clock):
+    assert granted(Permits(1), clock, [(name, "a", 0.0, 0.0) for name in "wxyz"]) == [*"wxyz"]
+
+
+def test_the_next_permit_is_for_the_client_that_has_held_them_least(clock):
+    permits = Permits(1)
+    for _ in range(2):
+        permits._shares.charge("many", 1.0)
+    asked = [
+        *((n, "many", 0.0, 0.0) for n in range(3)),
+        *(("x", "one", 0.0, 0.0), ("y", "two", 0.0, 0.0)),
+    ]
+    assert granted(permits, clock, asked) == ["x", "y", 0, 1, 2]
 
 
 def test_long_work_waits_for_no_work_that_comes_a_second_later(clock):

@@ -3,10 +3,10 @@ import threading
 
 import numpy as np
 import pytest
-from fake_bundle import HOP, FakeImages, FakeSound
+from fake_bundle import HOP, FakeSound
 from registries import until
 
-from onepass.bundles.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded
+from onepass.bundles.errors import DeadlineExceeded, Internal, Overloaded
 from serving.engine.clients import Permits, begin_client
 from serving.engine.served_model import LOOKAHEAD, ServedModel, Streams
 from serving.settings import Settings
@@ -96,21 +96,6 @@ async def test_a_reader_that_is_cancelled_stops_the_work():
     assert bundle.control.chunks == 1
 
 
-async def test_more_streams_than_allowed_are_refused_at_once():
-    model = served(FakeSound(), max_streams=2)
-    streams = []
-    for address in ("127.0.0.2", "127.0.0.3"):
-        begin_client(address)
-        streams.append(model.stream(FRAMES))
-        await anext(streams[-1])
-    begin_client("127.0.0.4")
-    with pytest.raises(Overloaded, match="2 streams are open already") as refused:
-        await anext(model.stream(FRAMES))
-    assert refused.value.retry_after_seconds >= 1
-    for stream in streams:
-        await stream.aclose()
-
-
 async def test_no_client_takes_the_last_stream_that_others_have():
     model, open_streams = served(FakeSound(), max_streams=8), []
 
@@ -122,6 +107,7 @@ async def test_no_client_takes_the_last_stream_that_others_have():
             try:
                 await anext(stream)
             except Overloaded as refused:
+                assert "streams are open already" in str(refused)
                 assert refused.retry_after_seconds >= 1
                 return count
             open_streams.append(stream)
@@ -178,70 +164,12 @@ async def test_a_failure_in_the_middle_comes_after_what_was_made(caplog):
     assert "secret detail" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"condition": FRAMES * np.nan}, "`frames` must be finite"),
-        ({"condition": FRAMES[:, :2]}, "`frames` must have the shape"),
-        ({"condition": FRAMES, "temperature": 9.0}, "`temperature` must be between 0 and 2"),
-        ({"condition": FRAMES, "row": -1}, "`row` must be"),
-    ],
-)
-async def test_what_breaks_a_rule_is_refused_before_a_thread_is_taken(given, words):
-    bundle = FakeSound()
-    with pytest.raises(InvalidInput, match=words):
-        await collected(served(bundle).stream(**given))
-    assert bundle.control.chunks == 0
-
-
-async def test_a_model_of_images_streams_no_sound():
-    with pytest.raises(InvalidInput, match="draws images"):
-        await collected(served(FakeImages()).stream())
-
-
 async def test_an_iterator_that_cannot_be_made_is_the_streams_error():
     streams = Streams(1, 5.0)
     for _ in range(2):  # the place of the first is free again
         with pytest.raises(Internal):
             await anext(streams.stream(lambda: 1 / 0))
         await until(lambda: not streams.running)
-
-
-def test_permits_are_given_in_the_order_in_which_they_are_asked_for():
-    permits, order, pause = Permits(1), [], threading.Event()
-
-    def work(number):
-        with permits.permit():
-            order.append(number)
-
-    with permits.permit():
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for waiting, thread in enumerate(threads, 1):
-            thread.start()
-            while len(permits._waiting) < waiting:
-                pause.wait(0.001)
-    for thread in threads:
-        thread.join()
-    assert order == [0, 1, 2, 3]
-
-
-def test_the_next_permit_is_for_the_client_that_has_held_them_least():
-    permits, order, pause, threads = Permits(1), [], threading.Event(), []
-
-    def work(client):
-        with permits.permit(client):
-            order.append(client)
-            pause.wait(0.001)
-
-    with permits.permit("many"):
-        for waiting, client in enumerate(["many"] * 5 + ["one", "other"], 1):
-            threads.append(threading.Thread(target=work, args=(client,)))
-            threads[-1].start()
-            while len(permits._waiting) < waiting:
-                pause.wait(0.001)
-    for thread in threads:
-        thread.join()
-    assert order[:2] == ["one", "other"]  # "many" has held one before
 
 
 def test_a_permit_that_never_ends_keeps_nobody_for_ever():
