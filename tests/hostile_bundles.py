@@ -2,6 +2,7 @@
 
 import ctypes
 import fcntl
+import functools
 import json
 import mmap
 import os
@@ -16,49 +17,43 @@ from pathlib import Path
 import numpy as np
 from fake_bundle import FakeSound
 
-
-def write(place):
-    Path(place).write_text("written")
-
-
-def write_over(place):
-    os.truncate(place, 0)
-
-
-def remove(place):
-    os.remove(place)
-
-
-def read(place):
-    Path(place).read_text()
-
-
-def make_folder(place):
-    os.mkdir(place)
-
-
-def rename(place):
-    os.rename(place, f"{place}.new")
-
-
-def link(place):
-    os.link(place, f"{place}.new")
-
-
-def link_softly(place):
-    os.symlink(place, f"{place}.new")
-
-
-def change_mode(place):
-    os.chmod(place, 0o777)
+# What a line says, each for the place that it is given.
+ATTACKS = {
+    "write": lambda place: Path(place).write_text("written"),
+    "write_over": lambda place: os.truncate(place, 0),
+    "remove": os.remove,
+    "read": lambda place: Path(place).read_text(),
+    "make_folder": os.mkdir,
+    "rename": lambda place: os.rename(place, f"{place}.new"),
+    "link": lambda place: os.link(place, f"{place}.new"),
+    "link_softly": lambda place: os.symlink(place, f"{place}.new"),
+    "change_mode": lambda place: os.chmod(place, 0o777),
+    "list_folder": lambda place: os.listdir(os.path.dirname(place)),
+    "read_environment_of_another": lambda place: Path(f"/proc/{place}/environ").read_bytes(),
+    "connect": lambda place: socket.create_connection(("127.0.0.1", int(place))).close(),
+    "send_datagram": lambda place: UDP().sendto(b"x", ("127.0.0.1", int(place))),
+    "start": lambda place: subprocess.run([sys.executable, "-c", ""], check=True),
+    "fork": lambda place: os.fork() or os._exit(0),
+    "kill": lambda place: os.kill(int(place), 9),
+    "set_owner": lambda place: fcntl.fcntl(0, fcntl.F_SETOWN, int(place)),
+    "set_owner_struct": lambda place: fcntl.fcntl(0, F_SETOWN_EX, struct.pack("ii", 1, int(place))),
+    "set_signal": lambda place: fcntl.fcntl(0, fcntl.F_SETSIG, 9),
+    "set_asynchronous": lambda place: fcntl.fcntl(0, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK),
+    "notify": lambda place: fcntl.fcntl(0, fcntl.F_NOTIFY, 1),
+    "lease": lambda place: fcntl.fcntl(0, fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    "set_affinity": lambda place: os.sched_setaffinity(int(place), {0}),
+    "share_memory": lambda place: mmap.mmap(-1, 2**20),
+    "allocate": lambda place: [np.ones(2**20) for _ in iter(int, 1)],
+    "hang": lambda place: threading.Event().wait(),
+    "crash": lambda place: ctypes.string_at(0),
+    "tell_environment": lambda place: tell(" ".join(sorted(os.environ))),
+}
+F_SETOWN_EX = 15
+UDP = functools.partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
 
 
-def list_folder(place):
-    os.listdir(os.path.dirname(place))
-
-
-def read_environment_of_another(place):
-    Path(f"/proc/{place}/environ").read_bytes()
+def tell(words):
+    raise RuntimeError(words)
 
 
 def read_memory_of_another(place):
@@ -103,60 +98,6 @@ def start_threads_that_start_threads(place):
     raise RuntimeError(f"after {max(most)}")
 
 
-def tell_environment(place):
-    raise RuntimeError(" ".join(sorted(os.environ)))
-
-
-def connect(place):
-    socket.create_connection(("127.0.0.1", int(place))).close()
-
-
-def send_datagram(place):
-    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", int(place)))
-
-
-def start(place):
-    subprocess.run([sys.executable, "-c", ""], check=True)
-
-
-def fork(place):
-    if not os.fork():
-        os._exit(0)
-
-
-def kill(place):
-    os.kill(int(place), 9)
-
-
-def set_owner(place):
-    fcntl.fcntl(0, fcntl.F_SETOWN, int(place))
-
-
-def set_owner_struct(place):
-    F_SETOWN_EX, F_OWNER_PID = 15, 1
-    fcntl.fcntl(0, F_SETOWN_EX, struct.pack("ii", F_OWNER_PID, int(place)))
-
-
-def set_signal(place):
-    fcntl.fcntl(0, fcntl.F_SETSIG, 9)
-
-
-def set_asynchronous(place):
-    fcntl.fcntl(0, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-
-
-def notify(place):
-    fcntl.fcntl(0, fcntl.F_NOTIFY, 1)
-
-
-def lease(place):
-    fcntl.fcntl(0, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-
-
-def set_affinity(place):
-    os.sched_setaffinity(int(place), {0})
-
-
 def use_own_descriptors(place):
     """Do what a process may do with descriptors and processors of its own; raises if it may not."""
     copy = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -165,24 +106,6 @@ def use_own_descriptors(place):
     os.close(copy)
     for process in (0, os.getpid()):
         os.sched_setaffinity(process, os.sched_getaffinity(0))
-
-
-def share_memory(place):
-    mmap.mmap(-1, 2**20)
-
-
-def allocate(place):
-    kept = []
-    while True:
-        kept.append(np.ones(2**20))
-
-
-def hang(place):
-    threading.Event().wait()
-
-
-def crash(place):
-    ctypes.string_at(0)
 
 
 def say_nothing_true(place):
@@ -205,7 +128,7 @@ class Hostile(FakeSound):
     def _do(self, when):
         if when in self.does:
             name, place = self.does[when]
-            globals()[name](place)
+            (ATTACKS.get(name) or globals()[name])(place)
 
     def warm(self):
         self._do("warm")

@@ -1,6 +1,6 @@
 """Attacks, sent to a running `onepass serve` over real sockets.
 
-What uvicorn, h11 and gRPC repel is in test_lockout.py and test_server.py (connections, calls,
+What uvicorn, h11 and gRPC repel is in test_lockout.py and test_connection.py (connections, calls,
 heads), what the proxy in front repels in test_deployment_files.py (TLS, rates, slow clients), what
 needs no process of its own in test_middleware.py, test_http_errors.py, test_http_tensors.py and
 test_grpc.py (hosts, origins, tokens, compression, names, numbers, what errors tell).
@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 import soundfile
 from fake_bundle import FakeImages, FakeModelStore
-from grpc_health.v1 import health_pb2
 from PIL import Image
 from serve_command import Command, is_discreet
-from serve_load import GRPC_PREDICT, GRPC_SPEAK, INFER, method, predict_request
+from serve_load import GRPC_PREDICT, GRPC_SPEAK, method, predict_request
 
 from serving.grpc.tensors import message
 
@@ -197,30 +196,3 @@ def test_what_numpy_and_pickle_wrote_is_never_read(server, channel, tmp_path):
                 channel.unary_unary(path)(content, timeout=10)
             assert caught.value.code().name in ("INVALID_ARGUMENT", "NOT_FOUND")
     assert not hatched.exists()
-
-
-@pytest.mark.parametrize("name", ["..", "../hidden.txt", "voice/1", "voice\0", "", "a" * 3000])
-def test_only_names_of_the_table_lead_anywhere_over_grpc(channel, name):
-    asked = [
-        (GRPC_PREDICT, predict_request(name)),
-        (GRPC_INFER, message("inference.ModelInferRequest")(model_name=name)),
-        ("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest(service=name)),
-    ]
-    for path, request in asked[: 3 if name else 2]:
-        assert refused(channel, path, request)[0] in ("NOT_FOUND", "INVALID_ARGUMENT")
-
-
-def test_nobody_can_have_a_model_loaded_or_taken_away(server, channel):
-    for verb in ("load", "unload"):
-        path = f"/v2/repository/models/voice/{verb}"
-        assert (
-            server.asked("POST", path, b'{"parameters": {"config": "gs://evil/model"}}')[0] == 404
-        )
-    empty = health_pb2.HealthCheckRequest()
-    for path in (
-        "/inference.GRPCInferenceService/RepositoryModelLoad",
-        "/inference.GRPCInferenceService/RepositoryModelUnload",
-        "/tensorflow.serving.ModelService/HandleReloadConfigRequest",
-    ):
-        assert refused(channel, path, empty)[0] == "UNIMPLEMENTED"
-    assert server.asked("POST", INFER_PATH, INFER)[0] == 200

@@ -230,42 +230,33 @@ def through(proxy, method, path, body=None, tls=True, source="127.0.0.2", **head
     return connection, connection.getresponse()
 
 
+def status_of(*given, **rest):
+    connection, answer = through(*given, **rest)
+    with contextlib.closing(connection):
+        return answer.status
+
+
 @pytest.mark.integration
 def test_nginx_passes_on_requests_pages_and_refusals(proxy):
     infer, own = "/v2/models/voice/infer", {"Origin": "https://models.example"}
     for given, status in ((own, 200), ({"Origin": "https://evil.example"}, 403), ({}, 200)):
-        connection, answer = through(proxy, "POST", infer, INFER, **given)
-        assert answer.status == status, answer.read()
-        connection.close()
-    connection, answer = through(proxy, "POST", infer, INFER, Authorization="Bearer wrong")
-    assert answer.status == 401
-    connection.close()
-    connection, answer = through(proxy, "POST", infer, b"x" * (17 * 2**20))
-    assert answer.status == 413
-    connection.close()
+        assert status_of(proxy, "POST", infer, INFER, **given) == status
+    assert status_of(proxy, "POST", infer, INFER, Authorization="Bearer wrong") == 401
+    assert status_of(proxy, "POST", infer, b"x" * (17 * 2**20)) == 413
+    for site, status in (("models.example", 200), ("evil.example", 403)):  # by proxy_pass alone
+        origin = {"Origin": f"https://{site}"}
+        assert status_of(proxy, "POST", infer, INFER, tls=False, **origin) == status
 
 
 @pytest.mark.integration
 def test_nginx_says_who_asks_whatever_the_client_says(server, proxy):
     named = {"X-Request-ID": "who-asks", "X-Forwarded-For": "10.9.9.9"}
-    connection, answer = through(proxy, "GET", "/v1/models", source="127.0.0.3", **named)
-    assert answer.status == 200
-    connection.close()
+    assert status_of(proxy, "GET", "/v1/models", source="127.0.0.3", **named) == 200
     end = time.monotonic() + 20  # a thread of the server writes the log
     while not (line := re.search(r"^.* request=who-asks .*$", server.process.output(), re.M)):
         assert time.monotonic() < end
         time.sleep(0.02)
     assert "client=127.0.0.3" in line[0]
-
-
-@pytest.mark.integration
-def test_the_page_works_behind_proxy_pass_alone(proxy):
-    for site, status in (("models.example", 200), ("evil.example", 403)):
-        origin = {"Origin": f"https://{site}"}
-        infer = "/v2/models/voice/infer"
-        connection, answer = through(proxy, "POST", infer, INFER, tls=False, **origin)
-        assert answer.status == status, answer.read()
-        connection.close()
 
 
 @pytest.mark.integration
@@ -280,13 +271,8 @@ def test_nginx_passes_on_sound_while_it_is_made(proxy, tls):
 
 def statuses(proxy, count, source, network=None):
     """Return the results of requests from one address, or each from another one of a network."""
-    found = []
-    for number in range(count):
-        headers = {TESTED: f"{network}{number + 1:x}"} if network else {}
-        connection, answer = through(proxy, "GET", "/v1/models", source=source, **headers)
-        found.append(answer.status)
-        connection.close()
-    return found
+    named = [{TESTED: f"{network}{n + 1:x}"} if network else {} for n in range(count)]
+    return [status_of(proxy, "GET", "/v1/models", source=source, **each) for each in named]
 
 
 @pytest.mark.integration
@@ -300,17 +286,17 @@ def test_nginx_speaks_tls_alone(proxy):
 
 
 @pytest.mark.integration
-def test_nginx_limits_how_often_an_address_asks(proxy):
-    found = statuses(proxy, 45, "127.0.0.5")
+@pytest.mark.parametrize(
+    ("source", "network", "other"),
+    [("127.0.0.5", None, ("127.0.0.6", None)),
+     ("127.0.0.1", "2001:db8:0:1::", ("127.0.0.1", "2001:db8:0:2::"))],
+)  # fmt: skip
+def test_nginx_limits_how_often_an_address_or_a_network_of_a_customer_asks(
+    proxy, source, network, other
+):
+    found = statuses(proxy, 45, source, network)
     assert found[:41] == [200] * 41 and set(found[41:]) == {429}
-    assert statuses(proxy, 1, "127.0.0.6") == [200]
-
-
-@pytest.mark.integration
-def test_nginx_takes_a_customer_with_many_addresses_for_one(proxy):
-    found = statuses(proxy, 45, "127.0.0.1", "2001:db8:0:1::")
-    assert found[:41] == [200] * 41 and set(found[41:]) == {429}
-    assert statuses(proxy, 1, "127.0.0.1", "2001:db8:0:2::") == [200]
+    assert statuses(proxy, 1, *other) == [200]
 
 
 @pytest.mark.integration

@@ -68,20 +68,6 @@ def read_to_end(connection):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_listener_that_leaves_stops_the_work_and_frees_its_place(server, channel, protocol):
-    if protocol == "http":
-        with listen(server, "slow", 12_000) as connection:  # a minute of work
-            assert connection.recv(100).startswith(b"HTTP/1.1 200")
-    else:
-        call = speak(channel, 12_000, name="slow")
-        next(call)
-        call.cancel()
-    server.wait_for(STREAMS.format("slow"), 0.0)
-    chunks = list(speak(channel, 8, name="slow"))  # the only place there is
-    assert sum(len(chunk.samples) for chunk in chunks) == 4 * 8 * HOP
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_listener_that_does_not_read_costs_little_and_loses_its_place(server, protocol):
     before = server.memory_mib()
     with contextlib.ExitStack() as stack:
@@ -124,17 +110,6 @@ def test_messages_that_stand_still_leave_their_memory_to_the_next(fresh):
         for _ in range(6):
             stall(server)
         assert server.memory_mib("VmHWM") - most < 4 * GROWTH_MIB
-
-
-def test_silent_connections_keep_nobody_out(server):
-    files = server.count("fd")
-    with contextlib.ExitStack() as stack:
-        for number in range(200):
-            connection = stack.enter_context(server.socket())
-            if number % 2:
-                connection.sendall(b"POST /v1/models/voice:predict HTTP/1.1\r\nHo")
-        assert server.asked("POST", INFER_PATH, INFER)[0] == 200
-    until(lambda: server.count("fd") <= files + 5)
 
 
 def test_all_that_was_accepted_is_answered_when_the_server_leaves(fresh):

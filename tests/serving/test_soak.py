@@ -1,34 +1,20 @@
 """Forty clients for minutes: nobody is left without an answer, and nothing grows."""
 
-import asyncio
+import collections
+import contextlib
 import dataclasses
-import gc
+import json
 import os
 import shutil
 import statistics
+import threading
 import time
-from pathlib import Path
 
-import numpy as np
+import grpc
 import pytest
-from fake_bundle import FakeModelStore, FakeSound
+from fake_bundle import HOP, FakeModelStore
 from serve_command import Command
-from serve_load import (
-    ANSWERED,
-    LEFT,
-    REFUSED,
-    GrpcClient,
-    GrpcListener,
-    HttpClient,
-    HttpListener,
-    at_work,
-    totals,
-    until,
-)
-
-from serving.engine.batching import Batcher, Padding, Request
-from serving.observability import Metrics
-from serving.settings import Settings
+from serve_load import FRAMES, INFER, SOUND_FRAMES, SPEAK, predict, predict_request, speak, until
 
 SECONDS = float(os.environ.get("ONEPASS_SOAK_SECONDS", "600"))
 LOOK_SECONDS = 2.0
@@ -37,6 +23,8 @@ GROWTH_MIB = 8.0  # of the last fifth of the time over the second
 MORE_FILES = 24  # connections that are being opened and closed differ from look to look
 MORE_THREADS = 8
 PATIENCE_SECONDS = 120.0
+BACK_SECONDS = 0.05  # sooner than a full server asks for, so that it stays full
+ANSWERED, REFUSED, LEFT = "answered", "refused", "left"
 LIMITS = ("--queue-rows", 8, "--max-streams", 4, "--log-level", "warning", "--poll-seconds", 0.5)
 CONTROL = {"seconds": 0.04, "chunk_seconds": 0.002}
 
@@ -51,12 +39,113 @@ class Look:
     threads: int
 
 
+class Client(threading.Thread):
+    """Asks with `once(client)` until stopped; ending in no allowed way is a failure."""
+
+    def __init__(self, command, once, is_odd=False):
+        super().__init__(daemon=True)
+        self.command, self.once, self.is_odd = command, once, is_odd
+        self.stopped, self.ended = threading.Event(), collections.Counter()
+        self.versions, self.failures = set(), []
+        self.connection, self.channel = command.connection(), command.channel()
+
+    def run(self):
+        while not self.stopped.is_set():
+            try:
+                way = self.once(self)
+            except grpc.RpcError as error:
+                way = REFUSED
+                if error.code().name != "UNAVAILABLE" or not is_later(error.trailing_metadata()):
+                    self.failures.append(repr(error)[:500])
+            except Exception as error:
+                way = "failed"
+                self.failures.append(repr(error)[:500])
+            self.ended[way] += 1
+            if way != ANSWERED:
+                self.stopped.wait(BACK_SECONDS)
+        self.connection.close()
+        self.channel.close()
+
+
+def is_later(headers):
+    return int(dict(headers or ()).get("retry-after", 0)) >= 1
+
+
+def predict_http(client):
+    client.connection.request("POST", "/v2/models/voice/infer", INFER)
+    answer = client.connection.getresponse()
+    content = json.loads(answer.read())
+    if client.is_odd:  # every request has a connection of its own
+        client.connection.close()
+    if answer.status == 503:
+        assert int(answer.headers["Retry-After"]) >= 1
+        return REFUSED
+    assert answer.status == 200, content
+    sizes = {output["name"]: output["shape"] for output in content["outputs"]}
+    assert sizes["sound"] == [1, FRAMES * HOP]
+    client.versions.add(int(content["model_version"]))
+    return ANSWERED
+
+
+def listen_http(client):
+    """Hear a sound to the end or, every other client, the beginning only."""
+    with contextlib.closing(client.command.connection()) as connection:
+        connection.request("POST", "/v1/models/voice:speak", SPEAK)
+        answer = connection.getresponse()
+        if answer.status == 503:
+            assert int(answer.headers["Retry-After"]) >= 1
+            return REFUSED
+        assert answer.status == 200, answer.read()
+        if client.is_odd:
+            assert answer.read(2)
+            return LEFT
+        assert len(answer.read()) == 2 * SOUND_FRAMES * HOP
+        return ANSWERED
+
+
+def predict_grpc(client):
+    answer = predict(client.channel, predict_request())
+    assert answer.outputs["sound"].tensor_shape.dim[1].size == FRAMES * HOP
+    client.versions.add(answer.model_spec.version.value)
+    return ANSWERED
+
+
+def listen_grpc(client):
+    call, count = speak(client.channel), 0
+    for chunk in call:
+        count += len(chunk.samples) // 4
+        if client.is_odd:
+            call.cancel()
+            return LEFT
+    assert count == SOUND_FRAMES * HOP
+    return ANSWERED
+
+
 def forty(command):
-    clients = [HttpClient(command, number % 2 == 0) for number in range(16)]
-    clients += [GrpcClient(command) for _ in range(14)]
-    for kind in (HttpListener, GrpcListener):
-        clients += [kind(command, hasty=number % 2 == 0) for number in range(5)]
-    return clients
+    numbers = {predict_http: 16, predict_grpc: 14, listen_http: 5, listen_grpc: 5}
+    return [
+        Client(command, once, n % 2 == 1) for once, count in numbers.items() for n in range(count)
+    ]
+
+
+@contextlib.contextmanager
+def at_work(clients):
+    """The clients ask meanwhile; afterwards none of them has failed or hangs."""
+    for client in clients:
+        client.start()
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.stopped.set()
+        for client in clients:
+            client.join(30)
+    assert [failure for client in clients for failure in client.failures] == []
+    assert not any(client.is_alive() for client in clients)
+
+
+def totals(clients):
+    return sum((client.ended for client in clients), collections.Counter())
 
 
 def seen(clients):
@@ -126,44 +215,3 @@ def test_forty_clients_for_minutes_leave_nothing_behind(tmp_path):
     assert growth["memory_mib"] < GROWTH_MIB
     assert growth["files"] < MORE_FILES
     assert growth["threads"] < MORE_THREADS
-
-
-CLOSED_LOOP_SECONDS = 60.0
-CLOSED_LOOP_CLIENTS = 24
-
-
-def resident_mib():
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(CLOSED_LOOP_SECONDS + 180)
-def test_a_minute_of_clients_that_ask_again_at_once_takes_constant_memory():
-    """The queue is never empty: each client's next request waits before the others are answered."""
-    bundle = FakeSound()
-    padding = Padding(bundle.spec["serving"], bundle.signatures)
-    batcher = Batcher(bundle.call, padding, Settings(), Metrics())
-    end, looks = time.monotonic() + CLOSED_LOOP_SECONDS, []
-
-    async def client(number):
-        frames = np.zeros([1, 20 + number % 3, 3], np.float32)
-        given = {"frames": frames, "num_frames": [frames.shape[1]], "seed": [number]}
-        while time.monotonic() < end:
-            await batcher.submit("serving_default", bundle.check("serving_default", given))
-
-    async def watch():
-        while time.monotonic() < end:
-            bundle.control.calls.clear()
-            looks.append(Look(time.monotonic(), resident_mib(), 0, 0))
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def run():
-        await asyncio.gather(watch(), *(client(number) for number in range(CLOSED_LOOP_CLIENTS)))
-
-    asyncio.run(run())
-    gc.collect()
-    requests = sum(isinstance(each, Request) for each in gc.get_objects())
-    print(f"\n{looks[len(looks) // 5]}\n{looks[-1]}, {requests} requests")
-    assert requests == 0
-    assert grown(looks, "memory_mib") < GROWTH_MIB
