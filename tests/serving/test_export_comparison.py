@@ -60,46 +60,41 @@ def test_a_bundle_with_other_weights_is_refused_and_older_versions_are_left(
         np.testing.assert_allclose(old.sample(1, length_of(name), SEED), expected, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ["multiscale"]))
-def test_a_bundle_of_images_with_other_weights_is_refused(kind, tmp_path, monkeypatch, capsys):
-    refuse(image_bundles.model_folder(kind), tmp_path, monkeypatch, capsys)
-
-
-@pytest.mark.parametrize(
-    "kind", some_slow(["plain", "softmax, frames", "vocoder"], ["softmax, frames", "vocoder"])
+OTHERS = {"pixelcnn": image_bundles, "multiscale": image_bundles} | dict.fromkeys(
+    ("plain", "softmax, frames", "vocoder"), sound_bundles
 )
-def test_a_bundle_of_sounds_with_other_weights_is_refused(kind, tmp_path, monkeypatch, capsys):
-    refuse(sound_bundles.model_folder(kind), tmp_path, monkeypatch, capsys)
 
 
-def refuse(folder, tmp_path, monkeypatch, capsys):
+SELDOM = ("multiscale", "softmax, frames", "vocoder")
+
+
+@pytest.mark.parametrize("kind", some_slow([*OTHERS], SELDOM))
+def test_a_bundle_of_images_or_sounds_with_other_weights_is_refused(
+    kind, tmp_path, monkeypatch, capsys
+):
+    folder = OTHERS[kind].model_folder(kind)
     write_other_weights(monkeypatch)
     assert onepass.main(["export", str(folder), "--out", str(tmp_path / "mine" / "1")]) == 2
     assert "cannot be exported: read back, its draw differs by" in capsys.readouterr().err
     assert not (tmp_path / "mine").exists()
 
 
-def test_a_bundle_whose_steps_draw_something_else_is_refused(tmp_path, monkeypatch):
-    step = own_functions.cached_chunk
+@pytest.mark.parametrize("what", ["draw", "log-probability"])
+def test_a_bundle_whose_steps_draw_or_score_something_else_is_refused(what, tmp_path, monkeypatch):
+    step, make = own_functions.cached_chunk, functions.density_functions
 
     def late(network, distribution, noise, *rest):
         return step(network, distribution, tf.roll(noise, 1, 1), *rest)
-
-    monkeypatch.setattr(own_functions, "cached_chunk", late)
-    with pytest.raises(UserError, match="read back, its draw differs by"):
-        onepass.export(model("pairs"), tmp_path / "mine" / "1", length=SHORT)
-    assert not (tmp_path / "mine").exists()
-
-
-def test_a_bundle_with_other_log_probabilities_is_refused(tmp_path, monkeypatch):
-    make = functions.density_functions
 
     def other(live, *rest):
         wide = onepass.Autoregressive(live.network, likelihoods.Gaussian(levels=LEVELS))
         return make(wide, *rest)
 
-    monkeypatch.setattr(functions, "density_functions", other)
-    with pytest.raises(UserError, match="read back, its log-probability differs by"):
+    if what == "draw":
+        monkeypatch.setattr(own_functions, "cached_chunk", late)
+    else:
+        monkeypatch.setattr(functions, "density_functions", other)
+    with pytest.raises(UserError, match=f"read back, its {what} differs by"):
         onepass.export(model("pairs"), tmp_path / "mine" / "1", length=SHORT)
     assert not (tmp_path / "mine").exists()
 
