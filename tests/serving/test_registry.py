@@ -500,3 +500,13 @@ async def test_lengths_that_ask_for_too_much_sound_are_refused_before_they_wait(
     with pytest.raises(TooLarge, match=r"at most 1 MiB of audio .* got 3"):
         await run(4, 250_000)
     assert bundle.control.calls == []
+
+
+async def test_a_client_cannot_have_more_time_than_the_server_gives(store):
+    control = store.add()
+    async with running(store, timeout_seconds=0.03) as registry:
+        control.open.clear()
+        with pytest.raises(DeadlineExceeded, match=r"within 0(\.0\d*)? seconds"):
+            await registry.get("voice").predict(FRAMES, timeout_seconds=1000.0)
+        control.open.set()
+        await until(lambda: not registry.is_busy)
