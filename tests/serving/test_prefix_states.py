@@ -222,6 +222,9 @@ def test_a_state_larger_than_the_bound_is_not_kept_and_drops_none():
     cache.keep(model, "other", small)
     assert cache.find(model, "small") is None
     assert cache.find(model, "other") is small
+    cache.drop(model)
+    cache.keep(model, "late", small)  # by a call that ends after its model
+    assert cache.find(model, "late") is cache.find(model, "other") is None
 
 
 async def test_requests_at_once_read_a_prompt_rightly_and_share_it_later():
