@@ -159,7 +159,7 @@ def test_parts_of_any_length_give_the_whole_also_those_of_the_step_machine(name)
     rows = machine.begin(3, [], first)
     outputs, starts = [[], [], []], [0, 0, 0]
     # Rows advance by themselves at first, then together from different positions.
-    for row, sizes in enumerate(([], [1], [1, 4])):
+    for row, sizes in enumerate(([1], [1, 4], [])):
         for size in sizes:
             part = slice(starts[row], starts[row] + size)
             outputs[row].append(advance(machine, rows[row : row + 1], x[row : row + 1, part])[0])
