@@ -120,6 +120,8 @@ def read_spec(folder: Path) -> dict[str, Any]:
         spec = read_object(folder / SAVED_FILE)
     except UserError as error:
         raise UserError(f"{folder} contains no model that `save` wrote: {error}") from error
+    if not spec:
+        raise UserError(f"{folder} contains no model that `save` wrote: {SAVED_FILE} is empty.")
     name = spec.setdefault("program", PROGRAM_FOLDERS[0])
     if name not in PROGRAM_FOLDERS:
         raise UserError(f"{folder} contains no model that `save` wrote: its program is {name!r}.")

@@ -431,7 +431,7 @@ def read_by_ray(config):
     (application,) = config["applications"]
     (deployment,) = application["deployments"]
     assert application["import_path"] == "serving.ray_app:app"
-    assert (ROOT / "serving" / "deploy" / "ray_app.py").exists()
+    assert (ROOT / "serving" / "ray_app.py").exists()
     assert set(application["args"]) <= {"models", "rollout", *Settings.__dataclass_fields__}
     return application, deployment
 
