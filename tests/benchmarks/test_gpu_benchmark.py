@@ -106,6 +106,7 @@ def test_the_folder_is_timed_without_tensorflow(folder, tmp_path):
     assert reasons["broken, ?, 1"] == "no such images"
     measured = rows[TOYS[2]]["value"] is not None
     assert measured != (", ".join(map(str, TOYS[2])) in reasons)  # where PyTorch is, or is not
+    assert found["machine"]["compiling"] == 0  # while rows were timed
     assert found["machine"]["accelerator"] == "cpu" and tables.format_tables(found)
 
 
