@@ -15,7 +15,7 @@ any student that returns `FlowOutput`; elements may be audio samples, pixels or 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -23,7 +23,9 @@ from distill.losses.terms import Draw, Weighted, mean_of
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.distribution import Continuous, normal_parameters
-from onepass.replicator import Replicator
+
+if TYPE_CHECKING:
+    from onepass.replicator import Replicator
 
 # Entropy of the noise that a student transforms, in nats per element.
 ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
@@ -210,7 +212,7 @@ class Contrastive:
             "contrastive": Weighted(-self.weight, measure_divergence(draw, other, self.draws).kl)
         }
 
-    def global_inputs(self, batch: dict, replicator: Replicator) -> dict[str, tf.Tensor]:
+    def global_inputs(self, batch: dict, replicator: "Replicator") -> dict[str, tf.Tensor]:
         """Return `frames_before` and `speaker_before`, those of a share's (cyclic) previous row."""
         last = {name: batch[name][-1] for name in ("frames", "speaker") if name in batch}
         before = (replicator.replica_id - 1) % replicator.num_replicas
