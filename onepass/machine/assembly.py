@@ -29,7 +29,8 @@ BARRIER = 2
 SCALE = 17  # column of a product: the bits of the float by which its addend is scaled; 0: none
 KIND = 18  # column of a product or of a lookup: the kind of its weights
 PANEL = 4  # vectors of outputs in a panel of a packed matrix, the least that a member computes
-# Instructions until the memory of a small buffer is used again, for which threads would wait.
+# Instructions until the memory of a small buffer is used again by threads that work together, which
+# would wait for it.
 _APART, _SMALL = 256, 1 << 12
 _COMPARED = 4096  # numbers of constants at most of which equal ones are stored once
 _WORTH_DIVIDING = 1 << 13  # weights of a product; reading fewer takes no longer than a barrier
@@ -209,6 +210,7 @@ class Program:
     """A program that the machine can run."""
 
     rows: np.ndarray
+    close_rows: np.ndarray  # for a thread by itself: `rows` with buffers close together, in caches
     constants: np.ndarray
     workspace: np.ndarray  # the initial workspace of one row, before the first step, float32
     offsets: dict[Buffer, int]  # index of each buffer's first word in the workspace
@@ -242,8 +244,8 @@ class Program:
 
     def process_all_rows(self) -> None:
         """Make all instructions process all rows of the state, filled or not."""
-        self.rows = self.rows.copy()
-        self.rows[:, LIMITED] = 0
+        self.rows, self.close_rows = self.rows.copy(), self.close_rows.copy()
+        self.rows[:, LIMITED] = self.close_rows[:, LIMITED] = 0
 
 
 def assemble_program(
@@ -263,7 +265,37 @@ def assemble_program(
     instructions = [each for one in lists for each in one]
     _pack_weights(assembly, instructions, kind)
     constants, fixed = _constants(assembly, instructions)
-    offsets, size = _place_buffers(instructions, set(assembly.constants), kept)
+    ends = np.cumsum([len(each) for each in lists])
+    bounds = np.stack([ends - [len(each) for each in lists], ends], 1)
+    placed = [
+        _place_buffers(instructions, set(assembly.constants), kept, apart) for apart in (_APART, 0)
+    ]
+    (offsets, _), (close, _) = placed
+    rows, close_rows = (_rows_of(instructions, each, fixed, bounds) for each in (offsets, close))
+    spans, clock, branches = np.zeros([0, 2], np.int64), -1, assembly.branches
+    if branches is not None:
+        order = list(dict.fromkeys(branches.which))
+        spans = bounds[[order.index(number) for number in branches.which]].astype(np.int64)
+        clock = offsets[branches.position]
+    position = -1 if counter is None else offsets[counter]
+    extents = {
+        buffer: (at, at + _pad_words(buffer.words + (0 if buffer.kept else LANES - 1)))
+        for buffer, at in offsets.items()
+    }
+    workspace = np.zeros(max(size for _, size in placed), np.float32)
+    return Program(
+        rows, close_rows, constants, workspace, offsets, position, instructions, extents, spans,
+        clock,
+    )  # fmt: skip
+
+
+def _rows_of(
+    instructions: Sequence[Instruction],
+    offsets: dict[Buffer, int],
+    fixed: dict[Buffer, int],
+    bounds: np.ndarray,
+) -> np.ndarray:
+    """Return the integers of instructions, those of each branch between two of `bounds`."""
     rows = np.zeros([len(instructions), WIDTH], np.int32)
     for row, each in zip(rows, instructions, strict=True):
         places = [each.out, *each.reads]
@@ -276,25 +308,10 @@ def assemble_program(
         if each.limited is not None:
             column = 1 + OPERANDS + each.limited
             row[FULL], row[LIMITED] = row[column], column
-    ends = np.cumsum([len(each) for each in lists])
-    bounds = np.stack([ends - [len(each) for each in lists], ends], 1)
     for first, last in bounds:
         announce_products(rows[first:last])
         _divide(rows[first:last])
-    spans, clock, branches = np.zeros([0, 2], np.int64), -1, assembly.branches
-    if branches is not None:
-        order = list(dict.fromkeys(branches.which))
-        spans = bounds[[order.index(number) for number in branches.which]].astype(np.int64)
-        clock = offsets[branches.position]
-    position = -1 if counter is None else offsets[counter]
-    extents = {
-        buffer: (at, at + _pad_words(buffer.words + (0 if buffer.kept else LANES - 1)))
-        for buffer, at in offsets.items()
-    }
-    workspace = np.zeros(size, np.float32)
-    return Program(
-        rows, constants, workspace, offsets, position, instructions, extents, spans, clock
-    )
+    return rows
 
 
 def announce_products(rows: np.ndarray) -> None:
@@ -429,7 +446,7 @@ def _constants(
 
 
 def _place_buffers(
-    instructions: list[Instruction], constant: set[Buffer], kept: Sequence[Buffer]
+    instructions: list[Instruction], constant: set[Buffer], kept: Sequence[Buffer], apart: int
 ) -> tuple[dict[Buffer, int], int]:
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
@@ -447,7 +464,7 @@ def _place_buffers(
     ends: list[tuple[int, Buffer]] = []
     for buffer in sorted((b for b in first if not b.kept), key=lambda b: first[b]):
         now = first[buffer]
-        for ended, old in [x for x in ends if x[0] + _APART * (x[1].words <= _SMALL) < now]:
+        for ended, old in [x for x in ends if x[0] + apart * (x[1].words <= _SMALL) < now]:
             ends.remove((ended, old))
             free = _merge_free([*free, (offsets[old], _pad_words(old.words + LANES - 1))])
         words = _pad_words(buffer.words + LANES - 1)  # vector stores may write past the last row

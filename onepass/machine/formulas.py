@@ -16,6 +16,7 @@ from numba.core import cgutils
 
 from onepass.machine.kernels import (
     FLOAT,
+    INT,
     LANES,
     VECTOR,
     VECTOR_BYTES,
@@ -292,7 +293,7 @@ def fold_constants(name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(_no_nan(FUNCTIONS[name].numpy)(*arrays))
 
 
-@emit_for_numba(types.void, [types.int64] * 9)
+@emit_for_numba(types.void, [types.int64] * 14)
 def map_vectors(
     builder: ir.IRBuilder,
     code: ir.Value,
@@ -300,14 +301,23 @@ def map_vectors(
     a: ir.Value,
     b: ir.Value,
     c: ir.Value,
+    o_pitch: ir.Value,
+    a_pitch: ir.Value,
+    b_pitch: ir.Value,
+    c_pitch: ir.Value,
     a_step: ir.Value,
     b_step: ir.Value,
     c_step: ir.Value,
+    rows: ir.Value,
     vectors: ir.Value,
 ) -> None:
-    """Set vectors at o to function `code` of those at a, b and c; step 0 repeats a number."""
-    steps = a_step, b_step, c_step
-    starts = [_spread_once(builder, at, step) for at, step in zip((a, b, c), steps, strict=True)]
+    """Set rows of vectors at o to function `code` of those at a, b and c.
+
+    Pitches are numbers of bytes between rows, and steps those between the vectors of a row; step 0
+    repeats a number.
+    """
+    operands = (a, a_pitch, a_step), (b, b_pitch, b_step), (c, c_pitch, c_step)
+    slots = [cgutils.alloca_once(builder, VECTOR) for _ in operands]
     end = builder.append_basic_block("mapped")
     switch = builder.switch(code, end)
     for function in FUNCTIONS.values():
@@ -316,26 +326,34 @@ def map_vectors(
         block = builder.append_basic_block("function")
         switch.add_case(integer(function.code), block)
         builder.position_at_end(block)
-        with cgutils.for_range(builder, vectors) as loop:
-            loaded = [
-                load_vector(builder, builder.add(at, builder.mul(loop.index, step)))
-                for at, step in zip(starts, steps, strict=True)
+        with cgutils.for_range(builder, rows) as row:
+            starts = [
+                _spread_once(builder, builder.add(at, builder.mul(row.index, pitch)), step, slot)
+                for slot, (at, pitch, step) in zip(slots, operands[: function.arity], strict=False)
             ]
-            made = function.vector(builder, *loaded[: function.arity])
-            at = builder.add(o, builder.mul(loop.index, integer(VECTOR_BYTES)))
-            store_vector(builder, made, at)
+            target = builder.add(o, builder.mul(row.index, o_pitch))
+            with cgutils.for_range(builder, vectors) as vector:
+                loaded = [
+                    load_vector(builder, builder.add(at, builder.mul(vector.index, step)))
+                    for at, (_, _, step) in zip(starts, operands, strict=False)
+                ]
+                made = function.vector(builder, *loaded)
+                at = builder.add(target, builder.mul(vector.index, integer(VECTOR_BYTES)))
+                store_vector(builder, made, at)
         builder.branch(end)
     builder.position_at_end(end)
 
 
-def _spread_once(builder: ir.IRBuilder, address: ir.Value, step: ir.Value) -> ir.Value:
-    slot = cgutils.alloca_once(builder, VECTOR)
+def _spread_once(
+    builder: ir.IRBuilder, address: ir.Value, step: ir.Value, slot: ir.Value
+) -> ir.Value:
+    """Return the address of vectors; of the one in `slot`, filled with a number, if step is 0."""
     slot.align = 4 * LANES
     alone = builder.icmp_signed("==", step, integer(0))
     with builder.if_then(alone):
         scalar = builder.load(pointer_at(builder, address, FLOAT))
         builder.store(spread(builder, scalar), slot)
-    return builder.select(alone, builder.ptrtoint(slot, ir.IntType(64)), address)
+    return builder.select(alone, builder.ptrtoint(slot, INT), address)
 
 
 (

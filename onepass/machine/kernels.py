@@ -46,12 +46,14 @@ FLOAT = ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, LANES)
 WORDS = ir.VectorType(ir.IntType(32), LANES)
 HALVES = ir.VectorType(ir.IntType(16), 2 * LANES)
+_DOUBLE, _WORD = ir.DoubleType(), ir.IntType(32)
 FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
 FLOAT32, BFLOAT16, INT8 = range(3)  # kinds of weights
 _WEIGHT_BYTES = (4, 2, 2)  # of an output's weight, or of a pair of them
 # Bytes until weights are prefetched, and the rows from which on float32 ones are: for fewer, the
 # loads of weights are all that a core can do.
 _SOON, _ASKING_ROWS, _LINE = 4096, 4, 64
+_SOON_LINES = 16  # of the weights of the next product
 
 
 def emit_for_numba(
@@ -276,34 +278,36 @@ def _emit_panel(
     vectors: int,
     arguments: Sequence[ir.Value],
 ) -> None:
-    """Emit code that adds rows of x times adjacent panels to rows of y, with sums in registers."""
-    y, y_stride, w, x, x_stride, inputs, x_scales = arguments
+    """Emit code that sets rows of y to rows of x times adjacent panels, with sums in registers.
+
+    The sums begin with rows of b, or with zeros if its address is 0, plus `factor` times rows of c,
+    unless its address is 0. Either may be the rows of y.
+    """
+    y, y_stride, w, x, x_stride, inputs, x_scales, b, b_stride, factor, c, c_stride = arguments
     vector_bytes = LANES * _WEIGHT_BYTES[kind]
     scales_bytes = vectors * VECTOR_BYTES * (kind == INT8)
     panel_bytes = builder.add(
         builder.mul(inputs, integer(vectors * vector_bytes)), integer(scales_bytes)
     )
     panel_at = [builder.add(w, builder.mul(panel_bytes, integer(p))) for p in range(panels)]
-    y_at = [
+    y_at, b_at, c_at = (
         [
             builder.add(
-                builder.add(y, builder.mul(y_stride, integer(row))), integer(v * VECTOR_BYTES)
+                builder.add(start, builder.mul(stride, integer(row))), integer(v * VECTOR_BYTES)
             )
+            for row in range(rows)
             for v in range(panels * vectors)
         ]
-        for row in range(rows)
-    ]
+        for start, stride in ((y, y_stride), (b, b_stride), (c, c_stride))
+    )
     x_at = [builder.add(x, builder.mul(x_stride, integer(row))) for row in range(rows)]
     # LLVM promotes these stack slots to registers.
-    sums = [
-        [
-            cgutils.alloca_once_value(
-                builder, whole(0) if kind == INT8 else load_vector(builder, at)
-            )
-            for at in row
-        ]
-        for row in y_at
-    ]
+    made = [cgutils.alloca_once_value(builder, number(0.0)) for _ in y_at]
+    if kind == INT8:
+        sums = [cgutils.alloca_once_value(builder, whole(0)) for _ in y_at]
+    else:
+        sums = made
+        _emit_beginnings(builder, made, (b, b_at), (factor, c, c_at))
     with cgutils.for_range(builder, inputs) as loop:
         row_bytes = builder.add(
             builder.mul(loop.index, integer(vectors * vector_bytes)), integer(scales_bytes)
@@ -318,30 +322,54 @@ def _emit_panel(
         if kind != FLOAT32 or rows >= _ASKING_ROWS:
             for at, line in itertools.product(panel_at, range(0, vectors * vector_bytes, _LINE)):
                 soon = builder.add(builder.add(at, row_bytes), integer(_SOON + line))
-                _emit_prefetch(builder, soon)
+                _emit_prefetch(builder, pointer_at(builder, soon, ir.IntType(8)))
         x_bytes = builder.mul(loop.index, integer(FLOAT_BYTES))
-        for at, row_sums in zip(x_at, sums, strict=True):
+        for row, at in enumerate(x_at):
             scalar = builder.load(pointer_at(builder, builder.add(at, x_bytes), FLOAT))
             repeated = spread(builder, scalar)
             if kind == INT8:  # a pair
                 repeated = builder.bitcast(repeated, HALVES)
             add = _add_pairs if kind == INT8 else multiply_add
+            row_sums = sums[row * len(weights) :][: len(weights)]
             for slot, weight in zip(row_sums, weights, strict=True):
                 builder.store(add(builder, repeated, weight, builder.load(slot)), slot)
-    scales = [
-        load_vector(builder, builder.add(at, integer(v * VECTOR_BYTES)))
-        for at in (panel_at if kind == INT8 else ())
-        for v in range(vectors)
-    ]
-    for row, (row_at, row_sums) in enumerate(zip(y_at, sums, strict=True)):
-        for v, (at, slot) in enumerate(zip(row_at, row_sums, strict=True)):
-            total = builder.load(slot)
-            if kind == INT8:
-                scale_at = builder.add(x_scales, integer(row * FLOAT_BYTES))
-                scale = spread(builder, builder.load(pointer_at(builder, scale_at, FLOAT)))
-                total = builder.fmul(builder.sitofp(total, VECTOR), scale)
-                total = multiply_add(builder, scales[v], total, load_vector(builder, at))
-            store_vector(builder, total, at)
+    if kind == INT8:
+        _emit_beginnings(builder, made, (b, b_at), (factor, c, c_at))
+        scales = [
+            load_vector(builder, builder.add(at, integer(v * VECTOR_BYTES)))
+            for at in panel_at
+            for v in range(vectors)
+        ]
+        for index, (slot, total) in enumerate(zip(made, sums, strict=True)):
+            row, column = divmod(index, len(scales))
+            scale_at = builder.add(x_scales, integer(row * FLOAT_BYTES))
+            scale = spread(builder, builder.load(pointer_at(builder, scale_at, FLOAT)))
+            exact = builder.fmul(builder.sitofp(builder.load(total), VECTOR), scale)
+            exact = multiply_add(builder, scales[column], exact, builder.load(slot))
+            builder.store(exact, slot)
+    for slot, at in zip(made, y_at, strict=True):
+        store_vector(builder, builder.load(slot), at)
+
+
+def _emit_beginnings(
+    builder: ir.IRBuilder,
+    sums: Sequence[ir.Value],
+    first: tuple[ir.Value, Sequence[ir.Value]],
+    scaled: tuple[ir.Value, ir.Value, Sequence[ir.Value]],
+) -> None:
+    """Set sums to the vectors of `first`, and add those of `scaled` times its factor.
+
+    Of both, the address of the first vector, which is 0 for none, and the vectors' addresses.
+    """
+    (b, b_at), (factor, c, c_at) = first, scaled
+    with builder.if_then(builder.icmp_signed("!=", b, integer(0))):
+        for slot, at in zip(sums, b_at, strict=True):
+            builder.store(load_vector(builder, at), slot)
+    with builder.if_then(builder.icmp_signed("!=", c, integer(0))):
+        repeated = spread(builder, factor)
+        for slot, at in zip(sums, c_at, strict=True):
+            total = multiply_add(builder, repeated, load_vector(builder, at), builder.load(slot))
+            builder.store(total, slot)
 
 
 def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
@@ -424,6 +452,21 @@ def copy(y: int, x: int, vectors: int) -> None:
     _copy_kernel(y, x, 0, 0, 0, vectors)
 
 
+@emit_for_numba(types.void, [types.int64] * 3)
+def copy_part(builder: ir.IRBuilder, y: ir.Value, x: ir.Value, count: ir.Value) -> None:
+    """Set `count` floats at y, fewer than a vector, to those at x; a whole vector is read."""
+    lanes = ir.Constant(WORDS, list(range(LANES)))
+    undefined = ir.Constant(WORDS, ir.Undefined)
+    first = builder.insert_element(undefined, builder.trunc(count, _WORD), ir.Constant(_WORD, 0))
+    chosen = builder.icmp_signed("<", lanes, builder.shuffle_vector(first, undefined, whole(0)))
+    pointer, masks = VECTOR.as_pointer(), ir.VectorType(ir.IntType(1), LANES)
+    kind = ir.FunctionType(ir.VoidType(), [VECTOR, pointer, _WORD, masks])
+    name = f"llvm.masked.store.v{LANES}f32.p0v{LANES}f32"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    align = ir.Constant(_WORD, FLOAT_BYTES)
+    builder.call(function, [load_vector(builder, x), pointer_at(builder, y), align, chosen])
+
+
 @compiled
 def clear(y: int, vectors: int) -> None:
     """Set y = 0."""
@@ -440,9 +483,6 @@ def add(y: int, x: int, vectors: int) -> None:
 def add_halved_power(y: int, x: int, b: int, vectors: int) -> None:
     """Set y = x sqrt(1/2) + b."""
     _half_power_kernel(y, x, b, 0, 0, vectors)
-
-
-_DOUBLE, _WORD = ir.DoubleType(), ir.IntType(32)
 
 
 @contextlib.contextmanager
@@ -506,18 +546,20 @@ def set_field(builder: ir.IRBuilder, at: ir.Value, column: ir.Value, value: ir.V
     builder.store(builder.trunc(value, _WORD), pointer_at(builder, word, _WORD), align=4)
 
 
-def _emit_prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    byte = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
+def _emit_prefetch(builder: ir.IRBuilder, pointer: ir.Value) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _WORD, _WORD, _WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
     read, locality, data = (ir.Constant(_WORD, number) for number in (0, 2, 1))
-    builder.call(function, [builder.inttoptr(address, byte), read, locality, data])
+    builder.call(function, [pointer, read, locality, data])
 
 
 @emit_for_numba(types.void, [types.int64])
 def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Prefetch the cache line at an address that will be read soon."""
-    _emit_prefetch(builder, address)
+    """Prefetch the `_SOON_LINES` cache lines from an address on, which will be read soon."""
+    first = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    for line in range(_SOON_LINES):
+        # Not a sum of integers, of which LLVM would make vectors.
+        _emit_prefetch(builder, builder.gep(first, [integer(_LINE * line)]))
 
 
 @emit_for_numba(types.void, [types.int64, types.float32, types.int64, types.int64])
@@ -671,6 +713,7 @@ _largest_magnitude = _reduction(
 _unless_finite = _reduction(
     lambda builder, total, a, b: multiply_add(builder, a, number(0.0), total), 0.0
 )
+_NOTHING = np.float32(0.0)
 _MOST = np.float32(2**31 - 1) / 127  # of a row's largest multiple, so that no sum overflows
 _LEAST = np.float32(1e-30)  # a row of smaller numbers is zero
 
@@ -715,8 +758,8 @@ def _multiplication(kind: int) -> Any:
     """Return `multiply` for weights of a kind; its inputs are pairs for int8."""
     terms = 2 if kind == INT8 else 1
 
-    @emit_for_numba(types.void, [types.int64] * 9)
-    def add_panel(
+    @emit_for_numba(types.void, [*[types.int64] * 11, types.float32, *[types.int64] * 2])
+    def set_panel(
         builder: ir.IRBuilder,
         y: ir.Value,
         y_stride: ir.Value,
@@ -727,13 +770,18 @@ def _multiplication(kind: int) -> Any:
         rows: ir.Value,
         vectors: ir.Value,
         x_scales: ir.Value,
+        b: ir.Value,
+        b_stride: ir.Value,
+        factor: ir.Value,
+        c: ir.Value,
+        c_stride: ir.Value,
     ) -> None:
         shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
+        places = y, y_stride, w, x, x_stride, inputs, x_scales, b, b_stride, factor, c, c_stride
         for num_rows, panels, width in shapes:
             same_rows = builder.icmp_signed("==", rows, integer(num_rows))
             same_width = builder.icmp_signed("==", vectors, integer(panels * width))
             with builder.if_then(builder.and_(same_rows, same_width)):
-                places = y, y_stride, w, x, x_stride, inputs, x_scales
                 _emit_panel(builder, kind, num_rows, panels, width, places)
 
     @compiled
@@ -746,6 +794,11 @@ def _multiplication(kind: int) -> Any:
         rows: int,
         inputs: int,
         vectors: int,
+        b: int,
+        b_stride: int,
+        factor: np.float32,
+        c: int,
+        c_stride: int,
         scales: int = 0,
     ) -> None:
         done = 0
@@ -761,29 +814,52 @@ def _multiplication(kind: int) -> Any:
                     if size <= rows - row:
                         group = size
                         break
-                add_panel(
+                set_panel(
                     y + row * y_stride, y_stride, w, x + row * x_stride, x_stride, inputs, group,
-                    width, scales + 4 * row,
+                    width, scales + 4 * row, b + row * b_stride if b else b, b_stride, factor,
+                    c + row * c_stride if c else c, c_stride,
                 )  # fmt: skip
                 row += group
-            y += width * VECTOR_BYTES
+            step = width * VECTOR_BYTES
+            y, b, c = y + step, (b + step if b else b), (c + step if c else c)
             w += 4 * width * vector_words(kind, inputs * terms)
             done += width
 
     return multiply
 
 
-multiply = _multiplication(FLOAT32)
-"""Add x [rows, inputs] times a packed matrix to y [rows, vectors * LANES].
-
-Its arguments are the addresses y, its stride in bytes, w, x and its stride, and the three sizes.
-"""
+_multiply_float32 = _multiplication(FLOAT32)
 _multiply_bfloat16, _multiply_rounded = _multiplication(BFLOAT16), _multiplication(INT8)
 
 
 @compiled
-def _multiply_int8(
+def multiply(
     y: int, y_stride: int, w: int, x: int, x_stride: int, rows: int, inputs: int, vectors: int
+) -> None:
+    """Add x [rows, inputs] times a packed matrix to y [rows, vectors * LANES].
+
+    Its arguments are the addresses y, its stride in bytes, w, x and its stride, and the sizes.
+    """
+    _multiply_float32(
+        y, y_stride, w, x, x_stride, rows, inputs, vectors, y, y_stride, _NOTHING, 0, 0
+    )
+
+
+@compiled
+def _multiply_int8(
+    y: int,
+    y_stride: int,
+    w: int,
+    x: int,
+    x_stride: int,
+    rows: int,
+    inputs: int,
+    vectors: int,
+    b: int,
+    b_stride: int,
+    factor: np.float32,
+    c: int,
+    c_stride: int,
 ) -> None:
     pairs = (inputs + 1) // 2
     words = np.zeros(rows * (pairs + 1), np.int32)  # the rows, rounded, and their scales
@@ -791,7 +867,10 @@ def _multiply_int8(
     scales = at + 4 * rows * pairs
     for row in range(rows):
         set_float(scales + 4 * row, _round_row(at + 4 * row * pairs, x + row * x_stride, inputs))
-    _multiply_rounded(y, y_stride, w, at, 4 * pairs, rows, pairs, vectors, scales)
+    _multiply_rounded(
+        y, y_stride, w, at, 4 * pairs, rows, pairs, vectors, b, b_stride, factor, c, c_stride,
+        scales,
+    )  # fmt: skip
     words[0] = 0  # the memory is kept until here
 
 
@@ -806,14 +885,28 @@ def multiply_kind(
     rows: int,
     inputs: int,
     vectors: int,
+    b: int,
+    b_stride: int,
+    factor: np.float32 = _NOTHING,
+    c: int = 0,
+    c_stride: int = 0,
 ) -> None:
-    """Do what `multiply` does for weights of a kind."""
+    """Set y to x times a packed matrix of a kind, plus rows of b, plus `factor` times rows of c.
+
+    All else is as in `multiply`. Without rows of b or of c, the address is 0; both may be y.
+    """
     if kind == FLOAT32:
-        multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors)
+        _multiply_float32(
+            y, y_stride, w, x, x_stride, rows, inputs, vectors, b, b_stride, factor, c, c_stride
+        )
     elif kind == BFLOAT16:
-        _multiply_bfloat16(y, y_stride, w, x, x_stride, rows, inputs, vectors)
+        _multiply_bfloat16(
+            y, y_stride, w, x, x_stride, rows, inputs, vectors, b, b_stride, factor, c, c_stride
+        )
     else:
-        _multiply_int8(y, y_stride, w, x, x_stride, rows, inputs, vectors)
+        _multiply_int8(
+            y, y_stride, w, x, x_stride, rows, inputs, vectors, b, b_stride, factor, c, c_stride
+        )
 
 
 # Number of reads of a counter, which take about half a microsecond, before the core is yielded.
@@ -837,6 +930,13 @@ def publish(builder: ir.IRBuilder, counter: ir.Value, value: ir.Value) -> None:
 def observe(builder: ir.IRBuilder, counter: ir.Value) -> ir.Value:
     """Return the int64 at `counter`."""
     return builder.load_atomic(pointer_at(builder, counter, INT), "acquire", 8)
+
+
+@emit_for_numba(types.float64, [types.int64])
+def observe_double(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Return the double at an address, of which LLVM makes no vector with others."""
+    word = builder.load_atomic(pointer_at(builder, address, INT), "monotonic", 8)
+    return builder.bitcast(word, _DOUBLE)
 
 
 @compiled

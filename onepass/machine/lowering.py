@@ -73,6 +73,8 @@ class Lowering:
         self.packed: dict[Buffer, list[Any_Value]] = {}  # the scalars that form a small vector
         self.joined: dict[tuple, Value] = {}  # concatenations, by their parts
         self._slots: dict[tuple[int, int], Slot] = {}
+        # Booleans that were computed in doubles, by the place of the floats that they became.
+        self._truths: dict[tuple[int, int], Value] = {}
 
     def graph(
         self, graph: tf.Graph, fetches: Sequence[tf.Tensor], known: dict[str, Any]
@@ -217,7 +219,10 @@ class Lowering:
         out = contiguous(shape, np.float64 if wide else dtype)
         made = self._map_operands(function.code, out, [broadcast(each, shape) for each in operands])
         if wide and not is_wide(dtype):
-            made = self.floats(made, np.dtype(dtype))
+            exact = made
+            made = self.floats(exact, np.dtype(dtype))
+            if function.truth:
+                self._truths[made.buffer.number, made.start] = exact
         made = dataclasses.replace(made, dtype=dtype)
         self._remember_slot(name, given, made)
         return made
@@ -253,6 +258,9 @@ class Lowering:
         """Convert a value to doubles."""
         if value.wide:
             return value
+        truth = self._truths.get((value.buffer.number, value.start))
+        if truth is not None and truth.shape == value.shape and value.contiguous:
+            return truth
         out = contiguous(value.shape, np.float64)
         return self._convert_value(Op.TO_DOUBLES, out, value, truncate)
 

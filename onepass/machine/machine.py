@@ -155,7 +155,7 @@ class StepMachine:
             self._lower_list(lowering)
             lists.append(assembly.instructions)
         require_equal_rings(lists, lowering.counters)
-        self._read = lowering.read
+        self._read = [(*each, _address(each[-1])) for each in lowering.read]
         buffers = [value.buffer for value in self._kept]
         return assemble_program(assembly, buffers, lowering.counter, self._kind, lists)
 
@@ -218,18 +218,26 @@ class StepMachine:
         counted = np.isin(rows[:, 0], (*PRODUCTS, Op.DOT))
         return float(each[counted].sum()) / len(rows)
 
-    def refresh(self) -> bool:
-        """Read the weights again; update the program and return True if they have changed."""
+    @property
+    def is_stale(self) -> bool:
+        """Whether weights have changed since the program was made."""
         with tf.init_scope():
-            for handle, dtype, before in self._read:
+            for handle, dtype, before, address in self._read:
                 now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
-                if _address(now) != _address(before) and not np.array_equal(now, before):
-                    limited = self.program.rows[:, LIMITED].any()
-                    self.program = self._lower_step()
-                    if not limited:
-                        self.program.process_all_rows()
+                if _address(now) != address and not np.array_equal(now, before):
                     return True
         return False
+
+    def refresh(self) -> bool:
+        """Update the program if its weights have changed, and return whether they have."""
+        if not self.is_stale:
+            return False
+        limited = self.program.rows[:, LIMITED].any()
+        with tf.init_scope():
+            self.program = self._lower_step()
+        if not limited:
+            self.program.process_all_rows()
+        return True
 
     def begin(self, batch: int, settings: Sequence[Any], state: Sequence[Any]) -> np.ndarray:
         """Return workspaces float32 [batch, words], from values for all rows or for each row."""
@@ -313,7 +321,7 @@ class StepMachine:
             trial = max(BLOCK, -(-_WORTH_A_THREAD // work))
             stop = min(stop, start + trial * (1 if pace.is_trial else _LONGER))
         members = _members(rows, team if together else is_long * cores(), together)
-        copies = [program.rows.copy() for _ in members]
+        copies = [(program.rows if together else program.close_rows).copy() for _ in members]
         if together and sides is not None:
             members = [member._replace(first=0, rows=rows) for member in members]
             copies = [side.copy() for side in sides]

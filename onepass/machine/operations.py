@@ -15,9 +15,9 @@ from onepass.machine.kernels import (
     add,
     add_multiple,
     add_scaled,
-    clear,
     compiled,
     copy,
+    copy_part,
     dot,
     dots,
     double_at,
@@ -39,11 +39,26 @@ _SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
 
 
 @compiled
-def _map_vectors_once(
-    code: int, o: int, a: int, b: int, c: int, a_step: int, b_step: int, c_step: int, vectors: int
+def _map_rows(
+    code: int,
+    o: int,
+    a: int,
+    b: int,
+    c: int,
+    o_pitch: int,
+    a_pitch: int,
+    b_pitch: int,
+    c_pitch: int,
+    a_step: int,
+    b_step: int,
+    c_step: int,
+    rows: int,
+    vectors: int,
 ) -> None:
     """Call `map_vectors`; a separate function, so that its code is compiled only once."""
-    map_vectors(code, o, a, b, c, a_step, b_step, c_step, vectors)
+    map_vectors(
+        code, o, a, b, c, o_pitch, a_pitch, b_pitch, c_pitch, a_step, b_step, c_step, rows, vectors
+    )
 
 
 @compiled
@@ -69,21 +84,19 @@ def product(
     skip, kind = first * VECTOR_BYTES, field(p, 18)
     o, bias, addend = o + skip, bias + skip, addend + skip
     w += 4 * first * vector_words(kind, inputs)
-    if field(p, 17):
-        scale, adds = float_at(p + 4 * 17), o == bias
-        for row in range(rows):
-            at = row * o_step
-            add_multiple(o + at, scale, addend + at, o + at if adds else bias, count)
-    elif o != bias:
-        for row in range(rows):
-            for i in range(each):
-                copy(o + row * o_step + i * o_pitch * 4, bias, count)
+    adds = o == bias
     if each == 1:
-        multiply_kind(kind, o, o_step, w, a, a_step, rows, inputs, count)
+        scale, b_step = float_at(p + 4 * 17), o_step if adds else np.int64(0)
+        scaled = addend if field(p, 17) else np.int64(0)
+        multiply_kind(
+            kind, o, o_step, w, a, a_step, rows, inputs, count, bias, b_step, scale, scaled, o_step
+        )
         return
+    o_pitch, a_pitch = 4 * o_pitch, 4 * a_pitch
     for row in range(rows):
         y, x = o + row * o_step, a + row * a_step
-        multiply_kind(kind, y, o_pitch * 4, w, x, a_pitch * 4, each, inputs, count)
+        b, b_pitch = (y, o_pitch) if adds else (bias, np.int64(0))
+        multiply_kind(kind, y, o_pitch, w, x, a_pitch, each, inputs, count, b, b_pitch)
 
 
 @compiled
@@ -92,9 +105,7 @@ def ask(p: int, fixed: int, member: int, members: int) -> None:
     panels = field(p, 14)
     first, last = panels * member // members, panels * (member + 1) // members
     if first < last:
-        at = fixed + 4 * (field(p, 13) + first * field(p, 15))
-        for line in range(16):
-            prefetch(at + 64 * line)
+        prefetch(fixed + 4 * (field(p, 13) + first * field(p, 15)))
 
 
 @compiled
@@ -131,28 +142,42 @@ def past(
         steps, made, target = block - done, now + block - done, sums + done * pitch
         oldest = (now - lag) % size
         before = min(steps, size - oldest)  # rows before the end of the ring
-        adds = bias == o
-        for i in range(steps):
-            if adds:
-                clear(target + i * pitch, count)
-            else:
-                copy(target + i * pitch, bias, count)
+        first_terms = np.int64(0) if bias == o else bias
         multiply_kind(
-            kind, target, pitch, w, ring + oldest * inputs * 4, inputs * 4, before, inputs, count
-        )
+            kind, target, pitch, w, ring + oldest * inputs * 4, inputs * 4, before, inputs, count,
+            first_terms, np.int64(0),
+        )  # fmt: skip
         if before < steps:
             rest = steps - before
             multiply_kind(
-                kind, target + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, count
-            )
-    if field(p, 21):
-        return made
-    row = sums + (now - made + block) * pitch
-    if bias == o:
-        add(o, row, count)
-    else:
-        copy(o, row, count)
+                kind, target + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, count,
+                first_terms, np.int64(0),
+            )  # fmt: skip
+    if not field(p, 21):
+        row = sums + (now - made + block) * pitch
+        if bias == o:
+            add(o, row, count)
+        else:
+            copy(o, row, count)
     return made
+
+
+@compiled
+def read_past(p: int, o: int, bias: int, sums: int, at: int, end: int, step: int, rows: int) -> int:
+    """Do what `past` does for the first rows whose sums are known; return how many these are."""
+    block, count, adds = field(p, 10), field(p, 9), bias == o
+    pitch = count * VECTOR_BYTES
+    for row in range(rows):
+        ahead = np.int64(double_at(end)) - np.int64(double_at(at))
+        if not 0 < ahead <= block:
+            return row
+        source = sums + (block - ahead) * pitch
+        if adds:
+            add(o, source, count)
+        else:
+            copy(o, source, count)
+        o, sums, at, end = o + step, sums + step, at + step, end + step
+    return rows
 
 
 SHARED = 4  # steps of a block; with fewer, rows share one read of the weights
@@ -173,17 +198,15 @@ def past_of_rows(
             return
         if made != np.int64(double_at(end + row * step)):
             return
-    done = (now + field(p, 13)) % block
+    done, first_terms = (now + field(p, 13)) % block, np.int64(0) if bias == o else bias
     for row in range(rows):
-        for i in range(done, block):
-            if bias == o:
-                clear(sums + row * step + i * pitch, count)
-            else:
-                copy(sums + row * step + i * pitch, bias, count)
         set_double(end + row * step, np.float64(now + block - done))
     for i in range(done, block):
         inside = ring + (now - lag + i - done) % size * inputs * 4
-        multiply_kind(kind, sums + i * pitch, step, w, inside, step, rows, inputs, count)
+        multiply_kind(
+            kind, sums + i * pitch, step, w, inside, step, rows, inputs, count, first_terms,
+            np.int64(0),
+        )  # fmt: skip
 
 
 @compiled
@@ -214,14 +237,11 @@ def ahead(
     done = (time + early + field(p, 11)) % block
     row, steps = sums + done * pitch, min(block - done, left - early)
     if (done == 0 and field(p, 21) != 2) or (time == 0 and not early):
-        for i in range(steps):
-            if adds:
-                clear(row + i * pitch, count)
-            else:
-                copy(row + i * pitch, bias, count)
-        x_pitch = 4 * field(p, 12)
+        x_pitch, first_terms = 4 * field(p, 12), np.int64(0) if adds else bias
         here = rows + (time % block + early) * x_pitch
-        multiply_kind(kind, row, pitch, w, here, x_pitch, steps, inputs, count)
+        multiply_kind(
+            kind, row, pitch, w, here, x_pitch, steps, inputs, count, first_terms, np.int64(0)
+        )
     if early:
         return
     if adds:
@@ -261,66 +281,114 @@ def map_floats(
 ) -> None:
     """Set floats to a function of up to three operands, along two axes, for all rows."""
     code, outer, vectors = field(p, 8), field(p, 9), (field(p, 10) + LANES - 1) // LANES
+    if code >= VECTORISED:
+        for _ in range(rows):
+            _map_slowly(p, o, a, b, c)
+            o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
+        return
     o_pitch, a_pitch, b_pitch = 4 * field(p, 11), 4 * field(p, 12), 4 * field(p, 13)
     c_pitch, full = 4 * field(p, 14), np.int64(4 * LANES)
     a_next, b_next, c_next = field(p, 15) * full, field(p, 16) * full, field(p, 17) * full
+    if outer == 1:
+        _map_rows(
+            code, o, a, b, c, o_step, a_step, b_step, c_step, a_next, b_next, c_next, rows, vectors
+        )
+        return
     for _ in range(rows):
-        if code >= VECTORISED:
-            _map_slowly(p, o, a, b, c)
-        else:
-            for i in range(outer):
-                map_vectors(
-                    code, o + i * o_pitch, a + i * a_pitch, b + i * b_pitch, c + i * c_pitch,
-                    a_next, b_next, c_next, vectors,
-                )  # fmt: skip
+        _map_rows(
+            code, o, a, b, c, o_pitch, a_pitch, b_pitch, c_pitch, a_next, b_next, c_next, outer,
+            vectors,
+        )  # fmt: skip
         o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
 
 
 @compiled
-def map_of_doubles(p: int, o: int, a: int, b: int, c: int) -> None:
-    """Set doubles to a function of up to three operands, along two axes."""
-    for i in range(field(p, 9)):
-        for j in range(field(p, 10)):
-            made = function_of(
-                field(p, 8),
-                double_at(a + 8 * (i * field(p, 12) + j * field(p, 15))),
-                double_at(b + 8 * (i * field(p, 13) + j * field(p, 16))),
-                double_at(c + 8 * (i * field(p, 14) + j * field(p, 17))),
-            )
-            set_double(o + 8 * (i * field(p, 11) + j), made)
+def map_of_doubles(
+    p: int,
+    o: int,
+    a: int,
+    b: int,
+    c: int,
+    o_step: int,
+    a_step: int,
+    b_step: int,
+    c_step: int,
+    rows: int,
+) -> None:
+    """Set doubles to a function of up to three operands, along two axes, for all rows."""
+    code, outer, inner = field(p, 8), field(p, 9), field(p, 10)
+    o_pitch, a_pitch, b_pitch, c_pitch = (
+        8 * field(p, 11), 8 * field(p, 12), 8 * field(p, 13), 8 * field(p, 14)
+    )  # fmt: skip
+    a_next, b_next, c_next = 8 * field(p, 15), 8 * field(p, 16), 8 * field(p, 17)
+    if outer * inner == 1:
+        for _ in range(rows):
+            set_double(o, function_of(code, double_at(a), double_at(b), double_at(c)))
+            o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
+        return
+    for _ in range(rows):
+        for i in range(outer):
+            for j in range(inner):
+                made = function_of(
+                    code,
+                    double_at(a + i * a_pitch + j * a_next),
+                    double_at(b + i * b_pitch + j * b_next),
+                    double_at(c + i * c_pitch + j * c_next),
+                )
+                set_double(o + i * o_pitch + 8 * j, made)
+        o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
 
 
 @compiled
-def to_doubles(p: int, o: int, a: int) -> None:
+def to_doubles(p: int, o: int, a: int, o_step: int, a_step: int, rows: int) -> None:
     """Convert floats to doubles; truncate them to whole numbers if column 12 is set."""
-    count, pitch, step, truncates = field(p, 9), field(p, 10), field(p, 11), field(p, 12)
-    for i in range(field(p, 8)):
-        for j in range(count):
-            value = np.float64(float_at(a + 4 * (i * pitch + j * step)))
-            set_double(o + 8 * (i * count + j), np.trunc(value) if truncates else value)
+    outer, count, pitch, step = field(p, 8), field(p, 9), 4 * field(p, 10), 4 * field(p, 11)
+    truncates = field(p, 12)
+    if outer * count == 1:
+        for _ in range(rows):
+            value = np.float64(float_at(a))
+            set_double(o, np.trunc(value) if truncates else value)
+            o, a = o + o_step, a + a_step
+        return
+    for _ in range(rows):
+        for i in range(outer):
+            for j in range(count):
+                value = np.float64(float_at(a + i * pitch + j * step))
+                set_double(o + 8 * (i * count + j), np.trunc(value) if truncates else value)
+        o, a = o + o_step, a + a_step
 
 
 @compiled
-def to_floats(p: int, o: int, a: int) -> None:
+def to_floats(p: int, o: int, a: int, o_step: int, a_step: int, rows: int) -> None:
     """Convert doubles to floats, or to booleans (nonzero) if column 12 is set."""
-    for i in range(field(p, 8)):
-        for j in range(field(p, 9)):
-            value = double_at(a + 8 * (i * field(p, 10) + j * field(p, 11)))
-            if field(p, 12):  # to a boolean
+    outer, count, pitch, step = field(p, 8), field(p, 9), 8 * field(p, 10), 8 * field(p, 11)
+    is_truth = field(p, 12)
+    if outer * count == 1:
+        for _ in range(rows):
+            value = double_at(a)
+            if is_truth:
                 value = 1.0 if value != 0.0 else 0.0
-            set_float(o + 4 * (i * field(p, 9) + j), np.float32(value))
+            set_float(o, np.float32(value))
+            o, a = o + o_step, a + a_step
+        return
+    for _ in range(rows):
+        for i in range(outer):
+            for j in range(count):
+                value = double_at(a + i * pitch + j * step)
+                if is_truth:
+                    value = 1.0 if value != 0.0 else 0.0
+                set_float(o + 4 * (i * count + j), np.float32(value))
+        o, a = o + o_step, a + a_step
 
 
 @compiled
 def _move(
     o: int, o_step: int | np.int64, a: int, a_step: int | np.int64, count: int, words: int
 ) -> None:
-    if o_step == 1 and a_step == 1:
-        o_step, a_step, count = np.int64(1), np.int64(1), count * words
-        whole = count // LANES
+    if o_step == 1 and a_step == 1 and count * words > 2:
+        whole, rest = divmod(count * words, LANES)
         copy(o, a, whole)
-        for i in range(whole * LANES, count):
-            set_float(o + 4 * i, float_at(a + 4 * i))
+        copy_part(o + whole * VECTOR_BYTES, a + whole * VECTOR_BYTES, rest)
         return
     for i in range(count):
         for word in range(words):
@@ -330,14 +398,17 @@ def _move(
 
 
 @compiled
-def copy_axes(p: int, o: int, a: int) -> None:
-    """Copy numbers along three axes."""
-    words = field(p, 8)
-    for i in range(field(p, 9)):
-        for j in range(field(p, 10)):
-            y = o + 4 * words * (i * field(p, 12) + j * field(p, 13))
-            x = a + 4 * words * (i * field(p, 15) + j * field(p, 16))
-            _move(y, field(p, 14), x, field(p, 17), field(p, 11), words)
+def copy_axes(p: int, o: int, a: int, o_step: int, a_step: int, rows: int) -> None:
+    """Copy numbers along three axes, for all rows."""
+    words, outer, middle, count = field(p, 8), field(p, 9), field(p, 10), field(p, 11)
+    o_outer, o_middle, o_next = 4 * words * field(p, 12), 4 * words * field(p, 13), field(p, 14)
+    a_outer, a_middle, a_next = 4 * words * field(p, 15), 4 * words * field(p, 16), field(p, 17)
+    for _ in range(rows):
+        for i in range(outer):
+            for j in range(middle):
+                y, x = o + i * o_outer + j * o_middle, a + i * a_outer + j * a_middle
+                _move(y, o_next, x, a_next, count, words)
+        o, a = o + o_step, a + a_step
 
 
 @compiled
@@ -374,13 +445,15 @@ def read(p: int, o: int, a: int, at: int) -> None:
 
 
 @compiled
-def write(p: int, o: int, a: int, at: int) -> None:
-    """Write rows of an axis, starting at an index that changes from step to step."""
-    words, one = field(p, 8), np.int64(1)
-    target = o + 4 * words * field(p, 12) * _slot(p, at)
-    for i in range(field(p, 9)):
-        source = a + 4 * words * i * field(p, 10)
-        _move(target + 4 * words * i * field(p, 11), one, source, one, field(p, 10), words)
+def write(p: int, o: int, a: int, at: int, step: int, a_step: int, at_step: int, rows: int) -> None:
+    """Write rows of an axis, starting at an index that changes from step to step, for all rows."""
+    words, outer, count, one = field(p, 8), field(p, 9), field(p, 10), np.int64(1)
+    pitch, slot_words = 4 * words * field(p, 11), 4 * words * field(p, 12)
+    for _ in range(rows):
+        target = o + slot_words * _slot(p, at)
+        for i in range(outer):
+            _move(target + pitch * i, one, a + 4 * words * i * count, one, count, words)
+        o, a, at = o + step, a + a_step, at + at_step
 
 
 @compiled
@@ -495,6 +568,12 @@ def cumulate(p: int, o: int, a: int) -> None:
 
 
 @compiled
+def _map_row(code: int, y: int, a: int, b: int, b_step: int, vectors: int) -> None:
+    zero, full = np.int64(0), np.int64(4 * LANES)
+    _map_rows(code, y, a, b, b, zero, zero, zero, zero, full, b_step, b_step, np.int64(1), vectors)
+
+
+@compiled
 def softmax(p: int, o: int, a: int) -> None:
     """Set rows to their softmax; each output row must have room for one more number."""
     full, zero = np.int64(4 * LANES), np.int64(0)
@@ -504,10 +583,10 @@ def softmax(p: int, o: int, a: int) -> None:
         largest = y + full * vectors  # the address after the row
         set_float(largest, max_of(x, count))
         # The largest number is subtracted, so that no exponential overflows.
-        _map_vectors_once(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
-        _map_vectors_once(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
+        _map_row(np.int64(_SUBTRACT), y, x, largest, zero, vectors)
+        _map_row(np.int64(_EXP), y, y, y, full, vectors)
         set_float(largest, np.float32(1.0) / sum_of(y, count))
-        _map_vectors_once(np.int64(_TIMES), y, y, largest, y, full, zero, full, vectors)
+        _map_row(np.int64(_TIMES), y, y, largest, zero, vectors)
 
 
 @compiled

@@ -302,7 +302,7 @@ class NativePrompted(Native):
         block, shape = self._network.block, noise.shape
         if shape[1] % block:
             raise ValueError(f"`noise` must hold whole blocks of {block}, got {shape[1]} symbols.")
-        condition = over_time(lambda x: x[:, ::block], condition)
+        condition = over_time(lambda x: np.asarray(x)[:, ::block], condition)
         symbols, state = super()._advance(noise, condition, temperature, state, prompt)
         return tf.reshape(symbols, shape[:-1]), state
 
@@ -347,7 +347,7 @@ class NativeOutputs(Native):
         length, block = inputs.shape[1], self._network.block
         if block > 1:
             inputs = self._in_blocks(inputs)
-            condition = over_time(lambda x: x[:, ::block], condition)
+            condition = over_time(lambda x: np.asarray(x)[:, ::block], condition)
         if not isinstance(state, NativeState):
             machine = self.machine([inputs], condition, state.of_one)
             workspaces = machine.begin(state.batch, [], state.of_rows)
@@ -475,7 +475,8 @@ def _put_known(known: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
 
 def _with_present_weights(state: NativeState) -> NativeState:
     machine, workspaces, _ = state
-    contents = machine.contents(workspaces)
-    if not machine.refresh():
+    if not machine.is_stale:
         return state
+    contents = machine.contents(workspaces)
+    machine.refresh()
     return state._replace(workspaces=machine.begin(len(workspaces), [], contents))

@@ -29,7 +29,7 @@ def all_weights(monkeypatch):
 
 @compiled
 def times(kind, y, y_stride, w, x, x_stride, rows, inputs, vectors):
-    multiply_kind(kind, y, y_stride, w, x, x_stride, rows, inputs, vectors)
+    multiply_kind(kind, y, y_stride, w, x, x_stride, rows, inputs, vectors, y, y_stride)
 
 
 def product(x, matrix, kind, begun=0.0):
