@@ -49,16 +49,15 @@ def native(
 ) -> "Native | None":
     """Return the sampler on the step machine.
 
-    It is None with a GPU, if steps draw several symbols, or if predictors are solved between them.
+    It is None with a GPU, or if predictors are solved between steps.
     """
-    is_other = network.block != 1 or bool(getattr(network, "period", 0))
-    return None if is_other else _on_machine(Native, network, distribution, weights)
+    return _on_machine(Native, network, distribution, weights)
 
 
 def prompted(
     network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
 ) -> "NativePrompted | None":
-    """Return the sampler of rows that may begin with known symbols; None with a GPU."""
+    """Return the sampler of rows that may begin with known symbols, or None as `native` does."""
     return _on_machine(NativePrompted, network, distribution, weights)
 
 
@@ -73,7 +72,8 @@ def outputs_of(
 def _on_machine(
     kind: Any, network: SteppedSymbols, distribution: Distribution, weights: str
 ) -> Any:
-    if tf.config.list_logical_devices("GPU"):
+    draws_renewed = kind is not NativeOutputs and bool(getattr(network, "period", 0))
+    if draws_renewed or tf.config.list_logical_devices("GPU"):
         return None
     return kind(getattr(network, "on_machine", network), distribution, weights)
 
@@ -103,8 +103,12 @@ class Drawing(NamedTuple):
 
 
 class Native:
-    """A sampler for a network and a distribution that runs on the step machine."""
+    """A sampler for a network and a distribution that runs on the step machine.
 
+    A step draws one symbol or a block of them, in which the condition must be constant.
+    """
+
+    _num_inputs = 1  # arguments of steps before the condition
     _settings: ClassVar[list[tf.TensorSpec]] = [tf.TensorSpec([])]  # the temperature
 
     def __init__(
@@ -189,6 +193,10 @@ class Native:
         state: Any,
         prompt: Prompt | None,
     ) -> tuple[tf.Tensor, Any]:
+        block, shape = self._network.block, noise.shape
+        if shape[1] % block:
+            raise ValueError(f"`noise` must hold whole blocks of {block}, got {shape[1]} symbols.")
+        condition = over_time(lambda x: np.asarray(x)[:, ::block], condition)
         inputs = self._inputs(noise, prompt)
         given = list(map(np.asarray, [*inputs, *condition.timed.values()]))
         settings = [np.asarray(temperature)]
@@ -200,13 +208,12 @@ class Native:
             workspaces = machine.begin(state.batch, settings, state.of_rows)
             state = NativeState(machine, workspaces, state.of_one)
         (symbols,) = state.machine.run(state.workspaces, *given)
-        event = symbols.shape[4:]  # after rows, time steps, and the batch and time axes of a step
-        return tf.constant(symbols.reshape([*symbols.shape[:2], *event])), state
+        return tf.constant(symbols.reshape([*shape[:-1]])), state
 
     def _inputs(self, noise: tf.Tensor, prompt: Prompt | None) -> list[tf.Tensor]:
         """Return the arguments of steps before the condition."""
         del prompt
-        return [noise]
+        return [self._in_blocks(noise)]
 
     def machine(self, inputs: Sequence[tf.Tensor], condition: Condition, state: Any) -> StepMachine:
         """Return the machine for arguments of these shapes, lowered once; `state` is one row's."""
@@ -270,62 +277,36 @@ class Native:
         return tf.float32 if self._distribution.levels is None else tf.int32
 
     def _step(self, first: Any, like: Any) -> Callable:
-        count = len(like.timed)
         network, distribution, dtype = self._network, self._distribution, self._dtype
+        num_inputs, end = self._num_inputs, self._num_inputs + len(like.timed)
 
-        def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-            condition = with_steps(like, given[:count])
-            temperature, *flat = given[count:]
-            state = tf.nest.pack_sequence_as(first, flat)
-            parameters, after = network.stepper(condition)(0, 0, state)
-            drawn = distribution.sample(parameters, noise, temperature)
-            drawn = tf.cast(tf.reshape(drawn, [1, 1, *noise.shape[2:-1]]), dtype)
-            return [drawn], tf.nest.flatten({"input": network.read(drawn), "network": after})
+        def step(*given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+            noise, *known = given[:num_inputs]
+            run = network.stepper(with_steps(like, given[num_inputs:end]))
+            temperature, *flat = given[end:]
+            state, made = tf.nest.pack_sequence_as(first, flat), []
+            for index in range(network.block):
+                parameters, after = run(0, index, state)
+                own = noise[:, :, index]
+                drawn = distribution.sample(parameters, own, temperature)
+                drawn = tf.cast(tf.reshape(drawn, own.shape[:-1]), dtype)
+                for symbols in known:
+                    drawn = _put_known(symbols[:, :, index], drawn)
+                made.append(drawn)
+                state = {"input": network.read(drawn), "network": after}
+            return [tf.stack(made, 2)], tf.nest.flatten(state)
 
         return step
 
 
 class NativePrompted(Native):
-    """A sampler on the step machine of rows that may begin with known symbols.
+    """A sampler on the step machine of rows that may begin with known symbols."""
 
-    A step draws one symbol or a block of them, in which the condition must be constant.
-    """
-
-    def _advance(
-        self,
-        noise: tf.Tensor,
-        condition: Condition,
-        temperature: Any,
-        state: Any,
-        prompt: Prompt | None,
-    ) -> tuple[tf.Tensor, NativeState]:
-        block, shape = self._network.block, noise.shape
-        if shape[1] % block:
-            raise ValueError(f"`noise` must hold whole blocks of {block}, got {shape[1]} symbols.")
-        condition = over_time(lambda x: np.asarray(x)[:, ::block], condition)
-        symbols, state = super()._advance(noise, condition, temperature, state, prompt)
-        return tf.reshape(symbols, shape[:-1]), state
+    _num_inputs = 2
 
     def _inputs(self, noise: tf.Tensor, prompt: Prompt | None) -> list[tf.Tensor]:
-        return [self._in_blocks(noise), self._in_blocks(self._known_symbols(noise, prompt))]
-
-    def _step(self, first: Any, like: Any) -> Callable:
-        network, distribution, dtype = self._network, self._distribution, self._dtype
-        count = len(like.timed)
-
-        def step(noise: tf.Tensor, known: tf.Tensor, *given: tf.Tensor) -> tuple[list, list]:
-            temperature, *flat = given[count:]
-            state = tf.nest.pack_sequence_as(first, flat)
-            run, made = network.stepper(with_steps(like, given[:count])), []
-            for index in range(network.block):
-                parameters, after = run(0, index, state)
-                drawn = distribution.sample(parameters, noise[:, :, index], temperature)
-                there = known[:, :, index]
-                made.append(_put_known(there, tf.cast(tf.reshape(drawn, there.shape), dtype)))
-                state = {"input": network.read(made[-1]), "network": after}
-            return [tf.stack(made, 2)], tf.nest.flatten(state)
-
-        return step
+        known = self._known_symbols(noise, prompt)
+        return [*super()._inputs(noise, prompt), self._in_blocks(known)]
 
 
 class NativeOutputs(Native):

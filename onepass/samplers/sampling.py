@@ -72,9 +72,10 @@ class Samplers:
             return tf.constant(np.concatenate(list(parts), 1))
         if method == "auto":
             method = "cached" if self._network.has_step else "fixed-point"
-            machine = self._machine(temperature, prompt, condition, noise.shape[0], noise.shape[1])
+            num, length = noise.shape[:2]
+            machine = self._machine(temperature, prompt, condition, num, length)
             if method == "cached" and machine is not None:
-                return machine(noise, condition, temperature)
+                return machine(noise, condition, temperature, prompt)
         if method == "cached":
             return self._sample_cached(noise, condition, temperature, prompt, shared, kept)
         drawn = self._whole(method)(noise, condition, temperature, prompt)
@@ -87,7 +88,7 @@ class Samplers:
         return self._compiled.once(("own", method), find)
 
     def _own(self, method: str, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
-        own, fits = self.find_registered(method), _is_plain(temperature, None)
+        own, fits = self.find_registered(method), _is_plain(temperature)
         if prompt is not None:  # a chunk sampler continues from whole blocks, equal in all rows
             lengths = set(prompt.known.numpy())
             fits &= hasattr(own, "present") and len(lengths) == 1 and not prompt.stops
@@ -140,11 +141,13 @@ class Samplers:
         batch: int,
         length: int,
     ) -> Any:
+        """Return the sampler on the step machine if it draws such rows faster than XLA, or None."""
         is_stepped = self._model.order == "time" and self._network.has_step
-        if not _is_plain(temperature, prompt) or not is_stepped:
+        # XLA reads prompts of derived steps in passes, whose states can be kept.
+        reads_steps = prompt is None or hasattr(type(self._network), "on_machine")
+        if not (is_stepped and reads_steps and _is_plain(temperature)):
             return None
-
-        found = self._on_machine("native")
+        found = self._on_machine("native" if prompt is None else "prompted")
         return found if found is not None and found.pays(batch, length, condition) else None
 
     def _on_machine(self, function: str, weights: str = "float32") -> Any:
@@ -428,8 +431,8 @@ class Samplers:
         return drawn[:, :count], state
 
 
-def _is_plain(temperature: tf.Tensor | Choice, prompt: Prompt | None) -> bool:
-    return prompt is None and not isinstance(temperature, Choice) and not temperature.shape.rank
+def _is_plain(temperature: tf.Tensor | Choice) -> bool:
+    return not isinstance(temperature, Choice) and not temperature.shape.rank
 
 
 def _is_one(symbols: tf.Tensor, condition: Condition) -> bool:

@@ -14,7 +14,7 @@ from onepass.machine import weights
 from onepass.machine.kernels import entry
 from onepass.machine.machine import Pace
 from onepass.networks.conditions import only_timed
-from onepass.samplers.native import NativePrompted, native, outputs_of
+from onepass.samplers.native import native, outputs_of
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation
@@ -219,7 +219,7 @@ def test_narrow_weights_draw_and_score_a_vocoder_bunch_by_bunch(name, kind, monk
 
 def test_the_step_machine_draws_a_vocoder_bunch_by_bunch(vocoder):
     samples, likelihood = 48, vocoder.likelihood
-    sampler = NativePrompted(SoundSymbols(vocoder).on_machine, likelihood)
+    sampler = native(SoundSymbols(vocoder), likelihood)
     noise, condition = noise_of(vocoder, 3, samples), condition_of(vocoder, 3, samples)
 
     def draw(rows, cuts=()):
@@ -336,7 +336,7 @@ def test_what_does_not_fit_the_sampler_is_refused():
         sampler = NumbaVocoderSampler(network, 1)
         sampler.generate_chunk(sampler.initial_state(1), condition, noise)
     with pytest.raises(ValueError, match="whole blocks of 4"):
-        sampler = NativePrompted(SoundSymbols(network).on_machine, network.likelihood)
+        sampler = native(SoundSymbols(network), network.likelihood)
         sampler.advance(noise, only_timed(condition), 1.0, sampler.begin(1, 42))
 
 
