@@ -72,7 +72,7 @@ def served(path, backend, fork_server):
 
 
 if __name__ == "__main__":
-    fork_server = ForkServer()
+    fork_server = ForkServer(backend=sys.argv[1])
     folders = [Path(word) for word in sys.argv[2:]]
     print(json.dumps({str(path): served(path, sys.argv[1], fork_server) for path in folders}))
     fork_server.close()

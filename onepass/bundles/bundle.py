@@ -89,7 +89,10 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """The functions that generate sounds with a bundle's weights, compiled by Numba."""
+    """The functions that generate sounds with a bundle's weights, compiled by Numba.
+
+    A student has its own; a WaveNet's step runs on the step machine.
+    """
 
     def __init__(self, path: Path, family: ModelFamily, backend: str) -> None:
         try:
@@ -102,11 +105,12 @@ class Engine:
                 self._generation.check_backend(backend)
         except ImportError as error:
             raise UserError(f"The engine `numba` needs the package {error.name}.") from error
-        self._backend = backend
         self._network, self._hop = loaded.network, loaded.front.hop_samples
         self._draws_levels = not family.is_fast
-        if self._draws_levels and not self._generation.is_known(self._network):
-            raise UserError(f"The engine `numba` does not support the likelihood of {path}.")
+        self._method = "auto" if self._draws_levels else backend
+        fault = self._generation.machine_fault(self._network) if self._draws_levels else ""
+        if fault:
+            raise UserError(f"The engine `numba` does not run {path}: {fault.rstrip('.')}.")
 
     def whole(self, request: Request) -> np.ndarray:
         """Return the requested sounds, float32 [rows, num_samples]."""
@@ -127,7 +131,7 @@ class Engine:
             made.stream(
                 self._network,
                 self._generation_request(request),
-                self._backend,
+                self._method,
                 chunk_samples,
                 **opening,
             ),
@@ -165,21 +169,24 @@ class Engine:
         )
 
     def _whole(self, request: Any) -> np.ndarray:
-        return self._sound(self._generation.generate(self._network, request, self._backend))
+        return self._sound(self._generation.generate(self._network, request, self._method))
 
     def _sound(self, output: np.ndarray) -> np.ndarray:
         return self._network.codec.decode(output).numpy() if self._draws_levels else output
 
 
-def prepare(weights: str = "float32") -> None:
+def prepare(weights: str = "float32", backend: str = "auto") -> None:
     """Import and compile what the engines of all kinds need, if the packages are installed.
 
     Compiled in a confined process, the kernels could be neither cached nor shared with others.
-    Those of the step machine are for weights of another type than float32.
+    Those of the step machine are for weights of another type than float32, and for WaveNets with
+    the backend "numba".
     """
     if weights != FLOAT32:
         import onepass.bundles.narrow_sequence
-        import onepass.storage.load  # noqa: F401 - for `Bundle.autoregressive`
+        import onepass.storage.load  # for `Bundle.autoregressive`
+    if weights != FLOAT32 or backend == "numba":
+        import onepass.samplers.native  # noqa: F401 - they are only imported
         from onepass.machine.execute import compile_kernels as compile_machine
 
         compile_machine()
@@ -802,9 +809,10 @@ def load(
 
     Args:
       path: folder of a version, NAME/VERSION; or the folder NAME, for its highest version.
-      backend: "tensorflow" runs the exported program; "numba" is the CPU engine for WaveNets and
-        students (needs the packages `wavenet` and `distill`), "numba-bfloat16" the same with
-        bfloat16 products, for students; "auto" uses "numba" for students if there is no GPU.
+      backend: "tensorflow" runs the exported program; "numba" is the engine for processors, of its
+        own for students and the step machine for WaveNets (needs the packages `wavenet` and
+        `distill`), "numba-bfloat16" the same with bfloat16 products, for students; "auto" uses
+        "numba" for students if there is no GPU.
       manifest_digest: SHA-256 of the signed manifest, in hexadecimal; "": any manifest.
       weights: type of large weights; with "bfloat16" and "int8", for sequences of your own models,
         all that is asked of the bundle is computed as the live model does with these `weights`.

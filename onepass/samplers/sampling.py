@@ -150,6 +150,13 @@ class Samplers:
         found = self._on_machine("native" if prompt is None else "prompted")
         return found if found is not None and found.pays(batch, length, condition) else None
 
+    def machine_fault(self, length: int, condition: Condition) -> str:
+        """Return why the step machine cannot draw rows of a length, or ""."""
+        if getattr(self._network, "period", 0):
+            return "its predictions are solved between steps"
+        found = self._on_machine("native")
+        return "there is a GPU" if found is None else found.fault(length, condition)
+
     def _on_machine(self, function: str, weights: str = "float32") -> Any:
         """Return what a function of `onepass.samplers.native` makes of the model."""
 

@@ -202,7 +202,7 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
     if settings.sandbox:
         check_available()
         _check_connections(settings)
-    fork_server = ForkServer(settings.weights)
+    fork_server = ForkServer(settings.weights, settings.backend)
     named = {"backend": settings.backend, "weights": settings.weights}
 
     def load(path: Path) -> Servable:

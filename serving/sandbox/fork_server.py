@@ -217,7 +217,7 @@ class _Answers:
         return {}, {}
 
 
-def main(descriptor: int, weights: str = "float32") -> None:
+def main(descriptor: int, weights: str = "float32", backend: str = "auto") -> None:
     """Start and end processes as requested over a socket, until the server closes it."""
     control = socket.socket(fileno=descriptor)
     children = _Children()
@@ -226,7 +226,7 @@ def main(descriptor: int, weights: str = "float32") -> None:
         sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]
         for name in IMPORTS:
             importlib.import_module(name)
-        bundle.prepare(weights)
+        bundle.prepare(weights, backend)
     except Exception as error:
         control.recv(MOST_REQUEST_BYTES)
         control.send(json.dumps({"failed": describe_error(error)["message"]}).encode())

@@ -55,11 +55,11 @@ SPARE_CONNECTIONS = 2  # for features of recordings, in addition to calls and st
 class ForkServer:
     """Starts and ends processes of models through a fork server, which is started when needed.
 
-    It prepares for models with large weights of the type `weights`.
+    It prepares for models with large weights of the type `weights`, run by `backend`.
     """
 
-    def __init__(self, weights: str = "float32") -> None:
-        self._weights = weights
+    def __init__(self, weights: str = "float32", backend: str = "auto") -> None:
+        self._weights, self._backend = weights, backend
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
         self._stop = lambda: None
@@ -136,7 +136,7 @@ class ForkServer:
         with child_end:
             words = [sys.executable, "-P", "-m", "serving.sandbox.fork_server"]
             process = subprocess.Popen(
-                [*words, str(child_end.fileno()), self._weights],
+                [*words, str(child_end.fileno()), self._weights, self._backend],
                 env={**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,

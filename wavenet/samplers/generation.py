@@ -15,7 +15,7 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError, require
 from onepass.likelihoods import noise
 from onepass.networks.any_length import pad_time
-from onepass.networks.conditions import only_timed
+from onepass.networks.conditions import Condition, only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import methods_of
 from onepass.samplers.sequential import chunk_length
@@ -31,13 +31,20 @@ from onepass.samplers.speculative import (
 )
 from wavenet.front import PassCount, Request
 from wavenet.network import Network
-from wavenet.samplers.numba.sampler import check_known, is_known
+from wavenet.samplers.numba.sampler import check_known
 from wavenet.samplers.symbols import WINDOW, SoundSymbols, autoregressive
 
 CHUNK_SAMPLES = 1024
 STREAMED = ("auto", "numba", "cached")  # methods that draw chunk by chunk
 
-__all__ = ["CHUNK_SAMPLES", "Request", "SpeculativeSampler", "generate", "is_known", "stream"]
+__all__ = [
+    "CHUNK_SAMPLES",
+    "Request",
+    "SpeculativeSampler",
+    "generate",
+    "machine_fault",
+    "stream",
+]
 
 
 def generate(network: Network, request: Request, method: str = "auto") -> np.ndarray:
@@ -98,6 +105,14 @@ def stream(
         return _after(start, parts)
     drawn = model.samplers.draw(method, noise_of(0, total), condition, heat, prompt, start)
     return iter([drawn.numpy()[:, start:]])
+
+
+def machine_fault(network: Network) -> str:
+    """Return why the step machine cannot draw a sound of a network, or ""."""
+    model = autoregressive(network)
+    specs = model.symbol_network.conditions
+    condition = {name: tf.zeros([1, 1, x.shape[-1]], x.dtype) for name, x in specs.items()}
+    return model.samplers.machine_fault(1, Condition(condition, {}))
 
 
 def condition_of(network: Network, request: Request) -> np.ndarray | None:
