@@ -8,6 +8,7 @@ its layers. Weights are random: the work does not depend on them.
 
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +23,10 @@ from onepass.model import Autoregressive
 from onepass.networks.conditions import only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
+from onepass.samplers.native import native
 from wavenet.config import PRESETS, WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import Network, WaveNet
-from wavenet.samplers.numba.sampler import sampler_for
 from wavenet.samplers.symbols import SoundSymbols
 from wavenet.vocoder import VocoderWaveNet
 
@@ -47,12 +48,12 @@ QUICK = {
                           condition_channels=8, upsample_factors=(4, 4)),
 }  # fmt: skip
 BATCHES = (1, 8)
-PEER, BOUND = "wavenet_vocoder", "C++, one core"
+MACHINE, PEER, BOUND = "step machine", "wavenet_vocoder", "C++, one core"
 AGAINST = {
-    "Numba": ("naive", "tf.while_loop, XLA", BOUND, PEER),
-    "Numba, one core": (BOUND,),
+    MACHINE: ("naive", "tf.while_loop, XLA", BOUND, PEER),
+    f"{MACHINE}, one core": (BOUND,),
     "XLA": ("naive", "tf.while_loop, XLA", PEER),
-    "derived step": ("naive", "Numba", "tf.while_loop, XLA", BOUND, PEER),
+    "derived step": ("naive", "tf.while_loop, XLA", BOUND, PEER),
     "derived step, XLA": ("naive", "XLA", "tf.while_loop, XLA"),
     "tf.while_loop, XLA": ("tf.while_loop",),
 }
@@ -76,9 +77,11 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
     """Add the rows of our samplers of a network, of the plain loop and of the C++."""
     noise = network.likelihood.noise(0, list(range(batch)), 0, samples)
     condition = _condition(network, batch, samples)
+    machine: Any = native(SoundSymbols(network), network.likelihood)
+    draw = functools.partial(machine, noise, only_timed(condition), 1.0)
     calls: dict[str, Call] = {
-        "Numba": _chunk(sampler_for(network), batch, condition, noise),
-        "Numba, one core": _chunk(sampler_for(network, 1), batch, condition, noise),
+        MACHINE: draw,
+        f"{MACHINE}, one core": functools.partial(_on_one_core, draw),
     }
     calls["XLA"] = functools.partial(cached_loop(SoundSymbols(network)), noise, condition)
     if not network.config.conditioner_units:  # no step is derived from a vocoder's graph
@@ -149,8 +152,14 @@ def _condition(network: Network, batch: int, samples: int):
     return network.condition(frames, None, samples)
 
 
-def _chunk(sampler, batch: int, condition, noise) -> Call:
-    return lambda: sampler.generate_chunk(sampler.initial_state(batch), condition, noise)[0]
+def _on_one_core(call: Call) -> Any:
+    """Return what a call returns that finds one core."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        return call()
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def _speed(call: Call, samples: int) -> float:

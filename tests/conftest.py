@@ -28,7 +28,7 @@ UNOPTIMISED = ("laws", "onepass")  # folders of tests whose graphs run as they w
 LONGEST = (
     *("test_laws", "test_frames", "test_own_agreement", "test_changes", "test_export_audio"),
     *("test_periods", "test_causality", "test_own_prompts", "test_export_images", "test_rates"),
-    *("test_student_cpu", "test_numba", "test_files", "test_image_compression", "test_tables"),
+    *("test_student_cpu", "test_on_machine", "test_files", "test_image_compression", "test_tables"),
     *("test_image_command", "test_sample_command", "test_reading", "test_golden", "test_machine"),
     *("test_array_command", "test_incremental", "test_attention", "test_any_length"),
     *("test_distill", "test_sandbox", "test_program_scan", "test_array_compression"),

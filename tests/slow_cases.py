@@ -184,7 +184,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all": ("voices",),
         "test_a_bundle_refuses_conditions_in_the_words_of_the_model": ("voices",),
     },
-    "wavenet/samplers/test_numba.py": {
+    "wavenet/samplers/test_on_machine.py": {
         "test_not_a_number_is_generated_as_silence_not_as_a_crash": ("mixture",),
         "test_a_row_is_the_same_in_any_batch": ("*-2", "*-8"),
         "test_draws_are_those_of_the_likelihood": ("*-0.7",),
@@ -193,7 +193,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         "test_steps_give_the_conditionals_of_the_whole_network": ("mixture, *", "softmax, *"),
     },
     "wavenet/test_autoregression.py": {
-        "test_auto_is_the_compiled_loop_to_the_bit": ("softmax, speakers",),
+        "test_a_sound_is_that_of_the_model_of_arrays_to_the_bit": ("softmax, speakers",),
         "test_log_probabilities_are_those_of_the_density": ("mixture, context",),
     },
     "wavenet/test_network.py": {

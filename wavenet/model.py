@@ -54,11 +54,12 @@ class SoundSampler:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Names of the samplers: those of the processor or accelerator, and "speculative".
+        """Names of the samplers.
 
-        "numba" runs on the CPU; "cached" runs on TensorFlow's device; "fixed-point" runs there in
-        passes over many samples; "naive" evaluates the whole network for every sample; "auto"
-        chooses "numba", or "cached" if there is an accelerator or no Numba implementation.
+        "cached" runs the network's step on TensorFlow's device; "auto" runs it on the step machine,
+        or does what "cached" does if there is an accelerator or the machine cannot run the step;
+        "fixed-point" runs passes over many samples; "naive" evaluates the whole network for every
+        sample; "speculative" checks what a draft proposes.
         """
         return (*methods_of(self.network, self.network.likelihood), "speculative")
 

@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from distill.config import RECENT, StudentConfig
 from distill.cpu import kernels as flow_kernels
 from distill.cpu import recursion
 from distill.cpu.kernels import ROWS, gate_rows, pack_gates, pack_outputs, product_rows
+from distill.cpu.recursion import as_compiled
 from distill.residual import Prediction
 from distill.student import Flow, FlowLayer
 from onepass.foundation.errors import must_be
@@ -47,8 +49,6 @@ from onepass.machine.kernels import (
     publish,
     wait_for,
 )
-from wavenet.samplers.numba import as_compiled, check_shape
-from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS
 """Largest number of bunches per tile: its activations and a layer's weights fit the cache."""
@@ -166,22 +166,29 @@ def _layer_parts(layer: FlowLayer, narrow: bool) -> dict[str, np.ndarray]:
         "residual": pack_outputs(
             _concatenate_kernels([np.asarray(layer.residual_kernel) * half_power], narrow), narrow
         ),
-        "residual_bias": wide(np.asarray(layer.residual_bias) * half_power),
+        "residual_bias": _wide(np.asarray(layer.residual_bias) * half_power),
     }
 
 
 def _flow_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
     return {
         "front": pack_outputs(np.asarray(flow.front_kernel)),
-        "front_bias": wide(flow.front_bias),
+        "front_bias": _wide(flow.front_bias),
         **_bunch_parts(flow, narrow),
         "head1": pack_outputs(
             _concatenate_kernels([np.asarray(flow.head1_kernel)], narrow), narrow
         ),
-        "head1_bias": wide(flow.head1_bias),
+        "head1_bias": _wide(flow.head1_bias),
         "head2": pack_outputs(np.asarray(flow.head2_kernel)),
-        "head2_bias": wide(flow.head2_bias),
+        "head2_bias": _wide(flow.head2_bias),
     }
+
+
+def _wide(array: ArrayLike) -> np.ndarray:
+    """Return an array [..., channels] padded with zeros to whole vectors."""
+    array = np.asarray(array, np.float32)
+    short = pad_channels(array.shape[-1]) - array.shape[-1]
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, short)])
 
 
 def _concatenate_kernels(parts: list[np.ndarray], narrow: bool) -> np.ndarray:
@@ -549,7 +556,7 @@ class FlowEngine:
         """
         state.check_fresh()
         noise = as_compiled(noise, np.float32)
-        check_shape("noise", noise, (state.batch, None))
+        _check_shape("noise", noise, (state.batch, None))
         channels = int(self._packed.sizes["condition_inputs"])
         front, time = state.fronts.shape[-1], noise.shape[1]
         bunch = int(self._packed.sizes["bunch"])
@@ -572,7 +579,7 @@ class FlowEngine:
         if array is None:
             array = np.zeros([*shape[:-1], 0])
         array = as_compiled(array, np.float32)
-        check_shape(name, array, shape)
+        _check_shape(name, array, shape)
         return array
 
     def _chunk(
@@ -643,6 +650,16 @@ def compile_kernels() -> None:
     recursion.wave(rows, Prediction(none, rows), rows, 1)
     noise_words(0, (), 0, 0)
     recursion.solve_rows(np.ones([1, 2]))
+
+
+def _check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) -> None:
+    """Raise a ValueError unless an array has the expected shape; None matches any size."""
+    fits = array.ndim == len(expected) and all(
+        want in (None, size) for size, want in zip(array.shape, expected, strict=False)
+    )
+    if not fits:
+        wanted = ", ".join("time" if size is None else str(size) for size in expected)
+        raise ValueError(f"`{name}` must be [{wanted}], got {list(array.shape)}.")
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:

@@ -5,13 +5,19 @@ TensorFlow's loop takes half of the time that a student spends outside its flows
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike, DTypeLike
 
 from distill.residual import Prediction
 from onepass.machine.kernels import compiled, entry
-from wavenet.samplers.numba import as_compiled
 
 _FRAMES = 32  # solved together, in vectors; their arrays fit into a core's first-level cache
 _SUMS = 4  # TensorFlow adds the terms of a step in this many sums, in turn
+
+
+def as_compiled(array: ArrayLike, dtype: DTypeLike) -> np.ndarray:
+    """Return the array as contiguous and writeable, with the given type."""
+    # Numba treats a read-only array as a different type, and would compile everything again.
+    return np.require(np.asarray(array), dtype, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
 def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -207,7 +207,9 @@ class Native:
             machine = self.machine(inputs, condition, state.of_one)
             workspaces = machine.begin(state.batch, settings, state.of_rows)
             state = NativeState(machine, workspaces, state.of_one)
-        (symbols,) = state.machine.run(state.workspaces, *given)
+        with np.errstate(invalid="ignore"):  # of NaN, whose integer is negative or 0
+            (symbols,) = state.machine.run(state.workspaces, *given)
+        symbols = symbols if self._distribution.levels is None else np.maximum(symbols, 0)
         return tf.constant(symbols.reshape([*shape[:-1]])), state
 
     def _inputs(self, noise: tf.Tensor, prompt: Prompt | None) -> list[tf.Tensor]:

@@ -34,7 +34,7 @@ GRID = 16  # pixels between those that are stored of a large image
 CONDITIONS = {"class": 7, "text": "a red apple"}
 BACKENDS = {
     "parallel-wavenet": ("numba", "tensorflow"),
-    "wavenet": ("numba", "cached", "fixed-point"),
+    "wavenet": ("auto", "cached", "fixed-point"),
     "shipped-speech-16k": ("cached",),  # which reads no frames
 }
 DRAFTED = {"shipped-teacher": "shipped-kathleen"}
@@ -42,7 +42,7 @@ BUNDLES = ("shipped-kathleen", "shipped-digits-teacher")
 PACKED = "shipped-digits"  # the model of the `.onepass` file
 ENLARGER = "shipped-upsample"
 # What the quick tests draw: a seed of every student and teacher, a model of each kind of image.
-QUICK = ("/0, numba", "shipped-digits-teacher/0, cached", "shipped-digits/0, cached")
+QUICK = ("/0, numba", "/0, auto", "shipped-digits-teacher/0, cached", "shipped-digits/0, cached")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,6 @@ from wavenet.density import Density
 from wavenet.front import SoundFront
 from wavenet.model import SoundSampler
 from wavenet.samplers import Request, generate
-from wavenet.samplers.numba.sampler import loops_of
 from wavenet.samplers.symbols import autoregressive
 
 BATCH, SAMPLES, SEED = 2, 46, 3
@@ -57,16 +56,9 @@ def drawn(network, method, samples=SAMPLES, batch=BATCH):
     ],
     ids=["softmax, speakers", "context", "vocoder"],
 )
-def test_auto_is_the_compiled_loop_to_the_bit(make, kind):
+def test_a_sound_is_that_of_the_model_of_arrays_to_the_bit(make, kind):
     network = make(kind)
-    np.testing.assert_array_equal(drawn(network, "auto"), drawn_by(network, "numba"))
-
-
-def test_no_loop_is_taken_for_a_distribution_that_none_is_written_for():
-    network = network_of("mixture")
-    assert loops_of(network, network.likelihood) is not None
-    network.likelihood = type("Mine", (type(network.likelihood),), {})()
-    assert loops_of(network, network.likelihood) is None
+    np.testing.assert_array_equal(drawn(network, "auto"), drawn_by(network, "auto"))
 
 
 @pytest.mark.parametrize("kind", ["mixture, context", "softmax, speakers"])
@@ -139,7 +131,7 @@ def test_narrow_weights_draw_one_sound_in_any_chunks_and_evaluate_says_their_cos
     begun = {"prefix": sound[0, :9]} | options
     continued = model.sample(1, SAMPLES, SEED, weights="int8", **begun)
     np.testing.assert_array_equal(continued, sound[:1])
-    for other in ({"method": "numba"}, {"method": "naive"}):
+    for other in ({"method": "cached"}, {"method": "naive"}):
         with pytest.raises(UserError, match="`weights` must be float32 for ") as refused:
             model.stream(1, SAMPLES, SEED, weights="int8", **options, **other)
         assert "\n" not in str(refused.value)

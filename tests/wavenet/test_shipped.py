@@ -8,12 +8,15 @@ import scipy.ndimage
 import tensorflow as tf
 
 from onepass.foundation import locations as shipped_models
+from onepass.networks.conditions import only_timed
+from onepass.samplers.native import outputs_of
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.density import Density
 from wavenet.measures import log_mel_distance_db
 from wavenet.model import load
-from wavenet.samplers import NumbaVocoderSampler, Request, generate, stream
+from wavenet.samplers import Request, generate, stream
+from wavenet.samplers.symbols import SoundSymbols
 
 SAMPLES = 200
 TOLERANCE = 1e-4
@@ -39,18 +42,15 @@ def levels(teacher, speech):
 
 
 def test_cached_conditionals_equal_teacher_forced_ones_on_speech(teacher, speech, levels):
-    start = 4000
-    network = teacher.network
-    condition = network.condition(tf.constant(teacher.front.frames(speech)[None]))[
-        :, : start + SAMPLES
-    ]
-    whole = network(network.inputs(tf.constant(levels[:, : start + SAMPLES])), condition)
-    sampler = NumbaVocoderSampler(network)
-    before, after = condition[:, :start], condition[:, start:]
-    state = sampler.prime(sampler.initial_state(1), before, levels[:, :start])
-    given = levels[:, start : start + SAMPLES]
-    cached, _ = sampler.conditionals(state, after, given)
-    np.testing.assert_allclose(cached, whole[:, start:], atol=TOLERANCE, rtol=TOLERANCE)
+    network, samples = teacher.network, 4000 + SAMPLES
+    condition = network.condition(tf.constant(teacher.front.frames(speech)[None]))[:, :samples]
+    inputs = network.inputs(tf.constant(levels[:, :samples]))
+    whole = network(inputs, condition)
+    given, steps = only_timed(condition), outputs_of(SoundSymbols(network), network.likelihood)
+    state = steps.begin(1, samples, given)
+    delayed = tf.concat([state.of_one["input"], inputs[:, :-1]], 1)
+    cached, _ = steps.outputs(delayed, given, state)
+    np.testing.assert_allclose(cached, whole, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 @pytest.mark.slow
@@ -61,11 +61,11 @@ def test_all_samplers_speak_the_same_waveform_on_from_speech(teacher, speech, le
     frames = teacher.front.frames(speech)[None]
     request = Request(SAMPLES, 5, (0,), frames, prime=levels[:, :start])
     reference = generate(teacher.network, request, "naive")
-    for backend in ("cached", "numba"):
+    for backend in ("cached", "auto"):
         other = generate(teacher.network, request, backend)
         assert np.abs(reference - other).max() <= NEAR
-    parts = np.concatenate(list(stream(teacher.network, request, "numba", 64)), 1)
-    np.testing.assert_array_equal(generate(teacher.network, request, "numba"), parts)
+    parts = np.concatenate(list(stream(teacher.network, request, "auto", 64)), 1)
+    np.testing.assert_array_equal(generate(teacher.network, request, "auto"), parts)
 
 
 @pytest.mark.slow

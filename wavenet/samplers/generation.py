@@ -31,11 +31,10 @@ from onepass.samplers.speculative import (
 )
 from wavenet.front import PassCount, Request
 from wavenet.network import Network
-from wavenet.samplers.numba.sampler import check_known
 from wavenet.samplers.symbols import WINDOW, SoundSymbols, autoregressive
 
 CHUNK_SAMPLES = 1024
-STREAMED = ("auto", "numba", "cached")  # methods that draw chunk by chunk
+STREAMED = ("auto", "cached")  # methods that draw chunk by chunk
 
 __all__ = [
     "CHUNK_SAMPLES",
@@ -70,8 +69,6 @@ def stream(
     require(method in known, "method", f"one of {', '.join(known)}", repr(method))
     needs_auto = weights == "float32" or method == "auto"
     require(needs_auto, "weights", f"float32 for the method {method!r}", weights)
-    if method == "numba":
-        check_known(network)
     if method == "fixed-point":
         sampler = network.compiled.once("fixed-point", lambda: SpeculativeSampler(network))
         return sampler.stream(request, count or PassCount())

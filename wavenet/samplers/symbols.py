@@ -102,7 +102,7 @@ class SoundSymbols:
         """The network for the step machine: with a step of its layers derived from their graph.
 
         The layers' own step keeps all queues in one tensor, of which XLA makes a few operations.
-        Like the Numba loops, the machine computes in float32 what is bfloat16 elsewhere.
+        The machine computes in float32 what is bfloat16 elsewhere.
         """
         config, network = self.network.config, copy.copy(self.network)  # with the same variables
         if network.dtype == tf.bfloat16:

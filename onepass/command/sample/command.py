@@ -155,7 +155,7 @@ class SoundOptions(Sounds):
         Literal["auto", "numba", "numba-bfloat16", "cached", "fixed-point", "tensorflow", "naive"],
         AS_IT_IS,
     ] = "auto"
-    """Sampler; all but numba-bfloat16 give the same sound. A WaveNet has numba, cached, fixed-point
+    """Sampler; all but numba-bfloat16 give the same sound. A WaveNet has cached, fixed-point
     (passes over many samples, for accelerators) and naive; a student has numba, tensorflow and
     numba-bfloat16 (up to 1.5 times as fast, on processors with AVX512-BF16; differs by -54 dB)."""
     weights: Annotated[Literal["float32", "bfloat16", "int8"], AS_IT_IS] = "float32"

@@ -139,11 +139,6 @@ def test_all_samplers_of_sound_draw_the_same(network):
     np.testing.assert_array_equal(generate(network, request, "auto"), drawn["cached"])
 
 
-def test_numba_refuses_it_by_name(network):
-    with pytest.raises(ValueError, match="WaveNet of LaplaceMixture; sample it by cached"):
-        generate(network, Request(8), "numba")
-
-
 def test_recordings_compress(network):
     front = SoundFront(SoundConfig(), 1, 0.0)
     model = Trained(SoundSampler(network, None), front, {"kind": "wavenet"})

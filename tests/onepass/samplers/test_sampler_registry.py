@@ -56,7 +56,7 @@ def test_it_reaches_a_model_of_sound_and_one_of_images(toy):
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
     sound = onepass.load("shipped-teacher")
-    known = "auto, numba, cached, fixed-point, naive"
+    known = "auto, cached, fixed-point, naive"
     for draw in (sound.sample, sound.stream):
         with pytest.raises(UserError, match=f"`method` must be one of {known}, speculative, got"):
             draw(length=4, method="cuda")
@@ -84,6 +84,6 @@ def test_a_pixelcnn_of_classes_says_so_and_takes_the_method_that_auto_takes():
 
 def test_what_is_written_by_hand_is_worth_it():
     assert wavenet.samplers
-    assert {row.method for row in TABLE} >= {"numba", "cached"}
+    assert {row.method for row in TABLE} >= {"cached"}
     for row in TABLE:
         assert row.ratio is None or (row.ratio >= WORTH and row.measured)

@@ -118,8 +118,6 @@ def test_a_prime_of_half_a_bunch_is_continued():
     network, request, whole = drawn_by_definition(BUNCHES)
     request = dataclasses.replace(request, num_samples=74, prime=whole[:, :62])
     np.testing.assert_array_equal(generate(network, request), whole[:, 62:])
-    with pytest.raises(ValueError, match="`method` must not be 'numba' for such a prompt"):
-        generate(network, request, "numba")
 
 
 def test_queues_hold_each_past_input_where_it_is_read():
