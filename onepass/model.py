@@ -433,10 +433,7 @@ class Autoregressive(Model):
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         if draw.weights != FLOAT32:
             self.samplers.find_narrow(draw.weights, "auto", heat, condition, length)
-        elif (
-            not self.symbol_network.has_step
-            and self.samplers.find_chunk_sampler(heat, prompt) is None
-        ):
+        elif not self.symbol_network.has_step:
             # raises an error that says what is missing
             first_state(self.symbol_network, 1, length, rows(condition, slice(1)))
 

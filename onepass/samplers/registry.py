@@ -4,8 +4,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 # (network, distribution, noise, condition, temperature, prompt) -> symbols
 Sampler = Callable[..., Any]
 Factory = Callable[[Any, Any], Any]
@@ -20,9 +18,6 @@ class Written(NamedTuple):
     distribution: type
     factory: Factory  # makes the sampler of network and distribution; None: does not apply
     method: str = ""  # name by which the argument `method` selects it; "": only "auto" selects it
-    ratio: float | None = None  # speed relative to the derived sampler at batch size 1, if measured
-    measured: str = ""  # model and machine; a ratio below 1.2 is not worth keeping
-    on_processors: bool = False  # whether "auto" skips it if there is a GPU
 
 
 TABLE: list[Written] = []
@@ -46,26 +41,25 @@ def method(name: str) -> Callable[[Sampler], Sampler]:
 
 
 def register(
-    network_type: type, distribution_type: type, **fields: Any
+    network_type: type, distribution_type: type, method: str = ""
 ) -> Callable[[Factory], Factory]:
     """Register a sampler that `method="auto"` uses for a network and a distribution.
 
     Args:
       network_type: class of the network; subclasses match too.
       distribution_type: class of the distribution; subclasses match too.
-      **fields: further fields of the entry `Written`, such as `method`, the sampler's name.
+      method: name by which the argument `method` selects the sampler, too.
 
     Returns:
       A decorator for a factory. The factory takes the network, as passed to `Autoregressive`, and
-      the distribution. It returns a sampler with the signature of `naive`, or a chunk sampler, with
-      `present` and attributes `block` and `longest`; or None if it does not support
-      their settings. In that case, and for prompts that the sampler does not support, a general
-      sampler is used. The factory is called once per model and method, so the sampler must read
-      the weights on every call. The sampler is not compiled with XLA.
+      the distribution. It returns a sampler of whole rows, with the signature of `naive` without a
+      prompt, or None if it does not support their settings. In that case, for prompts and for
+      streams, a general sampler is used. The factory is called once per model and method, so the
+      sampler must read the weights on every call. The sampler is not compiled with XLA.
     """
 
     def add(factory: Factory) -> Factory:
-        TABLE.append(Written(network_type, distribution_type, factory, **fields))
+        TABLE.append(Written(network_type, distribution_type, factory, method))
         return factory
 
     return add
@@ -73,9 +67,8 @@ def register(
 
 def find_specialised(network: Any, distribution: Any, method: str = "auto") -> Any:
     """Return the registered sampler of the most specific matching types, or None."""
-    has_gpu = method == "auto" and bool(tf.config.list_physical_devices("GPU"))
     for row in _rows_of(network, distribution):
-        if method in ("auto", row.method) and not (has_gpu and row.on_processors):
+        if method in ("auto", row.method):
             sampler = row.factory(network, distribution)
             if sampler is not None:
                 return sampler
@@ -89,7 +82,6 @@ def methods_of(network: Any, distribution: Any) -> tuple[str, ...]:
 
 
 def _rows_of(network: Any, distribution: Any) -> list[Written]:
-    """Return matching table entries, the most specific first and among these the fastest."""
-    table = sorted(TABLE, key=lambda row: -(row.ratio or 0.0))
+    """Return matching table entries, the most specific first."""
     pairs = itertools.product(type(network).__mro__, type(distribution).__mro__)
-    return [row for pair in pairs for row in table if (row.network, row.distribution) == pair]
+    return [row for pair in pairs for row in TABLE if (row.network, row.distribution) == pair]

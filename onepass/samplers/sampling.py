@@ -16,7 +16,7 @@ from onepass.prefix_state import Kept
 from onepass.samplers import SAMPLERS, cached_chunk, find_specialised, speculative
 from onepass.samplers.compiled import Call, Compiled, row_bucket, time_bucket
 from onepass.samplers.fixed_point import Settled
-from onepass.samplers.sequential import chunk_length, with_memory
+from onepass.samplers.sequential import with_memory
 from onepass.samplers.speculative import check_speculative
 
 # The largest number of prompt symbols read in one pass. Passes have power-of-two lengths, so that a
@@ -58,18 +58,8 @@ class Samplers:
         if method == "speculative":
             return self._speculative(draft, condition)(noise, condition, temperature, prompt)
         own = self._own(method, temperature, prompt)
-        if own is not None and not hasattr(own, "present"):
-            return own(self._network, self._model.distribution, noise, condition, temperature)
         if own is not None:
-            (num, count) = noise.shape[:2]
-
-            def noise_of(start: int, length: int) -> tf.Tensor:
-                return pad_time(noise[:, start : start + length], length)
-
-            parts = self._in_chunks(
-                own, noise_of, num, count, count, condition, temperature, prompt
-            )
-            return tf.constant(np.concatenate(list(parts), 1))
+            return own(self._network, self._model.distribution, noise, condition, temperature)
         if method == "auto":
             method = "cached" if self._network.has_step else "fixed-point"
             num, length = noise.shape[:2]
@@ -81,57 +71,16 @@ class Samplers:
         drawn = self._whole(method)(noise, condition, temperature, prompt)
         return drawn.check_symbols() if isinstance(drawn, Settled) else drawn
 
-    def find_registered(self, method: str = "auto") -> Any:
-        """Return the sampler registered for the network and the method, or None."""
+    def _own(self, method: str, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
+        """Return the registered sampler of the network and the method for such draws, or None."""
         model = self._model
         find = functools.partial(find_specialised, model.network, model.distribution, method)
-        return self._compiled.once(("own", method), find)
-
-    def _own(self, method: str, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
-        own, fits = self.find_registered(method), _is_plain(temperature)
-        if prompt is not None:  # a chunk sampler continues from whole blocks, equal in all rows
-            lengths = set(prompt.known.numpy())
-            fits &= hasattr(own, "present") and len(lengths) == 1 and not prompt.stops
-            fits = fits and all(length % own.block == 0 for length in lengths)
+        own = self._compiled.once(("own", method), find)
+        fits = prompt is None and _is_plain(temperature)
         if not (own and fits) and method not in ("auto", *SAMPLERS):
             reason = "such a prompt or temperature" if own else "this network"
             raise ValueError(f"`method` must not be {method!r} for {reason}.")
         return own if fits else None
-
-    def find_chunk_sampler(
-        self, temperature: tf.Tensor | Choice, prompt: Prompt | None, method: str = "auto"
-    ) -> Any:
-        """Return the registered chunk sampler that supports the request, or None."""
-        own = self._own(method, temperature, prompt)
-        return own if hasattr(own, "present") else None
-
-    def _in_chunks(
-        self,
-        sampler: Any,
-        noise: Callable[[int, int], tf.Tensor],
-        num: int,
-        count: int,
-        chunk: int,
-        condition: Any,
-        temperature: tf.Tensor,
-        prompt: Prompt | None,
-    ) -> Iterator[np.ndarray]:
-        length = chunk_length(chunk, count, sampler.block, sampler.longest)
-        given, start = self._network.prepare_condition(condition), 0
-        present = sampler.present()
-        state = present.initial_state(num)
-        if prompt is not None:
-            start = int(prompt.known[0])
-            known = tf.cast(prompt.symbols[:, :start], tf.int32)
-            yield from (known[:, first : first + chunk].numpy() for first in range(0, start, chunk))
-            before = None if given is None else given[:, :start]
-            state = present.prime(state, before, known)
-        for first in range(start, count, length):
-            part = None if given is None else pad_time(given[:, first : first + length], length)
-            drawn, _, state = present.generate_chunk(
-                state, part, noise(first, length), float(temperature)
-            )
-            yield np.asarray(drawn)[:, : count - first]
 
     def _machine(
         self,
@@ -380,7 +329,7 @@ class Samplers:
         """Draw symbols as `draw` does, and yield up to `chunk` of each row at a time.
 
         Args:
-          method: "auto", "cached" or the name of a registered chunk sampler.
+          method: "auto" or "cached".
           noise_of: function from a position and a number of symbols to their noise.
           chunk: a multiple of the network's block.
           shared: number of first symbols that are known in every row.
@@ -390,13 +339,7 @@ class Samplers:
         machine = None
         if weights != "float32":
             machine = self.find_narrow(weights, method, temperature, condition, length)
-        own = None if machine else self.find_chunk_sampler(temperature, prompt, method)
-        if own is not None:
-            yield from self._in_chunks(
-                own, noise_of, num, length, chunk, condition, temperature, prompt
-            )
-            return
-        if machine is None and method == "auto":
+        elif method == "auto":
             machine = self._machine(temperature, prompt, condition, num, length)
         row_count, block = row_bucket(num), self._network.block
         if machine is None:

@@ -18,9 +18,9 @@ from onepass.samplers.registry import method
 SHORTEST = 64  # shortest chunk, so that short sequences share a program
 
 
-def chunk_length(wanted: int, count: int, block: int, longest: int | None = None) -> int:
+def chunk_length(wanted: int, count: int, block: int) -> int:
     """Return the number of symbols per chunk, a multiple of `block`, small for short sequences."""
-    length = min(wanted, longest or wanted, max(SHORTEST, 1 << (count - 1).bit_length()))
+    length = min(wanted, max(SHORTEST, 1 << (count - 1).bit_length()))
     return -(-length // block) * block
 
 

@@ -1,4 +1,4 @@
-"""Samplers by name: one registration reaches every model, and the table says what is worth it."""
+"""Samplers by name: one registration reaches every model."""
 
 import causal_networks
 import numpy as np
@@ -7,14 +7,13 @@ import tensorflow as tf
 from image_densities import model_of
 
 import onepass
-import wavenet.samplers  # its rows of the table
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import Gaussian
 from onepass.samplers.fixed_point import empty_symbols
-from onepass.samplers.registry import SAMPLERS, TABLE, method
+from onepass.samplers.registry import SAMPLERS, method
 from pixelcnn.autoregression import autoregressive
 
-LEVEL, WORTH = 3, 1.2
+LEVEL = 3
 
 
 @pytest.fixture
@@ -80,10 +79,3 @@ def test_a_pixelcnn_of_classes_says_so_and_takes_the_method_that_auto_takes():
         model.sample(1, (4, 4, 1), 1, 3)
     with pytest.raises(ValueError, match="`condition` must be given"):
         model.sample(1, (4, 4, 1), 1)
-
-
-def test_what_is_written_by_hand_is_worth_it():
-    assert wavenet.samplers
-    assert {row.method for row in TABLE} >= {"cached"}
-    for row in TABLE:
-        assert row.ratio is None or (row.ratio >= WORTH and row.measured)
