@@ -144,7 +144,8 @@ class Native:
         changed = [machine.refresh() for machine in self._machines.values()]
         # The first state of a derived step depends only on weights that its step also reads.
         is_derived = isinstance(getattr(self._network, "stepped", None), Incremental)
-        if any(changed) or not is_derived:
+        keeps_first = is_derived or getattr(self._network, "keeps_first", False)
+        if any(changed) or not keeps_first:
             self._firsts = {}
         if condition.fixed:
             given = (rows(condition, slice(row, row + 1)) for row in range(batch))

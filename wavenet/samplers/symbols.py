@@ -37,9 +37,10 @@ class SoundSymbols:
       has_chunks: whether one pass reads several samples.
       window: number of samples of such passes in the method "fixed-point"; 0: there are none.
       period, renew_samples, renew: those of `Network`, for the step machine.
+      keeps_first: whether the first state changes only with weights that a step reads.
     """
 
-    has_step = True
+    has_step = keeps_first = True
 
     def __init__(self, network: Network) -> None:
         config = network.config
