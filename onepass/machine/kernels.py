@@ -373,42 +373,20 @@ def _emit_beginnings(
 
 
 def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
-    """Return a kernel(y, a, b, c, d, vectors) that sets y to a formula of the vectors at a to d."""
+    """Return a kernel(y, a, b, vectors) that sets y to a formula of the vectors at a and b."""
 
-    @emit_for_numba(types.void, [types.int64] * 6)
+    @emit_for_numba(types.void, [types.int64] * 4)
     def kernel(
-        builder: ir.IRBuilder,
-        y: ir.Value,
-        a: ir.Value,
-        b: ir.Value,
-        c: ir.Value,
-        d: ir.Value,
-        vectors: ir.Value,
+        builder: ir.IRBuilder, y: ir.Value, a: ir.Value, b: ir.Value, vectors: ir.Value
     ) -> None:
         with _each_vector(builder, vectors) as (offset, _):
 
             def load(index: int) -> ir.Value:
-                return load_vector(builder, builder.add((a, b, c, d)[index], offset))
+                return load_vector(builder, builder.add((a, b)[index], offset))
 
             store_vector(builder, formula(builder, load), builder.add(y, offset))
 
     return kernel
-
-
-def _emit_gate(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
-    """Emit tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
-    a = builder.fadd(load(0), load(2))
-    b = builder.fadd(load(1), load(3))
-    e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1
-    f = expm1(builder, clip(builder, builder.fneg(b), 60.0))
-    two = number(2.0)
-    return builder.fdiv(e, builder.fmul(builder.fadd(e, two), builder.fadd(f, two)))
-
-
-def _emit_relu(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
-    zero = number(0.0)
-    x = load(0)
-    return builder.select(builder.fcmp_unordered(">", x, zero), x, zero)
 
 
 def _exponential(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
@@ -416,40 +394,21 @@ def _exponential(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.V
     return multiply_add(builder, power, rest, power)
 
 
-_gate_kernel = _vector_kernel(_emit_gate)
 _exponential_kernel = _vector_kernel(_exponential)
-_rectify_kernel = _vector_kernel(_emit_relu)
 _copy_kernel = _vector_kernel(lambda builder, load: load(0))
-_clear_kernel = _vector_kernel(lambda builder, load: number(0.0))
 _add_kernel = _vector_kernel(lambda builder, load: builder.fadd(load(0), load(1)))
-_half_power_kernel = _vector_kernel(
-    lambda builder, load: multiply_add(builder, load(0), number(np.sqrt(0.5)), load(1))
-)
-
-
-@compiled
-def gate(z: int, sums: int, condition: int, vectors: int) -> None:
-    """Set z = tanh(a) sigmoid(b), where (a, b) are the halves of sums + condition."""
-    half = vectors * VECTOR_BYTES
-    _gate_kernel(z, sums, sums + half, condition, condition + half, vectors)
 
 
 @compiled
 def exponential(y: int, vectors: int) -> None:
     """Set y = exp(y), limited to [exp(-87), exp(87)]."""
-    _exponential_kernel(y, y, 0, 0, 0, vectors)
-
-
-@compiled
-def rectify(y: int, vectors: int) -> None:
-    """Set y = max(y, 0)."""
-    _rectify_kernel(y, y, 0, 0, 0, vectors)
+    _exponential_kernel(y, y, 0, vectors)
 
 
 @compiled
 def copy(y: int, x: int, vectors: int) -> None:
     """Set y = x."""
-    _copy_kernel(y, x, 0, 0, 0, vectors)
+    _copy_kernel(y, x, 0, vectors)
 
 
 @emit_for_numba(types.void, [types.int64] * 3)
@@ -468,21 +427,9 @@ def copy_part(builder: ir.IRBuilder, y: ir.Value, x: ir.Value, count: ir.Value) 
 
 
 @compiled
-def clear(y: int, vectors: int) -> None:
-    """Set y = 0."""
-    _clear_kernel(y, 0, 0, 0, 0, vectors)
-
-
-@compiled
 def add(y: int, x: int, vectors: int) -> None:
     """Set y = y + x."""
-    _add_kernel(y, y, x, 0, 0, vectors)
-
-
-@compiled
-def add_halved_power(y: int, x: int, b: int, vectors: int) -> None:
-    """Set y = x sqrt(1/2) + b."""
-    _half_power_kernel(y, x, b, 0, 0, vectors)
+    _add_kernel(y, y, x, vectors)
 
 
 @contextlib.contextmanager
@@ -755,7 +702,7 @@ def _round_row(y: int, x: int, inputs: int) -> np.floating:
 
 
 def _multiplication(kind: int) -> Any:
-    """Return `multiply` for weights of a kind; its inputs are pairs for int8."""
+    """Return `multiply_kind` for weights of a kind; its inputs are pairs for int8."""
     terms = 2 if kind == INT8 else 1
 
     @emit_for_numba(types.void, [*[types.int64] * 11, types.float32, *[types.int64] * 2])
@@ -833,19 +780,6 @@ _multiply_bfloat16, _multiply_rounded = _multiplication(BFLOAT16), _multiplicati
 
 
 @compiled
-def multiply(
-    y: int, y_stride: int, w: int, x: int, x_stride: int, rows: int, inputs: int, vectors: int
-) -> None:
-    """Add x [rows, inputs] times a packed matrix to y [rows, vectors * LANES].
-
-    Its arguments are the addresses y, its stride in bytes, w, x and its stride, and the sizes.
-    """
-    _multiply_float32(
-        y, y_stride, w, x, x_stride, rows, inputs, vectors, y, y_stride, _NOTHING, 0, 0
-    )
-
-
-@compiled
 def _multiply_int8(
     y: int,
     y_stride: int,
@@ -893,7 +827,8 @@ def multiply_kind(
 ) -> None:
     """Set y to x times a packed matrix of a kind, plus rows of b, plus `factor` times rows of c.
 
-    All else is as in `multiply`. Without rows of b or of c, the address is 0; both may be y.
+    x is [rows, inputs], y [rows, vectors * LANES]; strides are numbers of bytes between rows.
+    Without rows of b or of c, the address is 0; both may be y.
     """
     if kind == FLOAT32:
         _multiply_float32(
