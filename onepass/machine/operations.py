@@ -551,7 +551,6 @@ def cumulate(p: int, o: int, a: int) -> None:
     wide, pitch, step = field(p, 8), field(p, 11), field(p, 12)
     for i in range(field(p, 9)):
         total = 1.0 if code == _PRODUCT_OF else 0.0
-        total32 = np.float32(total)
         for n in range(count):
             j = count - 1 - n if backward else n
             source, target = i * pitch + j * step, i * count + j
@@ -561,10 +560,10 @@ def cumulate(p: int, o: int, a: int) -> None:
                 total = value if n == 0 else _join_values(code, total, value)
                 set_double(o + 8 * target, before if excluded else total)
             else:
-                value32 = float_at(a + 4 * source)
-                before32 = total32
-                total32 = value32 if n == 0 else _join_values(code, total32, value32)
-                set_float(o + 4 * target, before32 if excluded else total32)
+                value = np.float64(float_at(a + 4 * source))
+                before = total
+                total = value if n == 0 else _join_values(code, total, value)
+                set_float(o + 4 * target, np.float32(before if excluded else total))
 
 
 @compiled

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import onepass
-from onepass.likelihoods import Tabulated
+from onepass.likelihoods import Categorical, Tabulated
 from onepass.machine import assembly, execute, formulas, machine, sides
 from onepass.machine.assembly import Op, assemble_program
 from onepass.machine.execute import settle
@@ -98,6 +98,25 @@ def test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row(na
     expected = SAMPLERS["cached"](*given)
     np.testing.assert_allclose(drawn, expected, rtol=1e-4, atol=1e-4)
     assert drawn.dtype == expected.dtype
+
+
+def test_a_token_of_a_large_vocabulary_is_where_the_noise_is_in_the_exact_running_sum():
+    levels, rng = 70_000, np.random.default_rng(3)
+    keras.utils.set_random_seed(3)
+    tokens = keras.Input([None], dtype="int32")
+    logits = keras.layers.Dense(levels)(keras.layers.Embedding(levels + 1, 4)(tokens))
+    model = onepass.Autoregressive(keras.Model(tokens, logits), Categorical(levels), start=levels)
+    noise = rng.uniform(size=[1, 6, 1]).astype(np.float32)
+    drawn = native_of(model)(tf.constant(noise), NOTHING, 1.0).numpy()
+    before = np.concatenate([[[levels]], drawn[:, :-1]], 1)
+    shares = np.exp(model.network(before).numpy()[0].astype(np.float64))
+    sums = np.cumsum(shares, -1)
+    expected = [
+        np.searchsorted(row, u * row[-1], side="right")
+        for row, u in zip(sums, noise.ravel(), strict=True)
+    ]
+    # Float32 sums in sequence would be off by many tokens; rounding of each sum may be by one.
+    assert np.abs(drawn[0] - expected).max() <= 1
 
 
 def test_chunks_are_the_whole_to_the_last_bit():
