@@ -37,9 +37,10 @@ class Pace:
     """The decision whether threads work on one piece together, which does not affect results.
 
     That is faster if there are idle cores and work to share. The first pieces try both ways `RUNS`
-    times each; later both are tried again, one after the other, whenever `BETWEEN` times as long as
-    such a pair takes has passed. The medians of the latest trials are compared, which makes the
-    decision robust to interruptions, and only trials are, since a longer piece may have more to
+    times each; later both are tried again, one after the other, whenever some times as long as such
+    a pair takes has passed: `SOON` at first and after another decision, twice as many after every
+    pair that confirms it, up to `LATE`. The medians of the latest trials are compared, which makes
+    the decision robust to interruptions, and only trials are, since a longer piece may have more to
     read in every step.
 
     Attributes:
@@ -47,11 +48,12 @@ class Pace:
     """
 
     RUNS = 5
-    BETWEEN = 32
+    SOON, LATE = 4, 32
 
     def __init__(self) -> None:
         self.is_trial = True
         self._seconds = {way: collections.deque[float](maxlen=self.RUNS) for way in (True, False)}
+        self._together, self._between = False, self.SOON
         self._again: list[bool] = []  # ways to be tried again
         self._pair, self._since = collections.deque[float](maxlen=2), 0.0
         self._lock = threading.Lock()  # calls at the same time share it
@@ -63,17 +65,14 @@ class Pace:
 
     def choose(self) -> bool:
         """Return whether threads should work together on the next piece."""
-        together, apart = self._seconds[True], self._seconds[False]
         with self._lock:
             if not self.is_settled:
                 self.is_trial = True
-                return len(together) < len(apart)
-            if not self._again and self._since >= self.BETWEEN * sum(self._pair):
+                return len(self._seconds[True]) < len(self._seconds[False])
+            if not self._again and self._since >= self._between * sum(self._pair):
                 self._again, self._since = [True, False], 0.0
             self.is_trial = bool(self._again)
-            if self.is_trial:
-                return self._again[-1]
-            return statistics.median(together) <= statistics.median(apart)
+            return self._again[-1] if self.is_trial else self._together
 
     def record(self, together: bool, seconds: float, steps: int) -> None:
         """Record the time that a piece took."""
@@ -84,6 +83,14 @@ class Pace:
                 self._again = self._again[:-1]
                 self._seconds[together].append(seconds / steps)
                 self._pair.append(seconds)
+                if self.is_settled and not self._again:
+                    self._decide()
+
+    def _decide(self) -> None:
+        median = {way: statistics.median(seconds) for way, seconds in self._seconds.items()}
+        before, self._together = self._together, median[True] <= median[False]
+        is_confirmed = before == self._together
+        self._between = min(2 * self._between, self.LATE) if is_confirmed else self.SOON
 
 
 _WORTH_A_THREAD = 100_000  # instructions; starting a thread takes less than a tenth of their time
