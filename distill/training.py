@@ -44,6 +44,7 @@ from wavenet.dev_recordings import condition_of, dev_recordings, up_to
 from wavenet.features import MelConvention, PitchConvention, fundamental_frequency
 from wavenet.front import request_of
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
+from wavenet.optional_packages import available
 from wavenet.plots import spectrogram_png
 from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
 
@@ -172,7 +173,10 @@ LEAST_VOICED = 0.1  # whispering is checked only if at least this share of frame
 
 @dataclasses.dataclass(frozen=True)
 class HealthMetrics:
-    """Metrics on dev recordings that show whether a student has collapsed."""
+    """Metrics on dev recordings that show whether a student has collapsed.
+
+    The shares of voiced frames are NaN without pyworld.
+    """
 
     level_db: float
     entropy_nats: float
@@ -248,8 +252,8 @@ class EvaluationCallback:
                 "dev_level_db": health.level_db,
                 "dev_kl": kl,
                 "dev_entropy": health.entropy_nats,
-                "dev_voiced": health.voiced,
-            },
+            }
+            | ({} if math.isnan(health.voiced) else {"dev_voiced": health.voiced}),
         )
         for line in collapse_warnings(health):
             self.log(f"step {step}: {line}")
@@ -280,9 +284,11 @@ class EvaluationCallback:
 
     def _health(self, sound: np.ndarray, recorded: np.ndarray, entropy: float) -> HealthMetrics:
         pitch = PitchConvention(self.rate_hz, round(PITCH_HOP_SECONDS * self.rate_hz))
-        voiced, recorded_voiced = (
-            float(np.mean(fundamental_frequency(x, pitch)[1])) for x in (sound, recorded)
-        )
+        voiced = recorded_voiced = math.nan
+        if available("voicing_error"):  # otherwise nobody is told that the student whispers
+            voiced, recorded_voiced = (
+                float(np.mean(fundamental_frequency(x, pitch)[1])) for x in (sound, recorded)
+            )
         level_db = audio.rms_db(sound) - audio.rms_db(recorded)
         return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, voiced, recorded_voiced)
 

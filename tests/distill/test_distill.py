@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import shutil
 import tracemalloc
 
@@ -26,6 +27,7 @@ from onepass.foundation.metrics import read_metrics
 from onepass.foundation.run_directory import RunDirectory
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train
+from wavenet import optional_packages
 from wavenet.data import audio
 from wavenet.features import MelConvention
 
@@ -191,6 +193,14 @@ def test_evaluations_leave_metrics_sounds_and_images(distil, tmp_path, watched):
     assert (samples / "step_00000001.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
+def test_without_pyworld_all_but_the_voice_is_measured(distil, tmp_path, watched, monkeypatch):
+    monkeypatch.setattr(optional_packages, "is_installed", lambda package: package != "pyworld")
+    distil(changed(loop=dict(num_steps=1, evaluate_every_steps=1), loss={**OFF, "multi": 1.0}))
+    line = read_metrics(tmp_path / "run")[-1]
+    assert line["dev_kl"] > 0 and "dev_voiced" not in line
+
+
 WELL = HealthMetrics(-0.5, -5.0, -5.2, 0.6, 0.7)
 
 
@@ -203,6 +213,7 @@ WELL = HealthMetrics(-0.5, -5.0, -5.2, 0.6, 0.7)
         (dict(entropy_nats=-9.0), "noise dies out"),
         (dict(voiced=0.1), "whispers"),
         (dict(voiced=0.0, recorded_voiced=0.05), None),
+        (dict(voiced=math.nan, recorded_voiced=math.nan), None),  # not measured
     ],
 )
 def test_a_collapse_is_said_in_plain_words(change, word):
