@@ -285,7 +285,7 @@ class EvaluationCallback:
     def _health(self, sound: np.ndarray, recorded: np.ndarray, entropy: float) -> HealthMetrics:
         pitch = PitchConvention(self.rate_hz, round(PITCH_HOP_SECONDS * self.rate_hz))
         voiced = recorded_voiced = math.nan
-        if available("voicing_error"):  # otherwise nobody is told that the student whispers
+        if available("voicing_error"):  # without it, a whispering student is not noticed
             voiced, recorded_voiced = (
                 float(np.mean(fundamental_frequency(x, pitch)[1])) for x in (sound, recorded)
             )

@@ -170,7 +170,7 @@ class PixelCNNConfig:
     dropout: float = 0.0
     """Dropout rate of the gated units."""
     coordinates: bool = True
-    """Whether the network reads the coordinates of each pixel."""
+    """Let the network read the coordinates of each pixel."""
     dilations: tuple[int, ...] = (1,)
     """Dilations of the layers, repeated cyclically; 1 2 4 8 has a larger receptive field than 1 at
     nearly the same cost."""
@@ -209,7 +209,7 @@ class FactorConfig:
     dropout: float = 0.0
     """Dropout rate of the gated units."""
     coordinates: bool = True
-    """Whether the factors read the coordinates of each pixel. Without coordinates they are
+    """Let the factors read the coordinates of each pixel. Without coordinates they are
     convolutional: they enlarge images of any shape, and can be trained without a base."""
 
     def __post_init__(self) -> None:

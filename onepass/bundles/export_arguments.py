@@ -66,7 +66,7 @@ class ExportArguments:
     """Folder to write, new or empty; a bundle's is MODELS/NAME/VERSION: NAME has letters, digits
     and ._- only; VERSION is a number without leading zeros."""
     format: FormatName = "bundle"
-    """What to write: a bundle, for `onepass serve` and TensorFlow Serving; or functions of one
+    """Format to write: a bundle, for `onepass serve` and TensorFlow Serving; or functions of one
     size, as StableHLO for JAX, or as TensorFlow Lite for LiteRT on phones and in browsers."""
     rows: int = 1
     """Number of rows of a call, in formats of one size."""

@@ -160,8 +160,8 @@ class CompressArguments:
     tolerance: float = 1e-5
     """Relative difference allowed between the network's outputs in encoding and in decoding."""
     verify: Literal["cheap", "always", "never"] = "cheap"
-    """Whether to decode the file before writing it, and to fail if the result differs from the
-    input: cheap (only for images and up to 20,000 samples), always, or never."""
+    """Decode the file before writing it, and fail if the result differs from the input: cheap
+    (only for images and up to 20,000 samples), always, or never."""
 
 
 @dataclasses.dataclass(frozen=True)

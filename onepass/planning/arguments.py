@@ -37,7 +37,7 @@ class PlanArguments:
     """AxB: batch rows divided over A devices, the state over B; A times B must equal --devices. By
     default, meshes that divide the state are tried only if nothing else fits."""
     strategy: Literal["portable", "replicas", "parameter_server"] = "portable"
-    """How to train: with run.py of the exported step (portable), with `--strategy local` or
+    """Way of training: with run.py of the exported step (portable), with `--strategy local` or
     multi_worker (replicas), or with one asynchronous worker per device (parameter_server)."""
     servers: int = 1
     """Number of parameter servers."""
@@ -56,7 +56,7 @@ class PlanArguments:
     """Largest size of gradient buckets in MiB, each of which is exchanged as soon as it is ready;
     default: as compiled here, or 30 if an accelerator was profiled."""
     shared_cores: Literal["auto", "yes", "no"] = "auto"
-    """Whether the devices share this machine's cores; auto: yes if a CPU was profiled."""
+    """Let the devices share this machine's cores; auto: yes if a CPU was profiled."""
     profiles: Path = dataclasses.field(default_factory=profiles_folder)
     """Folder in which profiles are stored, named by a digest of the program."""
     fresh: bool = False
