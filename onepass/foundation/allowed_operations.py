@@ -1,11 +1,10 @@
 """The TensorFlow operations that a program may use, which are checked before it runs.
 
+They compute only from their inputs and from variables: no files, no network, no Python, no custom
+operations. Only functions that the saver's own nodes reach may save and restore variables.
+
 TensorFlow finds functions by name in the whole library. A name therefore counts as a call wherever
 it occurs: in an object, an operation, an attribute (also nested), a default or a gradient.
-
-Allowed operations compute only from their inputs and from variables: no files, no network, no
-Python, no custom operations. Only the functions that the saver's own nodes reach may save and
-restore variables.
 """
 
 import graphlib
@@ -22,15 +21,11 @@ from onepass.foundation.files import read_plain
 
 
 class Reach(NamedTuple):
-    """The names of the functions that can be reached, by where the calls start.
+    """The names of the functions that can be reached, by where the calls start."""
 
-    They start from objects, signatures, gradients and the graph's own nodes, or from the node that
-    saves or, at loading, restores the variables.
-    """
-
-    called: set[str]
-    saving: set[str]
-    restoring: set[str]
+    called: set[str]  # from objects, signatures, gradients and the graph's own nodes
+    saving: set[str]  # from the node that saves the variables
+    restoring: set[str]  # from the node that, at loading, restores them
 
 
 def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
@@ -38,8 +33,7 @@ def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
     calls = calls_of(functions)
     save, restore = saver_nodes(graph)
     nodes = [node for node in graph.graph_def.node if node.name not in (save, restore)]
-    roots = [*_object_functions(graph), *_gradients(graph)]
-    roots += [name for node in nodes for name in list_called(node)]
+    roots = _object_functions(graph) + [name for node in nodes for name in list_called(node)]
     sides = ([n for n in graph.graph_def.node if n.name == name] for name in (save, restore))
     of_saver = ([name for node in side for name in list_called(node)] for side in sides)
     called, saving, restoring = (reachable_keys(calls, names) for names in (roots, *of_saver))
@@ -53,13 +47,10 @@ def saver_nodes(graph: Any) -> tuple[str, str]:
     """
     saver = graph.saver_def
     save, restore = node_of(saver.save_tensor_name), node_of(saver.restore_op_name)
-    outputs = [
-        info.name
-        for signature in graph.signature_def.values()
-        for info in signature.outputs.values()
-    ]
+    signatures = graph.signature_def.values()
+    outputs = [node_of(info.name) for each in signatures for info in each.outputs.values()]
     sources = {node.name: [node_of(name) for name in node.input] for node in graph.graph_def.node}
-    drawn = reachable_keys(sources, [node_of(name) for name in outputs])
+    drawn = reachable_keys(sources, outputs)
     restored = reachable_keys(sources, [restore])
     saves_alone = save not in drawn | restored
     return save if saves_alone else "", restore if restore not in drawn else ""
@@ -77,17 +68,16 @@ def list_called(node: Any) -> list[str]:
 
 def calls_of(functions: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the names that each function, a FunctionDef, may call."""
-    return {
-        name: [
-            *(called for node in function.node_def for called in list_called(node)),
-            *_function_names(function.attr.values()),
-            *_function_names(attribute.default_value for attribute in function.signature.attr),
-            *_function_names(
-                value for each in function.arg_attr.values() for value in each.attr.values()
-            ),
+    calls = {}
+    for name, function in functions.items():
+        attributes = [
+            *function.attr.values(),
+            *(attribute.default_value for attribute in function.signature.attr),
+            *(value for each in function.arg_attr.values() for value in each.attr.values()),
         ]
-        for name, function in functions.items()
-    }
+        of_nodes = (called for node in function.node_def for called in list_called(node))
+        calls[name] = [*of_nodes, *_function_names(attributes)]
+    return calls
 
 
 def reachable_keys(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str]:
@@ -108,17 +98,13 @@ def _function_names(values: Iterable[Any]) -> list[str]:
 
 
 def _object_functions(graph: Any) -> list[str]:
-    found = list(graph.object_graph_def.concrete_functions)
+    """Return the functions of a graph's objects, and its gradients."""
+    library, found = graph.graph_def.library, list(graph.object_graph_def.concrete_functions)
     for saved in graph.object_graph_def.nodes:
         found += saved.function.concrete_functions
         found.append(saved.bare_concrete_function.concrete_function_name)
-    return found
-
-
-def _gradients(graph: Any) -> list[str]:
-    library = graph.graph_def.library
-    found = [each.gradient_func for each in library.registered_gradients]
-    return found + [each.gradient_func for each in library.gradient]
+    gradients = (*library.registered_gradients, *library.gradient)
+    return found + [each.gradient_func for each in gradients]
 
 
 PROGRAM = "saved_model.pb"
@@ -152,7 +138,7 @@ RESTORE = "RestoreV2"
 
 def scan_graph(path: Path) -> Any:
     """Return a file's program, a MetaGraphDef; raise UserError if it may do more than compute."""
-    graph = _graph(path, _content(path))
+    graph = _graph(path)
     _check_objects(path, graph)
     _check_operations(path, graph)
     return graph
@@ -186,23 +172,16 @@ def ordered_functions(library: Any) -> list[Any]:
     return [functions[name] for name in graphlib.TopologicalSorter(calls).static_order()]
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return read_plain(path, MOST_PROGRAM_BYTES)
-    except FileNotFoundError as error:
-        raise UserError(f"{path.parent} is not a bundle: it has no {PROGRAM}.") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-
-
-def _graph(path: Path, content: bytes) -> Any:
+def _graph(path: Path) -> Any:
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
     stored = saved_model_pb2.SavedModel()
     try:
-        stored.ParseFromString(content)
-    except DecodeError as error:
+        stored.ParseFromString(read_plain(path, MOST_PROGRAM_BYTES))
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} is not a bundle: it has no {PROGRAM}.") from error
+    except (OSError, DecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     graphs = stored.meta_graphs
     if len(graphs) != 1 or list(graphs[0].meta_info_def.tags) != [TAG]:
@@ -237,7 +216,9 @@ def _check_operations(path: Path, graph: Any) -> None:
     for name, function in {**functions, "": graph.graph_def}.items():
         if name and name not in found.called | found.saving | found.restoring:
             raise UserError(f"{path} holds a function that nothing calls: {name[:80]}.")
-        allowed = ALLOWED | _of_saver(found, name) | functions.keys()
+        of_saver = RESTORING if name in found.restoring else SAVING
+        is_savers = name and name not in found.called
+        allowed = ALLOWED.union(of_saver if is_savers else (), functions)
         for node in function.node_def if name else function.node:
             _check_node(path, node, allowed)
     _check_restoring(path, graph, {name: functions[name] for name in found.restoring})
@@ -250,12 +231,6 @@ def _check_node(path: Path, node: Any, allowed: Container[str]) -> None:
         _check_constant(path, node.attr["value"].tensor)
     if node.op == MODULE:
         _check_module(path, node.attr)
-
-
-def _of_saver(found: Reach, name: str) -> frozenset[str]:
-    if not name or name in found.called:
-        return frozenset()
-    return RESTORING if name in found.restoring else SAVING
 
 
 def _check_restoring(path: Path, graph: Any, functions: Mapping[str, Any]) -> None:

@@ -1,9 +1,6 @@
-"""Check the arguments that a caller passes to a model, such as seeds and lengths.
+"""Check the arguments of a model, bundle or client, such as seeds; without TensorFlow."""
 
-Exported bundles and server clients use these checks, too, so this module does not import
-TensorFlow.
-"""
-
+import contextlib
 import math
 import operator
 from collections.abc import Sequence
@@ -19,9 +16,8 @@ MOST = 2**31 - 1  # the largest size of a tensor's axis, and the largest step
 def integer(value: Any) -> int | None:
     """Return an integer of any library as a Python integer; None for anything else.
 
-    This is the rule for every integer argument of the library: an integer is what Python uses as an
-    index (`operator.index`), such as an array of integers without axes, but no boolean, no float
-    with a whole value, no array with axes and no text.
+    An integer is what Python uses as an index (`operator.index`), such as an array of integers
+    without axes, but no boolean.
     """
     if isinstance(value, bool | np.bool_):
         return None
@@ -82,11 +78,8 @@ def check_temperature(temperature: Any, tempers: bool = True) -> float:
 def number_of(word: str) -> int | float | None:
     """Convert a word to an integer or, if that is not possible, to a float; None: it is neither."""
     for kind in (int, float):
-        try:
-            number: int | float = kind(word)
-        except ValueError:
-            continue
-        return number
+        with contextlib.suppress(ValueError):
+            return kind(word)
     return None
 
 
@@ -132,10 +125,9 @@ def check_draw_length(length: Any, order: str) -> tuple[int, ...]:
 
 
 def check_prefix(prefix: Any, num: int, length: int, event: Sequence[int] = ()) -> list[np.ndarray]:
-    """Check a prefix and return it as a list with an array [n, *event] for each row.
+    """Check a prefix and return it as a list with an array [n, *event], n <= length, for each row.
 
-    It is [num, n, *event], [n, *event] for all rows, or `num` arrays [n, *event] of lengths n up to
-    `length`, that of a whole row.
+    It is [num, n, *event], [n, *event] for all rows, or `num` arrays [n, *event].
     """
     rows = _prefix_rows(prefix, num, event)
     if len(rows) != num:

@@ -107,18 +107,18 @@ def write_folder(
 
     `measure` reads the options and the run's config.json, `card` the contents of model.json.
     """
-    given, model, stored, facts, summary, flags, dtype = measure(
-        given, RunDirectory.open(given.run).config()
-    )
-    data = stored["data_folder"]
-    stored = stored | {name: Path(stored[name]).name for name in LOCATIONS if stored.get(name)}
+    found = measure(given, RunDirectory.open(given.run).config())
+    given, network, data = found.given, found.model.network, found.stored["data_folder"]
+    names = {key: Path(found.stored[key]).name for key in LOCATIONS if found.stored.get(key)}
+    stored = found.stored | names
     teacher = f" --teacher {stored['teacher']}" if "teacher" in stored else ""
     made = f"{'distill' if teacher else 'train'} {stored['preset']}{teacher}"
-    command = f"onepass {made} --data {shlex.quote(stored['data_folder'])} --workdir run{flags}"
-    spec = {**model.spec, **origin(given, data, model.network, command), **facts}
-    save(model.network, spec, stored, given.out, dtype)
+    folder = shlex.quote(stored["data_folder"])
+    command = f"onepass {made} --data {folder} --workdir run{found.flags}"
+    spec = {**found.model.spec, **origin(given, data, network, command), **found.facts}
+    save(network, spec, stored, given.out, found.dtype)
     write_text(Path(given.out) / "card.md", card(spec))
-    return summary
+    return found.summary
 
 
 def training_lines(spec: dict) -> str:
@@ -134,18 +134,10 @@ def training_lines(spec: dict) -> str:
 def measure_table(
     systems: Mapping[str, Mapping[str, dict]], cell: Callable[[dict], str] = format_measure
 ) -> str:
-    """Return several systems' measures as rows of a Markdown table, one row per measure.
-
-    `cell` formats a measure; a text that contains `|`, as from `in_two_columns`, fills several
-    columns.
-    """
+    """Return several systems' measures as rows of a Markdown table, one row per measure."""
     names: Sequence[str] = list(next(iter(systems.values())))
-    return "\n".join(
-        f"| {name.replace('_', ' ')} | "
-        + " | ".join(cell(measures[name]) for measures in systems.values())
-        + " |"
-        for name in names
-    )
+    rows = ([n.replace("_", " "), *(cell(each[n]) for each in systems.values())] for n in names)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def in_two_columns(measured: dict) -> str:

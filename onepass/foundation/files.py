@@ -1,13 +1,8 @@
 """Files and folders: written at once, read with care, temporary ones, their names and digests.
 
-A reader sees an old file or folder or the complete new one. A process locks each temporary one that
-it creates. If an uncatchable signal ends the process, it is left without a lock, and the next
-process that writes into the folder removes it.
-
-A link can lead anywhere, and a pipe blocks its reader. Either may replace a file between a check
-and its opening, so `open_plain` checks the opened file.
-
-NumPy is imported only to read and write arrays: help texts need this module, and not NumPy.
+A reader sees an old file or folder or the complete new one. What an uncatchable signal leaves of a
+temporary one has no lock, and the next process that writes into the folder removes it. NumPy is
+imported only to read and write arrays: help texts need this module, and not NumPy.
 """
 
 import collections
@@ -42,11 +37,7 @@ MAX_EXPANSION = 20  # largest ratio of unpacked to packed size; arrays are store
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path next to `path` and rename it to `path` when the block ends.
-
-    The temporary file exists and is empty when the block begins. If the block raises, `path` is
-    unchanged and the temporary file is removed. An error of the file system is a UserError.
-    """
+    """Yield an empty file next to `path` that becomes `path` when the block ends without error."""
     target = Path(path)
     with write_errors(target), beside(target) as temporary:
         yield temporary
@@ -54,13 +45,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def read_npz(path: Path) -> Arrays:
-    """Return the arrays of an npz file by name; raise UserError if it is missing or damaged.
-
-    The sizes declared in the archive's directory are checked before anything is unpacked, and
-    zipfile never reads more bytes than they declare.
-    """
+    """Return the arrays of an npz file by name; raise UserError if it is missing or damaged."""
     try:
         with zipfile.ZipFile(path) as file:
+            # zipfile never reads more bytes than its directory declares.
             packed, unpacked = os.path.getsize(path), sum(m.file_size for m in file.infolist())
             if unpacked > MAX_EXPANSION * packed:
                 more = f"{unpacked:,}, over {MAX_EXPANSION} times as many."
@@ -168,10 +156,9 @@ UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 @contextlib.contextmanager
 def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary folder next to `path` that becomes `path` when the block ends.
+    """Yield a folder next to `path` that becomes `path` when the block ends without error.
 
-    Files and folders of an existing folder that the block did not write are kept. If the block
-    raises an exception, `path` is unchanged, and parents that were created are removed.
+    Files and folders of an existing folder that the block did not write are kept.
     """
     target = Path(os.path.realpath(path))
     made = not target.parent.exists()
@@ -219,7 +206,7 @@ NAME = re.compile(r"\.onepass-[0-9a-f]{16}(\.\w+)?")
 @contextlib.contextmanager
 def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
     """Yield a new empty file or folder next to `target`, and remove it when the block ends."""
-    _sweep_once(os.path.realpath(target.parent))
+    _sweep_once(Path(os.path.realpath(target.parent)))
     path, descriptor = _make_locked(target, is_folder)
     try:
         yield path
@@ -239,10 +226,7 @@ def sweep(folder: Path) -> list[Path]:
     return removed
 
 
-@functools.cache
-def _sweep_once(folder: str) -> None:
-    """Sweep a folder once per process, because it may contain thousands of files."""
-    sweep(Path(folder))
+_sweep_once = functools.cache(sweep)  # a folder may contain thousands of files
 
 
 def _make_locked(target: Path, is_folder: bool) -> tuple[Path, int]:
@@ -307,10 +291,8 @@ def make_folder(folder: Path) -> Path:
 def list_files(folder: Path) -> tuple[list[str], list[str]]:
     """Return the paths of all files in a folder and its subfolders, and notes about ignored ones.
 
-    Paths are relative, with `/`, sorted within each subfolder. Hidden files are left out; folders
-    for which `is_ignored` holds are left out with a note, if they contain files. Links are
-    followed, and each real folder is visited once. Anything that is not a file, such as a dangling
-    link or a named pipe (which would block a reader), is left out with a note.
+    Paths are relative, with `/`, sorted within each subfolder, and without hidden files. Links are
+    followed, and each real folder is visited once. A pipe would block its reader.
     """
     names: list[str] = []
     others: list[str] = []
@@ -319,9 +301,8 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
     seen: set[str] = set()
 
     def unreadable(error: OSError) -> None:
-        notes.append(
-            f"{show_path(error.filename)} cannot be read ({error.strerror}) and is ignored"
-        )
+        path = show_path(error.filename)
+        notes.append(f"{path} cannot be read ({error.strerror}) and is ignored")
 
     for here, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
         real = os.path.realpath(here)
@@ -350,11 +331,9 @@ def is_ignored(folder: str) -> bool:
 
 
 def safe_name(name: object) -> str:
-    """Return a file name for one that comes from a file or a server, which are untrusted.
+    """Return a file name for an untrusted one: of its last part, printable, and not too long.
 
-    Folders and characters that are not printable are removed. A name that is too long for a file
-    system is cut. One that would be hidden, read as an option, or be a device on Windows gets the
-    prefix `_`.
+    One that would be hidden, read as an option, or be a device on Windows gets the prefix `_`.
     """
     last = PurePosixPath(str(name).replace("\\", "/")).name
     clean = "".join(character for character in last[:LONGEST_NAME] if character.isprintable())
@@ -439,6 +418,7 @@ def open_plain(path: Path) -> io.BufferedReader:
     if path.is_symlink():
         raise UserError(f"{path} must be a plain file, not a link.")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    # The opened file is checked, since a link or a pipe may have replaced another one.
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UserError(f"{path} must be a plain file.")

@@ -1,7 +1,6 @@
 """Import public names of a package on first access (PEP 562).
 
-Most modules need TensorFlow, which takes seconds to import. If a package imported all of them,
-every help text would wait for it.
+Help texts would otherwise wait for TensorFlow, which most modules need.
 """
 
 import importlib

@@ -1,7 +1,4 @@
-"""Where models are: the folders of the shipped ones, the files of any, and servers' addresses.
-
-This module imports no large package, and nothing of serving.
-"""
+"""Where models are: the folders of the shipped ones, the files of any, and servers' addresses."""
 
 import hashlib
 import ipaddress
@@ -34,12 +31,9 @@ FOLDERS = {
 }
 """The folder of each model, by name: sound first, students before their teachers."""
 
+# In a checkout of the source, for repeating measurements; loaded by name, but not listed.
 SOURCE_ONLY = ("shipped-objects", "shipped-objects-teacher")
-"""Models that are only in a checkout of the source, for repeating measurements. They can be loaded
-by name, but are not listed."""
-
 SHIPPED = tuple(name for name in FOLDERS if name not in SOURCE_ONLY)
-"""The names of the models that are listed, in this order."""
 
 
 def folder(name: str) -> Path:
@@ -60,12 +54,12 @@ def model_folder(path: Path | str) -> Path:
 
 def check_packed(name: str, path: Path) -> Path:
     """Return a path of a shipped model; raise a UserError if the wheel was built without it."""
-    if path.exists():
-        return path
-    raise UserError(
-        f"{name} comes with the source of onepass, in pixelcnn/shipped, and not in the installed "
-        "package; clone the repository and run `pip install -e .` there."
-    )
+    if not path.exists():
+        raise UserError(
+            f"{name} comes with the source of onepass, in pixelcnn/shipped, and not in the "
+            "installed package; clone the repository and run `pip install -e .` there."
+        )
+    return path
 
 
 SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
@@ -97,9 +91,7 @@ def read_object(
 ) -> dict[str, Any]:
     """Return the JSON object in a plain file, {} for another value; raise UserError if it fails.
 
-    Args:
-      missing: the error's message if there is no such file; "": as for one that cannot be read.
-      digest: SHA-256 of the signed file, in hexadecimal; "": any file.
+    `missing` is the message if there is no such file, `digest` the SHA-256 of the signed one.
     """
     try:
         content = read_plain(path, most_bytes)

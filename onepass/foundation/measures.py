@@ -53,16 +53,10 @@ def limit_rows(
 
 @dataclasses.dataclass(frozen=True)
 class CodeLengths:
-    """The negative log-likelihood of each of some examples under a model.
+    """The negative log-likelihood of each of some examples under a model."""
 
-    Attributes:
-      parts: nats of each example, float64 [examples], by the name of the part of the model that
-        gives them; a model of one part calls it "".
-      sizes: number of elements of each example, float64 [examples].
-    """
-
-    parts: Mapping[str, np.ndarray]
-    sizes: np.ndarray
+    parts: Mapping[str, np.ndarray]  # nats, float64 [examples], by the model's part; "": its only
+    sizes: np.ndarray  # numbers of elements, float64 [examples]
 
     @property
     def nats(self) -> np.ndarray:
@@ -86,19 +80,13 @@ class CodeLengths:
 
 
 def measure_code_lengths(
-    batches: Iterable[Any],
-    log_prob: Callable[[Any], Any],
-    sizes: Callable[[Any], Any],
+    batches: Iterable[Any], log_prob: Callable[[Any], Any], sizes: Callable[[Any], Any]
 ) -> CodeLengths:
-    """Measure the code lengths of examples under a model.
+    """Measure the code lengths of examples under a model; UserError: there are none.
 
-    Args:
-      log_prob: function from a batch to log-probabilities in nats, [rows, ...], whose sum over a
-        row is that of the example; or a dict of such arrays, by the name of the model's part.
-      sizes: function from a batch to the number of elements of each row, [rows].
-
-    Raises:
-      UserError: there are no examples.
+    `log_prob` returns log-probabilities of a batch in nats, [rows, ...], whose sum over a row is
+    that of the example, or a dict of such arrays by the name of the model's part; `sizes` the
+    number of elements of each row, [rows].
     """
     found: dict[str, list[np.ndarray]] = {}
     counts: list[np.ndarray] = []
@@ -121,32 +109,21 @@ EXPLAINED = "95% intervals: Student's t for means, Wilson's for proportions"
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A mean or a proportion with its 95% interval and the number of values.
-
-    Attributes:
-      low, high: ends of the interval; None if the values do not determine one.
-      undefined: number of NaN and infinite values that were left out.
-    """
+    """A mean or a proportion with its 95% interval and the number of values."""
 
     mean: float
-    low: float | None
+    low: float | None  # None if the values do not determine an interval
     high: float | None
     n: int
-    undefined: int = 0
+    undefined: int = 0  # NaN and infinite values that were left out
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> Measure:
-    """Return a weighted mean with Student's t interval.
+    """Return a weighted mean of independent values, float [n], with Student's t interval.
 
     The variance of the mean is `sum p_i^2 (x_i - mean)^2` for weights p that sum to 1, corrected
-    for its bias; the degrees of freedom are `1 / sum p_i^2 - 1`. With equal weights this is the
-    textbook interval.
-
-    Args:
-      values: independent values, float [n]. A value that is not finite makes the mean non-finite
-        and leaves the interval undetermined.
-
-    Source: Kish 1965, "Survey Sampling", section 8.2, for the effective number of values.
+    for its bias; the degrees of freedom are `1 / sum p_i^2 - 1` (Kish 1965, "Survey Sampling",
+    section 8.2). With equal weights this is the textbook interval.
     """
     values = np.asarray(values, np.float64)
     share = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)

@@ -1,7 +1,6 @@
 """Model folders: model.json describes the model, weights.npz contains its weights by name."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ from numpy.typing import DTypeLike
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import Arrays, read_json, read_npz, write_npz, write_text
 from onepass.foundation.locations import SPEC_FILE, WEIGHTS_FILE
+from onepass.foundation.progress import say
 from onepass.foundation.run_directory import RunDirectory
 
-SHARED = "shared_weights"  # key in model.json for weights stored in another folder
+SHARED = "shared_weights"  # in model.json: {"folder": "a", "prefix": "b/"}, b/* are only in ../a
 
 
 def save(
@@ -45,18 +45,14 @@ def best_or_newest(run: RunDirectory) -> Arrays:
         else:
             newest = checkpoints.steps()[-1]
             if newest > (checkpoints.scored_step() or 0):
-                _log(f"{run.path}: using step {best}; step {newest} is not evaluated on dev yet.")
+                say(f"{run.path}: using step {best}; step {newest} is not evaluated on dev yet.")
             return found
     arrays, newer = checkpoints.newest()
     if arrays is None:
         raise UserError(f"{run.path} has no checkpoint yet; training writes one.")
     for path in dict.fromkeys([*damaged, *newer]):
-        _log(f"{path} is damaged; using step {int(arrays['step'])} instead.")
+        say(f"{path} is damaged; using step {int(arrays['step'])} instead.")
     return arrays
-
-
-def _log(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def averages(arrays: Arrays) -> Arrays:
@@ -74,11 +70,7 @@ def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
 
 
 def _read_weights(path: Path, spec: dict[str, Any]) -> Arrays:
-    """Return the weights in a folder, and those that it shares with a neighbouring folder.
-
-    An entry `shared_weights` of model.json, such as {"folder": "a", "prefix": "b/"}, says that the
-    weights whose names begin with b/ are stored only in ../a.
-    """
+    """Return a folder's weights, with those of its neighbour that `SHARED` names by a prefix."""
     own = read_npz(path / WEIGHTS_FILE)
     if SHARED not in spec:
         return own
@@ -102,9 +94,8 @@ def read_stored_model(
 ) -> tuple[dict, Arrays, dict[str, Any]]:
     """Return the configuration, weights and model.json of a model folder or a run directory.
 
-    The weights of a run are the averages in the checkpoint that `best_or_newest` chooses. A run has
-    no model.json; `spec_of`, a function of the configuration and the path, returns a substitute, to
-    which the checkpoint's step is added.
+    For a run, they are the averages in the checkpoint that `best_or_newest` chooses, and what
+    `spec_of` returns for its configuration and path, with the checkpoint's step.
     """
     if (path / SPEC_FILE).exists():
         spec, weights = read_folder(path)
@@ -117,10 +108,8 @@ def read_stored_model(
 
 
 def read_stored_weights(path: Path) -> Arrays:
-    """Return the weights of a model folder by name, or the averages of a run's best checkpoint."""
-    if (path / SPEC_FILE).exists():
-        return read_folder(path)[1]
-    return averages(best_or_newest(RunDirectory.open(path)))
+    """Return the weights that `read_stored_model` does, by name."""
+    return read_stored_model(path, lambda stored, path: {})[1]
 
 
 def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:

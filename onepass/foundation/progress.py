@@ -22,8 +22,7 @@ SECONDS = 10.0  # between status lines
 COLUMNS = 80  # if the width of the terminal is unknown
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<LEFT, {rate_fmt}{postfix}]"
 
-# Functions that return a status line, or None, and where to print it; that of the innermost block
-# is last.
+# What returns a status line, or None, and where to print it; that of the innermost block is last.
 _sources: list[tuple[Callable[[], str | None], TextIO | None]] = []
 _changed = threading.Condition(threading.RLock())
 _thread: threading.Thread | None = None  # it alone prints status lines, so there is one at a time
@@ -32,10 +31,7 @@ _last = 0.0  # monotonic time of the last status line, or at which the outermost
 
 @contextlib.contextmanager
 def telling(line: Callable[[], str | None], stream: TextIO | None = None) -> Iterator[None]:
-    """Print `line()` every ten seconds in the block, by default on standard error.
-
-    It returns None to print nothing. In nested blocks, only that of the innermost one is printed.
-    """
+    """Print `line()`, unless None, every ten seconds in the block, but not in a nested one."""
     global _thread, _last
     source = (line, stream)
     with _changed:
@@ -59,17 +55,15 @@ def _print_lines() -> None:
     with _changed:
         while _sources:
             _changed.wait(max(0.0, _last + SECONDS - time.monotonic()))
-            if _sources:
-                _print_due()
+            _print_due()
 
 
 def _print_due() -> None:
     global _last
-    if time.monotonic() - _last >= SECONDS:
+    if _sources and time.monotonic() - _last >= SECONDS:
         _last = time.monotonic()
         line, stream = _sources[-1]
-        text = line()
-        if text is not None:
+        if (text := line()) is not None:
             with contextlib.suppress(OSError, ValueError):  # the stream was closed
                 say(text, stream)
 
@@ -93,12 +87,7 @@ def during(what: str) -> Iterator[None]:
 
 
 class Progress:
-    """The progress of a long job, as in `with Progress(total, "training", "step") as progress`.
-
-    Args:
-      stream: where it is shown; None: standard error.
-      until: monotonic time by which the job ends at the latest; None: no limit.
-    """
+    """The progress of a long job, as in `with Progress(total, "training", "step") as progress`."""
 
     def __init__(
         self,
@@ -107,7 +96,7 @@ class Progress:
         unit: str,
         done: int = 0,
         stream: TextIO | None = None,
-        until: float | None = None,
+        until: float | None = None,  # monotonic time by which the job ends at the latest
     ):
         self.stream = stream if stream is not None else sys.stderr
         self.total, self.title, self.unit, self.done = total, title, unit, done
@@ -171,9 +160,7 @@ class Progress:
     @property
     def _rate(self) -> float:
         """Units per second since the first call of `advance`; 0 before the second call."""
-        if self._first is None:
-            return 0.0
-        done, start = self._first
+        done, start = self._first or (self.done, 0.0)
         return (self.done - done) / max(time.monotonic() - start, 1e-9)
 
     def _status(self) -> str | None:

@@ -45,8 +45,10 @@ class Checkpoints:
         """Write the arrays of a step, then delete files beyond the newest `keep` and the best."""
         make_folder(self.folder)
         write_npz(self.path(step), arrays)
-        if not keep_all:
-            self._prune()
+        protected = {*self.steps()[-self.keep :], self.best_step()}
+        for old in () if keep_all else self.steps():
+            if old not in protected:
+                self.path(old).unlink(missing_ok=True)
 
     def mark_scored(self, step: int, score: float) -> bool:
         """Record a score, lower is better; return whether it is the best, which `save` keeps."""
@@ -81,10 +83,6 @@ class Checkpoints:
         """Return the score of the best checkpoint, or None if there is none."""
         return self._best()[0]
 
-    def forget_scores(self) -> None:
-        """Delete all scores, because the data has changed, but keep every checkpoint."""
-        (self.folder / SCORES_FILE).unlink(missing_ok=True)
-
     def scored_step(self) -> int | None:
         """Return the step of the last evaluation, or None before the first."""
         return next((step for step, _ in reversed(self.scores())), None)
@@ -98,10 +96,8 @@ class Checkpoints:
             except UserError:
                 damaged.append(self.path(step))
         if damaged:
-            raise UserError(
-                f"Every checkpoint in {self.folder} is damaged "
-                f"({', '.join(path.name for path in damaged)})."
-            )
+            names = ", ".join(path.name for path in damaged)
+            raise UserError(f"Every checkpoint in {self.folder} is damaged ({names}).")
         return None, damaged
 
     def after_divergence(self) -> str:
@@ -120,12 +116,6 @@ class Checkpoints:
         """Return a phrase that names the newest checkpoint, for a message about a failed save."""
         steps = self.steps()
         return f"the newest checkpoint is step {steps[-1]}" if steps else "nothing is saved yet"
-
-    def _prune(self) -> None:
-        protected = {*self.steps()[-self.keep :], self.best_step()}
-        for old in self.steps():
-            if old not in protected:
-                self.path(old).unlink(missing_ok=True)
 
     def _best(self) -> tuple[float | None, int | None]:
         """Return the lowest score and its step, the first of several; (None, None) if none is."""
@@ -182,11 +172,10 @@ class RunDirectory:
     ) -> "RunDirectory":
         """Return a new or resumed directory, locked for this process and claimed (see `claim`)."""
         run = cls.lock_folder(path, is_chief)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(run.unlock)
             run.claim(config, changeable, defaults)
-        except BaseException:
-            run.unlock()
-            raise
+            stack.pop_all()
         return run
 
     @classmethod
@@ -304,7 +293,7 @@ class RunDirectory:
                 f"; the score of its best checkpoint, {kept.best_score():.4g} at step "
                 f"{kept.best_step()}, was measured on the earlier data and is dropped"
             )
-        kept.forget_scores()
+        (kept.folder / SCORES_FILE).unlink(missing_ok=True)  # every checkpoint is kept
         self.notes.append(note)
 
     def _compare(self, stored: dict, given: dict, changeable: Keys) -> None:
@@ -342,7 +331,7 @@ def _lock_error_text(path: Path, lock: IO[str], error: OSError) -> str:
 
 
 class ScoresInMemory(Checkpoints):
-    """Checkpoints that store only scores, since the state is in the model's variables."""
+    """Checkpoints that store only scores, and the arrays of the best one if `best`."""
 
     def __init__(self, best: bool) -> None:
         super().__init__(Path())
@@ -352,15 +341,15 @@ class ScoresInMemory(Checkpoints):
         self._arrays: Arrays | None = None  # arrays of the best score
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
-        """Return (None, []): there are no checkpoints and no damaged files."""
+        """See `Checkpoints.newest`."""
         return None, []
 
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
-        """Hold the arrays until `mark_scored` if the best ones are to be stored."""
+        """Hold the arrays until `mark_scored`."""
         self._latest = arrays if self._keeps_best else None
 
     def mark_scored(self, step: int, score: float) -> bool:
-        """Record the score of the arrays saved last, and return whether it is the best so far."""
+        """See `Checkpoints.mark_scored`."""
         better = super().mark_scored(step, score)
         if better:
             self._arrays = self._latest
@@ -368,19 +357,19 @@ class ScoresInMemory(Checkpoints):
         return better
 
     def best(self) -> Arrays | None:
-        """Return the arrays of the best score, or None if they are not stored."""
+        """See `Checkpoints.best`."""
         return self._arrays
 
     def after_divergence(self) -> str:
-        """Return a message on the weights left after a rejected update, and what to try."""
+        """See `Checkpoints.after_divergence`."""
         return "the model has the weights before it. Try a lower learning rate."
 
     def describe_save(self, step: int) -> str:
-        """Return a phrase that says where a step is saved: in the model."""
+        """See `Checkpoints.describe_save`."""
         return f"the model has the weights of step {step}"
 
     def newest_kept(self) -> str:
-        """Return a phrase that says which weights the model has after a failed save."""
+        """See `Checkpoints.newest_kept`."""
         return "the model has its last weights"
 
     def scores(self) -> list[tuple[int, float]]:

@@ -1,8 +1,4 @@
-"""What computations run on: the processor, its cores and threads, and TensorFlow in this process.
-
-In a process that was forked after TensorFlow's threads had started, its calls never return.
-This module imports no large package.
-"""
+"""What computations run on: processor, cores, threads, TensorFlow; imports no large package."""
 
 import contextlib
 import ctypes
@@ -45,7 +41,7 @@ class Apart:
 
     A woken thread often starts on the core of the thread that woke it, and the system moves it to a
     free core only after milliseconds, longer than a short task takes. Threads are moved once, when
-    they start, but not bound to a core. On systems without `sched_setaffinity`, nothing is moved.
+    they start, but not bound to a core.
     """
 
     def __init__(self) -> None:
@@ -54,19 +50,16 @@ class Apart:
     def run(self, function: Callable[..., Result], *arguments: object) -> Result:
         """Return `function(*arguments)`, computed here, on a core where no other thread began."""
         if _HAS_AFFINITY:
-            self._move()
+            core = _core_of_thread()()
+            if core in self._taken:
+                allowed = os.sched_getaffinity(0)
+                if free := allowed - self._taken:
+                    with contextlib.suppress(OSError):  # forbidden in some containers
+                        os.sched_setaffinity(0, free)
+                        os.sched_setaffinity(0, allowed)
+                    core = _core_of_thread()()
+            self._taken.add(core)
         return function(*arguments)
-
-    def _move(self) -> None:
-        core = _core_of_thread()()
-        if core in self._taken:
-            allowed = os.sched_getaffinity(0)
-            if free := allowed - self._taken:
-                with contextlib.suppress(OSError):  # forbidden in some containers
-                    os.sched_setaffinity(0, free)
-                    os.sched_setaffinity(0, allowed)
-                core = _core_of_thread()()
-        self._taken.add(core)
 
 
 Item = TypeVar("Item")
@@ -113,12 +106,7 @@ INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 
 
 def compute_dtype(name: str) -> "tf.DType":
-    """Return the dtype of a network's arithmetic.
-
-    If it is bfloat16 and this machine has neither an accelerator nor, as far as is known, bfloat16
-    instructions, the first call prints a warning on standard error: TensorFlow then converts every
-    number to float32 and back, and a training step takes several times as long as in float32.
-    """
+    """Return the dtype of a network's arithmetic; warn on stderr where bfloat16 is slow."""
     import tensorflow as tf
 
     if name == "bfloat16":
@@ -158,13 +146,9 @@ def _first_entry(*names: str) -> str | None:
 
 @contextlib.contextmanager
 def name_for_tensorflow(folder: Path) -> Iterator[str]:
-    """Yield a name by which TensorFlow finds an existing folder, valid inside the block.
-
-    Python encodes a path in the locale's encoding, or keeps bytes that are not valid text. If the
-    path's UTF-8 encoding differs, TensorFlow would use a different folder; it then gets the path of
-    a file descriptor that this process has open on the folder.
-    """
+    """Yield a name by which TensorFlow finds an existing folder, valid inside the block."""
     path = os.fspath(folder)
+    # TensorFlow encodes a path in UTF-8, Python in the locale's encoding, or as its bytes were.
     if os.fsencode(path) == path.encode("utf-8", "replace"):
         yield path
         return
@@ -175,18 +159,17 @@ def name_for_tensorflow(folder: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-FORKED = (
-    "TensorFlow cannot run in a process that was forked after it had been used: start the process"
-    " by multiprocessing.get_context('spawn'), or load the model only in the child (gunicorn"
-    " without --preload)."
-)
 _is_forked = False
 
 
 def check_process() -> None:
-    """Raise UserError in a process that was forked after TensorFlow had been used."""
+    """Raise UserError in a process forked after TensorFlow was used, whose calls never return."""
     if _is_forked:
-        raise UserError(FORKED)
+        raise UserError(
+            "TensorFlow cannot run in a process that was forked after it had been used: start the"
+            " process by multiprocessing.get_context('spawn'), or load the model only in the child"
+            " (gunicorn without --preload)."
+        )
 
 
 def check_eager(inside_function: bool = False) -> None:

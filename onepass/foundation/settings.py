@@ -74,8 +74,7 @@ def complete_settings(stored: Any, defaults: Any) -> Any:
 def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:
     """Create a dataclass `kind`, with nested dataclasses, from the contents of a config.json.
 
-    Top-level settings that are missing get their defaults, but a field with a default factory must
-    be present.
+    Missing top-level settings get their defaults, unless a factory makes those.
     """
     fields = dataclasses.fields(kind)
     try:
@@ -143,9 +142,7 @@ R = TypeVar("R")
 def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator for a function whose `**options` are the fields of a dataclass.
 
-    The decorated function's signature and docstring, which `help` shows, list the fields, which
-    have defaults and are described under `Args:`. Those that the function names itself stay where
-    they are. An unknown option raises a TypeError that suggests the closest known one.
+    The signature and docstring list the fields, except those that the function names itself.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -163,11 +160,8 @@ def takes(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 raise TypeError(f"{function.__name__}() has no argument {name!r}.{meant}")
             return function(*args, **kwargs)
 
-        kind = inspect.Parameter.KEYWORD_ONLY
-        more = [
-            inspect.Parameter(field.name, kind, default=_default(field), annotation=field.type)
-            for field in fields
-        ]
+        known_fields, kind = inspect.signature(options).parameters, inspect.Parameter.KEYWORD_ONLY
+        more = [known_fields[field.name].replace(kind=kind) for field in fields]
         check_and_call.__doc__ = _merge_docstrings(function, options)
         check_and_call.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
         return check_and_call
@@ -194,8 +188,3 @@ def _merge_docstrings(function: Callable, options: type) -> str:
     if not entries:
         return own
     return re.sub(r"^  \*\*options:.*(?:\n    .*)*", lambda _: entries, own, flags=re.M)
-
-
-def _default(field: dataclasses.Field) -> Any:
-    made = field.default_factory
-    return field.default if made is dataclasses.MISSING else made()
