@@ -4,7 +4,6 @@ import collections
 import contextlib
 import ctypes
 import dataclasses
-import hashlib
 import json
 import os
 import platform
@@ -25,8 +24,8 @@ import numpy as np
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import make_folder, write_text
 from onepass.foundation.runtime import processor
+from onepass.replicator.portable.layouts.layout import Step
 from onepass.replicator.portable.layouts.simulation import Operation, sharing_scale
-from onepass.replicator.portable.manifest import read_manifest
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _STAT, _GPUS = Path("/proc/stat"), Path("/proc/driver/nvidia/gpus")
@@ -58,7 +57,6 @@ def _version(package: str) -> str:
 def time_rounds(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
     """Time a step in rounds, and measure the share of cores that it keeps busy.
 
-    A round runs steps until `least_seconds` have passed; no round starts after `rounds` times that.
     The dict has `seconds`, the median step time of each round; `busy_share`, the share of the
     processor time left free by others that the step uses; and `free_share`, that time's share of
     all. Both are 1 if the system does not count.
@@ -139,21 +137,15 @@ def _status_bytes(name: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Timings and memory of a step that was executed.
-
-    `memory_bytes` is what the step uses on one device, None if it cannot be measured. `operations`
-    has the seconds of each operation by name, whose sum may exceed the step's time, as operations
-    overlap. `paired_seconds` is the step time while an identical step runs on the same cores, or
-    None.
-    """
+    """Timings and memory of a step that was executed; see `time_rounds`."""
 
     seconds: list[float]
     busy_share: float
-    memory_bytes: float | None
-    operations: dict[str, float]
+    memory_bytes: float | None  # None if it cannot be measured
+    operations: dict[str, float]  # seconds by name, which overlap
     device: str = "CPU"
     free_share: float = 1.0
-    paired_seconds: float | None = None
+    paired_seconds: float | None = None  # while an identical step runs on the same cores
 
     @property
     def step_seconds(self) -> float:
@@ -230,7 +222,7 @@ class Store:
     ) -> Measurement:
         """Return a measurement of a folder's step for a mesh; it runs if there are `rounds`."""
         request = {"rows": rows, "model": model, "rounds": rounds}
-        key = f"{program_digest(folder)}-{rows}x{model}-{'run' if rounds else 'compiled'}"
+        key = f"{Step.read(folder).digest}-{rows}x{model}-{'run' if rounds else 'compiled'}"
         asked = {"folder": str(Path(folder).absolute()), "seconds": self.seconds, **request}
         action = "profiling" if rounds else "compiling"
 
@@ -249,20 +241,6 @@ def _naming_the_option() -> Iterator[None]:
         raise UserError(f"{error} Choose another folder with `--profiles`.") from error
 
 
-def step_of(folder: Path) -> dict[str, Any]:
-    """Return the description of the training step in an exported folder's manifest."""
-    manifest = read_manifest(folder)
-    if "training" not in manifest:
-        raise UserError(f"{folder} has no training step.")
-    return manifest["functions"][manifest["training"]["step"]]
-
-
-def program_digest(folder: Path) -> str:
-    """Return 16 hexadecimal digits that identify the step of an exported folder."""
-    artifact = Path(folder) / step_of(folder)["artifact"]
-    return hashlib.sha256(artifact.read_bytes()).hexdigest()[:16]
-
-
 def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Run device_program.py in a new process, and return its answer."""
     devices = request["rows"] * request["model"]
@@ -275,15 +253,9 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         file, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         file.write_text(json.dumps(request | {"answer": str(answer)}))
         command = [sys.executable, "-m", "onepass.planning.device_program", str(file)]
+        limits: dict[str, Any] = {"env": environment, "timeout": LIMIT_SECONDS}
         try:
-            done = subprocess.run(
-                command,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_SECONDS,
-                check=False,
-            )
+            done = subprocess.run(command, capture_output=True, text=True, check=False, **limits)
         except subprocess.TimeoutExpired as error:
             raise UserError(
                 f"JAX did not compile and run the step on {devices} devices within "
@@ -291,9 +263,8 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
             ) from error
         if done.returncode:
             printed = done.stderr.strip().splitlines() or ["it printed nothing"]
-            raise UserError(
-                f"JAX cannot compile or run the step on {devices} devices: {printed[-1]}"
-            )
+            failed = f"JAX cannot compile or run the step on {devices} devices"
+            raise UserError(f"{failed}: {printed[-1]}")
         return json.loads(answer.read_text())
 
 
@@ -308,13 +279,9 @@ def assign_durations(program: list[Operation], profile: Measurement) -> list[Ope
     time.
     """
     times = _Times(profile)
-    scale = times.scale
-    return [
-        operation
-        if operation.is_collective
-        else dataclasses.replace(operation, seconds=scale * times.seconds(operation))
-        for operation in program
-    ]
+    seconds = (0.0 if each.is_collective else times.scale * times.seconds(each) for each in program)
+    pairs = zip(program, seconds, strict=True)
+    return [dataclasses.replace(operation, seconds=time) for operation, time in pairs]
 
 
 class _Times:
@@ -368,12 +335,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _another_machine(path: Path, stored: Any, here: dict[str, Any]) -> str:
-    stored = stored if isinstance(stored, dict) else {}
-    differ = [
-        f"{name} {stored.get(name)}, this one {here[name]}"
-        for name in here
-        if stored.get(name) != here[name]
-    ]
+    known = stored if isinstance(stored, dict) else {}
+    pairs = [(name, known.get(name), own) for name, own in here.items()]
+    differ = [f"{name} {its}, this one {own}" for name, its, own in pairs if its != own]
     return (
         f"The profile {path} is from another machine ({'; '.join(differ)}): choose another folder "
         "with `--profiles`, or measure on this machine with `--fresh`."

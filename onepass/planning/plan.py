@@ -16,12 +16,11 @@ from onepass.planning.measurement import (
     Run,
     Store,
     assign_durations,
-    program_digest,
-    step_of,
     this_machine,
 )
 from onepass.planning.pipeline.schedule import Stages, pipeline_steps
 from onepass.replicator.portable.layouts import simulation
+from onepass.replicator.portable.layouts.layout import Step
 from onepass.replicator.portable.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class ModelPrograms:
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
         """Return the step's timings for `rows` on one device, with XLA if set and `compiles`."""
-        digest = program_digest(self.folder(rows, self.microbatches))
+        digest = Step.read(self.folder(rows, self.microbatches)).digest
         model = self.model.resize_batches(rows, self.microbatches)
         model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
         engine = "xla" if model.jit_compile else "tensorflow"
@@ -76,7 +75,7 @@ class FolderPrograms(ModelPrograms):
 
     def __init__(self, folder: Path):
         self._folder = Path(folder)
-        self.batch = max(spec["shape"][0] for spec in step_of(folder)["inputs"] if spec["shape"])
+        self.batch = max(each.shape[0] for each in Step.read(folder).batch if each.shape)
         found = read_manifest(folder).get("pipeline")
         self.stages = found and Stages(tuple(found["work"]), found["passed_bytes"])
 
@@ -91,25 +90,19 @@ class FolderPrograms(ModelPrograms):
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The predicted step of a configuration.
-
-    `microbatches` divide a device's rows. `step_seconds` is the duration of a step or, for
-    asynchronous workers, of an update of any. `memory_bytes` and `sent_bytes` are what each device
-    stores, and sends per step. `efficiency` is rows per second and device, relative to a single
-    device; `bubble` the share of a pipeline's device time spent waiting.
-    """
+    """The predicted step of a configuration."""
 
     rows: int
     model: int
-    microbatches: int
-    step_seconds: float
+    microbatches: int  # of a device's rows
+    step_seconds: float  # duration of a step or, for asynchronous workers, of an update of any
     batch_rows: int
-    memory_bytes: float
-    sent_bytes: float
-    efficiency: float
+    memory_bytes: float  # of each device
+    sent_bytes: float  # by each device, per step
+    efficiency: float  # rows per second and device, relative to a single device
     timeline: simulation.Timeline
     schedule: str = ""
-    bubble: float = 0.0
+    bubble: float = 0.0  # share of a pipeline's device time spent waiting
 
     @property
     def devices(self) -> int:
@@ -124,12 +117,11 @@ class Prediction:
     @property
     def network_share(self) -> float:
         """Share of the step in which a device only waits for the network."""
-        links = {
-            event.resource for event in self.timeline.events if simulation.LINK in event.resource
-        }
-        busy = sum(map(self.timeline.busy_seconds, links))
-        waits = self.timeline.seconds - self.timeline.busy_seconds(simulation.COMPUTE)
-        return max(min(waits, busy), 0.0) / self.timeline.seconds
+        timeline = self.timeline
+        links = {each.resource for each in timeline.events if simulation.LINK in each.resource}
+        busy = sum(map(timeline.busy_seconds, links))
+        waits = timeline.seconds - timeline.busy_seconds(simulation.COMPUTE)
+        return max(min(waits, busy), 0.0) / timeline.seconds
 
     @property
     def device_seconds(self) -> float:

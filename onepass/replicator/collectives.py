@@ -28,7 +28,6 @@ _OTHER_SHAPES = (
     r"expected shape (\[.*?\]) but another member in the group expected shape (\[.*?\])",
     r"must have the same size and shape\.\s+Input 0: (\[.*?\]) != input \d+: (\[.*?\])",
 )
-_SUMMABLE = (tf.float32, tf.float64, tf.int64)
 _INTEGERS = (tf.bool, tf.int8, tf.int16, tf.int32, tf.uint8, tf.uint16, tf.uint32)
 _WIDENED = {tf.float16: tf.float32, tf.bfloat16: tf.float32} | {
     dtype: tf.int64 for dtype in _INTEGERS
@@ -111,7 +110,9 @@ def compare_workers(texts: list[str]) -> None:
     for worker, text in enumerate(texts):
         if text != texts[0]:
             raise CollectiveOrderError(
-                _difference("worker 0", _lines(texts[0]), f"worker {worker}", _lines(text))
+                _difference(
+                    "worker 0", texts[0].splitlines(), f"worker {worker}", text.splitlines()
+                )
             )
 
 
@@ -124,10 +125,6 @@ def shape_mismatch_error(error: Exception) -> CollectiveOrderError | None:
                 f"one gave a tensor of shape {found[1]}, another of shape {found[2]}."
             )
     return None
-
-
-def _lines(text: str) -> list[str]:
-    return text.split("\n") if text else []
 
 
 def _difference(who: str, calls: list[str], whom: str, others: list[str]) -> str:
@@ -154,7 +151,7 @@ def _around(calls: list[str], index: int) -> str:
 
 def is_number(dtype: tf.DType) -> bool:
     """Return whether values of the dtype can be summed."""
-    return dtype != tf.bool and (dtype in _SUMMABLE or dtype in _WIDENED or dtype in _SAME_BITS)
+    return dtype != tf.bool and (dtype in _WIDENED or dtype in _SAME_BITS or dtype == tf.int64)
 
 
 def _to_numbers(tensor: tf.Tensor) -> tf.Tensor:
@@ -223,14 +220,9 @@ Primitive = Callable[[Replicas, Tensors], Tensors]
 
 def reducer(name: str) -> Primitive:
     """Return the reduction named sum, mean, min or max; raise ValueError for other names."""
-    functions: dict[str, Primitive] = {
-        **{"sum": total, "mean": mean},
-        "min": functools.partial(_extreme, reduce=tf.reduce_min),
-        "max": functools.partial(_extreme, reduce=tf.reduce_max),
-    }
-    if name not in functions:
+    if name not in _REDUCERS:
         raise ValueError(must_be("reducer", "sum, mean, min or max", repr(name)))
-    return functions[name]
+    return _REDUCERS[name]
 
 
 def total(replicator: Replicas, tensors: Tensors) -> Tensors:
@@ -238,24 +230,19 @@ def total(replicator: Replicas, tensors: Tensors) -> Tensors:
     for tensor in tensors:
         if not is_number(tensor.dtype):
             raise ValueError(f"A sum needs numbers, got {tensor.dtype.name}.")
-    return _by_kind(tensors, lambda some: _total(replicator, some))
-
-
-def _total(replicator: Replicas, tensors: Tensors) -> Tensors:
     if replicator.num_replicas == 1:
         return [tf.identity(tensor) for tensor in tensors]
 
-    @tf.custom_gradient
-    def sum_tensors(*some: tf.Tensor) -> tuple[Tensors, Callable[..., Tensors]]:
-        def backward(*upstream: tf.Tensor) -> Tensors:
-            replicator._record_call("gradient of all_sum", upstream)
-            return _total(replicator, list(upstream))
-
+    def forward(some: Tensors) -> Tensors:
         # Half precision is summed in float32 and rounded once; integers wrap.
         sums = replicator._sum([_to_numbers(tensor) for tensor in some])
-        return [_from_numbers(s, t.dtype) for s, t in zip(sums, some, strict=True)], backward
+        return [_from_numbers(s, t.dtype) for s, t in zip(sums, some, strict=True)]
 
-    return list(sum_tensors(*tensors))
+    def backward(upstream: Tensors) -> Tensors:
+        replicator._record_call("gradient of all_sum", upstream)
+        return total(replicator, upstream)
+
+    return _with_gradient(tensors, forward, backward)
 
 
 def mean(replicator: Replicas, tensors: Tensors) -> Tensors:
@@ -263,10 +250,8 @@ def mean(replicator: Replicas, tensors: Tensors) -> Tensors:
     for tensor in tensors:
         if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
             raise ValueError(f"A mean needs floating values, got {tensor.dtype.name}.")
-    sums = total(replicator, tensors)
-    if replicator.num_replicas == 1:
-        return sums
-    return [value / tf.cast(replicator.num_replicas, value.dtype) for value in sums]
+    count = replicator.num_replicas
+    return [value / tf.cast(count, value.dtype) for value in total(replicator, tensors)]
 
 
 def _extreme(replicator: Replicas, tensors: Tensors, reduce: Callable[..., tf.Tensor]) -> Tensors:
@@ -283,12 +268,19 @@ def gather(replicator: Replicas, tensors: Tensors) -> Tensors:
 
     def backward(upstream: Tensors) -> Tensors:
         replicator._record_call("gradient of all_gather", upstream)
-        return [rows[replicator.replica_id] for rows in _total(replicator, upstream)]
+        return [rows[replicator.replica_id] for rows in total(replicator, upstream)]
 
     def rows(tensor: tf.Tensor) -> tf.Tensor:
         return _own_row(tensor, replicator.replica_id, replicator.num_replicas)
 
     return _with_gradient(tensors, lambda some: _bits_summed(replicator, some, rows), backward)
+
+
+_REDUCERS: dict[str, Primitive] = {
+    **{"sum": total, "mean": mean},
+    "min": functools.partial(_extreme, reduce=tf.reduce_min),
+    "max": functools.partial(_extreme, reduce=tf.reduce_max),
+}
 
 
 def broadcast_from(source: int) -> Primitive:
@@ -304,7 +296,7 @@ def broadcast_from(source: int) -> Primitive:
 
         def backward(upstream: Tensors) -> Tensors:
             replicator._record_call(f"gradient of broadcast[{source}]", upstream)
-            return [own(summed) for summed in _total(replicator, upstream)]
+            return [own(summed) for summed in total(replicator, upstream)]
 
         return _with_gradient(tensors, lambda some: _bits_summed(replicator, some, own), backward)
 
@@ -317,17 +309,13 @@ def _bits_summed(
     """Return exact sums over replicas of `prepare(bits)`, zero on all replicas but one."""
     strings = [tensor.dtype == tf.string for tensor in tensors]
     if any(strings):
-        width = _longest(replicator, [t for t in tensors if t.dtype == tf.string])
+        own = tf.reduce_max([longest(t) for t in tensors if t.dtype == tf.string])
+        rows = _own_row(own, replicator.replica_id, replicator.num_replicas)
+        width = tf.reduce_max(replicator._sum([rows])[0])
         tensors = [to_bytes(t, width) if t.dtype == tf.string else t for t in tensors]
     summed = replicator._sum([prepare(to_bits(tensor)) for tensor in tensors])
     exchanged = [from_bits(s, t.dtype) for s, t in zip(summed, tensors, strict=True)]
     return [from_bytes(t) if s else t for t, s in zip(exchanged, strings, strict=True)]
-
-
-def _longest(replicator: Replicas, strings: Tensors) -> tf.Tensor:
-    own = tf.reduce_max(tf.stack([longest(tensor) for tensor in strings]))
-    rows = _own_row(own, replicator.replica_id, replicator.num_replicas)
-    return tf.reduce_max(replicator._sum([rows])[0])
 
 
 def _own_row(tensor: tf.Tensor, replica_id: tf.Tensor, num_replicas: int) -> tf.Tensor:

@@ -72,30 +72,25 @@ def check(given: LaunchArguments) -> None:
 
 
 class SupervisedProcess:
-    """The process that runs a task's command, with TF_CONFIG and `environment` around it.
-
-    When the launcher ends, the command has `grace_seconds` between SIGTERM and SIGKILL. Output is
-    also appended to a file in `log_folder`, if given.
-    """
+    """The process that runs a task's command, with TF_CONFIG and `environment` around it."""
 
     def __init__(
         self,
         task: tf_config.Task,
         command: Sequence[str],
         environment: Mapping[str, str],
-        grace_seconds: float,
-        log_folder: Path | None,
+        given: LaunchArguments,
     ):
         self.task = task
         # Exit status after the end: 0 to 255, or minus the number of the signal that ended it.
         self.status: int | None = None
         self.environment, self._unfinished, self._log = environment, b"", None
-        if log_folder is not None:
-            path = log_folder / f"{task.name.replace(' ', '-')}.log"
+        if given.log_dir is not None:
+            path = given.log_dir / f"{task.name.replace(' ', '-')}.log"
             self._log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         variables = {"TF_CONFIG": task.tf_config, "PYTHONUNBUFFERED": "1", **environment}
         self._reaper = subprocess.Popen(
-            [sys.executable, "-I", "-S", reaper.__file__, str(grace_seconds), *command],
+            [sys.executable, "-I", "-S", reaper.__file__, str(given.grace_seconds), *command],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -208,7 +203,9 @@ class Supervisor:
                 try:
                     tasks = self._make_tasks()
                     for task, environment in zip(tasks, tf_config.gpu_shares(tasks), strict=True):
-                        run.processes.append(self._start_process(task, environment))
+                        run.processes.append(
+                            SupervisedProcess(task, self._command, environment, self._given)
+                        )
                     while run.running or run.serving:
                         self._poll(run, stop)
                 finally:
@@ -216,12 +213,6 @@ class Supervisor:
                         process.close()
                 if not self._shall_restart(run):
                     return _exit_status(run)
-
-    def _start_process(
-        self, task: tf_config.Task, environment: Mapping[str, str]
-    ) -> SupervisedProcess:
-        seconds, folder = self._given.grace_seconds, self._given.log_dir
-        return SupervisedProcess(task, self._command, environment, seconds, folder)
 
     def _poll(self, run: _ClusterRun, stop: StopRequest) -> None:
         ready, _, _ = select.select(
@@ -256,14 +247,13 @@ class Supervisor:
         if task.serves and task.kind == "worker" and self._may_restart(run):
             self._log(f"{describe_exit(process)}; it restarts ({self._count()}).")
             process.close()
-            fresh = self._start_process(task, process.environment)
+            fresh = SupervisedProcess(task, self._command, process.environment, self._given)
             run.processes[run.processes.index(process)] = fresh
             return
-        run.failed = process
-        rest = f"; the others are ended within {self._given.grace_seconds:g} s"
+        run.failed, grace_seconds = process, self._given.grace_seconds
+        rest = f"; the others are ended within {grace_seconds:g} s"
         self._log(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
         if run.signal_name is None:
-            grace_seconds = self._given.grace_seconds
             run.term_at = time.monotonic() + min(SETTLE_SECONDS, grace_seconds / 2)
             run.kill_at = time.monotonic() + grace_seconds
 
@@ -283,12 +273,10 @@ class Supervisor:
             _send(run.running, signal.SIGTERM)
         if run.kill_at is not None and now >= run.kill_at:
             run.kill_at = None
+            within = f"within {self._given.grace_seconds:g} s"
             for process in run.running:
                 run.killed.append(process)
-                self._log(
-                    f"{process.task.name} did not end within {self._given.grace_seconds:g} s "
-                    "and was killed."
-                )
+                self._log(f"{process.task.name} did not end {within} and was killed.")
             for process in [*run.running, *run.serving]:
                 process.kill()
 
@@ -322,7 +310,7 @@ class Supervisor:
 def signal_of(status: int) -> signal.Signals | None:
     """Return the signal that ended a process, for a shell status 128 + N, or None."""
     number = -status if status < 0 else status - SHELL_SIGNAL
-    return signal.Signals(number) if number in {s.value for s in signal.Signals} else None
+    return signal.Signals(number) if number in set(signal.Signals) else None
 
 
 def shell_status(status: int) -> int:
@@ -397,11 +385,11 @@ def _counts(given: LaunchArguments) -> dict[str, int]:
     return counts
 
 
-def _runnable(command: Sequence[str], own_program: Sequence[str]) -> list[str]:
+def _runnable(command: list[str], own_program: Sequence[str]) -> list[str]:
     if not sys.platform.startswith("linux"):
         raise UserError("`onepass launch` runs processes on Linux only; --hosts works everywhere.")
-    if command[0] in tf_config.OWN_PROGRAMS[:1]:
+    if command[0] == tf_config.OWN_PROGRAM:
         return [*own_program, *command[1:]]
     if shutil.which(command[0]) is None:
         raise UserError(f"There is no program `{command[0]}`.")
-    return list(command)
+    return command

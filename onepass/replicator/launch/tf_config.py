@@ -1,9 +1,7 @@
-"""TF_CONFIG: the tasks of a cluster, their indices and addresses, and this process's task.
-
-This module does not import TensorFlow, so programs that only launch processes start quickly.
-"""
+"""TF_CONFIG: the tasks of a cluster and this process's own; without TensorFlow, to start soon."""
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -12,12 +10,11 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from onepass.foundation.errors import UserError, require
 
 KINDS = ("chief", "worker", "ps")
-OWN_PROGRAMS, TRAINING_VERBS = ("onepass",), ("train", "distill")
+OWN_PROGRAM, TRAINING_VERBS = "onepass", ("train", "distill")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +72,11 @@ def local_tasks(**counts: int) -> list[Task]:
 
 def free_ports(count: int) -> list[int]:
     """Return free ports of this machine, which other programs may take at any time."""
-    listeners = [socket.socket() for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
         for listener in listeners:
             listener.bind(("localhost", 0))
         return [listener.getsockname()[1] for listener in listeners]
-    finally:
-        for listener in listeners:
-            listener.close()
 
 
 def read_tf_config() -> Task | None:
@@ -92,22 +86,20 @@ def read_tf_config() -> Task | None:
         return None
     try:
         config = json.loads(text)
-        cluster = {kind: _addresses(tasks) for kind, tasks in config["cluster"].items()}
+        cluster = dict(config["cluster"])
+        for addresses in cluster.values():
+            if type(addresses) is not list or any(type(each) is not str for each in addresses):
+                raise TypeError("addresses must be lists of strings")
         task = Task(config["task"]["type"], int(config["task"]["index"]), cluster)
     except (ValueError, KeyError, TypeError, AttributeError):
+        text = " ".join(text.split())
         raise UserError(
             "TF_CONFIG must look like "
             '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}, '
-            f"got {_shorten_text(text)}"
+            f"got {text if len(text) < 200 else f'{text[:200]}...'}"
         ) from None
     _check(task)
     return task
-
-
-def _addresses(tasks: Any) -> list[str]:
-    if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
-        raise TypeError("addresses must be a list of strings")
-    return tasks
 
 
 def _check(task: Task) -> None:
@@ -120,28 +112,16 @@ def _check(task: Task) -> None:
     counts = collections.Counter(itertools.chain(*task.cluster.values()))
     repeated = [address for address, count in counts.items() if count > 1]
     if repeated:
-        raise UserError(
-            f"Every address in TF_CONFIG must belong to one task, got {repeated[0]!r} twice."
-        )
+        rule = "Every address in TF_CONFIG must belong to one task"
+        raise UserError(f"{rule}, got {repeated[0]!r} twice.")
     count = len(task.cluster.get(task.kind, []))
     if not 0 <= task.index < count:
-        raise UserError(
-            f"The task in TF_CONFIG must be in its cluster, got {task.kind} {task.index} "
-            f"of {count}."
-        )
-
-
-def _shorten_text(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) < 200 else f"{text[:200]}..."
+        rule = "The task in TF_CONFIG must be in its cluster"
+        raise UserError(f"{rule}, got {task.kind} {task.index} of {count}.")
 
 
 def task_counts(workers: int, servers: int = 0) -> dict[str, int]:
-    """Return the number of tasks of each kind in a cluster, in the order of their addresses.
-
-    Without servers, all workers run every step together, and worker 0 writes to disk. With servers,
-    a chief schedules steps on the workers, and the servers store the variables.
-    """
+    """Return the number of tasks of each kind in a cluster, in the order of their addresses."""
     require(workers >= 1, "--workers", "at least 1", workers)
     require(servers >= 0, "--servers", "at least 0", servers)
     return {"chief": 1, "worker": workers, "ps": servers} if servers else {"worker": workers}
@@ -154,7 +134,7 @@ def with_strategy(command: Sequence[str], counts: Mapping[str, int]) -> list[str
     named = any(word == "--strategy" or word.startswith("--strategy=") for word in words)
     pairs = itertools.pairwise(words[:4])  # also finds `python -m onepass train`
     is_own_training = any(
-        Path(word).name in OWN_PROGRAMS and verb in TRAINING_VERBS for word, verb in pairs
+        Path(word).name == OWN_PROGRAM and verb in TRAINING_VERBS for word, verb in pairs
     )
     return [*words, "--strategy", strategy] if is_own_training and not named else words
 

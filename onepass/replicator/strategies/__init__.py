@@ -119,9 +119,6 @@ def tpu(address: str = "") -> SynchronousReplicator:
     Args:
       address: name of the TPU, or `grpc://HOST:PORT`; empty: the TPU named by the environment;
         `local`: this machine's TPU.
-
-    Raises:
-      UserError: there is no such TPU.
     """
     name = f"`{address}`" if address else "the environment's address"
     target = address.removeprefix("grpc://")

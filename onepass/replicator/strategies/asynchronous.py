@@ -5,8 +5,7 @@ variables once, computes their new values, and adds the difference to the curren
 update is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
 
 If a worker is killed, its update is computed again and may be applied twice. Killed workers take
-part again once all of them have restarted. If a parameter server is killed, its variables are lost,
-and every call raises a UserError.
+part again once all of them have restarted.
 """
 
 import atexit
@@ -209,15 +208,8 @@ class ParameterServerReplicator(base.Replicator):
         base.check_steps_per_call(steps_per_call)
         return AsynchronousStep(self, step_fn, steps_per_call)
 
-    def run(
-        self, step_fn: base.StepFn, input_fn: base.InputFn, num_steps: int, steps_per_call: int = 1
-    ) -> Any:
-        """See `Replicator.run`; no update is pending at the end."""
-        base.check_num_steps(num_steps, steps_per_call)
-        call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
-        for made in range(0, num_steps, steps_per_call):
-            outputs = call(iterator, max_pending=num_steps - made)
-        return outputs
+    def _call_options(self, steps_left: int) -> dict[str, int]:
+        return {"max_pending": steps_left}  # none is pending at the end
 
     def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:
         """Add, atomically, each number's change since it was read; set other types of variables."""
@@ -253,8 +245,7 @@ class AsynchronousStep:
 
         If its worker was killed before returning outputs, they are the previous update's. At most
         `max_pending` updates are scheduled, including the returned one, so that a run can end at
-        its last step; None: one per worker. tf.errors.OutOfRangeError: no batch and no update is
-        left.
+        its last step; None: one per worker.
         """
         for made in range(self._steps_per_call):
             left = None if max_pending is None else max_pending - made
@@ -354,9 +345,9 @@ class _Answers:
                 raise UserError(_server_silent(index, address, SERVER_SILENCE_SECONDS))
         for index, address in enumerate(self._workers):
             if self.silent_seconds(address) > WORKER_SILENCE_SECONDS:
+                silence = f"has not answered for {WORKER_SILENCE_SECONDS:.0f} seconds"
                 raise UserError(
-                    f"Worker {index} ({address}) has not answered for {WORKER_SILENCE_SECONDS:.0f} "
-                    "seconds, and no update has finished."
+                    f"Worker {index} ({address}) {silence}, and no update has finished."
                 )
 
     def silent_seconds(self, address: str) -> float:
@@ -412,17 +403,14 @@ def _server_silent(index: int, address: str, seconds: float) -> str:
 
 
 def _check_task(task: Task | None) -> Task:
+    requires = "The strategy parameter_server requires"
     if task is None:
-        raise UserError(
-            "The strategy parameter_server requires TF_CONFIG; `onepass launch` sets it."
-        )
+        raise UserError(f"{requires} TF_CONFIG; `onepass launch` sets it.")
     for kind in ("chief", "ps", "worker"):
         if not task.cluster.get(kind):
-            raise UserError(
-                f"The strategy parameter_server requires a {kind} in TF_CONFIG, got none."
-            )
+            raise UserError(f"{requires} a {kind} in TF_CONFIG, got none.")
     if len(task.cluster["chief"]) > 1:
-        raise UserError("The strategy parameter_server requires one chief in TF_CONFIG.")
+        raise UserError(f"{requires} one chief in TF_CONFIG.")
     return task
 
 

@@ -21,10 +21,11 @@ from onepass.replicator import collectives
 from onepass.replicator.collectives import CollectiveOrderError, CollectiveRecord, call_text
 
 _UNEVEN = "number of rows is not a multiple of the number of replicas"
+ROWS_MUST = "The rows of a global batch must be a multiple of"
 StepFn = Callable[[Any], Any]
 InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 ShardFn = Callable[[int, int], tf.data.Dataset]
-Call = Callable[[Any], Any]
+Call = Callable[..., Any]
 _PREFETCHED_BATCHES = 2
 
 
@@ -83,18 +84,16 @@ class WrappedOptimizer(tf.Module):
     ) -> Any:
         """Average the gradients of (gradient, variable) pairs and apply them, inside a step."""
         gradients, variables = zip(*grads_and_vars, strict=True)
-        gradients = self._replicator.all_reduce(list(gradients), "mean")
-        pairs = zip(gradients, variables, strict=True)
+        return self.apply(gradients, variables, **options)
+
+    def apply(self, gradients: Any, variables: Sequence[tf.Variable], **options: Any) -> Any:
+        """See `apply_gradients`."""
+        means = self._replicator.all_reduce(list(gradients), "mean")
+        pairs = zip(means, variables, strict=True)
         return self.optimizer.apply_gradients(pairs, **self._options, **options)
 
-    def apply(self, gradients: Iterable[tf.Tensor], variables: Iterable[tf.Variable]) -> Any:
-        """Average gradients over replicas and apply them to variables, inside a step."""
-        return self.apply_gradients(zip(gradients, variables, strict=True))
-
-    def minimize(
-        self, loss: tf.Tensor, variables: Sequence[tf.Variable], tape: tf.GradientTape
-    ) -> Any:
-        """Average the gradients of a loss recorded by `tape` and apply them, inside a step."""
+    def minimize(self, loss: Any, variables: Sequence[tf.Variable], tape: tf.GradientTape) -> Any:
+        """Apply the gradients of a loss recorded by `tape` by `apply_gradients`."""
         return self.apply(tape.gradient(loss, variables), variables)
 
 
@@ -105,7 +104,7 @@ def check_divisible(element_spec: Any, num_replicas: int) -> None:
             raise UserError("A global batch must have rows; a tensor of `dataset` is a scalar.")
         rows = spec.shape[0] if spec.shape.rank else None
         if rows is not None and rows % num_replicas:
-            raise UserError(_uneven_rows_text(rows, num_replicas))
+            raise UserError(f"{ROWS_MUST} {num_replicas} replicas, got {rows}.")
 
 
 def _replica_rows(element_spec: Any, first: int, count: int, num_replicas: int) -> Callable:
@@ -155,12 +154,7 @@ def replica_batches(
 
 def uneven_rows_error(error: Exception, num_replicas: int) -> UserError | None:
     """Return a UserError for an error that `replica_batches` raised in a step, else None."""
-    return UserError(_uneven_rows_text(None, num_replicas)) if _UNEVEN in str(error) else None
-
-
-def _uneven_rows_text(rows: int | None, num_replicas: int) -> str:
-    got = "" if rows is None else f", got {rows}"
-    return f"The rows of a global batch must be a multiple of {num_replicas} replicas{got}."
+    return UserError(f"{ROWS_MUST} {num_replicas} replicas.") if _UNEVEN in str(error) else None
 
 
 @dataclasses.dataclass
@@ -278,17 +272,23 @@ class Replicator(abc.ABC):
 
     @abc.abstractmethod
     def _replica_id(self) -> int | tf.Tensor:
-        """Return the index of the replica that runs the step, an int or int32 []."""
+        """See `replica_id`; an int or int32 []."""
 
     def run(
         self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1
     ) -> Any:
         """Compile a step, run it `num_steps` times, and return the outputs of the last run."""
-        check_num_steps(num_steps, steps_per_call)
+        if num_steps < 1 or num_steps % steps_per_call:
+            rule = f"a positive multiple of `steps_per_call` ({steps_per_call})"
+            raise ValueError(must_be("num_steps", rule, num_steps))
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
-        for _ in range(num_steps // steps_per_call):
-            outputs = call(iterator)
+        for made in range(0, num_steps, steps_per_call):
+            outputs = call(iterator, **self._call_options(num_steps - made))
         return outputs
+
+    def _call_options(self, steps_left: int) -> dict[str, int]:
+        """Return further arguments of a compiled step in `run`, which ends after `steps_left`."""
+        return {}
 
     @property
     def replica_id(self) -> tf.Tensor:
@@ -404,11 +404,13 @@ class Replicator(abc.ABC):
         )
 
     def _record_call(self, primitive: str, tensors: Sequence[tf.Tensor]) -> None:
-        replica = self._current_replica(primitive)
-        if _graph() is not replica.graph:
+        replica, graph = self._current_replica(primitive), _graph()
+        if graph is not replica.graph:
+            kinds = {"While": "tf.while_loop", "Cond": "tf.cond", "": "another tf.function"}
+            within = next(kinds[kind] for kind in kinds if kind in type(graph).__name__)
             raise CollectiveOrderError(
-                f"`{primitive}` is called within {_graph_kind(_graph())}, where some replicas "
-                "might not call it; call it directly in the step."
+                f"`{primitive}` is called within {within}, where some replicas might not call it; "
+                "call it directly in the step."
             )
         replica.record.note(replica.index, call_text(primitive, tensors))
 
@@ -424,21 +426,5 @@ def check_steps_per_call(steps_per_call: int) -> None:
         raise ValueError(must_be("steps_per_call", "at least 1", steps_per_call))
 
 
-def check_num_steps(num_steps: int, steps_per_call: int) -> None:
-    """Raise ValueError unless `num_steps` is a positive multiple of `steps_per_call`."""
-    if num_steps < 1 or num_steps % steps_per_call:
-        raise ValueError(
-            f"`num_steps` must be a positive multiple of `steps_per_call` ({steps_per_call}), "
-            f"got {num_steps}."
-        )
-
-
 def _graph() -> tf.Graph | None:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-def _graph_kind(graph: tf.Graph) -> str:
-    kind = type(graph).__name__
-    if "Cond" in kind and "While" not in kind:
-        return "tf.cond"
-    return "tf.while_loop" if "While" in kind else "another tf.function"

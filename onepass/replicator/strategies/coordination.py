@@ -49,7 +49,7 @@ _barrier_numbers = itertools.count()
 
 def wait_for_all(task: Task, join_seconds: float) -> None:
     """Wait until every other task accepts connections at its address, as this one does."""
-    with contextlib.closing(_listener(task.cluster[task.kind][task.index])):
+    with contextlib.closing(_listener(task.address)):
         if missing := missing_tasks(task, join_seconds):
             raise UserError(
                 f"{task.kind} {task.index} waited {join_seconds:g} s for the other tasks of "
@@ -103,11 +103,10 @@ def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def interruptible_startup() -> Iterator[None]:
-    """Let signals end the process while TensorFlow joins a cluster.
+    """Let Ctrl-C and SIGTERM, unless ignored, end the process while TensorFlow joins a cluster.
 
-    Meanwhile no Python code runs, and TensorFlow replaces the handler of SIGTERM. Therefore Ctrl-C
-    and SIGTERM end the process directly, unless they are ignored; nothing is lost before training.
-    The handlers are restored afterwards. Outside the main thread this does nothing.
+    Meanwhile no Python code runs, and TensorFlow replaces the handler of SIGTERM; nothing is lost
+    before training. Outside the main thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -155,7 +154,6 @@ def default_sigterm() -> Iterator[None]:
     """Return a context in which SIGTERM ends the process, even if other code installs a handler.
 
     A native thread, which does not need the GIL, restores the default action fifty times a second.
-    The caller must install the handler to use afterwards.
     """
     loop, libc = _loop(), ctypes.CDLL(None)
     ended, thread = ctypes.c_int32(0), ctypes.c_ulong()
@@ -233,8 +231,8 @@ def _reason(error: tf.errors.OpError) -> str:
 def barrier(replicator: Replicator) -> None:
     """Wait, for any length of time, until every process of the run has called this function.
 
-    Unlike a collective, which has a time limit, it fails only if a peer has ended or hangs (with
-    PeerLostError, within about 20 seconds), so the chief may evaluate or save for any time.
+    Unlike a collective, which has a time limit, it fails only, with PeerLostError and within about
+    20 seconds, if a peer has ended or hangs.
     """
     if not runs_in_lockstep(replicator):
         return
@@ -273,8 +271,7 @@ def broadcast_initial_state(
         replicator.update(list(variables.values()), values)
         return replicator.all_gather(tf.constant(digest, tf.int64))
 
-    rows = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas]))
-    digests = replicator.compile(step)(iter(replicator.batches(rows))).numpy()
+    digests = _run_once(replicator, step).numpy()
     local = replicator.num_replicas // replicator.num_workers
     others = [i // local for i, other in enumerate(digests) if other != digests[0]]
     if others:
@@ -288,23 +285,21 @@ def of_chief(replicator: Replicator, number: int) -> int:
     """Return the chief's value of `number` in every process of a run."""
     if not runs_in_lockstep(replicator):
         return number
+    return int(_run_once(replicator, lambda _: replicator.broadcast(tf.constant(number))))
 
-    def step(_: Any) -> tf.Tensor:
-        return replicator.broadcast([tf.constant(number, tf.int32)])[0]
 
+def _run_once(replicator: Replicator, step: Callable[[Any], tf.Tensor]) -> tf.Tensor:
+    rows = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas]))
     with explaining_peer_errors(replicator):
-        rows = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas]))
-        return int(replicator.compile(step)(iter(replicator.batches(rows))))
+        return replicator.compile(step)(iter(replicator.batches(rows)))
 
 
 class SharedStopRequest:
-    """A request of any process to stop, which all processes follow after the same step.
+    """A request of any process to stop, or to wait, which all follow after the same step.
 
     The request is a float variable in each process, in `metric_variables` (empty for one process).
-    Its mean over replicas is computed in the same collective as the metrics of the next step.
-
-    A reason may also request an action of all before they continue, such as waiting while the chief
-    saves. The most urgent request is followed; `reasons` are in ascending order of urgency.
+    Its mean over replicas is computed in the same collective as the metrics of the next step. The
+    most urgent request is followed; `reasons` are in ascending order of urgency.
     """
 
     def __init__(self, reasons: Sequence[str], replicator: Replicator):

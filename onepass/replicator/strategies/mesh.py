@@ -10,6 +10,7 @@ computes the gradients of its own rows, and their mean updates the shards. Rajbh
 
 import contextlib
 import enum
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,13 +22,13 @@ from tensorflow.experimental import dtensor
 from tensorflow.python.ops import resource_variable_ops
 
 from onepass.foundation.errors import UserError
+from onepass.foundation.files import first_of
 from onepass.replicator.collectives import CollectiveRecord
 from onepass.replicator.strategies import base
 from onepass.replicator.strategies.asynchronous import recorded_read
 from onepass.replicator.strategies.synchronous import local, local_devices
 
 BATCH = "batch"  # the mesh dimension along which the rows of a batch are sharded
-_SHOWN = 6  # number of variables named in a message
 
 Layouts = Mapping[str, Sequence[str | None]]
 
@@ -40,22 +41,25 @@ class LayoutRules:
 
     def __init__(self, mesh: dtensor.Mesh, layouts: Layouts):
         self.mesh, self.is_automatic = mesh, not layouts
-        self._rules = [
-            (_compile_pattern(pattern), tuple(dims)) for pattern, dims in layouts.items()
-        ]
+        self._rules: list[tuple[re.Pattern, Sequence[str | None]]] = []
         self._used: set[str] = set()
         self._names: list[str] = []
-        for pattern, dims in self._rules:
+        for pattern, dims in layouts.items():
+            try:
+                self._rules.append((re.compile(pattern), dims))
+            except re.error as error:
+                rule = f"must be a regular expression: {error}"
+                raise UserError(f"`layouts`: {pattern!r} {rule}.") from error
             for dim in dims:
                 if dim is not None and dim not in mesh.dim_names:
                     raise UserError(
-                        f"`layouts`: {pattern.pattern!r} names {dim!r}; the dimensions of the mesh "
-                        f"are {', '.join(mesh.dim_names)}."
+                        f"`layouts`: {pattern!r} names {dim!r}; the dimensions of the mesh are "
+                        f"{', '.join(mesh.dim_names)}."
                     )
 
-    def make_replicated(self, rank: int) -> dtensor.Layout:
-        """Return the layout of a tensor that is whole on every device."""
-        return dtensor.Layout.replicated(self.mesh, rank)
+    def replicate(self, value: tf.Tensor) -> tf.Tensor:
+        """Return a sharded tensor as one that is whole on every device."""
+        return dtensor.relayout(value, dtensor.Layout.replicated(self.mesh, value.shape.rank))
 
     def of(self, name: str, shape: Sequence[int], like: dtensor.Layout | None) -> dtensor.Layout:
         """Return a variable's layout; raise UserError if its pattern does not fit its shape.
@@ -70,17 +74,17 @@ class LayoutRules:
                 return self._check_layout(pattern.pattern, dims, name, shape)
         if like is not None:
             return like
-        return self._widest(shape) if self.is_automatic else self.make_replicated(len(shape))
+        dims = self._widest(shape) if self.is_automatic else [None] * len(shape)
+        return self._layout(dims)
 
     def check_all_used(self) -> None:
         """Raise UserError if a pattern was not found in any name."""
         for pattern, _ in self._rules:
             if pattern.pattern not in self._used:
-                names = list(dict.fromkeys(self._names))
-                more = ", ..." if len(names) > _SHOWN else ""
+                names = first_of(list(dict.fromkeys(self._names)))
                 raise UserError(
                     f"`layouts`: {pattern.pattern!r} is found in the name of no variable; names "
-                    f"are {', '.join(names[:_SHOWN]) or 'none'}{more}."
+                    f"are {names or 'none'}."
                 )
 
     def _check_layout(
@@ -99,24 +103,17 @@ class LayoutRules:
                 )
         return self._layout(dims)
 
-    def _widest(self, shape: Sequence[int]) -> dtensor.Layout:
+    def _widest(self, shape: Sequence[int]) -> Sequence[str | None]:
         dims: list[str | None] = [None] * len(shape)
         for dim in sorted(self.mesh.dim_names, key=self.mesh.dim_size, reverse=True):
             size = self.mesh.dim_size(dim)
             free = [a for a, taken in enumerate(dims) if taken is None and not shape[a] % size]
             if size > 1 and free and math.prod(shape):
                 dims[max(free, key=lambda axis: shape[axis])] = dim
-        return self._layout(dims)
+        return dims
 
     def _layout(self, dims: Sequence[str | None]) -> dtensor.Layout:
         return dtensor.Layout([dim or dtensor.UNSHARDED for dim in dims], self.mesh)
-
-
-def _compile_pattern(pattern: str) -> re.Pattern:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise UserError(f"`layouts`: {pattern!r} must be a regular expression: {error}.") from error
 
 
 class ReadMode(enum.Enum):
@@ -191,20 +188,13 @@ class ShardedVariableStore:
     def relayout(self, value: tf.Tensor, layout: dtensor.Layout) -> tf.Tensor:
         """Convert a tensor, plain or sharded, to a layout."""
         if tf.executing_eagerly() and not dtensor.is_dtensor(value):
-            value = dtensor.copy_to_mesh(value, self.rules.make_replicated(value.shape.rank))
+            whole = dtensor.Layout.replicated(self.rules.mesh, value.shape.rank)
+            value = dtensor.copy_to_mesh(value, whole)
         return dtensor.relayout(value, layout)
 
     def gathered_value(self, value: tf.Tensor) -> tf.Tensor:
         """Return the whole value of a sharded tensor as a plain tensor."""
-        replicated = dtensor.relayout(value, self.rules.make_replicated(value.shape.rank))
-        return dtensor.unpack(replicated)[0]
-
-    def copy(self, variable: "ShardedVariable", device: int) -> tf.Variable:
-        """Return a new plain variable of the same shape on a device, filled with zeros."""
-        with tf.init_scope(), tf.device(self.devices[device]):
-            zeros = tf.zeros(variable.shape, variable.dtype)
-            # Not `tf.Variable`, which `create` would shard.
-            return resource_variable_ops.ResourceVariable(zeros, trainable=variable.trainable)
+        return dtensor.unpack(self.rules.replicate(value))[0]
 
     @contextlib.contextmanager
     def gathered_variables(self) -> Iterator[None]:
@@ -255,7 +245,12 @@ class ShardedVariable(dtensor.DVariable):
         """Create missing copies on the devices with these indices."""
         for device in devices:
             if device not in self.copies:
-                self.copies[device] = self._store.copy(self, device)
+                with tf.init_scope(), tf.device(self._store.devices[device]):
+                    zeros = tf.zeros(self.shape, self.dtype)
+                    # Not `tf.Variable`, which `create` would shard.
+                    self.copies[device] = resource_variable_ops.ResourceVariable(
+                        zeros, trainable=self.trainable
+                    )
 
     def local_copy(self, device: int) -> tf.Variable:
         """Return the copy on a device; raise ValueError if there is none."""
@@ -271,7 +266,7 @@ class ShardedVariable(dtensor.DVariable):
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         value, store = self._sharded_value(no_copy), self._store
         if store.mode is ReadMode.STEP and store.rules.is_automatic and self.trainable:
-            value = dtensor.relayout(value, store.rules.make_replicated(value.shape.rank))
+            return store.rules.replicate(value)
         return value
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
@@ -310,10 +305,7 @@ class ShardedVariable(dtensor.DVariable):
 
     def assign_sub(self, delta: Any, *options: Any, **named: Any) -> Any:
         """Subtract a tensor, plain or sharded in any layout."""
-        delta = self._relayout(delta)
-        if self._is_assigned_in_step():
-            return self.assign(self._sharded_value() - delta)
-        return super().assign_sub(delta, *options, **named)
+        return self.assign_add(-tf.convert_to_tensor(delta, self.dtype), *options, **named)
 
     def _is_assigned_in_step(self) -> bool:
         return self._store.mode is ReadMode.STEP and not tf.executing_eagerly()
@@ -369,7 +361,21 @@ class ShardedReplicator(base.Replicator):
     def compile(self, step_fn: base.StepFn, steps_per_call: int = 1) -> base.Call:
         """Return a DTensor function that runs steps, each one global computation."""
         base.check_steps_per_call(steps_per_call)
-        return _CompiledStep(self, step_fn, steps_per_call)
+
+        @functools.partial(tf.function, autograph=False)
+        def step(batch: Any) -> Any:
+            with self._step(0, CollectiveRecord()), self.store.tracing_step():
+                return _replicate_values(self._rules, step_fn(batch))
+
+        def call(iterator: Iterator[Any]) -> Any:
+            self._rules.check_all_used()
+            for _ in range(steps_per_call):
+                batch = self.shard_for_mesh(_next(iterator))
+                with self.store.reading_as(ReadMode.STEP):
+                    outputs = step(batch)
+            return _unpack_values(outputs)
+
+        return call
 
     def compile_training(
         self,
@@ -401,14 +407,6 @@ class ShardedReplicator(base.Replicator):
     def _sum(self, tensors: list) -> list:
         return self._data_parallel._sum(tensors)
 
-    @contextlib.contextmanager
-    def _devices_as_replicas(self) -> Iterator[None]:
-        self.num_replicas = self.num_devices
-        try:
-            yield
-        finally:
-            self.num_replicas = 1
-
     def shard_for_mesh(self, batch: Any) -> Any:
         """Return the batch as DTensors whose rows are sharded along the mesh's batch dimension."""
         count = self._mesh.dim_size(BATCH)
@@ -438,26 +436,6 @@ class ShardedReplicator(base.Replicator):
         )
 
 
-class _CompiledStep:
-    def __init__(self, replicator: ShardedReplicator, step_fn: base.StepFn, steps_per_call: int):
-        self._replicator, self._step_fn = replicator, step_fn
-        self._steps_per_call = steps_per_call
-        self._function = tf.function(self._step, autograph=False)
-
-    def __call__(self, iterator: Iterator[Any]) -> Any:
-        self._replicator.store.rules.check_all_used()
-        for _ in range(self._steps_per_call):
-            batch = self._replicator.shard_for_mesh(_next(iterator))
-            with self._replicator.store.reading_as(ReadMode.STEP):
-                outputs = self._function(batch)
-        return _unpack_values(outputs)
-
-    def _step(self, batch: Any) -> Any:
-        store = self._replicator.store
-        with self._replicator._step(0, CollectiveRecord()), store.tracing_step():
-            return _replicate_values(self._replicator.store.rules, self._step_fn(batch))
-
-
 class _CompiledTraining:
     def __init__(
         self,
@@ -485,11 +463,14 @@ class _CompiledTraining:
         batch = replicator.shard_for_devices(_next(iterator))
         gathered = [dtensor.unpack(value) for value in self._gather()]
         values = replicator.per_replica([list(pieces) for pieces in zip(*gathered, strict=True)])
-        with store.reading_as(ReadMode.LOCAL), replicator._devices_as_replicas():
-            results = self._compute(values, batch)
+        replicator.num_replicas = replicator.num_devices
+        try:
+            with store.reading_as(ReadMode.LOCAL):
+                results = self._compute(values, batch)
+        finally:
+            replicator.num_replicas = 1
         figures, gradients = tf.nest.map_structure(self._pack_pieces, results)
-        outputs = self._update(figures, gradients)
-        return _unpack_values(outputs)
+        return _unpack_values(self._update(figures, gradients))
 
     def _local_results(self, values: Any, batch: Any) -> Any:
         record = CollectiveRecord()
@@ -523,13 +504,10 @@ class _CompiledTraining:
         figures, gradients = tf.nest.map_structure(self._mean, (figures, gradients))
         weights = [v for v in self._variables if v.trainable]
         if [w.shape for w in weights] == [g.shape for g in gradients]:
-            gradients = [
-                dtensor.relayout(gradient, weight.layout)
-                for gradient, weight in zip(gradients, weights, strict=True)
-            ]
+            pairs = zip(gradients, weights, strict=True)
+            gradients = [dtensor.relayout(gradient, weight.layout) for gradient, weight in pairs]
         values, outputs = self._update_fn(figures, gradients)
-        for variable, value in zip(self._variables, values, strict=True):
-            variable.assign(value)
+        self._replicator.update(self._variables, values)
         return _replicate_values(self._replicator.store.rules, outputs)
 
     def _mean(self, pieces: tf.Tensor) -> tf.Tensor:
@@ -542,13 +520,10 @@ def _unpack_values(values: Any) -> Any:
 
 
 def _replicate_values(rules: LayoutRules, values: Any) -> Any:
-    def gathered_variables(value: Any) -> tf.Tensor | None:
-        if value is None:
-            return None
-        value = tf.convert_to_tensor(value)
-        return dtensor.relayout(value, rules.make_replicated(value.shape.rank))
+    def replicate(value: Any) -> tf.Tensor | None:
+        return None if value is None else rules.replicate(tf.convert_to_tensor(value))
 
-    return tf.nest.map_structure(gathered_variables, values)
+    return tf.nest.map_structure(replicate, values)
 
 
 def _next(iterator: Iterator[Any]) -> Any:
@@ -562,8 +537,5 @@ def _rows(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
     if tensor.shape.rank == 0:
         raise UserError("A batch must have rows; a tensor of it is a scalar.")
     if tensor.shape[0] % count:
-        raise UserError(
-            f"The rows of a global batch must be a multiple of {count} shards, got "
-            f"{tensor.shape[0]}."
-        )
+        raise UserError(f"{base.ROWS_MUST} {count} shards, got {tensor.shape[0]}.")
     return tf.split(tensor, count)

@@ -74,9 +74,8 @@ class SynchronousReplicator(base.Replicator):
         reads: Sequence = (),
     ) -> base.Call:
         """Return a compiled update in which no collective runs after the variables are set."""
-        return _CompiledStep(
-            self, self._training_step(gradients_fn, update_fn, variables), 1, outputs_are_equal=True
-        )
+        step = self._training_step(gradients_fn, update_fn, variables)
+        return _CompiledStep(self, step, 1, outputs_are_equal=True)
 
     def _replica_id(self) -> int | tf.Tensor:
         return tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -182,16 +181,14 @@ class _CompiledStep:
             return outputs if self._outputs_are_equal else self._combined_outputs(outputs)
 
     def _combined_outputs(self, outputs: Any) -> Any:
-        leaves = tf.nest.flatten(outputs)
-        tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
-        floating = [t for t in tensors if t.dtype.is_floating]
-        others = [t for t in tensors if not t.dtype.is_floating]
+        leaves = [x if x is None else tf.convert_to_tensor(x) for x in tf.nest.flatten(outputs)]
+        floating = [t for t in leaves if t is not None and t.dtype.is_floating]
+        others = [t for t in leaves if t is not None and not t.dtype.is_floating]
         means = iter(collectives.mean(self._replicator, floating) if floating else [])
         firsts = iter(collectives.broadcast_from(0)(self._replicator, others) if others else [])
-        combined = iter([next(means if t.dtype.is_floating else firsts) for t in tensors])
-        return tf.nest.pack_sequence_as(
-            outputs, [None if leaf is None else next(combined) for leaf in leaves]
-        )
+        sources = [t if t is None else means if t.dtype.is_floating else firsts for t in leaves]
+        combined = [None if source is None else next(source) for source in sources]
+        return tf.nest.pack_sequence_as(outputs, combined)
 
 
 def single(
@@ -206,9 +203,8 @@ def single(
     if device and logical_devices:
         raise ValueError("`device` must be None if `logical_devices` are given.")
     if logical_devices:
-        return SynchronousReplicator(
-            "single", _mirror_devices(logical_devices[:1]), [list(logical_devices)]
-        )
+        strategy = _mirror_devices(logical_devices[:1])
+        return SynchronousReplicator("single", strategy, [list(logical_devices)])
     if device is None:
         return SynchronousReplicator("single", tf.distribute.get_strategy())
     return SynchronousReplicator("single", tf.distribute.OneDeviceStrategy(device))
@@ -225,43 +221,30 @@ def local(
       devices_per_replica: number of consecutive devices in a replica (`logical_device`).
     """
     names = devices if isinstance(devices, list) else local_devices(devices)
-    if devices_per_replica < 1 or not names or len(names) % devices_per_replica:
-        raise UserError(
-            f"`devices_per_replica` must divide the number of devices ({len(names)}), got "
-            f"{devices_per_replica}."
-        )
-    groups = [
-        names[start : start + devices_per_replica]
-        for start in range(0, len(names), devices_per_replica)
-    ]
+    size, rule = devices_per_replica, f"divide the number of devices ({len(names)})"
+    if size < 1 or not names or len(names) % size:
+        raise UserError(f"`devices_per_replica` must {rule}, got {size}.")
+    groups = [names[start : start + size] for start in range(0, len(names), size)]
     strategy = _mirror_devices([group[0] for group in groups])
-    return SynchronousReplicator("local", strategy, groups if devices_per_replica > 1 else None)
+    return SynchronousReplicator("local", strategy, groups if size > 1 else None)
 
 
 def local_devices(count: int | None) -> list[str]:
     """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     if kind == "CPU" and count and count > 1:
-        _make_logical_cpus(count)
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        if len(tf.config.get_logical_device_configuration(cpu) or []) < count:
+            with contextlib.suppress(RuntimeError):
+                logical = [tf.config.LogicalDeviceConfiguration()] * count
+                tf.config.set_logical_device_configuration(cpu, logical)
     names = [device.name for device in tf.config.list_logical_devices(kind)]
     if count is None:
         return names
     if not 1 <= count <= len(names):
-        hint = (
-            "" if kind == "GPU" else "; logical CPUs can only be created before TensorFlow starts"
-        )
+        hint = "; logical CPUs can only be created before TensorFlow starts" * (kind == "CPU")
         raise UserError(f"`devices` must be 1 to {len(names)} ({kind}), got {count}{hint}.")
     return names[:count]
-
-
-def _make_logical_cpus(count: int) -> None:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(cpu) or []) >= count:
-        return
-    with contextlib.suppress(RuntimeError):
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * count
-        )
 
 
 def _mirror_devices(devices: list[str]) -> tf.distribute.Strategy:
@@ -331,12 +314,9 @@ def multi_worker(
     except RuntimeError as error:
         if "program startup" not in str(error):
             raise
-        raise UserError(
-            "`multi_worker` must be called before TensorFlow does anything else."
-        ) from None
+        text = "`multi_worker` must be called before TensorFlow does anything else."
+        raise UserError(text) from None
     except tf.errors.OpError as error:
-        raise UserError(
-            f"{task.kind} {task.index} could not join the cluster of TF_CONFIG: "
-            f"{first_line(error.message)}."
-        ) from None
+        failed = f"{task.kind} {task.index} could not join the cluster of TF_CONFIG"
+        raise UserError(f"{failed}: {first_line(error.message)}.") from None
     return MultiWorkerReplicator(strategy, task)

@@ -1,8 +1,4 @@
-"""Batches: pipelines of those that NumPy computes, and their microbatches.
-
-Only the activations of one microbatch are in memory at a time; the update is the same as for the
-whole batch.
-"""
+"""Batches: pipelines of those that NumPy computes, and microbatches, in memory one at a time."""
 
 from collections.abc import Callable, Collection
 from typing import Any, Protocol, runtime_checkable
@@ -20,10 +16,7 @@ ENDLESS = np.iinfo(np.int64).max
 
 @runtime_checkable
 class GlobalBatchLoss(Protocol):
-    """A loss that is not a plain mean over rows and therefore needs values of the whole batch.
-
-    It may divide by the number of unpadded samples, or draw one dropout mask for all rows.
-    """
+    """A loss that is no plain mean over rows, such as one that divides by unpadded samples."""
 
     def global_inputs(self, batch: Batch, replicator: Any) -> Batch:
         """Return values of the global batch, by name, to add to the input of the loss.
@@ -44,15 +37,10 @@ def split_microbatches(
     if replicator.num_replicas * num_microbatches > 1 and isinstance(loss_fn, GlobalBatchLoss):
         collectives = _MicrobatchCollectives(replicator, num_microbatches)
         shared = collectives.global_inputs(loss_fn, microbatches)
-        microbatches = [
-            {**microbatch, **more} for microbatch, more in zip(microbatches, shared, strict=True)
-        ]
+        microbatches = [{**own, **more} for own, more in zip(microbatches, shared, strict=True)]
     if num_microbatches == 1:
         return microbatches[0]
-    return {
-        name: tf.stack([microbatch[name] for microbatch in microbatches])
-        for name in microbatches[0]
-    }
+    return {name: tf.stack([each[name] for each in microbatches]) for name in microbatches[0]}
 
 
 def accumulate_gradients(
@@ -66,8 +54,7 @@ def accumulate_gradients(
     def add(number: tf.Tensor, total_so_far: Any) -> tuple[tf.Tensor, Any]:
         return number + 1, tf.nest.map_structure(tf.add, total_so_far, gradients_of(number))
 
-    first = tf.nest.map_structure(tf.convert_to_tensor, gradients_of(0))
-    loop = (tf.constant(1), first)
+    loop = (tf.constant(1), tf.nest.map_structure(tf.convert_to_tensor, gradients_of(0)))
     _, total = tf.while_loop(lambda i, _: i < num_microbatches, add, loop, parallel_iterations=1)
     return tf.nest.map_structure(lambda value: value / num_microbatches, total)
 
@@ -131,12 +118,21 @@ class _MicrobatchCollectives:
     def all_reduce(self, value: Any, reducer: str) -> Any:
         if reducer != "mean":
             raise ValueError(must_be("reducer", "mean over microbatches", repr(reducer)))
-        return self._exchange_value(value, self._mean_of_all, lambda tensor: tensor)
+
+        def mean(stacked: Any) -> Any:
+            means = tf.nest.map_structure(lambda tensor: tf.reduce_mean(tensor, 0), stacked)
+            return self._replicator.all_reduce(means, "mean")
+
+        return self._exchange_value(value, mean, lambda tensor: tensor)
 
     def all_gather(self, value: Any) -> Any:
-        return self._exchange_value(
-            value, self._gather_all, lambda tensor: tf.stack([tensor] * self.num_replicas)
-        )
+        def gather(stacked: Any) -> Any:
+            return tf.nest.map_structure(
+                lambda tensor: tf.reshape(tensor, [self.num_replicas, *tensor.shape[2:]]),
+                self._replicator.all_gather(stacked),
+            )
+
+        return self._exchange_value(value, gather, lambda x: tf.stack([x] * self.num_replicas))
 
     def _exchange_value(self, value: Any, reduce: Callable, placeholder: Callable) -> Any:
         number, self._calls = self._calls, self._calls + 1
@@ -146,16 +142,6 @@ class _MicrobatchCollectives:
         if number == len(self._results):
             self._recorded.append((reduce, value))
         return tf.nest.map_structure(placeholder, value)
-
-    def _mean_of_all(self, stacked: Any) -> Any:
-        means = tf.nest.map_structure(lambda tensor: tf.reduce_mean(tensor, 0), stacked)
-        return self._replicator.all_reduce(means, "mean")
-
-    def _gather_all(self, stacked: Any) -> Any:
-        return tf.nest.map_structure(
-            lambda tensor: tf.reshape(tensor, [self.num_replicas, *tensor.shape[2:]]),
-            self._replicator.all_gather(stacked),
-        )
 
 
 def as_dataset(
@@ -174,7 +160,6 @@ def as_dataset(
     if first < 0:
         raise ValueError(must_be("start_step", "at least 0", first))
     example = make(first)
-
     shapes = {
         name: [rows, *([None] if name in free else x.shape[1:2]), *x.shape[2:]]
         for name, x in example.items()

@@ -1,7 +1,6 @@
 """The training loop: steps, checkpoints, evaluation and stopping.
 
-Several processes of one replicator may run it together: all run the same steps and stop after the
-same step; the chief evaluates and writes while the others wait.
+All processes of a replicator run the same steps; the chief evaluates and writes as others wait.
 """
 
 import contextlib
@@ -185,19 +184,16 @@ class Trainer:
             self._saved_step = self.step
         for path in damaged:
             path.rename(path.with_suffix(".damaged"))
-        return [
-            f"{path} is damaged and was renamed (.damaged); resuming from step {self.step}."
-            for path in damaged
-        ]
+        renamed = f"is damaged and was renamed (.damaged); resuming from step {self.step}."
+        return [f"{path} {renamed}" for path in damaged]
 
     def _compile_update(self, loss_fn: LossFn, reads: Sequence[tf.Variable]) -> Any:
+        state, jit_compile = self.state, self.config.jit_compile
         if is_single_device(self.replicator):
-            one = compile_step(self.state, loss_fn, self.config.jit_compile)
+            one = compile_step(state, loss_fn, jit_compile)
             return lambda batches: one(next(batches))
-        jit_compile, metrics = self.config.jit_compile, self._stop_request.metric_variables
-        return compile_replicated_step(
-            self.state, loss_fn, jit_compile, self.replicator, metrics, reads
-        )
+        metrics = self._stop_request.metric_variables
+        return compile_replicated_step(state, loss_fn, jit_compile, self.replicator, metrics, reads)
 
     @property
     def step(self) -> int:
@@ -214,9 +210,7 @@ class Trainer:
         """Train until the last step or a stop request, and save; see `TrainingRun.train`.
 
         `LoopConfig.max_minutes` are counted from `resume`, or from this call without it. With
-        `LoopConfig.patience`, the state's average finally becomes the one with the best score. If
-        the listener ends training at an update without a score, several processes all end after the
-        next update.
+        `LoopConfig.patience`, the state's average finally becomes the one with the best score.
         """
         start = time.monotonic() if self._start is None else self._start
         limit, total = 60 * self.config.max_minutes, self.config.num_steps
@@ -248,9 +242,13 @@ class Trainer:
             for metrics in self._step.join():
                 self._check(metrics)
         self._num_updates = self.step
-        if self.replicator.is_chief and self._saved_step != self._num_updates:
-            self.checkpoints.save(self._num_updates, self.state.arrays())
-            self._saved_step = self._num_updates
+        self._save_step()
+
+    def _save_step(self, keep_all: bool = False) -> None:
+        step = self.step
+        if self.replicator.is_chief and self._saved_step != step:
+            self.checkpoints.save(step, self.state.arrays(), keep_all)
+            self._saved_step = step
 
     def _train_and_save(self, batches: Batches, training: "_Training") -> str:
         try:
@@ -270,13 +268,13 @@ class Trainer:
                 f"A step does not fit into memory; fewer or shorter clips per batch may fit. "
                 f"{self._save_after_error()}"
             ) from error
-        except (UserError, OSError) as error:
+        except OSError as error:
+            said = f"Cannot write {error.filename or 'a file'}: {error.strerror or error}."
+            raise UserError(f"{said} {self._save_after_error()}") from error
+        except UserError as error:
             lost = isinstance(error, coordination.PeerLostError)
             again = " Rerun the same commands to resume." if lost else ""
-            said = str(error)
-            if isinstance(error, OSError):
-                said = f"Cannot write {error.filename or 'a file'}: {error.strerror or error}."
-            raise UserError(f"{said} {self._save_after_error()}{again}") from error
+            raise UserError(f"{error} {self._save_after_error()}{again}") from error
         return reason
 
     def _steps(self, batches: Batches, training: "_Training") -> str:
@@ -287,7 +285,7 @@ class Trainer:
             return ended
         if self.step >= self.config.num_steps:
             return FINISHED_BEFORE
-        config, rate, training.saved_at = self.config, StepRate(), time.monotonic()
+        rate, training.saved_at = StepRate(), time.monotonic()
         is_single = is_single_device(self.replicator)
         batches = iter(whole(batches) if is_single else self.replicator.batches(batches))
         while True:
@@ -306,7 +304,7 @@ class Trainer:
                 if ended := self._reason_of_scores():
                     return ended
                 training.saved_at = time.monotonic()
-            if step >= config.num_steps:
+            if step >= self.config.num_steps:
                 return DONE
             reason = self._stop_request.decide_stop(self._request(training))
             if reason and reason != SAVE:
@@ -369,8 +367,14 @@ class Trainer:
 
     def _check(self, metrics: Mapping[str, float]) -> None:
         loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise self._divergence_error(loss, norm)
+        if math.isfinite(loss) and math.isfinite(norm):
+            return
+        # Nothing is deleted, because an earlier state is needed if the state itself is the cause.
+        self._save_step(keep_all=True)
+        raise DivergedError(
+            f"Step {self.step + 1} had loss {loss:.4g} and gradient norm {norm:.4g} and was not "
+            f"applied; {self.checkpoints.after_divergence()}"
+        )
 
     def _evaluation_due(self, step: int) -> bool:
         return step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps
@@ -389,23 +393,12 @@ class Trainer:
             with self.replicator.gathered_variables(), what:
                 score = evaluate(training.log, self.step)
         except tf.errors.ResourceExhaustedError as error:
-            raise UserError(
-                f"The evaluation on dev at step {self.step} does not fit into memory."
-            ) from error
+            text = f"The evaluation on dev at step {self.step} does not fit into memory."
+            raise UserError(text) from error
         self._evaluation_seconds = time.monotonic() - start
         best = self.checkpoints.mark_scored(self.step, score)
         training.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")
         return score
-
-    def _divergence_error(self, loss: float, norm: float) -> DivergedError:
-        # Nothing is deleted, because an earlier state is needed if the state itself is the cause.
-        if self.replicator.is_chief and self._saved_step != self.step:
-            self.checkpoints.save(self.step, self.state.arrays(), keep_all=True)
-            self._saved_step = self.step
-        return DivergedError(
-            f"Step {self.step + 1} had loss {loss:.4g} and gradient norm {norm:.4g} and was not "
-            f"applied; {self.checkpoints.after_divergence()}"
-        )
 
     def _save_after_error(self) -> str:
         if not self._num_updates:

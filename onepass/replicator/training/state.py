@@ -7,6 +7,7 @@ Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1:
 """
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -62,34 +63,25 @@ def adam(
 ) -> tuple[Tensors, Tensors, Tensors]:
     """Return weights, first and second moments after the Adam update that follows `step`."""
     count = tf.cast(step + 1, tf.float32)
-    first = [
-        config.beta1 * m + (1 - config.beta1) * g for m, g in zip(first, gradients, strict=True)
-    ]
-    second = [
-        config.beta2 * v + (1 - config.beta2) * tf.square(g)
-        for v, g in zip(second, gradients, strict=True)
-    ]
-    first_bias = 1.0 - tf.pow(config.beta1, count)
-    second_bias = 1.0 - tf.pow(config.beta2, count)
+    b1, b2 = config.beta1, config.beta2
+    first = [b1 * m + (1 - b1) * g for m, g in zip(first, gradients, strict=True)]
+    second = [b2 * v + (1 - b2) * tf.square(g) for v, g in zip(second, gradients, strict=True)]
+    first_bias, second_bias = 1.0 - tf.pow(b1, count), 1.0 - tf.pow(b2, count)
 
     # Rate and corrections are float32; weights may have a different type.
     def update_weight(w: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
         own_rate, of_m, of_v = (tf.cast(x, w.dtype) for x in (rate, first_bias, second_bias))
         return w - own_rate * (m / of_m) / (tf.sqrt(v / of_v) + config.epsilon)
 
-    triples = zip(weights, first, second, strict=True)
-    return [update_weight(w, m, v) for w, m, v in triples], first, second
+    return list(map(update_weight, weights, first, second)), first, second
 
 
 def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: Tensors) -> Tensors:
     """Return the moving average of the weights; its decay starts low, so it needs no warm-up."""
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))
-
-    return [
-        tf.cast(decay, a.dtype) * a + tf.cast(1.0 - decay, a.dtype) * w
-        for a, w in zip(average, weights, strict=True)
-    ]
+    pairs = zip(average, weights, strict=True)
+    return [tf.cast(decay, a.dtype) * a + tf.cast(1.0 - decay, a.dtype) * w for a, w in pairs]
 
 
 def assign_arrays(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
@@ -105,10 +97,9 @@ def resume_variables(
     variables: Mapping[str, tf.Variable],
     identity: dict | None = None,
 ) -> None:
-    """Set the variables of every process from the newest checkpoint that the chief can read.
+    """Set the variables of every process from the chief's newest checkpoint, or else its variables.
 
-    Without one, all get the values of the chief's variables. `identity` contains JSON values, such
-    as the configuration, that must be equal in all processes.
+    `identity` contains JSON values, such as the configuration, that must be equal in all processes.
     """
     arrays = checkpoints.newest()[0] if replicator.is_chief else None
     if arrays is not None:
@@ -159,10 +150,12 @@ class TrainState(tf.Module):
         """Return all variables, by their names in checkpoints."""
         slots: dict[str, tf.Variable] = {"step": self.step}
         for kind in ("weights", "first", "second", "average"):
-            slots |= {
-                f"{kind}/{n}": v for n, v in zip(self.names, getattr(self, kind), strict=True)
-            }
+            slots |= self._by_name(kind)
         return slots
+
+    def _by_name(self, kind: str) -> dict[str, tf.Variable]:
+        pairs = zip(self.names, getattr(self, kind), strict=True)
+        return {f"{kind}/{name}": variable for name, variable in pairs}
 
     def update(self, loss_fn: LossFn, batch: Batch) -> tuple[list[tf.Tensor], Batch]:
         """Return new values of all slots, in their order, and metrics; assign no variable."""
@@ -178,9 +171,8 @@ class TrainState(tf.Module):
         num_microbatches = self.optimizer.accumulate
         if num_microbatches == 1:
             return self._gradients(loss_fn, batch)
-        return accumulate_gradients(
-            lambda microbatch: self._gradients(loss_fn, microbatch), batch, num_microbatches
-        )
+        gradients = functools.partial(self._gradients, loss_fn)
+        return accumulate_gradients(gradients, batch, num_microbatches)
 
     def _gradients(
         self, loss_fn: LossFn, batch: Batch
@@ -202,14 +194,14 @@ class TrainState(tf.Module):
         """Return all slots' new values and metrics, by operations that DTensor runs on shards."""
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         rate = self.rate(self.step, self.num_steps)
-        before = [
+        weights, first, second, average = (
             [tf.convert_to_tensor(v) for v in slot]
             for slot in (self.weights, self.first, self.second, self.average)
-        ]
-        weights, first, second = adam(
-            self.optimizer, rate, self.step, before[0], gradients, before[1], before[2]
         )
-        average = polyak(self.optimizer, self.step, before[3], weights)
+        weights, first, second = adam(
+            self.optimizer, rate, self.step, weights, gradients, first, second
+        )
+        average = polyak(self.optimizer, self.step, average, weights)
         values = [self.step + 1, *weights, *first, *second, *average]
         return values, {"gradient_norm": norm, "learning_rate": rate}
 
@@ -247,7 +239,7 @@ class TrainState(tf.Module):
 
     def average_slots(self) -> dict[str, tf.Variable]:
         """Return the variables that `use_average` reads, by their names in checkpoints."""
-        return {f"average/{n}": v for n, v in zip(self.names, self.average, strict=True)}
+        return self._by_name("average")
 
     def start(self, weights: Sequence[tf.Variable]) -> None:
         """Set the weights and their average from another network's weights in the same order."""
@@ -300,36 +292,25 @@ def compile_replicated_step(
     The iterator is over `replicator.batches`. The update is that of `compile_step` on the global
     batch: losses, metrics and gradients are averaged over the replicas, each of which then applies
     the same update. XLA compiles a replica's loss and gradients, but not the collectives; it
-    compiles nothing if variables are on other machines.
-
-    The state and all variables that the loss reads must be created in the scope of `replicator`.
-    The mean of `extra_metrics`, float variables of this process, is added to the metrics; `reads`
-    are variables that the loss reads in addition to the state.
+    compiles nothing if variables are on other machines. The mean of `extra_metrics`, float
+    variables of this process, is added to the metrics; the loss also reads `reads`.
     """
 
     def gradients_fn(batch: Batch) -> tuple[dict[str, Any], list[tf.Tensor]]:
         batch = split_microbatches(loss_fn, batch, state.optimizer.accumulate, replicator)
-        jitted = jit_compile and not replicator.is_async
-        # One function per replica, because XLA binds it to the variables of that replica.
-        compute = tf.function(local, jit_compile=True, autograph=False) if jitted else local
-        figures, gradients = compute(batch)
+        compute = functools.partial(state.gradients, loss_fn)
+        if jit_compile and not replicator.is_async:
+            # One function per replica, because XLA binds it to the variables of that replica.
+            compute = tf.function(compute, jit_compile=True, autograph=False)
+        loss, metrics, gradients = compute(batch)
         extra = {name: tf.identity(variable) for name, variable in extra_metrics.items()}
-        return {**figures, "extra": extra}, gradients
-
-    def local(batch: Batch) -> tuple[dict[str, Any], list[tf.Tensor]]:
-        loss, metrics, gradients = state.gradients(loss_fn, batch)
-        return {"loss": loss, "metrics": metrics}, gradients
+        return {"loss": loss, "metrics": metrics, "extra": extra}, gradients
 
     def update_fn(
         figures: dict[str, Any], gradients: list[tf.Tensor]
     ) -> tuple[list[tf.Tensor], Metrics]:
-        values, update_metrics = state.compute_update(gradients)
-        metrics = {
-            "loss": figures["loss"],
-            **update_metrics,
-            **figures["metrics"],
-            **figures["extra"],
-        }
+        values, metrics = state.compute_update(gradients)
+        metrics = {"loss": figures["loss"], **metrics, **figures["metrics"], **figures["extra"]}
         elementwise = replicator.name == "sharded"
         return state.skip_nonfinite(values, metrics, elementwise), metrics
 

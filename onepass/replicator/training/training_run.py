@@ -67,18 +67,20 @@ class TrainingRun(contextlib.AbstractContextManager["TrainingRun"]):
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    @functools.cached_property
+    @property
     def directory(self) -> RunDirectory:
         """Run directory, created and locked on first use; raises ValueError for a run in memory."""
         if self._workdir is None:
             raise ValueError("A run in memory has no directory.")
-        directory = RunDirectory.lock_folder(self._workdir, self.replicator.is_chief)
-        self._stack.callback(directory.unlock)
-        return directory
+        return self._record
 
     @functools.cached_property
     def _record(self) -> RunDirectory:
-        return RunDirectory(None) if self._workdir is None else self.directory
+        if self._workdir is None:
+            return RunDirectory(None)
+        directory = RunDirectory.lock_folder(self._workdir, self.replicator.is_chief)
+        self._stack.callback(directory.unlock)
+        return directory
 
     @property
     def stored(self) -> dict:
@@ -170,21 +172,19 @@ class TrainingRun(contextlib.AbstractContextManager["TrainingRun"]):
         self.log_lines(trainer.resume(start))
         resumed = f", resuming from step {trainer.step}" if trainer.step else ""
         self.log((description or f"{state.size:,} weights") + resumed)
-        self.log_lines(self._rate_notes(state, loop.num_steps))
+        if trainer.step and self._steps_before is not None:
+            self._note_rate(state, self._steps_before, loop.num_steps)
         evaluate = evaluation() if self.replicator.is_chief else None
         return trainer.train(functools.partial(batches, trainer.step), evaluate, listener, title)
 
-    def _rate_notes(self, state: TrainState, num_steps: int) -> list[str]:
-        before, step = self._steps_before, int(state.step.numpy())
-        if not step or before is None or before == num_steps:
-            return []
+    def _note_rate(self, state: TrainState, before: int, num_steps: int) -> None:
         was, now = (float(state.rate(state.step, steps)) for steps in (before, num_steps))
-        if math.isclose(was, now, rel_tol=1e-6):
-            return []
-        return [
-            f"num_steps was {before} and is {num_steps} now: the learning rate jumps from {was:.3g}"
-            f" to {now:.3g} at step {step + 1}, as if the run had started with the new length"
-        ]
+        if not math.isclose(was, now, rel_tol=1e-6):
+            self.log(
+                f"num_steps was {before} and is {num_steps} now: the learning rate jumps from "
+                f"{was:.3g} to {now:.3g} at step {int(state.step.numpy()) + 1}, as if the run had "
+                "started with the new length"
+            )
 
 
 def train_network(
@@ -201,12 +201,9 @@ def train_network(
 ) -> Outcome:
     """Train a network on one device, and leave it with its averaged weights.
 
-    Args:
-      dev: the dev split as one batch, whose loss with averaged weights is the score; None: no
-        scores.
-      workdir: the run directory, in which an earlier run is resumed; None: all steps are made in
-        memory, where a signal interrupts the run as it would any other work.
-      stored: what config.json holds, of which only the loop may change.
+    The score, if any, is the loss of the batch `dev` with averaged weights. config.json holds
+    `stored`, of which only the loop may change. Without `workdir`, a signal interrupts the run as
+    it would any other work.
     """
     with TrainingRun(workdir, log=print if workdir else lambda line: None) as run:
         run.claim(dict(stored), ("loop",))
@@ -238,15 +235,7 @@ class PortableBatches(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A model with everything that is needed to train it.
-
-    Attributes:
-      batches, start, description: see `TrainingRun.train`.
-      tensor_float_32: whether an accelerator may multiply in TensorFloat32; with linear prediction,
-        the loss was not finite after 20 steps on an H100.
-      stages: function from the specs of a batch to what an exported folder records about the model
-        as a pipeline; {} if it cannot be cut into stages.
-    """
+    """A model with everything that is needed to train it; see `TrainingRun.train`."""
 
     state: TrainState
     loss: LossFn
@@ -256,19 +245,15 @@ class Setup:
     start: Callable[[], None] | None = None
     frozen: Mapping[str, tf.Variable] = dataclasses.field(default_factory=dict)
     description: str = ""
+    # With linear prediction, the loss in TensorFloat32 was not finite after 20 steps on an H100.
     tensor_float_32: bool = True
+    # From the specs of a batch to what an exported folder records of the model as a pipeline.
     stages: Callable[[Mapping[str, tf.TensorSpec]], Any] = lambda specs: {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe(abc.ABC):
-    """A choice of model, data and training; each family has a subclass.
-
-    Attributes:
-      things: what the data are, "recordings" or "images".
-      changeable: keys of config.json that may change when a run is resumed.
-      keeps: names of the files that a run stores next to its checkpoints.
-    """
+    """A choice of model, data and training; each family has a subclass."""
 
     preset: str
     config: Any
@@ -276,9 +261,9 @@ class Recipe(abc.ABC):
     teacher: Any = None
     teacher_path: Any = None
 
-    things: ClassVar[str]
-    changeable: ClassVar[Keys]
-    keeps: ClassVar[Keys] = ()
+    things: ClassVar[str]  # what the data are, "recordings" or "images"
+    changeable: ClassVar[Keys]  # keys of config.json that may change when a run is resumed
+    keeps: ClassVar[Keys] = ()  # names of files that a run stores next to its checkpoints
 
     @property
     def rows(self) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.foundation.errors import UserError
+from onepass.replicator.portable.manifest import read_manifest
 
 ROWS, MODEL = "rows", "model"
 GIB = 2**30
@@ -33,24 +34,20 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An exported training step.
+    """An exported training step; its tensors are in call order."""
 
-    Attributes:
-      digest: 16 hexadecimal digits that identify the step's program.
-      batch, captured, outputs: tensors of a batch, captured tensors and results, in call order.
-      slots: names of the captured tensors that the step updates.
-    """
-
-    digest: str
+    digest: str  # 16 hexadecimal digits that identify the program
     batch: list[Tensor]
     captured: list[Tensor]
     outputs: list[Tensor]
-    slots: frozenset[str]
+    slots: frozenset[str]  # names of the captured tensors that the step updates
 
     @classmethod
     def read(cls, folder: Path) -> "Step":
-        """Read the training step of an exported folder from its manifest and artifact."""
-        manifest = json.loads((Path(folder) / "manifest.json").read_text(encoding="utf-8"))
+        """Read the training step of an exported folder; UserError: it has none."""
+        manifest = read_manifest(folder)
+        if "training" not in manifest:
+            raise UserError(f"{folder} has no training step.")
         training = manifest["training"]
         described = manifest["functions"][training["step"]]
         artifact = (Path(folder) / described["artifact"]).read_bytes()
@@ -86,19 +83,13 @@ class Layout:
 
     def write(self, path: Path, step: Step, cost: dict[str, Any]) -> None:
         """Write the layout file, one line per tensor; `cost` is only for information."""
-        named = {
-            kind: {
-                tensor.name: ["+".join(axes) or None for axes in cut]
-                for tensor, cut in zip(tensors, cuts, strict=True)
-            }
-            for kind, tensors, cuts in zip(
-                ("batch", "state"), (step.batch, step.captured), self.split(step), strict=True
-            )
-        }
         head = {"program": step.digest, "mesh": self.mesh, "cost": cost}
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
-        for kind, tensors in named.items():
-            inner = [f"  {json.dumps(name)}: {json.dumps(cut)}" for name, cut in tensors.items()]
+        batch, state = self.split(step)
+        for kind, tensors, cuts in (("batch", step.batch, batch), ("state", step.captured, state)):
+            stored = [["+".join(axes) or None for axes in cut] for cut in cuts]
+            pairs = zip(tensors, stored, strict=True)
+            inner = [f"  {json.dumps(t.name)}: {json.dumps(cut)}" for t, cut in pairs]
             lines.append(f'"{kind}": {{\n' + ",\n".join(inner) + "\n }")
         Path(path).write_text("{\n " + ",\n ".join(lines) + "\n}\n", encoding="utf-8")
 
@@ -131,16 +122,12 @@ def whole(step: Step) -> tuple[Cut, ...]:
     return tuple(((),) * len(tensor.shape) for tensor in step.arguments)
 
 
-def parts(axes: tuple[str, ...], mesh: dict[str, int]) -> int:
-    """Return the number of parts into which the axes cut a dimension."""
-    return math.prod(mesh[axis] for axis in axes)
-
-
 def is_possible(shape: tuple[int, ...], cut: Cut, mesh: dict[str, int]) -> bool:
     """Return whether the axes divide the dimensions and no axis is used twice."""
     used = [axis for axes in cut for axis in axes]
     return len(used) == len(set(used)) and all(
-        size % parts(axes, mesh) == 0 for size, axes in zip(shape, cut, strict=True)
+        size % math.prod(mesh[axis] for axis in axes) == 0
+        for size, axes in zip(shape, cut, strict=True)
     )
 
 
