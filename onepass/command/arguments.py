@@ -14,18 +14,13 @@ import tyro
 
 from onepass.foundation.errors import UserError, at_least, require
 
+NO_TYPE = r": no type matching .*{} could .* from \[('.*?')\]\. Got .*"
 REWORDED = (
     (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),
     (r": invalid literal for int\(\) with base 10: ", " must be a whole number, got "),
     (r": could not convert string to float: ", " must be a number, got "),
-    (
-        r": no type matching .*INT could .* from \[('.*?')\]\. Got .*",
-        r" must be a whole number, got \1",
-    ),
-    (
-        r": no type matching .*FLOAT could .* from \[('.*?')\]\. Got .*",
-        r" must be a number, got \1",
-    ),
+    (NO_TYPE.format("INT"), r" must be a whole number, got \1"),
+    (NO_TYPE.format("FLOAT"), r" must be a number, got \1"),
 )
 SEEDS = 2**64
 UNKNOWN = re.compile(r"Unrecognized options: --([\w.-]+)")
@@ -46,8 +41,6 @@ def parse(
 
     The help text begins with `description`, or with the dataclass's docstring.
     """
-    import tyro
-
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -99,8 +92,6 @@ def _complaint(boxed: str) -> str:
 
 
 def _all_options(kind: Callable[..., Any], default: Any) -> list[str]:
-    import tyro
-
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         tyro.cli(kind, args=["--help"], default=default)

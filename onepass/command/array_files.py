@@ -19,19 +19,13 @@ CONTAINERS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC")  # whose length `audio` kn
 
 
 class ElementFiles(NamedTuple):
-    """Functions that read and write files of one kind of elements without changing the values.
-
-    Attributes:
-      together: function that combines the elements of all files into the argument of `compress`.
-      suffixes: suffixes that a written file may have; a name with a different suffix gets the last.
-      most: largest number of files and of conditions per compressed file; None: no limit.
-    """
+    """Functions that read and write files of one kind of elements without changing the values."""
 
     read: Callable[[Path, Any], np.ndarray]
-    together: Callable[[list[np.ndarray]], Any]
+    together: Callable[[list[np.ndarray]], Any]  # of all files, for `compress`
     write: Callable[[Path, np.ndarray, Any], object]
-    suffixes: tuple[str, ...]
-    most: tuple[int | None, int | None] = (None, None)
+    suffixes: tuple[str, ...]  # of written files; a name with a different one gets the last
+    most: tuple[int | None, int | None] = (None, None)  # files and conditions; None: no limit
 
 
 def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
@@ -110,26 +104,25 @@ def _recording(path: Path, model: Any) -> np.ndarray:
             f"{path} must be whole: its header promises {len(samples) + found.missing_samples:,} "
             f"samples, it has {len(samples):,}."
         )
-    if found.endless:
+    if found.endless or not found.has_own_length:
+        none = "gives none, so that it may still be being written"
         raise UserError(
-            f"{path} must be one sound with its own length in its header: it gives none, so that "
-            "it may still be being written."
-        )
-    if not found.has_own_length:
-        raise UserError(
-            f"{path} must be one sound with its own length in its header: it holds more."
+            f"{path} must be one sound with its own length in its header: it "
+            f"{none if found.endless else 'holds more'}."
         )
     return samples
-
-
-def _write_sound(path: Path, sound: np.ndarray, model: Any) -> None:
-    audio.write(path, sound, model.front.sample_rate_hz)
 
 
 # Keyed by `onepass.compression.container.Kind.name`.
 FILES = {
     "images": ElementFiles(_image, np.stack, lambda path, x, _: write_png(path, x), (".png",)),
-    "sound": ElementFiles(_recording, list, _write_sound, (".wav", ".flac"), (None, 1)),
+    "sound": ElementFiles(
+        _recording,
+        list,
+        lambda path, x, model: audio.write(path, x, model.front.sample_rate_hz),
+        (".wav", ".flac"),
+        (None, 1),
+    ),
     "arrays": ElementFiles(
         lambda path, _: read_npy(path),
         lambda only: only[0],

@@ -10,16 +10,9 @@ from onepass.command.array_files import FILES, ElementFiles
 from onepass.compression import container
 from onepass.compression.arrays import kind_of
 from onepass.compression.container import Container, read_file
+from onepass.foundation import files
 from onepass.foundation.errors import UserError, require
-from onepass.foundation.files import (
-    check_new,
-    fold_name,
-    make_folder,
-    replacing,
-    safe_name,
-    show_path,
-    some,
-)
+from onepass.foundation.files import check_new, make_folder, safe_name
 from onepass.models import load
 
 VERIFY = {"cheap": None, "always": True, "never": False}
@@ -34,15 +27,10 @@ def compress(given: CompressArguments) -> int:
     model: Any = load(given.model)
     kind, start = kind_of(model, str(given.model)), time.perf_counter()
     own = FILES[kind.name]
-    for option, values, most in zip(
-        ("FILES", "--condition"), (given.files, given.condition), own.most, strict=True
-    ):
-        require(
-            most is None or len(values) <= most,
-            option,
-            f"at most {most} for {kind.name}",
-            len(values),
-        )
+    counts = {"FILES": len(given.files), "--condition": len(given.condition)}
+    for (option, count), most in zip(counts.items(), own.most, strict=True):
+        fits = most is None or count <= most
+        require(fits, option, f"at most {most} for {kind.name}", count)
     parts = [own.read(path, model) for path in given.files]
     condition: Any = list(given.condition) or None
     condition = condition[0] if condition and own.most[1] == 1 else condition
@@ -55,7 +43,7 @@ def compress(given: CompressArguments) -> int:
         raise
     except ValueError as error:
         raise UserError(f"{given.files[0]}: {error}") from error
-    with replacing(given.out) as temporary:
+    with files.replacing(given.out) as temporary:
         temporary.write_bytes(data)
     size, seconds = sum(part.size for part in parts), time.perf_counter() - start
     print(
@@ -96,11 +84,11 @@ def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
         path = out / safe_name(name)
         if path.suffix.lower() not in own.suffixes:
             path = path.with_suffix(own.suffixes[-1])
-        while fold_name(path.name) in paths:
+        while files.fold_name(path.name) in paths:
             path = path.with_stem(f"{path.stem}-{i}")
-        paths[fold_name(path.name)] = path
+        paths[files.fold_name(path.name)] = path
         if path.stem != name.removesuffix(PurePosixPath(name).suffix):
-            renamed.append(f"{show_path(name)} as {path.name}")
+            renamed.append(f"{files.show_path(name)} as {path.name}")
     if renamed:
-        print(f"written by another name than the file says: {some(renamed)}", file=sys.stderr)
+        print(f"written by another name than the file says: {files.some(renamed)}", file=sys.stderr)
     return list(paths.values())

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from onepass.command.unseen_networks import measure_keras, measure_torch, report
 from onepass.foundation.files import check_new, make_folder, write_text
 from onepass.foundation.progress import Progress, duration, during
 from onepass.replicator.training.loop import Outcome
-from onepass.replicator.training.training_run import Recipe, train
+from onepass.replicator.training.training_run import train
 from onepass.trained import Trained
 from pixelcnn.model import load as load_images
 from pixelcnn.sampling.grids import enlarge_pixels, grid, strip, write_gif, write_png
@@ -51,12 +52,13 @@ def draw_images(out: Path, seed: int) -> str:
         for model_name in models:
             model = load_images(model_name)
             scales, seconds = _time_images(model, model_name, seed)
-            slug = "pixel-by-pixel" if model.network.multiscale is None else "multiscale"
-            write_png(out / f"{name}-{slug}.png", grid([s[-1] for s in scales], 5))
+            slug, passes, side = "pixel-by-pixel", model.front.size**2, model.front.size
             if model.network.multiscale is not None:
+                sizes, slug = model.network.multiscale.sizes, "multiscale"
+                passes = sizes[0] ** 2 + 3 * (len(sizes) - 1)
                 _show_growth(out / name, scales)
-            passes = model.front.size**2 if model.network.multiscale is None else _passes(model)
-            rows.append(f"| {name}, {slug} | {model.front.size} | {passes} | {seconds:.3f} |")
+            write_png(out / f"{name}-{slug}.png", grid([s[-1] for s in scales], 5))
+            rows.append(f"| {name}, {slug} | {side} | {passes} | {seconds:.3f} |")
     table = "\n".join(rows)
     return f"""## Images
 
@@ -91,11 +93,6 @@ def _show_growth(stem: Path, scales: Sequence[list[np.ndarray]]) -> None:
         grid([enlarge_pixels(p, side) for p in step], 5) for step in zip(*scales, strict=True)
     ]
     write_gif(stem.with_name(f"{stem.name}-growing.gif"), sheets, 0.8)
-
-
-def _passes(model: Trained) -> int:
-    sizes = model.network.multiscale.sizes
-    return sizes[0] ** 2 + 3 * (len(sizes) - 1)
 
 
 PRESET = "wavenet-quick-16k"
@@ -142,11 +139,8 @@ def run(given: QuickstartArguments) -> int:
     recording = sorted(data.glob("dev/*.flac"))[0]
     student = students.load_student(Path("shipped"))
     teacher = load_teacher(students.teacher_of(student))
-    speaking = {
-        "student": student,
-        "teacher": teacher,
-        "untrained": students.random_student(student),
-    }
+    speaking = {"student": student, "teacher": teacher}
+    speaking["untrained"] = students.random_student(student)
     print("1. Drawing tokens with networks that onepass has never seen")
     with during("deriving and comparing the steps"):
         report = [report_steps([measure_keras(), measure_torch()])]
@@ -157,13 +151,9 @@ def run(given: QuickstartArguments) -> int:
     print("4. Drawing images, pixel by pixel and scale by scale")
     report.append(draw_images(given.out, given.seed))
     if given.train:
-        print(f"5. Training {PRESET} on {data}, at most {60 * TRAINING_MINUTES:g} seconds")
-        teacher, trained = _train_teacher(given.out, data)
-        print(
-            f"6. Distilling it into {STUDENT_PRESET}, at most {60 * DISTILLING_MINUTES:g} seconds"
-        )
-        newest, distilled = _distil_student(given.out, data)
-        report.append(_report_training(teacher, trained, newest, distilled, recording, given))
+        new = {"teacher": _train_teacher(given.out, data)}
+        new["student"] = _distil_student(given.out, data)
+        report.append(_report_training(new, recording, given))
     text = _whole(report, given, time.monotonic() - start)
     write_text(given.out / "report.md", text)
     print("\n" + text)
@@ -197,13 +187,12 @@ def _measure_speech(
     teacher = speaking["teacher"]
     corpus = dev_corpus(teacher, data)
     features, front = teacher.config.data.features, teacher.front
-    items = dev_recordings(teacher.network, corpus, features, front.speakers, "report")[
-        : given.spoken
-    ]
+    items = dev_recordings(teacher.network, corpus, features, front.speakers, "report")
     systems: dict[str, System] = {RECORDING: lambda item, length: item["waveform"][:length]}
     for name, model in speaking.items():
         systems[name] = model_system(model, given.seed, model.front.temperature)
-    return compare(systems, items, corpus.mel or MelConvention(front.sample_rate_hz))
+    convention = corpus.mel or MelConvention(front.sample_rate_hz)
+    return compare(systems, items[: given.spoken], convention)
 
 
 def _report_speech(figures: Mapping[str, dict], out: Path) -> str:
@@ -242,41 +231,35 @@ did not. More measures, and which of them mislead: `onepass evaluate shipped`, d
 
 
 def _train_teacher(out: Path, data: Path) -> tuple[Trained, Outcome]:
-    config = PRESETS[PRESET].config
-    # The number of steps was chosen on a fast machine.
-    loop = dataclasses.replace(config.loop, max_minutes=TRAINING_MINUTES)
-    recipe = SpeechRecipe(PRESET, dataclasses.replace(config, loop=loop), data)
-    return _train_model(recipe, out / "run")
+    print(f"5. Training {PRESET} on {data}, at most {60 * TRAINING_MINUTES:g} seconds")
+    config = _limit_minutes(PRESETS[PRESET].config, TRAINING_MINUTES)
+    outcome = train(SpeechRecipe(PRESET, config, data), out / "run")
+    return students.load(out / "run"), outcome
 
 
 def _distil_student(out: Path, data: Path) -> tuple[Trained, Outcome]:
-    config = STUDENTS[STUDENT_PRESET].config
-    loop = dataclasses.replace(config.loop, max_minutes=DISTILLING_MINUTES)
-    config = dataclasses.replace(config, loop=loop)
-    teacher = out / "run"
-    recipe = StudentRecipe(STUDENT_PRESET, config, data, load_teacher(teacher), teacher)
-    return _train_model(recipe, out / "student-run")
+    print(f"6. Distilling it into {STUDENT_PRESET}, at most {60 * DISTILLING_MINUTES:g} seconds")
+    config, run = _limit_minutes(STUDENTS[STUDENT_PRESET].config, DISTILLING_MINUTES), out / "run"
+    recipe = StudentRecipe(STUDENT_PRESET, config, data, load_teacher(run), run)
+    outcome = train(recipe, out / "student-run")
+    return students.load(out / "student-run"), outcome
 
 
-def _train_model(recipe: Recipe, run: Path) -> tuple[Trained, Outcome]:
-    outcome = train(recipe, run)
-    return students.load(run), outcome
+def _limit_minutes(config: Any, minutes: float) -> Any:
+    """Return a preset's configuration; its number of steps was chosen on a fast machine."""
+    loop = dataclasses.replace(config.loop, max_minutes=minutes)
+    return dataclasses.replace(config, loop=loop)
 
 
 def _report_training(
-    teacher: Trained,
-    trained: Outcome,
-    student: Trained,
-    distilled: Outcome,
-    recording: Path,
-    given: QuickstartArguments,
+    new: Mapping[str, tuple[Trained, Outcome]], recording: Path, given: QuickstartArguments
 ) -> str:
     """Write what the new models say, and return the section of the report on them."""
-    rate_hz = teacher.front.sample_rate_hz
+    front, rows = new["teacher"][0].front, []
+    rate_hz = front.sample_rate_hz
     waveform = audio.read(recording, rate_hz)[: int(given.seconds * rate_hz)]
-    frames = teacher.front.frames(waveform)
-    rows = []
-    for name, model, outcome in (("teacher", teacher, trained), ("student", student, distilled)):
+    frames = front.frames(waveform)
+    for name, (model, outcome) in new.items():
         model.sample(1, len(waveform), given.seed, frames)  # compiles it
         start = time.perf_counter()
         sound = model.sample(1, len(waveform), given.seed, frames)[0]

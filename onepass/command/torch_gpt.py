@@ -19,12 +19,7 @@ WIDTH, HEADS, LAYERS = 64, 4, 2
 
 
 class GPT(nn.Module):
-    """Causal attention and dense layers over tokens, with learned positions.
-
-    Args:
-      vocabulary: number of tokens.
-      length: number of positions.
-    """
+    """Causal attention and dense layers over tokens, with learned positions."""
 
     def __init__(self, vocabulary: int, length: int):
         super().__init__()
@@ -50,12 +45,6 @@ class GPT(nn.Module):
         return self.head(h)
 
 
-def make_gpt(vocabulary: int, length: int) -> tuple[nn.Module, torch.Tensor]:
-    """Return a GPT with random weights, and an example of its tokens."""
-    torch.manual_seed(0)
-    return GPT(vocabulary, length), torch.zeros(1, 8, dtype=torch.int64)
-
-
 def draw_tokens(module: nn.Module, start: int, count: int) -> list[int]:
     """Return the most probable tokens after `start`, by a call of the whole network for each."""
     tokens = torch.tensor([[start]])
@@ -67,16 +56,14 @@ def draw_tokens(module: nn.Module, start: int, count: int) -> list[int]:
 
 
 def main(folder: Path, vocabulary: int, length: int) -> None:
-    """Write the network, and what PyTorch draws with it and in what time, to a folder.
+    """Write the network and drawn.json, `{"tokens", "seconds"}` of PyTorch's own draw, to a folder.
 
-    Args:
-      folder: of network/ and drawn.json, `{"tokens", "seconds"}`.
-      vocabulary: number of tokens; the first one that is read is the middle one.
-      length: number of tokens to draw.
+    The first token that is read is the middle one of the vocabulary.
     """
     torch.set_num_threads(1)  # faster for matrices this small, and steadier on busy cores
-    module, inputs = make_gpt(vocabulary, length)
-    write_folder(export(module, inputs=inputs), folder / "network")
+    torch.manual_seed(0)
+    module, example = GPT(vocabulary, length), torch.zeros(1, 8, dtype=torch.int64)
+    write_folder(export(module, inputs=example), folder / "network")
     module.eval()
     draw_tokens(module, vocabulary // 2, 8)
     start = time.perf_counter()

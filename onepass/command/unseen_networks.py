@@ -24,26 +24,19 @@ CHILD_SECONDS = 300  # after which the process of PyTorch is given up
 
 @dataclasses.dataclass(frozen=True)
 class StepFigures:
-    """Comparison of a derived step with the whole network.
+    """Comparison of a derived step with the whole network."""
 
-    Args:
-      name: what the network is written in.
-      derived_seconds: to derive, check and compile the step.
-      step_seconds: to draw `TOKENS` tokens by the step.
-      whole_seconds: to draw them by the whole network, called once per token.
-      equal: number of tokens that are equal.
-    """
-
-    name: str
-    derived_seconds: float
-    step_seconds: float
-    whole_seconds: float
-    equal: int
+    name: str  # what the network is written in
+    derived_seconds: float  # to derive, check and compile the step
+    step_seconds: float  # to draw `TOKENS` tokens by the step
+    whole_seconds: float  # to draw them by the whole network, called once per token
+    equal: int  # number of tokens that are equal
 
 
-def keras_gpt(width: int = 64, heads: int = 4, num_layers: int = 2) -> keras.Model:
+def keras_gpt() -> keras.Model:
     """Return a GPT with random weights, int32 [batch, time] to logits [batch, time, tokens]."""
     layers, draw = keras.layers, keras.initializers.RandomNormal
+    width, heads, num_layers = 64, 4, 2
     tokens = keras.Input([None], dtype="int32")
     positions = keras.ops.cumsum(keras.ops.ones_like(tokens), 1) - 1
     h = layers.Embedding(VOCABULARY, width, draw(stddev=1.0, seed=1))(tokens)

@@ -6,7 +6,7 @@ command, and standard streams that are closed, full or have no reader, end it in
 """
 
 import contextlib
-import dataclasses
+import functools
 import os
 import runpy
 import signal
@@ -14,33 +14,23 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from onepass.command.arguments import choose_argument, parse
+from onepass.command.arguments import (
+    CompressArguments,
+    DecompressArguments,
+    QuickstartArguments,
+    choose_argument,
+    parse,
+)
 from onepass.foundation.errors import FAILURE, UserError, exit_status
-from onepass.foundation.locations import is_url
+from onepass.foundation.locations import ROOT, is_url
 from onepass.foundation.progress import during
 
 if TYPE_CHECKING:
     from onepass.families import ModelFamily
 
-VERBS = {
-    "quickstart": "a network's derived step, speech, images and training, in a few minutes",
-    "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
-    "distill": "train a fast student: onepass distill PRESET --teacher RUN --workdir RUN",
-    "evaluate": "measure a trained model: onepass evaluate RUN [--data DIR] [--json]",
-    "sample": "generate sounds or images: onepass sample RUN --out DIR",
-    "compress": "compress files losslessly: onepass compress MODEL FILES... --out FILE.onepass",
-    "decompress": "restore compressed files: onepass decompress MODEL FILE.onepass --out DIR",
-    "export": "write a bundle to serve: onepass export RUN --out MODELS/NAME/1",
-    "serve": "serve bundles over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
-    "bench": "compare with peers, from a checkout: onepass bench [audio|images|...]",
-    "plan": "predict step time and memory: onepass plan RUN|PRESET --devices N",
-    "launch": "start a cluster of processes: onepass launch --workers 2 -- onepass train ...",
-    "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
-}
 SERVERS = ("serve", "launch")  # silent while they run without errors
 HELP = frozenset({"-h", "--help"})
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
@@ -50,13 +40,9 @@ REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   for a model tha
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command `onepass` and return its exit status.
+    """Run the command `onepass`, by default with the process's arguments; return its exit status.
 
-    Args:
-      arguments: the arguments after `onepass`; None: those of the process.
-
-    Returns:
-      0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.
+    It is 0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     error: BaseException | None = None
@@ -73,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         return NO_READER if isinstance(output.lost, BrokenPipeError) else FAILURE
     if error is not None:
         return _report_error(error)
-    return 128 + received.number if received.number and status == INTERRUPTED else status
+    return 128 + received[0] if received and status == INTERRUPTED else status
 
 
 def _report_error(error: BaseException) -> int:
@@ -103,7 +89,7 @@ def _run(arguments: list[str]) -> int:
 
         run_completion(arguments)
         return 0
-    verb = choose_argument(arguments, VERBS, "verb", "onepass")
+    verb = choose_argument(arguments, RUN, "verb", "onepass")
     if verb in SERVERS or not HELP.isdisjoint(arguments):
         return RUN[verb](arguments[1:])
     with during(f"onepass {verb}"):
@@ -132,8 +118,7 @@ def _import_tensorflow_quietly() -> None:
 
 
 def _quickstart(rest: list[str]) -> int:
-    from onepass.command.arguments import QuickstartArguments
-
+    """A network's derived step, speech, images and training, in a few minutes."""
     given = parse_for_tensorflow(QuickstartArguments, rest, "onepass quickstart")
     from onepass.command.quickstart import run
 
@@ -141,10 +126,12 @@ def _quickstart(rest: list[str]) -> int:
 
 
 def _train(rest: list[str]) -> int:
+    """Train a model on a folder: onepass train PRESET --data DIR --workdir RUN."""
     return _of_preset("train", "--data DIR --workdir RUN", rest)
 
 
 def _distill(rest: list[str]) -> int:
+    """Train a fast student: onepass distill PRESET --teacher RUN --workdir RUN."""
     return _of_preset("distill", "--teacher RUN --workdir RUN", rest)
 
 
@@ -153,32 +140,15 @@ def _of_preset(verb: str, needed: str, rest: list[str]) -> int:
 
     families = of_presets(verb)
     if rest and rest[0] in HELP:
-        presets = {name: family.presets[name] for name, family in families.items()}
-        print(_help_of_presets(verb, needed, presets))
+        abouts = {name: family.presets[name].about for name, family in families.items()}
+        print(_help_of_presets(verb, needed, abouts))
         return 0
     preset = choose_argument(rest, families, "preset", f"onepass {verb}")
     return run_training(families[preset], preset, rest[1:], parse_for_tensorflow)
 
 
-def _plan(rest: list[str]) -> int:
-    from onepass.command.plan import run_plan
-
-    return run_plan(rest, parse, _import_tensorflow_quietly)
-
-
-def _launch(rest: list[str]) -> int:
-    from onepass.replicator.launch.command import run
-
-    return run(rest, parse, [sys.executable, "-m", "onepass"])
-
-
-def _pipeline(rest: list[str]) -> int:
-    from onepass.planning.pipeline.command import run
-
-    return run(rest, parse)
-
-
 def _evaluate(rest: list[str]) -> int:
+    """Measure a trained model: onepass evaluate RUN [--data DIR] [--json]."""
     if rest and rest[0] in HELP:
         return _help_of_models("evaluate", "[--data DIR] [--json]")
     from onepass.families import run_evaluate
@@ -188,6 +158,7 @@ def _evaluate(rest: list[str]) -> int:
 
 
 def _sample(rest: list[str]) -> int:
+    """Generate sounds or images: onepass sample RUN --out DIR."""
     from onepass.command.sample.command import run_sample, run_served
 
     if any(map(is_url, rest)):
@@ -198,8 +169,7 @@ def _sample(rest: list[str]) -> int:
 
 
 def _compress(rest: list[str]) -> int:
-    from onepass.command.arguments import CompressArguments
-
+    """Compress files losslessly: onepass compress MODEL FILES... --out FILE.onepass."""
     given = parse_for_tensorflow(CompressArguments, rest, "onepass compress")
     from onepass.command.compression_command import compress
 
@@ -207,8 +177,7 @@ def _compress(rest: list[str]) -> int:
 
 
 def _decompress(rest: list[str]) -> int:
-    from onepass.command.arguments import DecompressArguments
-
+    """Restore compressed files: onepass decompress MODEL FILE.onepass --out DIR."""
     given = parse_for_tensorflow(DecompressArguments, rest, "onepass decompress")
     from onepass.command.compression_command import decompress
 
@@ -216,12 +185,14 @@ def _decompress(rest: list[str]) -> int:
 
 
 def _export(rest: list[str]) -> int:
+    """Write a bundle to serve: onepass export RUN --out MODELS/NAME/1."""
     from serving.command import run_export
 
     return run_export(rest, parse_for_tensorflow)
 
 
 def _serve(rest: list[str]) -> int:
+    """Serve bundles over HTTP and gRPC: onepass serve MODELS [--host --port ...]."""
     from serving.command import run_serve
 
     return run_serve(rest, parse, _import_tensorflow_quietly)
@@ -253,15 +224,36 @@ def _positional(words: list[str]) -> list[str]:
 
 
 def _bench(rest: list[str]) -> int:
-    checkout = Path(__file__).resolve().parents[2]
-    program = checkout / "benchmarks" / "__main__.py"
+    """Compare with peers, from a checkout: onepass bench [audio|images|...]."""
+    program = ROOT / "benchmarks" / "__main__.py"
     if not program.is_file():
         raise UserError(
             "the benchmarks are not installed with the package: run `python -m benchmarks` in a "
             "checkout of the source."
         )
-    sys.path.insert(0, str(checkout))
+    sys.path.insert(0, str(ROOT))
     return runpy.run_path(str(program))["main"](rest, "onepass bench")
+
+
+def _plan(rest: list[str]) -> int:
+    """Predict step time and memory: onepass plan RUN|PRESET --devices N."""
+    from onepass.command.plan import run_plan
+
+    return run_plan(rest, parse, _import_tensorflow_quietly)
+
+
+def _launch(rest: list[str]) -> int:
+    """Start a cluster of processes: onepass launch --workers 2 -- onepass train ... ."""
+    from onepass.replicator.launch.command import run
+
+    return run(rest, parse, [sys.executable, "-m", "onepass"])
+
+
+def _pipeline(rest: list[str]) -> int:
+    """Compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32."""
+    from onepass.planning.pipeline.command import run
+
+    return run(rest, parse)
 
 
 def _one_line(error: BaseException) -> str:
@@ -277,7 +269,8 @@ def _one_line(error: BaseException) -> str:
 
 
 def _help() -> str:
-    lines = [f"  {verb:12s}{about}" for verb, about in VERBS.items()]
+    abouts = {verb: (run.__doc__ or "").removesuffix(".").rstrip() for verb, run in RUN.items()}
+    lines = [f"  {verb:12s}{about[:1].lower()}{about[1:]}" for verb, about in abouts.items()]
     return (
         "usage: onepass VERB [options]\n\nFast inference for autoregressive generative models: "
         "train, distil, sample, export, serve.\n\nverbs:\n"
@@ -288,17 +281,10 @@ def _help() -> str:
     )
 
 
-def _help_of_presets(verb: str, needed: str, presets: Mapping[str, Any]) -> str:
-    indent = 4 + max(len(name) for name in presets)
-    lines = [
-        textwrap.fill(
-            preset.about,
-            100,
-            initial_indent=f"  {name}".ljust(indent),
-            subsequent_indent=" " * indent,
-        )
-        for name, preset in presets.items()
-    ]
+def _help_of_presets(verb: str, needed: str, abouts: Mapping[str, str]) -> str:
+    indent = 4 + max(map(len, abouts))
+    fill = functools.partial(textwrap.fill, width=100, subsequent_indent=" " * indent)
+    lines = [fill(text, initial_indent=f"  {n}".ljust(indent)) for n, text in abouts.items()]
     return (
         f"usage: onepass {verb} PRESET {needed} [options]\n\npresets:\n"
         + "\n".join(lines)
@@ -306,21 +292,12 @@ def _help_of_presets(verb: str, needed: str, presets: Mapping[str, Any]) -> str:
     )
 
 
-RUN: dict[str, Callable[[list[str]], int]] = {
-    "quickstart": _quickstart,
-    "train": _train,
-    "distill": _distill,
-    "evaluate": _evaluate,
-    "sample": _sample,
-    "compress": _compress,
-    "decompress": _decompress,
-    "export": _export,
-    "serve": _serve,
-    "bench": _bench,
-    "plan": _plan,
-    "launch": _launch,
-    "pipeline": _pipeline,
-}
+_EVERY = (
+    *(_quickstart, _train, _distill, _evaluate, _sample, _compress, _decompress, _export, _serve),
+    *(_bench, _plan, _launch, _pipeline),
+)
+# Each verb's function, whose docstring is the verb's line in the help text.
+RUN: dict[str, Callable[[list[str]], int]] = {run.__name__[1:]: run for run in _EVERY}
 
 
 # Signals that end a process from outside and can be caught.
@@ -338,27 +315,20 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
-@dataclasses.dataclass
-class Received:
-    """The signal that interrupted a block, if any."""
-
-    number: int | None = None
-
-
 @contextlib.contextmanager
-def signals_interrupt() -> Iterator[Received]:
-    """Raise `Interrupted` in the block for the first signal in `ENDING` that arrives.
+def signals_interrupt() -> Iterator[list[int]]:
+    """Raise `Interrupted` for the first of `ENDING` that arrives; the list that is yielded has it.
 
     A signal can arrive twice, because shells, terminals and `timeout` may send it both to a process
     and to its group. Signals that are ignored, such as SIGHUP under nohup, or that already have a
-    handler are left alone. Outside the main thread, which is the only one that can install
-    handlers, this does nothing.
+    handler are left alone, and so are all outside the main thread.
     """
-    received, replaced = Received(), []
+    received: list[int] = []
+    replaced: list[signal.Signals] = []
 
     def raise_once(number: int, frame: FrameType | None) -> None:
-        if received.number is None:
-            received.number = number
+        if not received:
+            received.append(number)
             raise Interrupted(number)
 
     if threading.current_thread() is threading.main_thread():

@@ -13,6 +13,7 @@ import tensorflow as tf
 from numpy.typing import DTypeLike
 
 from onepass.foundation.files import write_text
+from onepass.foundation.locations import ROOT
 from onepass.foundation.measures import format_interval, format_measure
 from onepass.foundation.metrics import training_seconds
 from onepass.foundation.model_folder import SPEC_FILE, save
@@ -20,7 +21,6 @@ from onepass.foundation.progress import in_time
 from onepass.foundation.run_directory import RunDirectory
 from onepass.foundation.runtime import machine_name
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 LOCATIONS = ("data_folder", "teacher", "start_from")  # keys of paths, of which only names are kept
 
 
@@ -71,18 +71,13 @@ def _seconds(path: Path) -> float:
 
 def git_revision() -> str:
     """Return this checkout's git revision; `unknown` without one, even in another repository."""
+    command = ["git", "rev-parse", "--show-toplevel", "HEAD"]
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "--show-toplevel", "HEAD"],
-            cwd=CHECKOUT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     except OSError:
         return "unknown"
     top, _, revision = done.stdout.strip().rpartition("\n")
-    is_own = done.returncode == 0 and Path(top).resolve() == CHECKOUT
+    is_own = done.returncode == 0 and Path(top).resolve() == ROOT
     return revision if is_own else "unknown"
 
 

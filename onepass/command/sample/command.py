@@ -1,10 +1,8 @@
 """The command `onepass sample MODEL ...`: its options, the model, and what draws and writes files.
 
 Each option is declared once, for all kinds of models that take it: a field, annotated with a
-`Rule` for its value and, if it is passed to the model, with `Reaches`. A class of options belongs
-to one kind of model, or is shared by several. To add an option that is passed to the model
-unchanged, add a field and nothing else. This module imports no large package, so help texts appear
-quickly.
+`Rule` for its value and, if it is passed to the model, with `Reaches`. To add an option that is
+passed to the model unchanged, add a field marked AS_IT_IS and nothing else.
 """
 
 import contextlib
@@ -18,7 +16,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
-from onepass.command.sample.drawing import Drawing, write_out
+from onepass.command.sample.drawing import ArrayDrawing, Drawing, write_out
 from onepass.draw import OPTIONS, Draw
 from onepass.foundation.errors import UserError
 from onepass.foundation.locations import is_url
@@ -340,11 +338,9 @@ def _served_kind(model: Any) -> str:
 
 
 def _model_here(makes: str, given: Any) -> Any:
-    """Load a local model from a folder or by shipped name.
+    """Load a local model by folder or shipped name; of a bundle, the model folder in it.
 
-    A bundle of one of this library's models also contains the model folder, which is loaded instead
-    of the exported program: the program supports only one size and one sampler, while the model
-    supports all options.
+    A bundle's program supports only one size and one sampler, the model all options.
     """
     from onepass.models import load, load_trained
 
@@ -360,8 +356,6 @@ def _model_here(makes: str, given: Any) -> Any:
 def _drawing(given: Options, model: Any) -> Drawing:
     arguments = arguments_of(given)
     if isinstance(given, Arrays):
-        from onepass.command.sample.drawing import ArrayDrawing
-
         return ArrayDrawing(given, model, arguments)
     if isinstance(given, Images):
         from onepass.command.sample.images import image_drawing

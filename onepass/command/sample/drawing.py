@@ -24,10 +24,6 @@ class Drawing(contextlib.ExitStack):
 
     Each kind of model has a subclass. The samples are written in parts, such as images or chunks of
     sound; progress is counted in units, which may be smaller or larger than a part.
-
-    Attributes:
-      total: total number of units, known at the latest after `start`.
-      advance: function that reports a number of finished units before their part is complete.
     """
 
     title, unit = "drawing", "sample"  # title and unit of the progress bar
@@ -36,7 +32,8 @@ class Drawing(contextlib.ExitStack):
         super().__init__()
         self.given, self.model, self.arguments = given, model, arguments
         self.files: list[Path] = []
-        self.total, self.written = 0, 0
+        self.total, self.written = 0, 0  # units, known at the latest after `start`, and parts
+        # Reports a number of finished units before their part is complete.
         self.advance: Callable[[int], None] = lambda units: None
 
     def start(self) -> Iterator[Any]:

@@ -60,16 +60,13 @@ def labels_of(path: Path, model: Any) -> np.ndarray:
     config = getattr(model, "config", None)
     if config is None:  # a served model: the server checks
         return labels
-    size = model.front.size
+    size, classes = model.front.size, config.conditioning.classes
     if labels.shape != (size, size):
         got = "x".join(map(str, reversed(labels.shape)))
-        wanted = f"{size}x{size}"
-        raise UserError(f"{path}: the map must be {wanted} pixels, got {got}.")
-    classes = config.conditioning.classes
-    if labels.max() >= classes:
-        raise UserError(
-            f"{path}: the map has the label {labels.max()}; there are 0 to {classes - 1}."
-        )
+        raise UserError(f"{path}: the map must be {size}x{size} pixels, got {got}.")
+    most = labels.max()
+    if most >= classes:
+        raise UserError(f"{path}: the map has the label {most}; there are 0 to {classes - 1}.")
     return labels
 
 
@@ -93,6 +90,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is not an image that can be read.") from error
 
 
+DEFAULT_NUM = 16  # default number of images and videos
 UNUSED = ("method", "guidance", "batch", "prime", "prime_rows")
 
 
@@ -151,9 +149,6 @@ class Enlargement(Drawing):
         )
 
 
-DEFAULT_VIDEOS = 16  # default number of videos
-
-
 class VideoDrawing(Drawing):
     """Predictions of the dev clips in a folder of episodes, an animation and a strip for each."""
 
@@ -165,17 +160,17 @@ class VideoDrawing(Drawing):
             raise UserError("A video model needs `--video`, a folder of episodes to continue.")
         self._video = read_episodes(given.video, model.config.data, model.front.statistics)
         self._clips = self._video.splits["dev"]
-        self.total = min(given.num or DEFAULT_VIDEOS, len(self._clips.frames))
+        self.total = min(given.num or DEFAULT_NUM, len(self._clips.frames))
         self._context = model.config.conditioning.context_frames
         rows, endings = range(self.total), ("gif", "png")
         self.files = [given.out / f"video_{given.seed}_{r}.{e}" for r in rows for e in endings]
 
     def start(self) -> Iterator[Any]:
-        """Return an iterator over videos, each the predicted frames after a clip's context."""
+        """Yield videos, each the predicted frames after a clip's context."""
         clips, statistics, given = self._clips, self._video.statistics, self.given
         heat = self.arguments.get("temperature", 1.0)
-        drawn = [
-            predict(
+        for row in range(self.total):
+            yield predict(
                 self.model,
                 clips.frames[row, : self._context],
                 clips.actions[row, :-1] * statistics.action_std + statistics.action_mean,
@@ -184,9 +179,6 @@ class VideoDrawing(Drawing):
                 row=row,
                 temperature=heat,
             )
-            for row in range(self.total)
-        ]
-        return iter(drawn)
 
     def write(self, part: Any) -> int:
         """Write the animation and the strip of a video."""
@@ -203,10 +195,9 @@ class VideoDrawing(Drawing):
         print(f"{self.given.out}: {count}; real frames left or above, drawn ones right or below")
 
 
-DEFAULT_IMAGES = 16  # default number of images
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
 NAMES_OF_KINDS = {"label": "class", "caption": "text", None: "none"}  # by name in the config
-NOT_OF_VIDEOS = ("size", "start", "prime", "prime_rows")
+NOT_OF_VIDEOS = {"method": "auto", "size": None, "start": None, "prime": None, "prime_rows": None}
 
 
 def image_drawing(given: Any, model: Any, arguments: dict[str, Any]) -> Drawing:
@@ -214,13 +205,9 @@ def image_drawing(given: Any, model: Any, arguments: dict[str, Any]) -> Drawing:
     kind = kind_of_condition(model)
     _check_flags(given, kind)
     if kind == "video":
-        pass
-
         return VideoDrawing(given, model, arguments)
     multiscale = getattr(getattr(model, "network", None), "multiscale", None)
     if getattr(given, "start", None) is not None and multiscale and multiscale.any_shape:
-        pass
-
         return Enlargement(given, model, arguments)
     return ImageDrawing(given, model, arguments)
 
@@ -238,7 +225,7 @@ class ImageDrawing(Drawing):
 
     def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
         super().__init__(given, model, arguments)
-        self.total = DEFAULT_IMAGES if given.num is None else given.num
+        self.total = given.num or DEFAULT_NUM
         self._conditions = _conditions(given, model, self.total)
         classes = [_class_name(model, condition) for condition in self._conditions]
         names = [image_name(given.seed, row, name) for row, name in enumerate(classes)]
@@ -249,14 +236,9 @@ class ImageDrawing(Drawing):
 
     def start(self) -> Iterator[list[np.ndarray]]:
         """Return an iterator over the images, each a list of its scales, smallest first."""
-        arguments = {**self.arguments, **_images_given(self.given, self.model)}
-        images = self.model.stream(
-            self.total,
-            seed=self.given.seed,
-            condition=self._conditions,
-            scales=True,
-            **arguments,
-        )
+        arguments = {**self.arguments, **_images_given(self.given, self.model), "scales": True}
+        seed, condition = self.given.seed, self._conditions
+        images = self.model.stream(self.total, seed=seed, condition=condition, **arguments)
         return ([scale[0] for scale in scales] for scales in images)
 
     def write(self, part: list[np.ndarray]) -> int:
@@ -273,9 +255,7 @@ class ImageDrawing(Drawing):
             return
         given, bits = self.given, getattr(getattr(self.model, "front", None), "bits", 8)
         seconds, side = time.perf_counter() - self._begun, self._images[0][-1].shape[0]
-        shown = [
-            [rescale_levels(scale, bits, EIGHT) for scale in scales] for scales in self._images
-        ]
+        shown = [[rescale_levels(scale, bits, EIGHT) for scale in each] for each in self._images]
         files = write_sheets(given.out, shown, given.caption)
         older = remove_older(given.out, given.seed, self.total) if given.overwrite else ""
         print(
@@ -290,29 +270,22 @@ def _check_flags(given: Any, kind: str) -> None:
     for of, flag in FLAGS.items():
         if getattr(given, flag, None) is not None and of != kind:
             raise UserError(f"`--{flag}` is for a model of another kind; this one has {kind}.")
-    if kind != "video":
-        return
-    if getattr(given, "method", "auto") != "auto":
-        raise UserError("`--method` is not for a video model.")
-    for flag in NOT_OF_VIDEOS:
-        if getattr(given, flag, None) is not None:
+    for flag, default in NOT_OF_VIDEOS.items() if kind == "video" else ():
+        if getattr(given, flag, default) != default:
             raise UserError(f"`--{flag.replace('_', '-')}` is not for a video model.")
 
 
 def _conditions(given: Any, model: Any, num: int) -> list[Any]:
     kind = kind_of_condition(model)
     if kind == "class" and given.label is None:
-        return [row % _classes(model) for row in range(num)]
+        config, named = getattr(model, "config", None), len(model.spec.get("classes") or ())
+        classes = config.conditioning.classes if config else max(1, named)
+        return [row % classes for row in range(num)]
     if kind == "map" and given.map is not None:
         return [labels_of(given.map, model)] * num
     if kind == "text" and given.caption:
         return list(itertools.islice(itertools.cycle(given.caption), num))
     return [given.label] * num
-
-
-def _classes(model: Any) -> int:
-    config = getattr(model, "config", None)
-    return config.conditioning.classes if config else max(1, len(model.spec.get("classes") or ()))
 
 
 def _class_name(model: Any, condition: Any) -> str | None:

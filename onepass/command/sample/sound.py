@@ -31,19 +31,12 @@ PLOTTED_SECONDS = 20.0  # only the beginning of a longer sound is plotted
 
 
 class Chunk(NamedTuple):
-    """Consecutive samples of one or more sounds.
+    """Consecutive samples of one or more sounds; one with different rows ends the previous ones."""
 
-    Attributes:
-      rows: indices of the sounds; a chunk with different rows ends the previous sounds.
-      samples: float32 [rows, samples].
-      limited: number of samples of each row that reached full scale, int [rows].
-      made: whether the samples were drawn, rather than copied from a recording.
-    """
-
-    rows: range
-    samples: np.ndarray
-    limited: np.ndarray | int = 0
-    made: bool = True
+    rows: range  # indices of the sounds
+    samples: np.ndarray  # float32 [rows, samples]
+    limited: np.ndarray | int = 0  # samples of each row that reached full scale, int [rows]
+    made: bool = True  # drawn, rather than copied from a recording
 
 
 class SoundDrawing(Drawing):
@@ -156,28 +149,15 @@ def _duration(samples: int, rate_hz: int) -> str:
     return f"{samples:,} samples" if short else f"{samples / rate_hz:.2f} s"
 
 
-def say_markup(text: str) -> None:
-    """Print a note on stderr if the text contains tags that are not obeyed."""
-    if note := note_on_markup(text):
-        print(f"--text: {note}", file=sys.stderr)
-
-
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The input of a synthesis; missing attributes are None.
+    """The input of a synthesis; missing attributes are None."""
 
-    Attributes:
-      recording: float32 [samples] at the model's sample rate and the original level; only the
-        beginning if `frames` are in pieces.
-      gain_db: gain in dB that brings the recording to the model's level.
-      frames: the frames [frames, channels] at the model's level.
-      samples: number of samples of the whole recording.
-    """
-
+    # float32 [samples] at the model's rate and the original level; its beginning, for pieces
     recording: np.ndarray | None = None
-    gain_db: float = 0.0
-    frames: np.ndarray | FramesInPieces | None = None
-    samples: int | None = None
+    gain_db: float = 0.0  # what brings the recording to the model's level
+    frames: np.ndarray | FramesInPieces | None = None  # [frames, channels] at the model's level
+    samples: int | None = None  # of the whole recording
 
 
 def source_of(given: Any, model: Any, path: Path | None) -> Source:
@@ -193,18 +173,16 @@ def source_of(given: Any, model: Any, path: Path | None) -> Source:
 
 
 def _words(given: Any) -> dict[str, Any]:
-    """Return the text or phonemes with its dictionary, by the names that `text_frames` has.
-
-    Print a note on stderr if the text has tags that are not obeyed.
-    """
+    """Return what `_dictionary` does; print a note on stderr on tags that are not obeyed."""
     if given.pronunciations is not None and given.text is None:
         raise UserError("`--pronunciations` needs `--text`.")
-    if given.text is not None:
-        say_markup(given.text)
+    if given.text is not None and (note := note_on_markup(given.text)):
+        print(f"--text: {note}", file=sys.stderr)
     return _dictionary(given)
 
 
 def _dictionary(given: Any) -> dict[str, Any]:
+    """Return the text or phonemes with its dictionary, by the names that `text_frames` has."""
     if given.phonemes is not None:
         return {"phonemes": given.phonemes}
     if given.pronunciations is None:
@@ -251,8 +229,7 @@ def _stored_mel(path: Path, bands: int) -> np.ndarray:
     """Read log-mel frames float32 [frames, bands] from an npy file, also in HiFi-GAN's layouts."""
     mel = read_npy(path)
     shape = mel.shape
-    is_batch = len(shape) == 3 and shape[0] == 1
-    if is_batch:
+    if is_batch := len(shape) == 3 and shape[0] == 1:
         mel = mel[0]
     if mel.ndim == 2 and mel.shape[0] == bands and (is_batch or mel.shape[1] != bands):
         mel = mel.T
@@ -290,8 +267,7 @@ class SoundHere(SoundDrawing):
         _check_times(given)
         self._file = _recording_file(given, model)
         spoken = given.text or given.phonemes
-        name = _words_of(spoken) if spoken else None
-        name = name or (given.mel or self._file or Path("sample")).stem
+        name = _words_of(spoken) if spoken else (given.mel or self._file or Path("sample")).stem
         super().__init__(given, model, arguments, name, model.front.sample_rate_hz)
         self.files += [given.times] if given.times else []
 
@@ -302,9 +278,9 @@ class SoundHere(SoundDrawing):
         whole = _length(given, model, source)
         prime = _prime(given, model, source.recording, whole)
         self.recording = source.recording
-        self.total = whole - (0 if prime is None else len(prime))
+        self.total = whole - len(prime)
         arguments = dict(self.arguments)
-        if prime is not None:
+        if len(prime):
             arguments["prefix"] = audio.amplify(prime, source.gain_db)
         if "refine" in model.options:
             arguments["refine"] = given.refine
@@ -314,20 +290,21 @@ class SoundHere(SoundDrawing):
             draft = load_student(given.draft)
             arguments |= {"method": "speculative", "draft": draft, "acceptance": "rejection"}
         drawn = model.stream(len(self.paths), whole, given.seed, source.frames, **arguments)
-        begun = 0 if prime is None else len(prime)
-        return self._chunks(without_beginning(drawn, begun), prime, source.gain_db)
+        return self._chunks(drawn, prime, source.gain_db)
 
     def _chunks(
-        self, drawn: Iterator[np.ndarray], prime: np.ndarray | None, gain_db: float
+        self, drawn: Iterator[np.ndarray], prime: np.ndarray, gain_db: float
     ) -> Iterator[Chunk]:
-        rows = range(len(self.paths))
+        rows, begun = range(len(self.paths)), len(prime)
         most = audio.FULL_SCALE * min(1.0, 10.0 ** (gain_db / 20.0))
-        if prime is not None:
+        if begun:
             yield Chunk(rows, np.repeat(prime[None], len(rows), 0), made=False)
-        for chunk in drawn:
-            limited = (np.abs(chunk) >= most).sum(1)
-            yield Chunk(rows, at_recorded_level(chunk, gain_db), limited)
-            self.advance(chunk.shape[1])
+        for whole in drawn:
+            chunk, begun = whole[:, begun:], max(0, begun - whole.shape[1])
+            if chunk.shape[1]:
+                limited = (np.abs(chunk) >= most).sum(1)
+                yield Chunk(rows, at_recorded_level(chunk, gain_db), limited)
+                self.advance(chunk.shape[1])
 
     def finish(self) -> None:
         """Finish the files, and print the number of network passes if the sampler counts them."""
@@ -373,14 +350,6 @@ class ServedSound(SoundDrawing):
             self.advance(1)
 
 
-def without_beginning(chunks: Iterator[np.ndarray], samples: int) -> Iterator[np.ndarray]:
-    """Yield chunks [rows, n] without the first samples."""
-    for chunk in chunks:
-        rest, samples = chunk[:, samples:], max(0, samples - chunk.shape[1])
-        if rest.shape[1]:
-            yield rest
-
-
 def _check_sources(given: Any) -> None:
     names = ("recording", "mel", "text", "phonemes")
     sources = [f"`--{name}`" for name in names if getattr(given, name)]
@@ -404,16 +373,10 @@ def _check_times(given: Any) -> None:
 
 
 def _check_ability(given: Any, model: Any) -> None:
-    kind = model.spec["kind"]
-    if given.method not in model.methods:
-        names = ", ".join(model.methods)
-        raise UserError(f"`--method` must be one of {names} for a {kind}, got {given.method}.")
-    require(
-        not given.draft or given.method == "auto",
-        "method",
-        "auto for a model with a draft",
-        given.method,
-    )
+    kind, is_auto = model.spec["kind"], given.method == "auto"
+    rule = f"one of {', '.join(model.methods)} for a {kind}"
+    require(given.method in model.methods, "--method", rule, given.method)
+    require(is_auto or not given.draft, "method", "auto for a model with a draft", given.method)
     if given.prime_seconds and ("prefix" not in model.options or given.draft):
         raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot continue a recording.")
     if given.refine and "refine" not in model.options:
@@ -446,16 +409,15 @@ def _length(given: Any, model: Any, source: Source) -> int:
     return there if given.seconds is None else min(wanted, there)
 
 
-def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> np.ndarray | None:
+def _prime(given: Any, model: Any, recording: np.ndarray | None, total: int) -> np.ndarray:
     if recording is None or not given.prime_seconds:
-        return None
+        return np.zeros(0, np.float32)
     wanted = min(round(given.prime_seconds * model.front.sample_rate_hz), len(recording))
     most = f"less than the length of the sound, {total / model.front.sample_rate_hz:.2f}"
     require(wanted < total, "--prime-seconds", most, given.prime_seconds)
     network = model.config.network
     block = network.context_block_samples if network.context_layers else 1
-    samples = wanted - wanted % block
-    return recording[:samples] if samples else None
+    return recording[: wanted - wanted % block]
 
 
 def _source(given: Any, model: Any) -> dict[str, Any]:
@@ -468,9 +430,8 @@ def _source(given: Any, model: Any) -> dict[str, Any]:
     }
     chosen = {key: value for key, value in sources.items() if value is not None}
     if len(chosen) > 1:
-        raise UserError(
-            "Give one of `--recording`, `--mel`, `--text`, `--phonemes` and `--example`."
-        )
+        known = "`--recording`, `--mel`, `--text`, `--phonemes` and `--example`"
+        raise UserError(f"Give one of {known}.")
     if given.text is not None or given.pronunciations is not None:
         chosen = _words(given)
     if not chosen and model.spec.get("condition") == "frames":

@@ -148,7 +148,7 @@ def test_an_option_that_does_not_fit_is_said_in_a_short_line(
 # Help and presets
 
 
-@pytest.mark.parametrize("verb", ["", *onepass.command.verbs.VERBS])
+@pytest.mark.parametrize("verb", ["", *onepass.command.verbs.RUN])
 def test_help_is_given_and_is_no_mistake(capsys, verb):
     assert onepass.main([*verb.split(), "--help"]) == 0
     out, err = capsys.readouterr()

@@ -19,7 +19,7 @@ def ended(monkeypatch, verb, work):
     return command.main([verb])
 
 
-@pytest.mark.parametrize("verb", command.VERBS)
+@pytest.mark.parametrize("verb", command.RUN)
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_leaves_no_file_and_is_said_in_one_line(
     tmp_path, monkeypatch, capsys, verb, number

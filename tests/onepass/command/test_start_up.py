@@ -30,7 +30,7 @@ print(json.dumps(seen))
 """
 HELPS = [
     [],
-    *([verb] for verb in onepass.command.verbs.VERBS),
+    *([verb] for verb in onepass.command.verbs.RUN),
     *(["train", name] for name in ("wavenet-cpu-16k", "pixelcnn-cpu-32", "multiscale-cpu-64")),
     ["distill", "student-residual-16k"],
     *([verb, model] for verb in ("evaluate", "sample") for model in ("shipped", "shipped-digits")),

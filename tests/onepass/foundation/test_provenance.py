@@ -24,7 +24,7 @@ def repository(tmp_path):
 
 @needs_git
 def test_the_revision_is_that_of_the_checkout(repository, monkeypatch):
-    monkeypatch.setattr(card, "CHECKOUT", repository)
+    monkeypatch.setattr(card, "ROOT", repository)
     head = subprocess.run(
         ["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True
     )
@@ -35,16 +35,16 @@ def test_the_revision_is_that_of_the_checkout(repository, monkeypatch):
 def test_a_package_installed_inside_another_repository_has_no_revision(repository, monkeypatch):
     installed = repository / "venv" / "site-packages"
     installed.mkdir(parents=True)
-    monkeypatch.setattr(card, "CHECKOUT", installed)
+    monkeypatch.setattr(card, "ROOT", installed)
     assert card.git_revision() == "unknown"
 
 
 def test_without_git_or_outside_of_a_repository_the_revision_is_unknown(tmp_path, monkeypatch):
-    monkeypatch.setattr(card, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(card, "ROOT", tmp_path)
     assert card.git_revision() == "unknown"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert card.git_revision() == "unknown"
 
 
 def test_the_checkout_is_the_folder_of_the_packages():
-    assert Path(__file__).resolve().parents[3] == card.CHECKOUT
+    assert Path(__file__).resolve().parents[3] == card.ROOT
