@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import SupportsFloat
 
 import numpy as np
 import tensorflow as tf
@@ -36,11 +35,9 @@ class MetricsLog:
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
         """Append metrics to both files, and in metrics.jsonl also `step` and `time` (Unix time)."""
-        record = {
-            "step": step,
-            "time": round(time.time(), 3),
-            **{name: _plain(value) for name, value in figures.items()},
-        }
+        numbers = {name: float(value) for name, value in figures.items()}
+        plain = {name: v if math.isfinite(v) else None for name, v in numbers.items()}
+        record = {"step": step, "time": round(time.time(), 3), **plain}
         with _naming(self.path), open(self.path, "a") as file:
             file.write(json.dumps(record) + "\n")
         with self._event(step):
@@ -94,11 +91,6 @@ def _record(line: str) -> dict | None:
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
-def _plain(value: SupportsFloat) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
 def _drop_after(path: Path, last_step: int) -> None:
     if not path.exists():
         return
@@ -128,10 +120,9 @@ def loss_curves(run: Path) -> dict[str, Curve]:
     records = read_metrics(run)
     curves = {}
     for name in ("loss", "dev"):
-        known = [(record["step"], record.get(name)) for record in records]
-        pairs = [(step, value) for step, value in known if value is not None]
-        pairs = [(step, value) for step, value in pairs if math.isfinite(value)]
-        curves[name] = ([step for step, _ in pairs], [value for _, value in pairs])
+        known = [each for each in records if each.get(name) is not None]
+        finite = [each for each in known if math.isfinite(each[name])]
+        curves[name] = ([each["step"] for each in finite], [each[name] for each in finite])
     return curves
 
 

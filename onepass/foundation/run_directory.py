@@ -108,12 +108,10 @@ class Checkpoints:
             "--optimizer.learning-rate in another --workdir."
         )
 
-    def describe_save(self, step: int) -> str:
-        """Return a phrase that says where a step is saved."""
-        return f"step {step} is saved in {self.folder}"
-
-    def newest_kept(self) -> str:
-        """Return a phrase that names the newest checkpoint, for a message about a failed save."""
+    def describe_save(self, step: int | None) -> str:
+        """Return a phrase that says where a step is saved; None: what is, after a failed save."""
+        if step is not None:
+            return f"step {step} is saved in {self.folder}"
         steps = self.steps()
         return f"the newest checkpoint is step {steps[-1]}" if steps else "nothing is saved yet"
 
@@ -154,12 +152,12 @@ class RunDirectory:
     Without a path, the run is only in memory: nothing is written, and it cannot be resumed.
     """
 
-    def __init__(self, path: Path | None):
+    def __init__(self, path: Path | None, is_chief: bool = True):
         self.path, self._in_memory = Path(path or ""), path is None
         self.identity: dict = {}
         self.notes: list[str] = []
         self._lock: IO[str] | None = None
-        self._is_chief = True
+        self._is_chief = is_chief
 
     @classmethod
     def create(
@@ -181,8 +179,7 @@ class RunDirectory:
     @classmethod
     def lock_folder(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
         """Return the directory, locked until `unlock` or, if not the chief, untouched."""
-        run = cls(path)
-        run._is_chief = is_chief
+        run = cls(path, is_chief)
         if not is_chief:
             return run
         if run.path.exists() and not run.path.is_dir():
@@ -218,10 +215,6 @@ class RunDirectory:
         from onepass.foundation.metrics import MetricsLog  # imports TensorFlow
 
         return MetricsLog(self.path, first_step)
-
-    def folder(self, name: str) -> Path:
-        """Return a folder inside the run, created if missing."""
-        return make_folder(self.path / name)
 
     def lock(self) -> None:
         """Lock the run until `unlock` or the end of this process."""
@@ -364,13 +357,10 @@ class ScoresInMemory(Checkpoints):
         """See `Checkpoints.after_divergence`."""
         return "the model has the weights before it. Try a lower learning rate."
 
-    def describe_save(self, step: int) -> str:
+    def describe_save(self, step: int | None) -> str:
         """See `Checkpoints.describe_save`."""
-        return f"the model has the weights of step {step}"
-
-    def newest_kept(self) -> str:
-        """See `Checkpoints.newest_kept`."""
-        return "the model has its last weights"
+        kept = "its last weights" if step is None else f"the weights of step {step}"
+        return f"the model has {kept}"
 
     def scores(self) -> list[tuple[int, float]]:
         """See `Checkpoints.scores`."""

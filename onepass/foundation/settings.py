@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
@@ -87,11 +87,7 @@ def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:
 
 
 def check_config(
-    stored: Any,
-    path: Path,
-    kinds: Sequence[str],
-    needed: set[str],
-    read: Callable[[dict], Config],
+    stored: Any, path: Path, kinds: Sequence[str], needed: set[str], read: Callable[[dict], Config]
 ) -> Config:
     """Check the config.json of a run or model, and return the result of `read` for it."""
     if not isinstance(stored, dict):
@@ -119,20 +115,18 @@ def _from_json(kind: Any, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def changed_flags(preset: Any, given: Any) -> str:
+def changed_flags(preset: Any, given: Any, prefix: str = " --") -> str:
     """Return ` --section.field value` for every setting of `given` that differs from the preset."""
-    return "".join(f" --{name} {value}" for name, value in _changes(preset, given, ""))
-
-
-def _changes(preset: Any, given: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    flags = ""
     for field in dataclasses.fields(preset):
         before, after = getattr(preset, field.name), getattr(given, field.name)
         name = prefix + field.name.replace("_", "-")
         if dataclasses.is_dataclass(before):
-            yield from _changes(before, after, name + ".")
+            flags += changed_flags(before, after, f"{name}.")
         elif before != after:
             values = after if isinstance(after, tuple) else (after,)
-            yield name, " ".join(shlex.quote(str(value)) for value in values)
+            flags += f"{name} {shlex.join(map(str, values))}"
+    return flags
 
 
 P = ParamSpec("P")

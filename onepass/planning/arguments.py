@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, require
 
 PLOTS = (".png", ".pdf", ".svg")
 PORTABLE, SERVERS = "portable", "parameter_server"
@@ -82,21 +82,21 @@ class PlanArguments:
 
 def check(given: PlanArguments) -> None:
     """Raise UserError if an argument is invalid."""
-    for name in ("devices", "servers", "batch"):
-        _check_number(given, name, 1)
-    for name in ("latency_us", "message_us"):
-        _check_number(given, name, 0)
-    for name in ("memory", "link", "bucket_mib", "seconds"):
-        _check_number(given, name, 0, above=True)
+    least = {"devices": 1, "servers": 1, "batch": 1, "latency_us": 0, "message_us": 0}
+    above = {"memory": 0, "link": 0, "bucket_mib": 0, "seconds": 0}
+    for name, limit in {**least, **above}.items():
+        value = getattr(given, name)
+        if value is not None:
+            holds = limit < value < math.inf or (name in least and value == limit)
+            rule = f"{'at least' if name in least else 'above'} {limit}"
+            require(holds, f"--{name.replace('_', '-')}", rule, f"{value:g}")
     if given.mesh is not None:
         sizes = given.mesh.split("x")
         if len(sizes) != 2 or not all(size.isdecimal() and int(size) for size in sizes):
             raise UserError(f"`--mesh` needs two sizes, rows x model, as in 4x2; got {given.mesh}.")
-        if math.prod(map(int, sizes)) != given.devices:
-            raise UserError(
-                f"`--mesh` {given.mesh} has {math.prod(map(int, sizes))} devices, but `--devices` "
-                f"is {given.devices}."
-            )
+        if (count := math.prod(map(int, sizes))) != given.devices:
+            has = f"{given.mesh} has {count} devices"
+            raise UserError(f"`--mesh` {has}, but `--devices` is {given.devices}.")
         if given.strategy != PORTABLE:
             raise UserError("`--mesh` requires `--strategy portable`.")
     if given.plot and given.plot.suffix not in PLOTS:
@@ -104,12 +104,3 @@ def check(given: PlanArguments) -> None:
     for path in (given.json, given.trace, given.plot):
         if path and not path.parent.is_dir():
             raise UserError(f"The folder {path.parent} for {path.name} does not exist.")
-
-
-def _check_number(given: PlanArguments, name: str, least: float, above: bool = False) -> None:
-    value = getattr(given, name)
-    if value is None:
-        return
-    if value < least or (above and value <= least) or not value < math.inf:
-        rule = "above" if above else "at least"
-        raise UserError(f"`--{name.replace('_', '-')}` must be {rule} {least:g}, got {value:g}.")

@@ -1,9 +1,6 @@
 """A JAX process that compiles an exported step for a mesh of devices, and may run it.
 
-    python -m onepass.planning.device_program REQUEST.json
-
-The request contains the folder, the mesh, the number and duration of rounds to run (0: only
-compile), and the file for the answer. TensorFlow is not imported.
+python -m onepass.planning.device_program REQUEST.json, of `measurement.ask`
 """
 
 import collections
@@ -21,48 +18,26 @@ from onepass.planning.measurement import needed_bytes, paired_seconds, time_roun
 from onepass.replicator.portable import run
 from onepass.replicator.portable.layouts.devices import Devices
 from onepass.replicator.portable.layouts.layout import MODEL, ROWS, Layout, Step
-from onepass.replicator.portable.layouts.simulation import read_program
+from onepass.replicator.portable.layouts.simulation import compiled_memory, read_program
 
 TRACED_STEPS = 3  # for short steps
 
 
-class Compiled:
-    """The step of an exported folder, compiled for a mesh of sizes `rows` and `model`.
+def compile_folder(folder: str, rows: int, model: int, runs: bool) -> tuple[Any, tuple]:
+    """Return an exported step compiled for a mesh of `rows` and `model`, and its arguments' shapes.
 
-    Batches are divided along `rows`. If `model` is above 1, every array of the state is cut along
-    the last of its axes whose size is divisible by `model`. On a CPU, a step that will not run is
-    compiled with less optimisation, because neither its operations nor its memory depend on the
-    quality of the machine code.
+    If `model` is above 1, every array of the state is cut along the last of its axes whose size is
+    divisible by `model`.
     """
-
-    def __init__(self, folder: str, rows: int, model: int, runs: bool):
-        manifest = run.read_manifest(folder)
-        described = manifest["functions"][manifest["training"]["step"]]
-        step = Step.read(Path(folder))
-        devices = Devices(step, _cut_last(step, rows, model))
-        advance = run.advance_function(run.load_exported(folder, described).call, described)
-        self._arguments = devices.arguments()
-        is_plain = not runs and jax.default_backend() == "cpu"
-        options = {"xla_backend_optimization_level": 0} if is_plain else None
-        self.compiled = devices.compile_step(advance, options)
-
-    def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes that the compiler reserves on one device, by use."""
-        found: Any = self.compiled.memory_analysis()
-        return {
-            "arguments": found.argument_size_in_bytes,
-            "results": found.output_size_in_bytes - found.alias_size_in_bytes,
-            "temporaries": found.temp_size_in_bytes,
-        }
-
-    def values(self) -> list:
-        """Return constant arguments for the step, placed on the devices."""
-
-        def value(shape: jax.ShapeDtypeStruct) -> jax.Array:
-            fill = 0.01 if np.issubdtype(shape.dtype, np.floating) else shape.dtype == np.bool_
-            return jax.device_put(np.full(shape.shape, fill, shape.dtype), shape.sharding)
-
-        return list(jax.tree.map(value, self._arguments))
+    manifest = run.read_manifest(folder)
+    described = manifest["functions"][manifest["training"]["step"]]
+    step = Step.read(Path(folder))
+    devices = Devices(step, _cut_last(step, rows, model))
+    advance = run.advance_function(run.load_exported(folder, described).call, described)
+    # Neither operations nor memory depend on the quality of the machine code.
+    is_plain = not runs and jax.default_backend() == "cpu"
+    options = {"xla_backend_optimization_level": 0} if is_plain else None
+    return devices.compile_step(advance, options), devices.arguments()
 
 
 def _cut_last(step: Step, rows: int, model: int) -> Layout:
@@ -78,27 +53,28 @@ def _cut_last(step: Step, rows: int, model: int) -> Layout:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return the step's memory and operations as compiled, and measurements if it was run."""
-    step = Compiled(request["folder"], request["rows"], request["model"], bool(request["rounds"]))
-    text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
+    rows, model, rounds = request["rows"], request["model"], request["rounds"]
+    compiled, arguments = compile_folder(request["folder"], rows, model, bool(rounds))
     program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)
-               for o in read_program(text, devices)]  # fmt: skip
-    found = {"memory": step.memory_bytes(), "program": program, "run": None}
-    if request["rounds"]:
-        found["run"] = Running(step).profile(request["rounds"], request["seconds"])
+               for o in read_program(compiled.as_text() or "", rows * model)]  # fmt: skip
+    found = {"memory": compiled_memory(compiled), "program": program, "run": None}
+    if rounds:
+        found["run"] = Running(compiled, arguments).profile(rounds, request["seconds"])
     return found
 
 
 class Running:
     """A step for one device that can be run repeatedly; the constructor runs it once."""
 
-    def __init__(self, step: Compiled):
-        self._step, self._values = step, step.values()
+    def __init__(self, compiled: Any, arguments: tuple):
+        self._compiled, self._arguments = compiled, arguments
+        self._values = list(jax.tree.map(_constant, arguments))
         self.advance()
 
     def advance(self) -> None:
         """Run one step to completion."""
         state, alive, frozen, batch = self._values
-        state, alive, metrics = self._step.compiled(state, alive, frozen, batch)
+        state, alive, metrics = self._compiled(state, alive, frozen, batch)
         self._values = [state, alive, frozen, batch]
         jax.block_until_ready((state, metrics))
 
@@ -110,7 +86,7 @@ class Running:
             held = sum(leaf.nbytes for leaf in jax.tree.leaves(self._values))
             memory_bytes = needed_bytes(self.advance, held)
         if jax.default_backend() == "cpu":
-            steps = (self.advance, Running(self._step).advance)
+            steps = (self.advance, Running(self._compiled, self._arguments).advance)
             found["paired_seconds"] = paired_seconds(steps, seconds)
         traced_steps = TRACED_STEPS if min(found["seconds"]) < seconds else 1
         return {
@@ -119,6 +95,11 @@ class Running:
             "memory_bytes": memory_bytes,
             "operations": _trace_seconds(self.advance, traced_steps),
         }
+
+
+def _constant(shape: jax.ShapeDtypeStruct) -> jax.Array:
+    fill = 0.01 if np.issubdtype(shape.dtype, np.floating) else shape.dtype == np.bool_
+    return jax.device_put(np.full(shape.shape, fill, shape.dtype), shape.sharding)
 
 
 def _trace_seconds(advance: Callable[[], None], steps: int) -> dict[str, float]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import make_folder, write_text
+from onepass.foundation.locations import ROOT
 from onepass.foundation.runtime import processor
 from onepass.replicator.portable.layouts.layout import Step
 from onepass.replicator.portable.layouts.simulation import Operation, sharing_scale
@@ -171,6 +172,13 @@ class Measurement:
         """Memory of a device: arguments, new results and temporaries."""
         return sum(self.memory.values())
 
+    @property
+    def done(self) -> Run:
+        """The run; ValueError: there was none."""
+        if self.run is None:
+            raise ValueError("`profile` must have run.")
+        return self.run
+
     @classmethod
     def read(cls, stored: dict[str, Any]) -> "Measurement":
         """Return the measurement in an answer from device_program.py."""
@@ -245,7 +253,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Run device_program.py in a new process, and return its answer."""
     devices = request["rows"] * request["model"]
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    paths = os.pathsep.join([str(ROOT), *sys.path])
     environment = {**os.environ, "XLA_FLAGS": flags.strip(), "PYTHONPATH": paths}
     if devices > 1:  # only CPUs can be simulated
         environment["JAX_PLATFORMS"] = "cpu"
@@ -281,14 +289,12 @@ def assign_durations(program: list[Operation], profile: Measurement) -> list[Ope
     times = _Times(profile)
     seconds = (0.0 if each.is_collective else times.scale * times.seconds(each) for each in program)
     pairs = zip(program, seconds, strict=True)
-    return [dataclasses.replace(operation, seconds=time) for operation, time in pairs]
+    return [dataclasses.replace(operation, seconds=taken) for operation, taken in pairs]
 
 
 class _Times:
     def __init__(self, profile: Measurement):
-        if profile.run is None:
-            raise ValueError("`profile` must have run.")
-        traced = profile.run.operations
+        traced = profile.done.operations
         found: dict[str, dict[float, list[float]]] = {}
         taken: dict[str, float] = collections.defaultdict(float)
         moved: dict[str, float] = collections.defaultdict(float)
@@ -302,7 +308,7 @@ class _Times:
             for kind, sizes in found.items()
         }
         self._rates = {name: seconds / max(moved[name], 1.0) for name, seconds in taken.items()}
-        self._total, step = sum(taken.values()), profile.run.step_seconds
+        self._total, step = sum(taken.values()), profile.done.step_seconds
         # If nothing was traced, the step time is divided by bytes.
         self._seconds_per_byte = (self._total or step) / max(sum(moved.values()), 1.0)
         self.scale = step / self._total if self._total else 1.0

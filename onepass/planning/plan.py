@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onepass.foundation.errors import UserError
-from onepass.foundation.files import replacing, write_text
+from onepass.foundation.files import count_noun, replacing, write_text
 from onepass.foundation.progress import Progress
 from onepass.planning.arguments import PORTABLE, SERVERS, PlanArguments
 from onepass.planning.measurement import (
-    Measurement,
     Run,
     Store,
     assign_durations,
@@ -37,13 +36,10 @@ ENOUGH_FREE = 0.9  # share of processor time that a reliable profile needs
 
 
 class ModelPrograms:
-    """The training step of a model, by default for `batch` rows in `microbatches`.
-
-    `stages` are those of a pipeline; None: the network cannot be cut.
-    """
+    """The training step of a model, by default for `batch` rows in `microbatches`."""
 
     is_fixed = False
-    stages: Stages | None = None
+    stages: Stages | None = None  # of a pipeline; None: the network cannot be cut
 
     def __init__(self, model: "Trainable", batch: int, microbatches: int, scratch: Path | str):
         self.batch, self.microbatches, self.model = batch, microbatches, model
@@ -99,7 +95,7 @@ class Prediction:
     batch_rows: int
     memory_bytes: float  # of each device
     sent_bytes: float  # by each device, per step
-    efficiency: float  # rows per second and device, relative to a single device
+    alone_seconds: float  # duration of a step on a single device
     timeline: simulation.Timeline
     schedule: str = ""
     bubble: float = 0.0  # share of a pipeline's device time spent waiting
@@ -108,6 +104,11 @@ class Prediction:
     def devices(self) -> int:
         """Number of devices in the mesh."""
         return self.rows * self.model
+
+    @property
+    def efficiency(self) -> float:
+        """Rows per second and device, relative to a single device."""
+        return self.alone_seconds / self.step_seconds / self.devices
 
     @property
     def rows_per_second(self) -> float:
@@ -142,10 +143,14 @@ class Planner:
 
         If no configuration fits in memory, try more microbatches, then cuts of the state.
         """
+        microbatches, found = self._programs.microbatches, []
         for rows, _ in self._given.meshes:
-            self._check_rows(rows)
-        microbatches = self._programs.microbatches
-        found = []
+            if self._given.strategy != SERVERS and self._programs.batch % (rows * microbatches):
+                raise UserError(
+                    f"A batch of {self._programs.batch} rows cannot be divided by {rows} devices "
+                    f"with {microbatches} microbatches each: change `--devices`, `--mesh` or "
+                    "`--batch`."
+                )
         for rows, model in self._given.meshes:
             found.append(self.predict_cost(rows, model, microbatches))
             advance()
@@ -179,24 +184,20 @@ class Planner:
     def _portable(self, rows: int, model: int, microbatches: int) -> Prediction:
         programs, store = self._programs, self._store
         whole = programs.folder(programs.batch, microbatches)
-        # A program of fixed size can only be profiled with the whole batch.
-        share = (
-            whole if programs.is_fixed else programs.folder(programs.batch // rows, microbatches)
-        )
-        profile = store.measure_profiled(share)
-        alone = _run(store.measure_profiled(whole))
+        # A program of fixed size is profiled with the whole batch.
+        profile = store.measure_profiled(programs.folder(programs.batch // rows, microbatches))
+        alone = store.measure_profiled(whole).done
         compiled = store.measure_compiled(whole, rows, model) if rows * model > 1 else profile
         bucket_mib = self._given.bucket_mib
         if bucket_mib is None:
             bucket_mib = float("inf") if _is_processor(alone) else ACCELERATOR_BUCKET_MIB
         timed = assign_durations(compiled.program, profile)
         program = simulation.combine_collectives(timed, bucket_mib * MIB)
-        scale = self._scale(_run(profile), rows * model)
+        scale = self._scale(profile.done, rows * model)
         timeline = simulation.simulate(program, self._network, scale)
-        efficiency = alone.step_seconds / timeline.seconds / (rows * model)
         return Prediction(
             rows, model, microbatches, timeline.seconds, programs.batch, compiled.memory_bytes,
-            timeline.sent_bytes, efficiency, timeline,
+            timeline.sent_bytes, alone.step_seconds, timeline,
         )  # fmt: skip
 
     def _pipelines(self) -> Iterator[Prediction]:
@@ -204,7 +205,7 @@ class Planner:
         if programs.stages is None or given.strategy != PORTABLE or given.mesh is not None:
             return
         alone = self._store.measure_profiled(programs.folder(programs.batch, programs.microbatches))
-        run = _run(alone)
+        run = alone.done
         for devices in (rows for rows, _ in given.meshes if rows > 1):
             seconds = self._scale(run, devices) * run.step_seconds
             steps = pipeline_steps(
@@ -214,9 +215,8 @@ class Planner:
                 found = [
                     Prediction(
                         devices, 1, step.microbatches, step.timeline.seconds, programs.batch,
-                        step.memory_bytes, step.timeline.sent_bytes,
-                        run.step_seconds / step.timeline.seconds / devices, step.timeline, name,
-                        step.bubble,
+                        step.memory_bytes, step.timeline.sent_bytes, run.step_seconds,
+                        step.timeline, name, step.bubble,
                     )
                     for step in several
                 ]  # fmt: skip
@@ -228,14 +228,13 @@ class Planner:
         share = programs.run(self._store, programs.batch // rows)
         seconds = self._scale(share, rows) * share.step_seconds
         reduced, held = programs.model.reduced_bytes, programs.model.state_bytes
-        timeline = simulation.simulate(
-            simulation.synchronous(seconds, [reduced], rows), self._network
-        )
+        step = simulation.synchronous(seconds, [reduced], rows)
+        timeline = simulation.simulate(step, self._network)
         exchanged = 2 * reduced if rows > 1 else 0  # the gradients and their sums
         return Prediction(
             rows, 1, programs.microbatches, timeline.seconds, programs.batch,
-            (share.memory_bytes or held) + exchanged, timeline.sent_bytes,
-            alone.step_seconds / timeline.seconds / rows, timeline,
+            (share.memory_bytes or held) + exchanged, timeline.sent_bytes, alone.step_seconds,
+            timeline,
         )  # fmt: skip
 
     def _asynchronous(self, workers: int) -> Prediction:
@@ -249,8 +248,7 @@ class Planner:
         )  # fmt: skip
         return Prediction(
             workers, 1, programs.microbatches, 1 / rate, programs.batch,
-            alone.memory_bytes or held, 2.0 * held,
-            alone.step_seconds * rate / workers, timeline,
+            alone.memory_bytes or held, 2.0 * held, alone.step_seconds, timeline,
         )  # fmt: skip
 
     def _scale(self, run: Run, replicas: int) -> float:
@@ -272,32 +270,20 @@ class Planner:
             cuts = [n for n in range(2, given.devices + 1) if given.devices % n == 0]
             yield from ((given.devices // n, n, programs.microbatches) for n in cuts)
 
-    def _check_rows(self, rows: int) -> None:
-        each = rows * self._programs.microbatches
-        if self._given.strategy != SERVERS and self._programs.batch % each:
-            raise UserError(
-                f"A batch of {self._programs.batch} rows cannot be divided by {rows} devices with "
-                f"{self._programs.microbatches} microbatches each: change `--devices`, `--mesh` or "
-                "`--batch`."
-            )
-
 
 def cheapest(predictions: list[Prediction]) -> Prediction:
     """Return the prediction with the fewest device-seconds per row."""
-    return min(predictions, key=lambda prediction: (prediction.device_seconds, prediction.devices))
+    return min(predictions, key=lambda each: (each.device_seconds, each.devices))
 
 
 def fastest(predictions: list[Prediction]) -> Prediction:
     """Return the prediction with the most rows per second."""
-    return max(
-        predictions, key=lambda prediction: (prediction.rows_per_second, -prediction.devices)
-    )
+    return max(predictions, key=lambda each: (each.rows_per_second, -each.devices))
 
 
 def describe_prediction(prediction: Prediction) -> str:
     """Return a configuration as text, such as `4 devices, mesh 4x1, 2 microbatches`."""
-    plural = "s" if prediction.devices > 1 else ""
-    text = f"{prediction.devices} device{plural}, {layout(prediction)}"
+    text = f"{count_noun(prediction.devices, 'device')}, {layout(prediction)}"
     many = prediction.microbatches > 1
     return f"{text}, {prediction.microbatches} microbatches" if many else text
 
@@ -309,12 +295,6 @@ def layout(prediction: Prediction) -> str:
     return f"mesh {prediction.rows}x{prediction.model}"
 
 
-def _run(measurement: Measurement) -> Run:
-    if measurement.run is None:
-        raise ValueError("`measurement` must have run.")
-    return measurement.run
-
-
 def _is_processor(run: Run) -> bool:
     return run.device.lower() == "cpu"
 
@@ -323,15 +303,12 @@ def lines(predictions: list[Prediction], fitting: list[Prediction]) -> list[str]
     """Return the table's lines, starred where memory is short, and the cheapest and fastest."""
     table = [f"{_line(each)}{'' if each in fitting else ' *'}" for each in predictions]
     starred = [] if len(fitting) == len(predictions) else ["* does not fit in --memory"]
-    best, quickest = cheapest(fitting), fastest(fitting)
-    return [
-        HEADER,
-        *table,
-        *starred,
-        "",
-        f"cheapest that fits: {describe_prediction(best)} ({_choice(best)})",
-        f"fastest that fits: {describe_prediction(quickest)} ({_choice(quickest)})",
+    choices = [
+        f"{name} that fits: {describe_prediction(each)} ({each.rows_per_second:.4g} rows/s, "
+        f"{each.device_seconds:.3g} device-seconds per row)"
+        for name, each in (("cheapest", cheapest(fitting)), ("fastest", fastest(fitting)))
     ]
+    return [HEADER, *table, *starred, "", *choices]
 
 
 def _line(each: Prediction) -> str:
@@ -342,10 +319,6 @@ def _line(each: Prediction) -> str:
         f"{each.memory_bytes / GIB:6.3f} GiB {each.sent_bytes / MB:7,.2f} MB "
         f"{100 * each.efficiency:9.1f}% {100 * each.network_share:7.1f}% {bubble}"
     )
-
-
-def _choice(each: Prediction) -> str:
-    return f"{each.rows_per_second:.4g} rows/s, {each.device_seconds:.3g} device-seconds per row"
 
 
 def to_json(predictions: list[Prediction], fitting: list[Prediction]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import tensorflow as tf
 from onepass.planning.measurement import needed_bytes, paired_seconds, time_rounds
 from onepass.replicator.portable import export
 from onepass.replicator.portable.manifest import manifest_of, write_manifest
-from onepass.replicator.training.batches import Batch
 from onepass.replicator.training.state import LossFn, TrainState, compile_step
 
 
@@ -50,13 +49,6 @@ class Trainable:
         """Size in bytes of the gradients."""
         return sum(_bytes(weight) for weight in self.state.weights)
 
-    def batch(self) -> Batch:
-        """Return a constant batch; the time of a step does not depend on the values."""
-        return {
-            name: tf.fill(spec.shape, tf.cast(0.01 if spec.dtype.is_floating else 0, spec.dtype))
-            for name, spec in self.batch_spec.items()
-        }
-
     def export(self, folder: Path) -> None:
         """Write the step, without a checkpoint or data, for device_program.py."""
         slots = self.state.slots()
@@ -81,7 +73,11 @@ class Trainable:
         return found
 
     def _make_step(self) -> Callable[[], float]:
-        compiled, batch = compile_step(self.state, self.loss, self.jit_compile), self.batch()
+        compiled = compile_step(self.state, self.loss, self.jit_compile)
+        batch = {  # constant, since the time of a step does not depend on the values
+            name: tf.fill(spec.shape, tf.cast(0.01 if spec.dtype.is_floating else 0, spec.dtype))
+            for name, spec in self.batch_spec.items()
+        }
 
         def step() -> float:
             return float(compiled(batch)["loss"])

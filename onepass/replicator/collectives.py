@@ -107,13 +107,10 @@ def digest(calls: list[str]) -> tf.Tensor:
 
 def compare_workers(texts: list[str]) -> None:
     """Raise CollectiveOrderError unless the workers' calls, one per line of a text, are equal."""
-    for worker, text in enumerate(texts):
-        if text != texts[0]:
-            raise CollectiveOrderError(
-                _difference(
-                    "worker 0", texts[0].splitlines(), f"worker {worker}", text.splitlines()
-                )
-            )
+    first = texts[0].splitlines()
+    for worker, calls in enumerate(text.splitlines() for text in texts):
+        if calls != first:
+            raise CollectiveOrderError(_difference("worker 0", first, f"worker {worker}", calls))
 
 
 def shape_mismatch_error(error: Exception) -> CollectiveOrderError | None:

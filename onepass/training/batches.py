@@ -61,12 +61,11 @@ def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
     counts = [] if rows is None else [len(row) for row in rows]
     if rows is None or len(set(counts)) == 1:
         arrays = {name: as_array(value, name) for name, value in batch.items()}
-        if LENGTHS in arrays and ELEMENTS in arrays and rank != 4 and arrays[ELEMENTS].ndim == rank:
-            arrays[ELEMENTS], arrays[LENGTHS] = fill_after_end(
-                arrays[ELEMENTS], arrays[LENGTHS], codec
-            )
-        elif LENGTHS in arrays:
-            raise ValueError("`lengths` needs `elements` in time order.")
+        elements, lengths = arrays.get(ELEMENTS), arrays.get(LENGTHS)
+        if lengths is not None:
+            if elements is None or rank == 4 or elements.ndim != rank:
+                raise ValueError("`lengths` needs `elements` in time order.")
+            arrays[ELEMENTS], arrays[LENGTHS] = fill_after_end(elements, lengths, codec)
         return Padded(arrays, frozenset(), fill)
     if LENGTHS in batch:
         raise ValueError("`lengths` must be left out where `elements` are rows of different ones.")
@@ -82,27 +81,6 @@ def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
     return Padded(arrays, frozenset(ragged), fill)
 
 
-def in_bucket(batch: Padded, most: int | None, takes: Callable[[int], bool]) -> Padded:
-    """Return a batch padded to one of a few lengths."""
-    if not batch.ragged:
-        return batch
-    longest = max(batch.longest, 1)
-    length = bucket(longest) if most is None else min(bucket(longest), most)
-    return batch.of_length(length if takes(length) else longest)
-
-
-def mean_length(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the mean length of a batch's rows, repeated for every row, if there are lengths.
-
-    If the sum over each row is divided by it, the mean over rows equals the mean over all elements
-    that are not padding, so replicas with only some of the rows need not know the others.
-    """
-    if LENGTHS not in arrays:
-        return {}
-    mean = float(arrays[LENGTHS].mean()) or 1.0
-    return {MEAN: np.full(len(arrays[LENGTHS]), mean, np.float32)}
-
-
 KEYS = ("elements", "condition")
 NAMED = "condition/"  # prefix of condition names in flat batches
 
@@ -110,10 +88,8 @@ NAMED = "condition/"  # prefix of condition names in flat batches
 def nest_conditions(batch: Batch) -> dict[str, Any]:
     """Return a flat batch with its named conditions as a dict under the key `condition`."""
     named = {key.removeprefix(NAMED): x for key, x in batch.items() if key.startswith(NAMED)}
-    if not named:
-        return dict(batch)
     others = {key: x for key, x in batch.items() if not key.startswith(NAMED)}
-    return {**others, "condition": named}
+    return {**others, "condition": named} if named else others
 
 
 def _flat(batch: dict[str, Any]) -> dict[str, Any]:
@@ -131,8 +107,7 @@ class Batches:
     Every batch has `step` and `row`, int32 [rows] each, from which losses that draw random numbers
     can derive their noise. A batch with `lengths` also has `mean_length`, the mean over its rows
     before replicas or microbatches split it. The source is what `fit` takes: arrays give `rows`
-    random rows for each batch, and an iterable is restarted when it ends. Arrays are checked at
-    once, batches of other sources when they are read.
+    random rows for each batch, and an iterable is restarted when it ends.
     """
 
     def __init__(
@@ -177,14 +152,11 @@ class Batches:
         """Return endless batches, starting with the batch of a given step."""
         if self._arrays is not None:
             free = () if self._one_length else self._arrays.ragged
-            return as_dataset(self._draw_batch, step, rows=self._rows, free=free)
+            draw = functools.partial(self._draw_batch, self._arrays)
+            return as_dataset(draw, step, rows=self._rows, free=free)
         if callable(self._source) and not isinstance(self._source, tf.data.Dataset):
             return self._number_batches(map(self._source, itertools.count(step)), step)
         return self._number_batches(itertools.islice(_endless(self._source), step, None), step)
-
-    def alone(self, step: int, index: int, count: int) -> Iterable[Batch]:
-        """Return `starting_at(step)`, for training on a single device."""
-        return self.starting_at(step)
 
     def shard(self, step: int, index: int, count: int) -> tf.data.Dataset:
         """Return part `index` of `count` equal parts of each batch's rows, starting at a step."""
@@ -197,9 +169,7 @@ class Batches:
             batches = tf.data.Dataset.from_generator(alike, output_signature=spec)
         if count == 1:
             return batches
-        return batches.map(
-            lambda batch: {name: tf.split(x, count)[index] for name, x in batch.items()}
-        )
+        return batches.map(lambda batch: {n: tf.split(x, count)[index] for n, x in batch.items()})
 
     def parts(self) -> Iterator[Batch]:
         """Yield all rows once: in batches of `rows` from arrays, otherwise batch by batch."""
@@ -207,9 +177,8 @@ class Batches:
             yield from self._number_batches(self._source, 0)
             return
         for start in range(0, len(self._arrays.arrays["elements"]), self._rows):
-            part = self._pad_to_bucket(
-                self._arrays.take_rows(slice(start, start + self._rows))
-            ).arrays
+            rows = self._arrays.take_rows(slice(start, start + self._rows))
+            part = self._pad_to_bucket(rows).arrays
             numbers = {"row": np.arange(start, start + len(part["elements"]), dtype=np.int32)}
             yield {name: tf.constant(x) for name, x in _add_addresses(numbers | part, 0).items()}
 
@@ -228,14 +197,19 @@ class Batches:
 
         Otherwise only one device would see the error, and the others would wait forever.
         """
-        iterator = iter(batches)
+        iterator, first = iter(batches), {name: list(x.shape) for name, x in sorted(spec.items())}
 
         def following() -> Batch:
             if self._error is not None:
                 raise self._error
             try:
                 batch = next(iterator)
-                _check_alike(batch, spec)
+                shapes = {name: list(x.shape) for name, x in sorted(batch.items())}
+                if shapes != first:
+                    raise ValueError(
+                        "on several devices all batches must have the same shapes, got "
+                        f"{shapes} after {first}."
+                    )
             except Exception as error:
                 self._error = error
                 raise
@@ -248,8 +222,7 @@ class Batches:
             arrays = _add_addresses(self._pad_to_bucket(self._check_batch(batch)).arrays, step)
             yield {name: tf.constant(array) for name, array in arrays.items()}
 
-    def _draw_batch(self, step: int) -> dict[str, np.ndarray]:
-        batch = self._arrays or self._check_batch({})
+    def _draw_batch(self, batch: Padded, step: int) -> dict[str, np.ndarray]:
         count = len(batch.arrays["elements"])
         generator = np.random.default_rng([self._seed, step])
         rows = generator.choice(count, self._rows, replace=count < self._rows)
@@ -257,9 +230,12 @@ class Batches:
 
     def _pad_to_bucket(self, batch: Padded) -> Padded:
         """Return a batch padded to one of a few lengths; with `shard`, arrays keep a single one."""
-        if self._arrays is not None and self._one_length:
+        if not batch.ragged or (self._arrays is not None and self._one_length):
             return batch
-        return in_bucket(batch, self._arrays and self._arrays.longest, self._takes)
+        longest = max(batch.longest, 1)
+        length = bucket(longest)
+        length = length if self._arrays is None else min(length, self._arrays.longest)
+        return batch.of_length(length if self._takes(length) else longest)
 
     def _check_batch(self, batch: Any) -> Padded:
         if isinstance(batch, tuple | list):
@@ -274,18 +250,14 @@ class Batches:
         if "elements" not in batch:
             raise ValueError(f"a batch must have the key `elements`, got {sorted(batch)}.")
         found = padded_arrays(_flat(batch), self._codec, self._layout.rank)
-        arrays = found.arrays
-        elements = arrays["elements"]
+        elements = found.arrays["elements"]
         if not elements.size:
             raise ValueError(f"`elements` must not be empty, got shape {list(elements.shape)}.")
         check_elements(elements, self._codec, self._layout)
-        for name, array in arrays.items():
+        for name, array in found.arrays.items():
             if array.shape[:1] != elements.shape[:1]:
-                raise ValueError(
-                    f"`{name}` must have {len(elements)} rows, as `elements`, got shape"
-                    f" {list(array.shape)}."
-                )
-        for name, array in arrays.items():
+                rule = f"must have {len(elements)} rows, as `elements`"
+                raise ValueError(f"`{name}` {rule}, got shape {list(array.shape)}.")
             if (name == "condition" or name.startswith(NAMED)) and array.dtype.kind in "fOSU":
                 check_finite(array, name)
         return found
@@ -293,17 +265,11 @@ class Batches:
 
 def _add_addresses(arrays: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
     rows = len(arrays["elements"])
-    address = {"step": np.full(rows, step, np.int32), "row": np.arange(rows, dtype=np.int32)}
-    return address | mean_length(arrays) | arrays
-
-
-def _check_alike(batch: Batch, spec: dict[str, tf.TensorSpec]) -> None:
-    shapes = {name: list(x.shape) for name, x in sorted(batch.items())}
-    first = {name: list(x.shape) for name, x in sorted(spec.items())}
-    if shapes != first:
-        raise ValueError(
-            f"on several devices all batches must have the same shapes, got {shapes} after {first}."
-        )
+    added = {"step": np.full(rows, step, np.int32), "row": np.arange(rows, dtype=np.int32)}
+    if LENGTHS in arrays:
+        # The mean over rows of sums divided by it is that over all elements that are not padding.
+        added[MEAN] = np.full(rows, float(arrays[LENGTHS].mean()) or 1.0, np.float32)
+    return added | arrays
 
 
 def _endless(source: Iterable) -> Iterator:

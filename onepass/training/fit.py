@@ -26,11 +26,10 @@ from onepass.training.batches import MEAN, Batches, BatchSource, nest_conditions
 from onepass.training.scores import (
     KerasCallbacks,
     Loss,
-    Score,
     check_loss,
     check_mean_over_rows,
-    drawing,
     held_out_score,
+    scoring,
 )
 
 
@@ -58,14 +57,13 @@ class KerasState(TrainState):
 
     def slots(self) -> dict[str, tf.Variable]:
         """Return every variable by its name in checkpoints: step, weights, optimiser state."""
-        slots: dict[str, tf.Variable] = {"step": self.step}
-        slots |= {f"weights/{n}": v for n, v in zip(self.names, self.weights, strict=True)}
         own = [getattr(variable, "value", variable) for variable in self._keras.variables]
-        return slots | {f"optimizer/{number}": variable for number, variable in enumerate(own)}
+        slots = {f"optimizer/{number}": variable for number, variable in enumerate(own)}
+        return {"step": self.step, **self.average_slots(), **slots}
 
     def average_slots(self) -> dict[str, tf.Variable]:
         """Return the weights themselves, since there is no average."""
-        return {f"weights/{n}": v for n, v in zip(self.names, self.weights, strict=True)}
+        return self._by_name("weights")
 
     def compute_update(
         self, gradients: list[tf.Tensor]
@@ -110,18 +108,14 @@ def negative_log_likelihood(
     model: Autoregressive, batch: dict[str, tf.Tensor]
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Return the mean negative log-likelihood per element in nats, and the metric "bits"."""
-    loss = -tf.reduce_mean(_of_real_elements(model, batch))
+    lengths = {"lengths": batch["lengths"]} if "lengths" in batch else {}
+    nats = model.log_prob(batch["elements"], batch.get("condition"), **lengths)
+    if lengths:  # of the mean length over the whole batch, also in a part of it
+        axes = list(range(2, nats.shape.rank))
+        rows = tf.reduce_sum(tf.reduce_mean(nats, axes) if axes else nats, 1)
+        nats = rows / tf.cast(batch[MEAN], rows.dtype)
+    loss = -tf.reduce_mean(nats)
     return loss, {"bits": loss / math.log(2.0)}
-
-
-def _of_real_elements(model: Autoregressive, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    elements, condition = batch["elements"], batch.get("condition")
-    if "lengths" not in batch:
-        return model.log_prob(elements, condition)
-    nats = model.log_prob(elements, condition, lengths=batch["lengths"])
-    axes = list(range(2, nats.shape.rank))
-    rows = tf.reduce_sum(tf.reduce_mean(nats, axes) if axes else nats, 1)
-    return rows / tf.cast(batch[MEAN], rows.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,19 +259,20 @@ class _Fit:
                     run.log(f"{feeds}.")
                 state = self._state(weights, run.replicator)
             with run.replicator.gathered_variables():
-                check_mean_over_rows(self.loss_fn, example, _shares(run.replicator, adam))
+                shares = run.replicator.num_devices * (adam.accumulate if adam else 1)
+                check_mean_over_rows(self.loss_fn, example, shares)
             with run.preparing():
                 unsaid = {} if adam is None else {"optimizer": defaults(adam)}
                 run.claim(self._identity(state), ("loop",), unsaid)
-            alone = is_single_device(run.replicator)
-            given = self.source.alone if alone else self.source.shard
+            source, alone = self.source, is_single_device(run.replicator)
+            given = (lambda step, *_: source.starting_at(step)) if alone else source.shard
             with self.source.raising_own_errors():
                 outcome = run.train(
                     state,
                     self.loss_fn,
                     self.loop,
                     given,
-                    lambda: score and Score(score, state, drawing(workdir, score)),
+                    lambda: score and scoring(score, state, workdir),
                     listener=listener,
                     description=_describe_weights(weights),
                 )
@@ -314,36 +309,25 @@ class _Fit:
 
 def _reader(model: Trainable, rows: int, seed: int) -> Callable[..., Batches]:
     layout = getattr(model, "layout", Layout(model.order))  # a student has one channel
-    options: dict[str, Any] = {"rows": rows, "seed": seed, "takes": _takes(model)}
-    return functools.partial(Batches, codec=model.codec, layout=layout, **options)
+    check_length = getattr(model, "check_length", lambda sizes: None)
 
-
-def _takes(model: Any) -> Callable[[int], bool]:
     def takes(length: int) -> bool:
         try:
-            getattr(model, "check_length", lambda sizes: None)((length,))
+            check_length((length,))
         except ValueError:
             return False
         return True
 
-    return takes
-
-
-def _shares(replicator: Replicator, optimizer: OptimizerConfig | None) -> int:
-    replicas = 1 if replicator.is_async else replicator.num_devices
-    return replicas * (1 if optimizer is None else optimizer.accumulate)
+    options: dict[str, Any] = {"rows": rows, "seed": seed, "takes": takes}
+    return functools.partial(Batches, codec=model.codec, layout=layout, **options)
 
 
 def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
-    symbols, condition = (
-        model.codec.encode(example["elements"]),
-        nest_conditions(example).get("condition"),
-    )
+    elements, condition = example["elements"], nest_conditions(example).get("condition")
     network = getattr(model, "symbol_network", None)
-    if getattr(network, "conditions", None):
-        check_conditions(
-            network, condition, model.order, example["elements"].shape
-        )  # raises a clear error
+    if getattr(network, "conditions", None):  # raises a clear error
+        check_conditions(network, condition, model.order, elements.shape)
+    symbols = model.codec.encode(elements)
     weights = model.weights_read(symbols, *([] if condition is None else [condition]))
     if not any(weights):
         raise ValueError("`model` must have trainable variables.")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError
 from onepass.foundation.measures import ends, limit_rows
 from onepass.replicator.training.batches import Batch, GlobalBatchLoss
-from onepass.replicator.training.loop import Listener
+from onepass.replicator.training.loop import Evaluate, Listener
 from onepass.replicator.training.state import LossFn, TrainState
 from onepass.training.batches import MEAN, Batches, nest_conditions
 
@@ -51,24 +51,22 @@ class _OfGlobalBatch:
 
 
 def check_mean_over_rows(loss_fn: LossFn, batch: Batch, shares: int) -> None:
-    """Raise ValueError if a loss is not a mean over rows.
+    """Raise ValueError if a loss is not a mean over rows, which `shares` compute of their own.
 
-    Replicas and microbatches compute the loss of their share, and the update is for the mean of
-    these losses. For two shares a and b, a mean satisfies loss(a, b) = (loss(a, a) + loss(b, b)) /
-    2; all these batches have the same size, so they round alike. A sum satisfies this, too, but
-    violates loss(a, a) = loss(a), for which a rough comparison suffices.
+    For two shares a and b, a mean satisfies loss(a, b) = (loss(a, a) + loss(b, b)) / 2; all these
+    batches have the same size, so they round alike. A sum satisfies this, too, but violates
+    loss(a, a) = loss(a), for which a rough comparison suffices.
     """
     if shares == 1 or isinstance(loss_fn, GlobalBatchLoss):
         return
     function = tf.function(lambda part: loss_fn(part)[0], autograph=False)
     rows = np.arange(len(batch["elements"]) // shares)
-    both = np.concatenate([rows, rows + len(rows)])
-
-    def of(index: np.ndarray) -> tf.Tensor:
-        return function({name: tf.gather(value, index) for name, value in batch.items()})
-
-    parts = (both, both, rows, np.tile(rows, 2), np.tile(rows + len(rows), 2))
-    losses = [of(index) for index in parts]
+    next_rows = rows + len(rows)
+    both = np.concatenate([rows, next_rows])
+    losses = [
+        function({name: tf.gather(value, index) for name, value in batch.items()})
+        for index in (both, both, rows, np.tile(rows, 2), np.tile(next_rows, 2))
+    ]
     rounding = 1e-5 if losses[0].dtype.size > 2 else 3e-2
     whole, again, share, first, second = map(float, losses)
     mean, size = 0.5 * (first + second), abs(first) + abs(second)
@@ -91,22 +89,20 @@ def _scalar(value: Any, name: str) -> tf.Tensor:
     return value
 
 
-class Score:
-    """A callable that scores a model with its averaged weights, for `Trainer.train`."""
+def scoring(score: Callable[[], Any], state: TrainState, workdir: str | Path | None) -> Evaluate:
+    """Return a function that logs a model's score, with its averaged weights, and plots it."""
 
-    def __init__(
-        self, score: Callable[[], Any], state: TrainState, then: Callable[[], None] | None = None
-    ) -> None:
-        self._score, self._state, self._then = score, state, then
-
-    def __call__(self, log: Any, step: int) -> float:
-        """Compute the score, log it as "dev", and return it."""
-        with self._state.swap_in_average():
-            value = float(self._score())
+    def evaluate(log: Any, step: int) -> float:
+        with state.swap_in_average():
+            value = float(score())
         log.scalars(step, {"dev": value})
-        if self._then is not None:
-            self._then()
+        if workdir:
+            from onepass.foundation.metrics import write_loss_plot  # imports matplotlib
+
+            write_loss_plot(Path(workdir), isinstance(score, MeanLoss))
         return value
+
+    return evaluate
 
 
 class MeanLoss:
@@ -173,15 +169,6 @@ def _is_function(given: Any) -> bool:
     return callable(given) and not isinstance(given, tf.data.Dataset)
 
 
-def drawing(workdir: str | Path | None, score: Any) -> Callable[[], None] | None:
-    """Return a function that plots a run's losses, or None without a run directory."""
-    if not workdir:
-        return None
-    from onepass.foundation.metrics import write_loss_plot  # imports matplotlib
-
-    return functools.partial(write_loss_plot, Path(workdir), isinstance(score, MeanLoss))
-
-
 CALLED = (
     *("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"),
     *("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
@@ -209,9 +196,7 @@ class KerasCallbacks(Listener):
     def __init__(self, callbacks: Sequence[Any], every: int) -> None:
         import keras  # plain TensorFlow models do not need it
 
-        if isinstance(callbacks, keras.callbacks.Callback) or not isinstance(
-            callbacks, list | tuple
-        ):
+        if not isinstance(callbacks, list | tuple):  # a callback is neither
             kind = type(callbacks).__name__
             raise UserError(f"`callbacks` must be a list of Keras callbacks, got {kind}.")
         for callback in callbacks:
@@ -294,10 +279,8 @@ def _check(callback: Any, kind: type) -> None:
         name, reason = f"TensorBoard({options[0]}=...)", "`fit` passes only metrics to it"
     own = [] if "TensorBoard" in known else _never_called(callback, kind)
     if own:
-        name, reason = (
-            f"{name}.{own[0]}",
-            f"`fit` calls {', '.join(CALLED[:4])} and those of a batch",
-        )
+        name = f"{name}.{own[0]}"
+        reason = f"`fit` calls {', '.join(CALLED[:4])} and those of a batch"
     if reason is not None:
         raise UserError(f"`callbacks` cannot have {name}: {reason}.")
 

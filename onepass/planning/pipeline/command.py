@@ -80,11 +80,9 @@ def table(simulations: Sequence[Simulation]) -> str:
 def to_json(simulations: Sequence[Simulation]) -> dict:
     """Return the simulations as a JSON object: time, bubble and each device's peak activations."""
     schedule = simulations[0].schedule
-    rows = [
-        {"schedule": each.schedule.name, "time": each.makespan}
-        | {"bubble": each.bubble, "peaks": each.peaks}
-        for each in simulations
-    ]
+    names = ("schedule", "time", "bubble", "peaks")
+    values = ((each.schedule.name, each.makespan, each.bubble, each.peaks) for each in simulations)
+    rows = [dict(zip(names, row, strict=True)) for row in values]
     size = {"devices": schedule.num_devices, "microbatches": schedule.num_microbatches}
     return {**size, "rows": rows}
 
@@ -124,11 +122,9 @@ def _draw_passes(axes: "Axes", simulation: Simulation, latest: float) -> None:
                 if each.kind == kind and schedule.devices[each.stage] == device
             ]
             bars = [(start, end - start) for _, (start, end) in of_device]
-            later = [each.stage >= schedule.num_devices for each, _ in of_device]
-            shown = [shades[chunk] for chunk in later]
-            axes.broken_barh(
-                bars, (device - 0.45, 0.9), facecolors=shown, edgecolor="white", lw=0.3
-            )
+            shown = [shades[each.stage >= schedule.num_devices] for each, _ in of_device]
+            rows = (device - 0.45, 0.9)
+            axes.broken_barh(bars, rows, facecolors=shown, edgecolor="white", lw=0.3)
     title = f"{schedule.name}: bubble {simulation.bubble:.1%}, peak {max(simulation.peaks):g}"
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_xlim(0, latest)

@@ -1,7 +1,7 @@
 """Execute a network's exported stages on JAX devices according to a schedule.
 
-JAX dispatches asynchronously: the passes are dispatched in the order of their slots, and each runs
-when its device is free and its inputs have arrived.
+The passes are dispatched in the order of their slots; each runs when its device and inputs are
+ready.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,6 @@ _add = jax.jit(lambda a, b: a + b)
 class Pipeline:
     """Stages that `export.export_stages` wrote, each on the device that a schedule assigns.
 
-    UserError: the schedule has a different number of stages, or there are too few devices.
-
     Attributes:
       peaks: largest amount of activations that were live at the same time on each device in the
         last step; 1 is a device's share of the stages for one microbatch.
@@ -55,10 +53,9 @@ class Pipeline:
         self.peaks, self.peak_bytes = [0.0] * wanted, [0] * wanted
         self._devices = [devices[number] for number in schedule.devices]
         weights = read_npz(Path(folder) / WEIGHTS)
+        functions = manifest["functions"]
         self.passes = {
-            (kind, stage): _Compiled(
-                folder, manifest["functions"][function_name(stage, kind)], weights, device
-            )
+            (kind, stage): _Compiled(folder, functions[function_name(stage, kind)], weights, device)
             for stage, device in enumerate(self._devices)
             for kind in KINDS
         }
@@ -66,25 +63,21 @@ class Pipeline:
     def gradients(self, batch: Mapping[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
         """Return a batch's loss and gradients by variable, as means over the microbatches.
 
-        The rows of the arrays [rows, ...] of a batch are divided into the schedule's microbatches;
-        UserError: not evenly.
+        The rows of the arrays [rows, ...] of a batch are divided into the schedule's microbatches.
         """
-        step = _Step(self, self._microbatches(batch))
-        for _, _, each in self.schedule.rows():
-            step.make(each)
-        self.peaks = [count / self.schedule.num_chunks for count in step.peaks]
-        self.peak_bytes = step.peak_bytes
-        found = {n: np.asarray(v) for part in step.found.values() for n, v in part.items()}
-        loss = float(np.mean([np.asarray(loss) for loss in step.losses]))
-        return loss, {name.removeprefix(GRADIENT): v for name, v in found.items()}
-
-    def _microbatches(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         count = self.schedule.num_microbatches
         uneven = {name: len(array) for name, array in batch.items() if len(array) % count}
         if uneven:
             raise UserError(f"`batch` must have a multiple of {count} rows, got {uneven}.")
         cut = {name: np.split(array, count) for name, array in batch.items()}
-        return [{name: parts[number] for name, parts in cut.items()} for number in range(count)]
+        step = _Step(self, [{name: parts[n] for name, parts in cut.items()} for n in range(count)])
+        for each in self.schedule.in_order():
+            step.make(each)
+        self.peaks = [peak / self.schedule.num_chunks for peak in step.peaks]
+        self.peak_bytes = step.peak_bytes
+        found = {n: np.asarray(v) for part in step.found.values() for n, v in part.items()}
+        loss = float(np.mean([np.asarray(loss) for loss in step.losses]))
+        return loss, {name.removeprefix(GRADIENT): v for name, v in found.items()}
 
 
 class _Compiled:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from onepass.foundation.files import make_folder, write_npz
 from onepass.planning.pipeline.schedule import GRADIENT, KEPT, LOSS, WEIGHTS, function_name
-from onepass.replicator.portable.export import export_function
+from onepass.replicator.portable.export import export_function, specs_of
 from onepass.replicator.portable.manifest import manifest_of, write_manifest
 
 Tensors = dict[str, tf.Tensor]
@@ -39,12 +39,10 @@ class Part(NamedTuple):
 def split(
     run: PureFn, inputs: Mapping[str, tf.TensorSpec], variables: Mapping[str, tf.Variable]
 ) -> dict[str, Part]:
-    """Return the passes of a stage by kind: F, B and W.
+    """Return the passes of a stage by kind: F, B and W; `run` and `variables` as in `Stage`.
 
     F maps the inputs to the outputs, B maps `gradient/OUTPUT` to `gradient/INPUT` for float inputs,
-    W returns `gradient/VARIABLE`; tensors `kept/NUMBER` are passed between them. `run` maps tensors
-    by name, of static shapes, to float tensors by name; only `variables` get gradients, others that
-    it reads are frozen.
+    W returns `gradient/VARIABLE`; tensors `kept/NUMBER` are passed between them.
     """
     graph, known = _trace_stage(run, inputs, variables)
     given, returned = known["inputs"], known["outputs"]
@@ -100,11 +98,7 @@ def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
         known |= dict(zip(made, results, strict=True))
         return {name: known[tensor.name] for name, tensor in gives.items()}
 
-    inputs, outputs = (
-        {name: tf.TensorSpec(t.shape, t.dtype) for name, t in ends.items()}
-        for ends in (takes, gives)
-    )
-    return Part(run, inputs, outputs)
+    return Part(run, specs_of(takes), specs_of(gives))
 
 
 def _graph_def(graph: tf.Graph, operations: set[tf.Operation]) -> tf.compat.v1.GraphDef:
@@ -180,14 +174,13 @@ class Stage(NamedTuple):
     """Consecutive layers of a network.
 
     `run` is a function from the previous stage's outputs and the entries of the batch that `batch`
-    names, by name, to float tensors by name; the last stage returns only the `loss` []. `variables`
-    are the trained ones by name, at least one, and `frozen` the others that it reads.
+    names, by name, to float tensors by name; the last stage returns only the `loss` [].
     """
 
     run: PureFn
     batch: tuple[str, ...]
-    variables: Mapping[str, tf.Variable]
-    frozen: Mapping[str, tf.Variable] = MappingProxyType({})
+    variables: Mapping[str, tf.Variable]  # the trained ones, at least one
+    frozen: Mapping[str, tf.Variable] = MappingProxyType({})  # others that `run` reads
 
 
 def export_stages(
@@ -196,10 +189,6 @@ def export_stages(
     """Write the passes of every stage, and the weights, for `execution.Pipeline`.
 
     `batch_spec` has the static shape and dtype of every entry of a microbatch.
-
-    Raises:
-      ValueError: the last stage returns something other than `loss`, or `export_function` rejects a
-        stage.
     """
     folder = make_folder(folder)
     arriving: dict[str, tf.TensorSpec] = {}

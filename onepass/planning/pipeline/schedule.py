@@ -1,27 +1,9 @@
 """Pipeline schedules: made of building blocks, and their simulated time and memory.
 
-A network is cut into S stages, each on one device. For every microbatch, a stage runs
-
-    F  the forward pass,               after F of stage s - 1
-    B  the gradient of its input,      after F of stage s and B of stage s + 1
-    W  the gradient of its weights,    after B of stage s
-
-(Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", arXiv 2405.15362). A stage's
-activations for a microbatch are live from the start of F to the end of W. If the backward pass is
-not split, W follows B immediately, and stage s - 1 waits for both.
-
-A block contains the slots of the passes of microbatch 0 on each stage; microbatch j runs j
-from onepass.foundation.errors import must_be
-intervals later. Repeated without collisions, it gives a schedule, which is then squeezed (sections
-2 and 3). If an activation lives for l slots, those of l / T microbatches are live at once, where T
-is the interval, so the offsets between stages determine the memory. With d devices:
-
-    1f1b         one stage per device; F 1 slot after the previous stage's, fused backward 2 slots
-                 after it
-    interleaved  stages s, s + d, ... on device s; groups of d microbatches take turns
-    v-*          stages s and 2d - 1 - s on device s, T = 6: the lifetimes of the two have the same
-                 sum on every device, and d w / 6 microbatches of a device's share are live at once,
-                 where w, offset of F + offset of B, is 2 (v-min), 3 (v-half) or 6 (v-zb)
+The passes of a stage and a microbatch are F, the forward pass, B, the gradient of its input, and W,
+that of its weights (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", arXiv
+2405.15362). If the backward pass is not split, W follows B immediately, and stage s - 1 waits for
+both. docs/pipelines.md explains how blocks become schedules, and compares them.
 
 A simulation has
 
@@ -30,10 +12,6 @@ A simulation has
     bubble   = 1 - work of all devices / (devices * makespan)
 
 where communication takes time only between different devices, and overlaps with the passes.
-
-If a step takes T seconds on one device, each of m microbatches takes T / (d m) on each of d devices
-on average, a third of it for each of F, B and W; stages differ in their work. The memory between
-passes is the memory of the compiled step's temporaries, divided in the same way.
 """
 
 import dataclasses
@@ -118,13 +96,9 @@ class Schedule:
 
     def check(self) -> None:
         """Raise ValueError unless every pass runs once, in its own slot, after those it needs."""
-        missing = set(
-            itertools.starmap(
-                Pass,
-                itertools.product(KINDS, range(len(self.devices)), range(self.num_microbatches)),
-            )
-        ) ^ set(self.slots)
-        if missing:
+        stages, numbers = range(len(self.devices)), range(self.num_microbatches)
+        every = itertools.starmap(Pass, itertools.product(KINDS, stages, numbers))
+        if missing := set(every) ^ set(self.slots):
             raise ValueError(f"`slots` must hold every pass once, got {min(missing)} wrong.")
         taken: dict[tuple[int, int], Pass] = {}
         for device, slot, each in self.rows():
@@ -150,9 +124,7 @@ def squeeze(schedule: Schedule) -> Schedule:
 def fill(schedule: Schedule) -> Schedule:
     """Return a schedule with passes moved to idle slots at both ends; the peak is unchanged.
 
-    Idle slots of the warm-up take passes from later slots. The cool-down is the mirror image: with
-    time reversed, lifetimes start with W and end with F. There, a W that can wait leaves its slot
-    to a B that other devices need.
+    The cool-down is the mirror image of the warm-up: lifetimes start with W and end with F.
     """
     limit, last = max(schedule.peaks()), max(schedule.slots.values())
     needs = {each: list(schedule.needs(each)) for each in schedule.slots}
@@ -234,12 +206,7 @@ def one_forward_one_backward(devices: int) -> Block:
 
 
 def interleaved(devices: int, chunks: int = 2) -> Block:
-    """Return the block of interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473).
-
-    Each stage follows the previous one after an interval, so d microbatches fill the time until the
-    first of them returns to device 0 for its next stage, one of `chunks` per device; then the next
-    d follow.
-    """
+    """Return the block of interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473)."""
     stages = devices * chunks
     times: Times = {("F", stage): 3 * stage for stage in range(stages)}
     times |= {("B", stage): 3 * (2 * stages - 2 - stage) + 1 for stage in range(stages)}
@@ -256,8 +223,7 @@ def v_shape(devices: int, offsets: tuple[int, int, int, int]) -> Block:
 
     The waits at the turning points and the order of W are chosen so that the block repeats without
     collisions, keeps the fewest activations and, among such blocks, is the shortest. `offsets` are
-    the numbers of slots between stages of F on the way down and up, and of B (section 3.2 of the
-    paper).
+    the numbers of slots between stages of F on the way down and up, and of B.
     """
     down, up, back_down, back_up = ([offset] * (devices - 1) for offset in offsets)
     found: list[tuple[int, int, int, Times]] = []
@@ -310,11 +276,7 @@ BLOCKS: dict[str, Callable[[int], Block]] = {
 
 
 def schedule(name: str, devices: int, microbatches: int) -> Schedule:
-    """Return the named schedule for given numbers of devices and microbatches.
-
-    Its passes are moved to earlier slots by `squeeze` and, if B and W are separate, by `fill`.
-    UserError: the name is not in BLOCKS, or a number is below one.
-    """
+    """Return the named schedule for given numbers of devices and microbatches, squeezed, filled."""
     require(name in BLOCKS, "schedule", f"one of {', '.join(BLOCKS)}", name)
     for what, count in (("devices", devices), ("microbatches", microbatches)):
         require(count >= 1, what, "at least 1", count)
@@ -364,18 +326,15 @@ class Durations:
 class Simulation:
     """The result of simulating a schedule.
 
-    Attributes:
-      spans: start and end of every pass; `makespan` is the last end.
-      peaks: largest amount of activations live at the same time on each device; 1 is the amount of
-        a device's mean share of the network for one microbatch.
-      bubble: share of the devices' time that they spend waiting.
+    `peaks` are the largest amounts of activations live at the same time on each device; 1 is the
+    amount of a device's mean share of the network for one microbatch.
     """
 
     schedule: Schedule
-    spans: Mapping[Pass, tuple[float, float]]
+    spans: Mapping[Pass, tuple[float, float]]  # start and end of every pass
     peaks: tuple[float, ...]
-    makespan: float
-    bubble: float
+    makespan: float  # the last end
+    bubble: float  # share of the devices' time that they spend waiting
 
 
 def simulate(
@@ -408,8 +367,7 @@ def compare(
     devices: int, microbatches: int, durations: Durations = Durations()
 ) -> list[Simulation]:
     """Simulate every kind of schedule for one network, 1F1B first."""
-    names = list(BLOCKS)
-    return [simulate(schedule(name, devices, microbatches), durations) for name in names]
+    return [simulate(schedule(name, devices, microbatches), durations) for name in BLOCKS]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -436,8 +394,7 @@ class Stages:
                 default=math.inf,
             )
 
-        # Choose the first cut from which the rest can reach the best bound: earlier groups are
-        # shorter.
+        # The first cut from which the rest can reach the best bound: earlier groups are shorter.
         bound, cuts = largest(0, count), [0]
         for left in range(count - 1, 0, -1):
             lasts = (n for n in range(cuts[-1] + 1, total) if largest(n, left) <= bound)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import select
 import shlex
@@ -84,10 +85,10 @@ class SupervisedProcess:
         self.task = task
         # Exit status after the end: 0 to 255, or minus the number of the signal that ended it.
         self.status: int | None = None
-        self.environment, self._unfinished, self._log = environment, b"", None
-        if given.log_dir is not None:
-            path = given.log_dir / f"{task.name.replace(' ', '-')}.log"
-            self._log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        self.environment, self._unfinished = environment, b""
+        name = f"{task.name.replace(' ', '-')}.log"
+        path = Path(os.devnull) if given.log_dir is None else given.log_dir / name
+        self._log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         variables = {"TF_CONFIG": task.tf_config, "PYTHONUNBUFFERED": "1", **environment}
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", reaper.__file__, str(given.grace_seconds), *command],
@@ -131,8 +132,7 @@ class SupervisedProcess:
         data = self._unfinished
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(self.fileno(), 1 << 16):
-                if self._log is not None:
-                    os.write(self._log, piece)
+                os.write(self._log, piece)
                 data += piece
                 if not is_last:
                     break
@@ -149,23 +149,19 @@ class SupervisedProcess:
         self._reaper.wait()
         for pipe in (self._reaper.stdin, self._reaper.stdout):
             pipe.close()  # type: ignore[union-attr]
-        if self._log is not None:
-            os.close(self._log)
+        os.close(self._log)
 
 
 @dataclasses.dataclass
 class _ClusterRun:
-    """The state of one run of the cluster, with a process per task.
-
-    `term_at` and `kill_at`, monotonic times, are when running tasks get SIGTERM and SIGKILL.
-    """
+    """The state of one run of the cluster, with a process per task."""
 
     processes: list[SupervisedProcess]
     failed: SupervisedProcess | None = None
     killed: list[SupervisedProcess] = dataclasses.field(default_factory=list)
     signal_name: str | None = None
-    term_at: float | None = None
-    kill_at: float | None = None
+    term_at: float = math.inf  # monotonic time at which running tasks get SIGTERM
+    kill_at: float = math.inf  # ... and SIGKILL
     is_ending_servers: bool = False
 
     @property
@@ -179,18 +175,15 @@ class _ClusterRun:
         return [p for p in self.processes if p.is_running and p.task.serves]
 
 
+@dataclasses.dataclass
 class Supervisor:
     """Runs the cluster of `make_tasks()`, chief first, until it has finished, with restarts."""
 
-    def __init__(
-        self,
-        make_tasks: Callable[[], list[tf_config.Task]],
-        command: Sequence[str],
-        given: LaunchArguments,
-    ):
-        self._make_tasks, self._command, self._given = make_tasks, command, given
-        self._restarts = 0
-        self._is_output_open = True
+    _make_tasks: Callable[[], list[tf_config.Task]]
+    _command: Sequence[str]
+    _given: LaunchArguments
+    _restarts: int = 0
+    _is_output_open: bool = True
 
     def run(self) -> int:
         """Run the cluster; return 0, the status of the first failed task, or 128 + a signal.
@@ -215,10 +208,8 @@ class Supervisor:
                     return _exit_status(run)
 
     def _poll(self, run: _ClusterRun, stop: StopRequest) -> None:
-        ready, _, _ = select.select(
-            [p for p in run.processes if p.is_running], [], [], POLL_SECONDS
-        )
-        for process in ready:
+        running = [process for process in run.processes if process.is_running]
+        for process in select.select(running, [], [], POLL_SECONDS)[0]:
             self._write(process.lines())
         ended = [p for p in run.processes if p.has_ended()]
         # Causes before consequences: tasks that a signal ended first, servers last.
@@ -230,8 +221,7 @@ class Supervisor:
             self._forward(run, requested)
         if not run.running and not run.is_ending_servers:
             run.is_ending_servers = True
-            kill_at = time.monotonic() + self._given.grace_seconds
-            run.kill_at = kill_at if run.kill_at is None else min(kill_at, run.kill_at)
+            run.kill_at = min(run.kill_at, time.monotonic() + self._given.grace_seconds)
             _send(run.serving, signal.SIGTERM)
         self._end_in_time(run)
 
@@ -268,11 +258,11 @@ class Supervisor:
 
     def _end_in_time(self, run: _ClusterRun) -> None:
         now = time.monotonic()
-        if run.term_at is not None and now >= run.term_at:
-            run.term_at = None
+        if now >= run.term_at:
+            run.term_at = math.inf
             _send(run.running, signal.SIGTERM)
-        if run.kill_at is not None and now >= run.kill_at:
-            run.kill_at = None
+        if now >= run.kill_at:
+            run.kill_at = math.inf
             within = f"within {self._given.grace_seconds:g} s"
             for process in run.running:
                 run.killed.append(process)

@@ -4,14 +4,14 @@
 
 Standard input is a pipe whose other end only the launcher has open. A byte in it kills every
 process that the command has started. End of file, which occurs when the launcher ends, even by
-SIGKILL, sends them SIGTERM and, GRACE_SECONDS later, SIGKILL. Other signals are forwarded to the
-command's process group. Processes that the command leaves running are ended in the same way,
-because this process adopts them as a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). The exit status
-is the command's; if a signal ended the command, the same signal ends this process.
+SIGKILL, sends them SIGTERM and, GRACE_SECONDS later, SIGKILL, as do processes that the command
+leaves running, which this process adopts (prctl(2), PR_SET_CHILD_SUBREAPER). Other signals are
+forwarded to the command's process group. The exit status, or the signal, is the command's.
 """
 
 import contextlib
 import ctypes
+import math
 import os
 import resource
 import select
@@ -35,7 +35,7 @@ class Reaper:
     def __init__(self, grace_seconds: float, command: list[str]):
         self._grace_seconds = grace_seconds
         self._status: int | None = None
-        self._kill_at: float | None = None
+        self._kill_at = math.inf
         self._was_signalled = False
         self._wakeups, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup)
@@ -53,7 +53,8 @@ class Reaper:
         launcher: list[int] = [sys.stdin.fileno()]
         while self._reap() is None or descendants():
             self._kill_in_time()
-            timeout = None if self._status is None and self._kill_at is None else POLL_SECONDS
+            is_waiting = self._status is None and self._kill_at == math.inf
+            timeout = None if is_waiting else POLL_SECONDS
             ready, _, _ = select.select([self._wakeups, *launcher], [], [], timeout)
             if self._wakeups in ready:
                 with contextlib.suppress(BlockingIOError):
@@ -71,8 +72,7 @@ class Reaper:
             os.killpg(self._pid, number)
 
     def _terminate(self) -> None:
-        if self._kill_at is None:
-            self._kill_at = time.monotonic() + self._grace_seconds
+        self._kill_at = min(self._kill_at, time.monotonic() + self._grace_seconds)
         if not self._was_signalled:
             self._was_signalled = True
             for process in descendants():
@@ -81,7 +81,7 @@ class Reaper:
     def _kill_in_time(self) -> None:
         if self._status is not None:
             self._terminate()
-        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+        if time.monotonic() >= self._kill_at:
             for process in descendants():
                 _send(process, signal.SIGKILL)
 

@@ -8,13 +8,12 @@ of weights. With a training step it also contains:
     batches.py    a copy of the module that samples the batches
 """
 
-import contextlib
 import dataclasses
 import inspect
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -75,9 +74,7 @@ class Lowered:
     outputs: dict[str, tf.TensorSpec]
 
 
-def lower(
-    fn: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]], inputs: dict[str, tf.TensorSpec]
-) -> Lowered:
+def lower(fn: PureFn, inputs: Mapping[str, tf.TensorSpec]) -> Lowered:
     """Lower a function to portable StableHLO, or raise ValueError; `inputs` are in call order."""
     names: list[str] = []
 
@@ -89,18 +86,13 @@ def lower(
 
     concrete = flat.get_concrete_function()
     text = portable_text(flat.experimental_get_compiler_ir(*inputs.values())(stage="stablehlo"))
-    outputs = {
-        name: tf.TensorSpec(tensor.shape, tensor.dtype)
-        for name, tensor in zip(names, concrete.outputs, strict=True)
-    }
+    outputs = specs_of(dict(zip(names, concrete.outputs, strict=True)))
     takes, gives = signature(text)
     captures = list(concrete.captured_inputs)
-    # XLA drops unused arguments, but callers pass them by position.
-    if len(takes) != len(inputs) + len(captures):
-        raise ValueError(
-            f"`fn` must use all its {len(inputs) + len(captures)} inputs and "
-            f"captures, got {len(takes)} in its StableHLO."
-        )
+    count = len(inputs) + len(captures)
+    if len(takes) != count:  # XLA drops unused arguments, but callers pass them by position
+        rule = f"must use all its {count} inputs and captures"
+        raise ValueError(f"`fn` {rule}, got {len(takes)} in its StableHLO.")
     _check_same("input", inputs, takes[: len(inputs)])
     _check_same("output", outputs, gives)
     return Lowered(serialize_text(text), captures, outputs)
@@ -111,8 +103,7 @@ def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callabl
 
     A process that loads it compiles it directly with XLA, which is faster than TensorFlow's
     compilation of the original. `program` takes nests of tensors with static shapes, some of which
-    may be None, reads only the given `variables`, and assigns none. When called, the function
-    raises the errors of `lower`.
+    may be None, reads only the given `variables`, and assigns none.
     """
     by_handle = {id(variable.handle): variable for variable in variables}
     calls: dict[Any, tuple[Callable, Any]] = {}
@@ -162,8 +153,7 @@ def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Varia
 def portable_text(text: str) -> str:
     """Return StableHLO text without locations and hints; raise ValueError if it is not portable."""
     text = "\n".join(line for line in text.splitlines() if not line.startswith("#loc"))
-    text = _LOCATION.sub("", text)
-    text = _MODULE.sub("module @exported", text)
+    text = _MODULE.sub("module @exported", _LOCATION.sub("", text))
     text = _FRONTEND.sub("", text).replace(" {}", "")
     text = re.sub(r"\bmhlo\.copy\b", "stablehlo.reshape", text)
     text = _RESHAPE.sub(r"\1 : (\2) -> \2", text)
@@ -187,16 +177,14 @@ def serialize_text(text: str) -> bytes:
 
 
 def _specs_in(text: str) -> list[tf.TensorSpec]:
+    found = _TENSOR.findall(text)
+    for _, name in found:
+        if name not in _DTYPES:
+            raise ValueError(f"`fn` must have inputs and outputs of {sorted(_DTYPES)}, got {name}.")
     return [
-        tf.TensorSpec([int(size) for size in sizes.split("x")[:-1]], _dtype(dtype))
-        for sizes, dtype in _TENSOR.findall(text)
+        tf.TensorSpec([int(size) for size in sizes.split("x")[:-1]], _DTYPES[name])
+        for sizes, name in found
     ]
-
-
-def _dtype(name: str) -> tf.DType:
-    if name not in _DTYPES:
-        raise ValueError(f"`fn` must have inputs and outputs of {sorted(_DTYPES)}, got {name}.")
-    return _DTYPES[name]
 
 
 def _check_same(
@@ -220,17 +208,19 @@ def export_function(
 ) -> None:
     """Write FOLDER/NAME.stablehlo, NAME.npz with the weights, and their entry in the manifest.
 
-    Args:
-      state: variables that `fn` may read and that are not stored; callers pass their values.
-      tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
-        full float32 precision.
+    `state` are variables that `fn` may read and that are not stored; callers pass their values.
+    Without `tensor_float_32`, an accelerator multiplies in full float32 precision.
     """
     for each, spec in inputs.items():
         if not spec.shape.is_fully_defined():
             raise ValueError(f"`{each}` must have a static shape, got {spec.shape}.")
-    folder = make_folder(folder)
-    with _tensor_float_32(tensor_float_32):
-        lowered = lower(fn, dict(inputs))
+    folder, experimental = make_folder(folder), tf.config.experimental
+    before = experimental.tensor_float_32_execution_enabled()
+    experimental.enable_tensor_float_32_execution(tensor_float_32)
+    try:
+        lowered = lower(fn, inputs)
+    finally:
+        experimental.enable_tensor_float_32_execution(before)
     captured = _named_captures(lowered.captures, {**variables, **state})
     written = {k: storable(v.numpy()) for k, v in captured.items() if k not in state}
     (folder / f"{name}.stablehlo").write_bytes(lowered.artifact)
@@ -321,8 +311,8 @@ def named_variables(network: tf.Module) -> dict[str, tf.Variable]:
     return named | {f"fixed/{n}": variable for n, variable in enumerate(others)}
 
 
-def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
-    """Return the shape and dtype of every array, by name."""
+def specs_of(batch: Mapping[str, Any]) -> dict[str, tf.TensorSpec]:
+    """Return the shape and dtype of every array or tensor, by name."""
     return {name: tf.TensorSpec(array.shape, array.dtype) for name, array in batch.items()}
 
 
@@ -342,18 +332,17 @@ def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
 
 
 def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variable]) -> dict:
-    names = {id(variable.handle): name for name, variable in variables.items()}
+    by_handle = {id(variable.handle): name for name, variable in variables.items()}
     found: dict[str, Any] = {}
     for capture in captures:
-        if capture.dtype == tf.resource:
-            if id(capture) not in names:
-                raise ValueError(
-                    "`variables` must hold every variable that the function reads, "
-                    f"{capture} is missing."
-                )
-            found[names[id(capture)]] = variables[names[id(capture)]]
-        else:
+        name = by_handle.get(id(capture))
+        if name is not None:
+            found[name] = variables[name]
+        elif capture.dtype != tf.resource:
             found[f"constant/{len(found)}"] = capture
+        else:
+            rule = "must hold every variable that the function reads"
+            raise ValueError(f"`variables` {rule}, {capture} is missing.")
     return found
 
 
@@ -368,16 +357,6 @@ def describe_tensors(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
 def storable(array: np.ndarray) -> np.ndarray:
     """Return the array in a dtype that npz can store: bfloat16 as the uint16 of its bits."""
     return array.view(np.uint16) if array.dtype == tf.bfloat16.as_numpy_dtype else array
-
-
-@contextlib.contextmanager
-def _tensor_float_32(allowed: bool) -> Iterator[None]:
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(allowed)
-    try:
-        yield
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 class ExportedRun(TrainingRun):
@@ -416,15 +395,11 @@ class ExportedRun(TrainingRun):
 
 
 def export_portable(
-    recipe: Recipe,
-    folder: Path,
-    workdir: Path | None = None,
-    log: Callable[[str], None] = print,
+    recipe: Recipe, folder: Path, workdir: Path | None = None, log: Callable[[str], None] = print
 ) -> Path:
     """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
 
-    The weights are those of the newest checkpoint in `workdir`, or initial ones. Frozen models that
-    the loss reads are stored as variables that never change.
+    The weights are those of the newest checkpoint in `workdir`, or initial ones.
     """
     run = ExportedRun(folder, workdir, log)
     setup = recipe.set_up(run, recipe.prepare(run))
@@ -458,8 +433,7 @@ def export_portable(
 def adopt(folder: Path, workdir: Path, keeps: Iterable[str] = ()) -> int:
     """Copy the newest checkpoint that run.py wrote in `folder` to `workdir`, and return its step.
 
-    A missing run directory is created with the exported configuration. Newer metrics are copied,
-    too, as are the files in `keeps` that the run lacks.
+    Newer metrics are copied, too, as are the files in `keeps` that the run lacks.
     """
     manifest = read_manifest(folder)
     if "training" not in manifest:
@@ -494,12 +468,8 @@ def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
     if newest >= step:
         raise UserError(f"{run.path} is already at step {newest}; {folder} has step {step}.")
     checkpoints.save(step, arrays)
-    newer = _metrics(folder, newest, step)
-    text = _metrics(run.path, -1, newest) + newer
-    write_text(run.path / "metrics.jsonl", text)
+    records = [record for record in read_metrics(run.path) if record["step"] <= newest]
+    records += [record for record in read_metrics(folder) if newest < record["step"] <= step]
+    lines = "".join(f"{json.dumps(record)}\n" for record in records)
+    write_text(run.path / "metrics.jsonl", lines)
     return step
-
-
-def _metrics(folder: Path, after: int, until: int) -> str:
-    records = [r for r in read_metrics(folder) if after < r["step"] <= until]
-    return "".join(f"{json.dumps(record)}\n" for record in records)

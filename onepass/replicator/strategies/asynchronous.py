@@ -10,6 +10,7 @@ part again once all of them have restarted.
 
 import atexit
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -153,15 +154,19 @@ def serve_until_chief_ends(task: Task) -> NoReturn:
     os._exit(0 if has_started else 1)
 
 
-def available_workers(task: Task) -> list[int]:
-    """Wait up to START_SECONDS for all workers; return the indices of those that have started."""
-    missing, workers = missing_tasks(task, START_SECONDS), range(len(task.cluster["worker"]))
+def available_workers(task: Task) -> Task:
+    """Wait up to START_SECONDS for all; return the task with the workers that have started."""
+    missing, workers = missing_tasks(task, START_SECONDS), task.cluster["worker"]
     for kind, what in (("ps", "parameter server"), ("worker", "worker")):
         absent = [f"{i} ({address})" for (each, i), address in missing.items() if each == kind]
         if absent and (kind == "ps" or len(absent) == len(workers)):
             listed = f"{what} {', '.join(absent)}"
             raise UserError(f"Not started after {START_SECONDS:.0f} seconds: {listed}.")
-    return [index for index in workers if ("worker", index) not in missing]
+    if missing:
+        absent = list(missing.values())
+        print(f"Continuing without workers {', '.join(absent)}.", file=sys.stderr, flush=True)
+    remaining = [address for address in workers if address not in missing.values()]
+    return Task(task.kind, task.index, {**task.cluster, "worker": remaining})
 
 
 class ParameterServerReplicator(base.Replicator):
@@ -174,7 +179,7 @@ class ParameterServerReplicator(base.Replicator):
             serve_until_chief_ends(task)
         # Without this a call to a process that has ended waits instead of failing.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-        self.task = _without_absent_workers(task)
+        self.task = available_workers(task)
         self.num_updates_at_once = len(self.task.cluster["worker"])
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(self.task.cluster), "", "chief", 0, rpc_layer="grpc"
@@ -240,25 +245,23 @@ class AsynchronousStep:
         self._last_outputs: list | None = None
         self.num_pending = 0
 
-    def __call__(self, iterator: Iterator[Any], max_pending: int | None = None) -> Any:
+    def __call__(self, iterator: Iterator[Any], max_pending: float = math.inf) -> Any:
         """Return the outputs of a finished update; with `steps_per_call`, the last of that many.
 
         If its worker was killed before returning outputs, they are the previous update's. At most
         `max_pending` updates are scheduled, including the returned one, so that a run can end at
-        its last step; None: one per worker.
+        its last step, and at most one per worker.
         """
         for made in range(self._steps_per_call):
-            left = None if max_pending is None else max_pending - made
-            outputs = self._one_update(iterator, left)
+            outputs = self._one_update(iterator, max_pending - made)
         return outputs
 
     def join(self) -> list:
         """Wait for all pending updates and return their outputs."""
         return [self._next_outputs() for _ in range(self.num_pending)]
 
-    def _one_update(self, iterator: Iterator[Any], max_pending: int | None) -> Any:
-        limit = self._replicator.num_updates_at_once
-        limit = limit if max_pending is None else max(1, min(limit, max_pending))
+    def _one_update(self, iterator: Iterator[Any], max_pending: float) -> Any:
+        limit = max(1, min(self._replicator.num_updates_at_once, max_pending))
         while self.num_pending < limit:
             try:
                 batch = next(iterator)
@@ -412,12 +415,3 @@ def _check_task(task: Task | None) -> Task:
     if len(task.cluster["chief"]) > 1:
         raise UserError(f"{requires} one chief in TF_CONFIG.")
     return task
-
-
-def _without_absent_workers(task: Task) -> Task:
-    workers, available = task.cluster["worker"], available_workers(task)
-    absent = [address for index, address in enumerate(workers) if index not in available]
-    if absent:
-        print(f"Continuing without workers {', '.join(absent)}.", file=sys.stderr, flush=True)
-    remaining = [workers[index] for index in available]
-    return Task(task.kind, task.index, {**task.cluster, "worker": remaining})

@@ -164,13 +164,12 @@ class _Replica:
     record: CollectiveRecord
 
 
+@dataclasses.dataclass(eq=False)
 class Replicator(abc.ABC):
     """Base class of all strategies, which run a step function on replicas.
 
-    The functions of `onepass.replicator.strategies` create them. A subclass defines `scope`,
-    `compile` and `_replica_id` and, if it has more than one replica, `dataset`, `batches` and
-    `_sum`. Its `compile` runs the step function within `_step(index, record)`, where the primitives
-    may be called.
+    The functions of `onepass.replicator.strategies` create them. A subclass's `compile` runs the
+    step function within `_step(index, record)`, where the primitives may be called.
 
     Attributes:
       name: name of the strategy, a value of `--strategy`.
@@ -181,20 +180,15 @@ class Replicator(abc.ABC):
       num_logical_devices: number of devices per replica.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        num_replicas: int = 1,
-        num_workers: int = 1,
-        worker_index: int = 0,
-        is_async: bool = False,
-        num_logical_devices: int = 1,
-    ):
-        self.name, self.num_replicas, self.is_async = name, num_replicas, is_async
-        self.num_workers, self.worker_index = num_workers, worker_index
-        self.is_chief = worker_index == 0
-        self.num_logical_devices = num_logical_devices
+    name: str
+    num_replicas: int = 1
+    num_workers: int = 1
+    worker_index: int = 0
+    is_async: bool = False
+    num_logical_devices: int = 1
+
+    def __post_init__(self) -> None:
+        self.is_chief = self.worker_index == 0
         self._thread = threading.local()
 
     @abc.abstractmethod

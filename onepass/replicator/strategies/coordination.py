@@ -67,11 +67,18 @@ def missing_tasks(
         for index, address in enumerate(task.cluster.get(kind, []))
         if (kind, index) != (task.kind, task.index)
     }
-    deadline = time.monotonic() + seconds
-    with reporting_wait(task) as say:
+    start, is_said = time.monotonic(), False
+
+    def line() -> str:
+        waited = time.monotonic() - start
+        return f"{task.name} waits for {_list_tasks(missing)} of TF_CONFIG: {waited:.0f} s so far"
+
+    with telling(line):
         while missing := {each: address for each, address in missing.items() if refusal(address)}:
-            say(_list_tasks(missing))
-            if time.monotonic() > deadline:
+            if not is_said and time.monotonic() - start >= SAY_SECONDS:
+                print(line(), file=sys.stderr, flush=True)
+                is_said = True
+            if time.monotonic() - start > seconds:
                 break
             time.sleep(_PAUSE_SECONDS)
     return missing
@@ -79,26 +86,6 @@ def missing_tasks(
 
 def _list_tasks(tasks: Mapping[tuple[str, int], str]) -> str:
     return ", ".join(f"{kind} {index} ({address})" for (kind, index), address in tasks.items())
-
-
-@contextlib.contextmanager
-def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
-    """Yield a function that sets what a task waits for, which is printed after some seconds."""
-    start, awaited, is_said = time.monotonic(), "", False
-
-    def line() -> str:
-        seconds = time.monotonic() - start
-        return f"{task.name} waits for {awaited} of TF_CONFIG: {seconds:.0f} s so far"
-
-    def say(what: str) -> None:
-        nonlocal awaited, is_said
-        awaited = what
-        if not is_said and time.monotonic() - start >= SAY_SECONDS:
-            print(line(), file=sys.stderr, flush=True)
-            is_said = True
-
-    with telling(line):
-        yield say
 
 
 @contextlib.contextmanager
@@ -197,8 +184,8 @@ class PeerLostError(UserError):
 
 
 def runs_in_lockstep(replicator: Replicator) -> bool:
-    """Return whether several processes run every step together."""
-    return replicator.num_workers > 1 and not replicator.is_async
+    """Return whether several processes run every step together; an asynchronous run has one."""
+    return replicator.num_workers > 1
 
 
 @contextlib.contextmanager

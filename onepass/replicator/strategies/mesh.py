@@ -26,6 +26,7 @@ from onepass.foundation.files import first_of
 from onepass.replicator.collectives import CollectiveRecord
 from onepass.replicator.strategies import base
 from onepass.replicator.strategies.asynchronous import recorded_read
+from onepass.replicator.strategies.base import StepFn
 from onepass.replicator.strategies.synchronous import local, local_devices
 
 BATCH = "batch"  # the mesh dimension along which the rows of a batch are sharded
@@ -358,7 +359,7 @@ class ShardedReplicator(base.Replicator):
         """Return a context of plain variables on the first device; values set in it are sharded."""
         return self.store.gathered_variables()
 
-    def compile(self, step_fn: base.StepFn, steps_per_call: int = 1) -> base.Call:
+    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> base.Call:
         """Return a DTensor function that runs steps, each one global computation."""
         base.check_steps_per_call(steps_per_call)
 
@@ -378,18 +379,77 @@ class ShardedReplicator(base.Replicator):
         return call
 
     def compile_training(
-        self,
-        gradients_fn: base.StepFn,
-        update_fn: Callable,
-        variables: Sequence,
-        reads: Sequence = (),
+        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> base.Call:
         """Return a step that gathers weights, computes gradients per device, and updates shards.
 
         `gradients_fn` may read `reads` and the `variables` that are trainable or scalar.
         `update_fn` consists of element-wise operations and sums, which DTensor runs on the shards.
         """
-        return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
+        local = [v for v in variables if v.trainable or v.shape.rank == 0]
+        known = {v.ref(): v for v in (*local, *reads) if isinstance(v, ShardedVariable)}
+        read, weights = list(known.values()), [v for v in variables if v.trainable]
+        for variable in read:
+            variable.make_copies(range(self.num_devices))
+        gather = tf.function(lambda: _replicate_values(self._rules, read), autograph=False)
+
+        @functools.partial(tf.function, autograph=False)
+        def compute(values: Any, batch: Any) -> Any:
+            record = CollectiveRecord()
+
+            def on_device(values: list[tf.Tensor], batch: Any) -> Any:
+                index = int(tf.get_static_value(self._data_parallel._replica_id()) or 0)
+                with self._step(index, record):
+                    for variable, value in zip(read, values, strict=True):
+                        variable.local_copy(index).assign(value)
+                    results = gradients_fn(batch)
+                    return tf.nest.map_structure(lambda x: self._summand(x, index), results)
+
+            return self._data_parallel._strategy.run(on_device, args=(values, batch))
+
+        @functools.partial(tf.function, autograph=False)
+        def update(figures: Any, gradients: list[tf.Tensor]) -> Any:
+            figures, gradients = tf.nest.map_structure(self._mean, (figures, gradients))
+            if [w.shape for w in weights] == [g.shape for g in gradients]:
+                pairs = zip(gradients, weights, strict=True)
+                gradients = [dtensor.relayout(gradient, w.layout) for gradient, w in pairs]
+            values, outputs = update_fn(figures, gradients)
+            self.update(variables, values)
+            return _replicate_values(self._rules, outputs)
+
+        def call(iterator: Iterator[Any]) -> Any:
+            self._rules.check_all_used()
+            batch = self.shard_for_devices(_next(iterator))
+            gathered = [dtensor.unpack(value) for value in gather()]
+            values = self.per_replica([list(pieces) for pieces in zip(*gathered, strict=True)])
+            self.num_replicas = self.num_devices
+            try:
+                with self.store.reading_as(ReadMode.LOCAL):
+                    results = compute(values, batch)
+            finally:
+                self.num_replicas = 1
+            figures, gradients = tf.nest.map_structure(self._pack_pieces, results)
+            return _unpack_values(update(figures, gradients))
+
+        return call
+
+    def _summand(self, value: Any, index: int) -> tf.Tensor:
+        """Return one device's term of the mean, with an axis of size 1 per mesh dimension."""
+        value = tf.convert_to_tensor(value)
+        if not value.dtype.is_floating:  # not averaged; taken from the first device
+            value = value if index == 0 else tf.zeros_like(value)
+            value = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+        return tf.reshape(value, [1] * len(self._mesh.dim_names) + value.shape)
+
+    def _pack_pieces(self, pieces: Any) -> tf.Tensor:
+        names = self._mesh.dim_names
+        pieces = list(self._data_parallel._strategy.experimental_local_results(pieces))
+        unsharded = [dtensor.UNSHARDED] * (pieces[0].shape.rank - len(names))
+        return dtensor.pack(pieces, dtensor.Layout([*names, *unsharded], self._mesh))
+
+    def _mean(self, pieces: tf.Tensor) -> tf.Tensor:
+        axes = list(range(len(self._mesh.dim_names)))
+        return (tf.reduce_mean if pieces.dtype.is_floating else tf.reduce_sum)(pieces, axes)
 
     def wrap_optimizer(self, optimizer: Any) -> base.WrappedOptimizer:
         """See `Replicator.wrap_optimizer`."""
@@ -434,85 +494,6 @@ class ShardedReplicator(base.Replicator):
         return strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group]
         )
-
-
-class _CompiledTraining:
-    def __init__(
-        self,
-        replicator: ShardedReplicator,
-        gradients_fn: base.StepFn,
-        update_fn: Callable[..., tuple[Any, Any]],
-        variables: Sequence[tf.Variable],
-        reads: Sequence[tf.Variable],
-    ):
-        self._replicator, self._gradients_fn, self._update_fn = replicator, gradients_fn, update_fn
-        self._variables = list(variables)
-        local = [v for v in variables if v.trainable or v.shape.rank == 0]
-        read = {v.ref(): v for v in (*local, *reads) if isinstance(v, ShardedVariable)}
-        self._read = list(read.values())
-        rules = replicator.store.rules
-        self._gather = tf.function(lambda: _replicate_values(rules, self._read), autograph=False)
-        self._compute = tf.function(self._local_results, autograph=False)
-        self._update = tf.function(self._apply_update, autograph=False)
-        for variable in self._read:
-            variable.make_copies(range(replicator.num_devices))
-
-    def __call__(self, iterator: Iterator[Any]) -> Any:
-        replicator, store = self._replicator, self._replicator.store
-        store.rules.check_all_used()
-        batch = replicator.shard_for_devices(_next(iterator))
-        gathered = [dtensor.unpack(value) for value in self._gather()]
-        values = replicator.per_replica([list(pieces) for pieces in zip(*gathered, strict=True)])
-        replicator.num_replicas = replicator.num_devices
-        try:
-            with store.reading_as(ReadMode.LOCAL):
-                results = self._compute(values, batch)
-        finally:
-            replicator.num_replicas = 1
-        figures, gradients = tf.nest.map_structure(self._pack_pieces, results)
-        return _unpack_values(self._update(figures, gradients))
-
-    def _local_results(self, values: Any, batch: Any) -> Any:
-        record = CollectiveRecord()
-
-        def on_device(values: list[tf.Tensor], batch: Any) -> Any:
-            context = tf.distribute.get_replica_context()
-            index = int(tf.get_static_value(context.replica_id_in_sync_group) or 0)
-            with self._replicator._step(index, record):
-                for variable, value in zip(self._read, values, strict=True):
-                    variable.local_copy(index).assign(value)
-                results = self._gradients_fn(batch)
-                return tf.nest.map_structure(lambda value: self._summand(value, index), results)
-
-        return self._replicator._data_parallel._strategy.run(on_device, args=(values, batch))
-
-    def _summand(self, value: Any, index: int) -> tf.Tensor:
-        """Return one device's term of the mean, with an axis of size 1 per mesh dimension."""
-        value = tf.convert_to_tensor(value)
-        if not value.dtype.is_floating:  # not averaged; taken from the first device
-            value = value if index == 0 else tf.zeros_like(value)
-            value = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
-        return tf.reshape(value, [1] * len(self._replicator._mesh.dim_names) + value.shape)
-
-    def _pack_pieces(self, pieces: Any) -> tf.Tensor:
-        names = self._replicator._mesh.dim_names
-        pieces = list(self._replicator._data_parallel._strategy.experimental_local_results(pieces))
-        unsharded = [dtensor.UNSHARDED] * (pieces[0].shape.rank - len(names))
-        return dtensor.pack(pieces, dtensor.Layout([*names, *unsharded], self._replicator._mesh))
-
-    def _apply_update(self, figures: Any, gradients: list[tf.Tensor]) -> Any:
-        figures, gradients = tf.nest.map_structure(self._mean, (figures, gradients))
-        weights = [v for v in self._variables if v.trainable]
-        if [w.shape for w in weights] == [g.shape for g in gradients]:
-            pairs = zip(gradients, weights, strict=True)
-            gradients = [dtensor.relayout(gradient, weight.layout) for gradient, weight in pairs]
-        values, outputs = self._update_fn(figures, gradients)
-        self._replicator.update(self._variables, values)
-        return _replicate_values(self._replicator.store.rules, outputs)
-
-    def _mean(self, pieces: tf.Tensor) -> tf.Tensor:
-        axes = list(range(len(self._replicator._mesh.dim_names)))
-        return (tf.reduce_mean if pieces.dtype.is_floating else tf.reduce_sum)(pieces, axes)
 
 
 def _unpack_values(values: Any) -> Any:

@@ -1,6 +1,7 @@
 """Synchronous replicas with tf.distribute: one device, many devices, workers or a TPU."""
 
 import contextlib
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -9,10 +10,13 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError, first_line
 from onepass.replicator import collectives
+from onepass.replicator.collectives import CollectiveRecord
 from onepass.replicator.launch.tf_config import Task, read_tf_config
 from onepass.replicator.strategies import base, coordination
+from onepass.replicator.strategies.base import StepFn
 
 Devices = list[list[str]]
+Combine = Callable[[Any], Any]
 
 
 class SynchronousReplicator(base.Replicator):
@@ -62,20 +66,82 @@ class SynchronousReplicator(base.Replicator):
 
         return self.dataset(rows)
 
-    def compile(self, step_fn: base.StepFn, steps_per_call: int = 1) -> base.Call:
+    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> base.Call:
         """See `Replicator.compile`; the steps are one tf.function."""
-        return _CompiledStep(self, step_fn, steps_per_call)
+        return self._compile(step_fn, steps_per_call, self._combined_outputs)
 
     def compile_training(
-        self,
-        gradients_fn: base.StepFn,
-        update_fn: Callable,
-        variables: Sequence,
-        reads: Sequence = (),
+        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> base.Call:
         """Return a compiled update in which no collective runs after the variables are set."""
         step = self._training_step(gradients_fn, update_fn, variables)
-        return _CompiledStep(self, step, 1, outputs_are_equal=True)
+        return self._compile(step, 1, lambda outputs: outputs)
+
+    def _compile(self, step_fn: StepFn, steps_per_call: int, combine: Combine) -> base.Call:
+        """Return one or more steps as one function of what `combine` makes of the last outputs."""
+        base.check_steps_per_call(steps_per_call)
+        records: list[CollectiveRecord] = []
+        is_compared = False
+
+        def one_step(iterator: Iterator[Any], combine: Combine) -> Any:
+            records.append(CollectiveRecord())
+            return self._one_step(step_fn, iterator, records[-1], combine)
+
+        @functools.partial(tf.function, autograph=False)
+        def steps(iterator: Iterator[Any]) -> Any:
+            if steps_per_call > 1:
+
+                def advance(step: tf.Tensor) -> list[tf.Tensor]:
+                    one_step(iterator, lambda outputs: None)
+                    return [step + 1]
+
+                last = steps_per_call - 1
+                tf.while_loop(lambda step: step < last, advance, [0], parallel_iterations=1)
+            return one_step(iterator, combine)
+
+        def call(iterator: Iterator[Any]) -> Any:
+            nonlocal is_compared
+            if not is_compared:
+                records.clear()
+                try:
+                    steps.get_concrete_function(iterator)
+                except Exception as error:
+                    if explained := base.variables_in_step_error(error):
+                        raise explained from None
+                    raise
+                self._compare_calls([each for record in records for each in record.calls()])
+                is_compared = True
+            try:
+                with coordination.explaining_peer_errors(self):
+                    return steps(iterator)
+            # An input error in one replica ends the input of the others: either may be raised.
+            except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
+                uneven = base.uneven_rows_error(error, self.num_replicas)
+                raise (uneven or collectives.shape_mismatch_error(error) or error) from None
+
+        return call
+
+    def _one_step(
+        self, step_fn: StepFn, iterator: Iterator[Any], record: CollectiveRecord, combine: Combine
+    ) -> Any:
+        # Other arguments are closed over, because a TPU converts all arguments to tensors.
+        def replica_step(batch: Any) -> Any:
+            with self._step(int(tf.get_static_value(self._replica_id()) or 0), record):
+                return combine(step_fn(batch))
+
+        outputs = self._strategy.run(replica_step, args=(next(iterator),))
+        local = self._strategy.experimental_local_results
+        return tf.nest.map_structure(lambda v: None if v is None else local(v)[0], outputs)
+
+    def _combined_outputs(self, outputs: Any) -> Any:
+        leaves = [x if x is None else tf.convert_to_tensor(x) for x in tf.nest.flatten(outputs)]
+        floating = [t for t in leaves if t is not None and t.dtype.is_floating]
+        others = [t for t in leaves if t is not None and not t.dtype.is_floating]
+        means = iter(collectives.mean(self, floating) if floating else [])
+        firsts = iter(collectives.broadcast_from(0)(self, others) if others else [])
+        sources = [t if t is None else means if t.dtype.is_floating else firsts for t in leaves]
+        combined = [None if source is None else next(source) for source in sources]
+        return tf.nest.pack_sequence_as(outputs, combined)
 
     def _replica_id(self) -> int | tf.Tensor:
         return tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -110,85 +176,6 @@ class SynchronousReplicator(base.Replicator):
 
         with tf.variable_creator_scope(creator), tf.device(devices[0]):
             yield
-
-
-class _CompiledStep:
-    """One or more steps as one tf.function; equal outputs need no collective to combine them."""
-
-    def __init__(
-        self,
-        replicator: SynchronousReplicator,
-        step_fn: base.StepFn,
-        steps_per_call: int,
-        outputs_are_equal: bool = False,
-    ):
-        base.check_steps_per_call(steps_per_call)
-        self._replicator, self._step_fn = replicator, step_fn
-        self._steps_per_call, self._outputs_are_equal = steps_per_call, outputs_are_equal
-        self._records: list[collectives.CollectiveRecord] = []
-        self._function = tf.function(self._steps, autograph=False)
-        self._is_compared = False
-
-    def __call__(self, iterator: Iterator[Any]) -> Any:
-        if not self._is_compared:
-            self._records.clear()
-            try:
-                self._function.get_concrete_function(iterator)
-            except Exception as error:
-                if explained := base.variables_in_step_error(error):
-                    raise explained from None
-                raise
-            self._replicator._compare_calls([call for r in self._records for call in r.calls()])
-            self._is_compared = True
-        try:
-            with coordination.explaining_peer_errors(self._replicator):
-                return self._function(iterator)
-        # An input error in one replica ends the input of the others, so either error may be raised.
-        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
-            uneven = base.uneven_rows_error(error, self._replicator.num_replicas)
-            raise (uneven or collectives.shape_mismatch_error(error) or error) from None
-
-    def _steps(self, iterator: Iterator[Any]) -> Any:
-        if self._steps_per_call > 1:
-
-            def advance(step: tf.Tensor) -> list[tf.Tensor]:
-                self._one_step(iterator, is_last=False)
-                return [step + 1]
-
-            last = self._steps_per_call - 1
-            tf.while_loop(lambda step: step < last, advance, [0], parallel_iterations=1)
-        return self._one_step(iterator, is_last=True)
-
-    def _one_step(self, iterator: Iterator[Any], is_last: bool) -> Any:
-        batch, record = next(iterator), collectives.CollectiveRecord()
-        self._records.append(record)
-
-        # Other arguments are closed over, because a TPU converts all arguments to tensors.
-        strategy = self._replicator._strategy
-        outputs = strategy.run(
-            lambda batch: self._replica_step(batch, record, is_last), args=(batch,)
-        )
-        local = strategy.experimental_local_results
-        return tf.nest.map_structure(lambda v: None if v is None else local(v)[0], outputs)
-
-    def _replica_step(self, batch: Any, record: collectives.CollectiveRecord, is_last: bool) -> Any:
-        context = tf.distribute.get_replica_context()
-        index = int(tf.get_static_value(context.replica_id_in_sync_group) or 0)
-        with self._replicator._step(index, record):
-            outputs = self._step_fn(batch)
-            if not is_last:
-                return None
-            return outputs if self._outputs_are_equal else self._combined_outputs(outputs)
-
-    def _combined_outputs(self, outputs: Any) -> Any:
-        leaves = [x if x is None else tf.convert_to_tensor(x) for x in tf.nest.flatten(outputs)]
-        floating = [t for t in leaves if t is not None and t.dtype.is_floating]
-        others = [t for t in leaves if t is not None and not t.dtype.is_floating]
-        means = iter(collectives.mean(self._replicator, floating) if floating else [])
-        firsts = iter(collectives.broadcast_from(0)(self._replicator, others) if others else [])
-        sources = [t if t is None else means if t.dtype.is_floating else firsts for t in leaves]
-        combined = [None if source is None else next(source) for source in sources]
-        return tf.nest.pack_sequence_as(outputs, combined)
 
 
 def single(

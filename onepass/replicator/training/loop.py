@@ -408,8 +408,8 @@ class Trainer:
         try:
             self.save()
         except (UserError, tf.errors.OpError):
-            newest = self.checkpoints.newest_kept()
-            return f"Training stopped at step {self._num_updates}; {newest}."
+            kept = self.checkpoints.describe_save(None)
+            return f"Training stopped at step {self._num_updates}; {kept}."
         return f"Training stopped; {self.checkpoints.describe_save(self.step)}."
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.foundation.errors import UserError
+from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.model_folder import variable_names
 from onepass.foundation.run_directory import Checkpoints, check_arrays
 from onepass.replicator.strategies.base import Replicator
@@ -325,10 +325,8 @@ def is_single_device(replicator: Replicator) -> bool:
 
 def check_rows(rows: int, replicator: Replicator, num_microbatches: int = 1) -> None:
     """Raise UserError unless the replicas' microbatches divide the rows evenly."""
-    replicas = 1 if replicator.is_async else replicator.num_devices
-    if rows % (replicas * num_microbatches):
+    shares = replicator.num_devices * num_microbatches
+    if rows % shares:
         each = f" in {num_microbatches} microbatches each" if num_microbatches > 1 else ""
-        raise UserError(
-            f"`batch_size` must be a multiple of {replicas * num_microbatches}, the replicas that "
-            f"share a batch{each}, got {rows}."
-        )
+        rule = f"a multiple of {shares}, the replicas that share a batch{each}"
+        raise UserError(must_be("batch_size", rule, rows))

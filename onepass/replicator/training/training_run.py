@@ -25,6 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
+from onepass.foundation.files import make_folder
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
 from onepass.foundation.settings import to_json
@@ -125,7 +126,7 @@ class TrainingRun(contextlib.AbstractContextManager["TrainingRun"]):
 
     def samples(self) -> Path:
         """Return the folder for samples of evaluations, created if missing."""
-        return self.directory.folder("samples")
+        return make_folder(self.directory.path / "samples")
 
     def run_file(self, name: str) -> Path:
         """Return the path of a file in the run directory, which need not exist."""

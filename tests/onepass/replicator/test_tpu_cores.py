@@ -42,11 +42,11 @@ def replicator():
 
 def traced(replicator, step_fn, batch):
     """The operations of one step, those of the functions that it calls among them."""
-    call = replicator.compile(step_fn)
+    record, batches = collectives.CollectiveRecord(), itertools.repeat(tf.constant(batch))
 
     @tf.function(autograph=False)
     def step():
-        return call._one_step(itertools.repeat(tf.constant(batch)), is_last=True)
+        return replicator._one_step(step_fn, batches, record, replicator._combined_outputs)
 
     graph = step.get_concrete_function().graph.as_graph_def()
     inside = [node for function in graph.library.function for node in function.node_def]

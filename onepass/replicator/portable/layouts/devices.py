@@ -1,8 +1,6 @@
 """Connect processes that train, distribute a step's arrays over devices, choose the layout.
 
-`jax.distributed` connects several processes that train together, at the given addresses or at those
-from Slurm, Open MPI and others. If one is lost or never starts, JAX's native code would print a
-trace; here it is one line.
+If a process is lost or never starts, JAX's native code would print a trace; here it is one line.
 """
 
 import argparse
@@ -86,8 +84,8 @@ def _join(coordinator: str | None, count: int | None, index: int | None, seconds
 class Ending:
     """Ends a process at once when others are lost, with one line on stderr and status 2.
 
-    The output of native code is written to a temporary file, and copied to stderr only if the code
-    aborts for a different reason. A regular exit of JAX would wait for the missing processes.
+    A regular exit of JAX would wait for the missing processes. The output of native code is copied
+    to stderr only if the code aborts for a different reason.
     """
 
     def __init__(self, line: str):
@@ -133,12 +131,8 @@ def is_first() -> bool:
 
 def of_first(arrays: Callable[[], dict[str, np.ndarray]], slots: Sequence[dict]) -> dict:
     """Return the arrays of the first process, which alone calls `arrays`, in all processes."""
-    if jax.process_count() == 1:
-        return arrays()
-    if is_first():
-        return multihost_utils.broadcast_one_to_all(arrays())
-    empty = {slot["name"]: np.zeros(slot["shape"], slot["dtype"]) for slot in slots}
-    return multihost_utils.broadcast_one_to_all(empty)
+    own = arrays() if is_first() else {s["name"]: np.zeros(s["shape"], s["dtype"]) for s in slots}
+    return own if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(own)
 
 
 def gather_array(array: jax.Array) -> np.ndarray:
@@ -152,8 +146,7 @@ def check_equal(*things: Any) -> None:
     """Raise UserError if the repr of these values differs between processes."""
     if jax.process_count() == 1:
         return
-    digest = hashlib.sha256(repr(things).encode()).digest()
-    own = np.frombuffer(digest, np.int32)
+    own = np.frombuffer(hashlib.sha256(repr(things).encode()).digest(), np.int32)
     every = multihost_utils.process_allgather(own)
     different = [i for i, each in enumerate(every) if (each != every[0]).any()]
     if different:
@@ -164,10 +157,9 @@ def check_equal(*things: Any) -> None:
 
 
 class Agreement:
-    """An agreement of all processes on the next action, which each requests after every step.
+    """An agreement of all processes on the highest of the requests made; the first: to continue.
 
-    All follow the highest of the `requests` made; the first means to continue. With several
-    processes, the answer belongs to the previous step, so no process has to wait for its devices.
+    With several processes, the answer belongs to the previous step, so none waits for its devices.
     """
 
     def __init__(self, requests: Sequence[str]):
@@ -188,24 +180,19 @@ class Agreement:
 
 
 def _largest(number: np.int32) -> jax.Array:
-    mesh = jax.sharding.Mesh(np.array(jax.devices()), "all")
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("all"))
+    mesh = Mesh(np.array(jax.devices()), "all")
     own = np.full(jax.local_device_count(), number)
+    sharding = NamedSharding(mesh, PartitionSpec("all"))
     return _maximum(mesh)(jax.make_array_from_process_local_data(sharding, own))
 
 
 @functools.cache
-def _maximum(mesh: jax.sharding.Mesh) -> Any:
-    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    return jax.jit(jax.numpy.max, out_shardings=everywhere)
+def _maximum(mesh: Mesh) -> Any:
+    return jax.jit(jax.numpy.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 class Devices:
-    """The devices that train, and the sharding of each argument of the step.
-
-    The step is a program for the whole batch. XLA partitions it, so sums over the batch, statistics
-    and random numbers are the same as on a single device.
-    """
+    """The devices that train, and the sharding of each argument of the step for a whole batch."""
 
     def __init__(self, step: Step, layout: Layout):
         self.layout, self.used = layout, _devices_to_use(layout.num_devices)
@@ -228,25 +215,20 @@ class Devices:
         return _place_arrays({name: batch[name] for name in self._batch}, self._batch)
 
     def own_rows(self, make: Callable[..., dict]) -> Callable[[int], dict]:
-        """Return `make`, which maps a step to its batch, restricted to the rows this process needs.
+        """Return `make`, from a step to its batch, for the shard of rows that this process needs.
 
-        The result returns all rows if `make` has no arguments `shard_index` and `num_shards`, or if
-        the rows needed are not one shard.
+        It draws all rows if it has no arguments `shard_index` and `num_shards`.
         """
-        index, count = self._shard()
-        if count == 1 or "num_shards" not in inspect.signature(make).parameters:
-            return make
-        return functools.partial(make, shard_index=index, num_shards=count)
-
-    def _shard(self) -> tuple[int, int]:
         spans = set()
         for shape in (each for each in self._batch.values() if each.shape):
             slices = shape.sharding.addressable_devices_indices_map(shape.shape).values()
             rows = [each[0].indices(shape.shape[0]) for each in slices]
             spans.add((min(r[0] for r in rows), max(r[1] for r in rows), shape.shape[0]))
         first, last, total = spans.pop() if len(spans) == 1 else (0, 1, 1)
-        is_shard = first % (last - first) == 0 and total % (last - first) == 0
-        return (first // (last - first), total // (last - first)) if is_shard else (0, 1)
+        size, takes = last - first, inspect.signature(make).parameters
+        if size == total or first % size or total % size or "num_shards" not in takes:
+            return make
+        return functools.partial(make, shard_index=first // size, num_shards=total // size)
 
     def jit(self, advance: Callable) -> Any:
         """Return a jitted `advance`: (state, alive, frozen, batch) to (state, alive, metrics)."""
@@ -306,11 +288,9 @@ def choose_layout(
     advance: Callable,
     log: Callable[[str], None],
 ) -> tuple[Devices, Any]:
-    """Return the devices of a layout, and the step as `Devices.jit` compiles it for them.
+    """Return the devices of a layout by run.py's options, and the step as compiled for them.
 
-    The options are those of run.py: devices, mesh, layout, memory and link. `text` returns the
-    program for a search; the layout that it finds is written to the exported folder. Impossible
-    devices, meshes and layouts raise UserError.
+    `text` returns the program for a search, whose layout is written to the exported folder.
     """
     step = Step.read(folder)
     if options.mesh is None and options.layout is None:
@@ -344,10 +324,8 @@ def choose_layout(
         return devices, devices.jit(advance)
     program = devices.compile_step(advance)
     if (needed := compiled_bytes(program)) > limit:
-        raise UserError(
-            f"The layout {options.layout} needs {needed / GIB:.3g} GiB per device, "
-            f"more than {limit / GIB:.3g}."
-        )
+        sizes = f"{needed / GIB:.3g} GiB per device, more than {limit / GIB:.3g}"
+        raise UserError(f"The layout {options.layout} needs {sizes}.")
     return devices, program
 
 
@@ -357,19 +335,14 @@ def by_rows(step: Step, wanted: int | None = None) -> Layout:
     found, processes = len(jax.devices()), jax.process_count()
     counts = range(processes, found + 1, processes)  # as many devices in every process
     fitting = [n for n in counts if all(row % n == 0 for row in rows)]
+    batches = f"batches of {', '.join(map(str, rows))} rows"
     if not fitting:
-        raise UserError(
-            f"{processes} processes cannot divide batches of {', '.join(map(str, rows))} rows."
-        )
+        raise UserError(f"{processes} processes cannot divide {batches}.")
     if wanted is not None and wanted not in fitting:
-        raise UserError(
-            f"--devices must be one of {fitting}, got {wanted}: there are {found} devices and "
-            f"batches of {', '.join(map(str, rows))} rows."
-        )
-    cuts = list(whole(step))
-    for i, tensor in enumerate(step.batch):
-        cuts[i] = tuple((ROWS,) if axis == 0 else () for axis in range(len(tensor.shape)))
-    return Layout({ROWS: wanted or fitting[-1]}, tuple(cuts))
+        there = f"there are {found} devices and {batches}"
+        raise UserError(f"--devices must be one of {fitting}, got {wanted}: {there}.")
+    cuts = [tuple((ROWS,) if axis == 0 else () for axis in range(len(t.shape))) for t in step.batch]
+    return Layout({ROWS: wanted or fitting[-1]}, (*cuts, *whole(step)[len(cuts) :]))
 
 
 def mesh_of(step: Step, text: str | None) -> dict[str, int]:

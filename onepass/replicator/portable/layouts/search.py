@@ -2,12 +2,10 @@
 
 As in automap (Schaarschmidt et al. 2021, arXiv 2112.02958), decisions concern only arguments, tied
 tensors and repeated layers are decided together, and consequences for other arguments are
-propagated: one decision about a block's hidden layer cuts its first matrix by columns, its second
-by rows, and all moments. Nothing is random.
+propagated. Nothing is random.
 
 Layouts are compared as Shardy, XLA's partitioner, partitions them in milliseconds, without
-compiling: its passes determine what follows from a decision and the exchanges between devices. The
-best few are compiled, and the compiled programs decide.
+compiling; the best few are compiled, and the compiled programs decide.
 """
 
 import collections
@@ -69,15 +67,11 @@ LEAST_SHARE = 0.01  # of the state; smaller groups are not decided separately
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A partitioned step: the operations of one device, and its memory.
+    """A partitioned step: the operations of one device, and its memory."""
 
-    The name of a collective is the axes along which it joins devices. `temporaries_bytes` is the
-    peak on one device if nothing is fused or reused in place.
-    """
-
-    program: list[Operation]
+    program: list[Operation]  # the name of a collective is the axes along which it joins devices
     arguments_bytes: int
-    temporaries_bytes: int
+    temporaries_bytes: int  # the peak if nothing is fused or reused in place
 
 
 class Partitioner:
@@ -101,11 +95,9 @@ class Partitioner:
             passed = self._run_passes(cuts, False, _PROPAGATE)
             found = [_sharding(attributes) for attributes in _main(passed).arg_attrs]
         follow = [_cut(sharding) or cut for sharding, cut in zip(found, cuts, strict=True)]
-        shapes = (tensor.shape for tensor in self._step.arguments)
-        return tuple(
-            cut if is_possible(shape, cut, self._mesh) else given
-            for shape, cut, given in zip(shapes, follow, cuts, strict=True)
-        )
+        tensors = zip(self._step.arguments, follow, cuts, strict=True)
+        mesh = self._mesh
+        return tuple(cut if is_possible(x.shape, cut, mesh) else given for x, cut, given in tensors)
 
     def estimate_device(self, cuts: tuple[Cut, ...]) -> Estimate:
         """Return a device's operations and memory for exactly these cuts."""
@@ -159,36 +151,29 @@ class _Reader:
 
     def _add(self, operation: Any) -> None:
         attributes = operation.attributes
-        shardings: list[str] = []
+        shardings: list[Any] = []
         if "sdy.sharding" in attributes:
-            annotated = sdy.TensorShardingPerValueAttr(attributes["sdy.sharding"])
-            shardings = [str(each) for each in annotated.shardings]
+            shardings += sdy.TensorShardingPerValueAttr(attributes["sdy.sharding"]).shardings
         if not shardings and "out_sharding" in attributes:
-            shardings = [str(attributes["out_sharding"])]
-        # Without shardings, every result is whole; `zip` stops after the last result.
-        for result, sharding in zip(operation.results, shardings or [""] * 99, strict=False):
-            self._cuts[result] = sharding
+            shardings = [attributes["out_sharding"]]
+        # Without shardings, every result is whole.
+        for result, sharding in itertools.zip_longest(operation.results, shardings, fillvalue=""):
+            self._cuts[result] = str(sharding)
         waits = {self._made[v] for v in operation.operands if v in self._made}
         if operation.name in _FREE:
-            for result in operation.results:
-                self._made.update({result: max(waits)} if waits else {})
+            self._made.update(dict.fromkeys(operation.results, max(waits)) if waits else {})
             return
         kind = _COLLECTIVES.get(operation.name)
         given = sum(map(self._bytes, operation.operands))
-        made = sum(map(self._bytes, operation.results))
         inputs = tuple(sorted(waits))
         if kind is None:
-            flops = self._work(operation)
-            added = Operation("", operation.name, given + made, inputs, flops=flops)
+            moved = given + sum(map(self._bytes, operation.results))
+            added = Operation("", operation.name, moved, inputs, flops=self._work(operation))
         else:
-            axes = self._axes(operation)
+            axes = " ".join(str(attributes[name]) for name in attributes if name != "out_sharding")
             added = Operation(axes, kind, given, inputs, max(self._size(axes), 2), LINK)
         self._program.append(added)
         self._made.update(dict.fromkeys(operation.results, len(self._program) - 1))
-
-    def _axes(self, operation: Any) -> str:
-        given = operation.attributes
-        return " ".join(str(given[name]) for name in given if name != "out_sharding")
 
     def _size(self, text: str) -> int:
         """Return the product of all axes, or parts of axes, in shardings; each is counted once."""
@@ -247,12 +232,8 @@ def _main(module: Any) -> Any:
 
 
 def _attributes(cut: Cut, closed: bool) -> Any:
-    dimensions = [
-        sdy.DimensionShardingAttr.get(
-            [sdy.AxisRefAttr.get(axis) for axis in axes], is_closed=closed
-        )
-        for axes in cut
-    ]
+    named = [[sdy.AxisRefAttr.get(axis) for axis in axes] for axes in cut]
+    dimensions = [sdy.DimensionShardingAttr.get(axes, is_closed=closed) for axes in named]
     return ir.DictAttr.get({"sdy.sharding": sdy.TensorShardingAttr.get("mesh", dimensions)})
 
 
@@ -290,13 +271,11 @@ def _uses(value: Any, depth: int, seen: dict[Any, str]) -> str:
     if depth == 0:
         return ""
     if (value, depth) not in seen:
-        found = sorted(
-            f"{use.owner.name} {use.operand_number} "
-            + " ".join(_uses(result, depth - 1, seen) for result in use.owner.results)
-            for use in value.uses
-            if use.owner.results
-        )
-        seen[value, depth] = hashlib.sha256("|".join(found).encode()).hexdigest()[:8]
+        found = []
+        for use in (each for each in value.uses if each.owner.results):
+            following = (_uses(result, depth - 1, seen) for result in use.owner.results)
+            found.append(f"{use.owner.name} {use.operand_number} {' '.join(following)}")
+        seen[value, depth] = hashlib.sha256("|".join(sorted(found)).encode()).hexdigest()[:8]
     return seen[value, depth]
 
 
@@ -368,12 +347,10 @@ def compiled_cost(compiled: Any, machine: Machine, devices: int) -> Cost:
 
 def estimated_cost(estimate: Estimate, machine: Machine, scale: Scale) -> Cost:
     """Return the cost of a partitioned step, as if XLA combined independent collectives."""
-    timed = [
-        dataclasses.replace(
-            each, seconds=scale.seconds * machine.seconds(each.flops, each.size_bytes)
-        )
-        for each in estimate.program
-    ]
+    timed = []
+    for each in estimate.program:
+        seconds = scale.seconds * machine.seconds(each.flops, each.size_bytes)
+        timed.append(dataclasses.replace(each, seconds=seconds))
     memory = estimate.arguments_bytes + scale.temporaries * estimate.temporaries_bytes
     return _simulate_cost(combine_collectives(_in_rounds(timed)), machine, memory)
 
@@ -382,11 +359,9 @@ def scale_of(estimate: Estimate, compiled: Any, machine: Machine) -> Scale:
     """Return the ratios of the compiled step's time and memory to an estimate's."""
     computations = [each for each in estimate.program if not each.is_collective]
     computed = sum(machine.seconds(each.flops, each.size_bytes) for each in computations)
-    more = compiled_bytes(compiled) - estimate.arguments_bytes
-    return Scale(
-        _compiled_seconds(compiled, machine) / max(computed, 1e-12),
-        max(more, 0) / max(estimate.temporaries_bytes, 1),
-    )
+    more = max(compiled_bytes(compiled) - estimate.arguments_bytes, 0)
+    seconds = _compiled_seconds(compiled, machine) / max(computed, 1e-12)
+    return Scale(seconds, more / max(estimate.temporaries_bytes, 1))
 
 
 def _compiled_seconds(compiled: Any, machine: Machine) -> float:
@@ -401,10 +376,9 @@ def _simulate_cost(program: list[Operation], machine: Machine, memory_bytes: flo
 
 
 def _in_rounds(program: list[Operation]) -> list[Operation]:
-    """Return the program with independent collectives moved together and given one name.
+    """Return the program with collectives that follow as many others together and of one name.
 
-    XLA combines them the same way: collectives that follow the same number of earlier collectives
-    are exchanged together.
+    XLA combines them the same way.
     """
     rounds: list[int] = []  # for each operation, the length of the chain of collectives before it
     for each in program:
@@ -418,28 +392,22 @@ def _in_rounds(program: list[Operation]) -> list[Operation]:
 
     order = sorted(range(len(program)), key=sort_key)
     now = {old: new for new, old in enumerate(order)}
-    return [
-        dataclasses.replace(
-            program[i],
-            name=str(sort_key(i)) if program[i].is_collective else program[i].name,
-            inputs=tuple(sorted(now[j] for j in program[i].inputs)),
-        )
-        for i in order
-    ]
+    made = []
+    for i, each in ((i, program[i]) for i in order):
+        name = str(sort_key(i)) if each.is_collective else each.name
+        inputs = tuple(sorted(now[j] for j in each.inputs))
+        made.append(dataclasses.replace(each, name=name, inputs=inputs))
+    return made
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Arguments that are cut together by one decision.
+    """Arguments that are cut together by one decision."""
 
-    `indices` are in call order; `dimensions` of the common `shape` (of a batch: the greatest common
-    divisor of the inputs' rows) may be cut; `num_elements` counts all arguments.
-    """
-
-    indices: tuple[int, ...]
-    shape: tuple[int, ...]
-    dimensions: tuple[int, ...]
-    num_elements: int
+    indices: tuple[int, ...]  # in call order
+    shape: tuple[int, ...]  # that they have; of a batch, the greatest common divisor of the rows
+    dimensions: tuple[int, ...]  # that may be cut
+    num_elements: int  # of all arguments
 
 
 def state_groups(step: Step, partitioner: Partitioner) -> list[Group]:
@@ -533,18 +501,20 @@ class Search:
         if not any(map(self._fits, self._costs.values())):
             self._compile_layout(smallest)
         cuts = self._choose_layout()
-        return Found(
-            Layout(self._mesh, cuts),
-            self._programs[cuts],
-            self._costs[cuts],
-            len(self._estimates),
-            len(self._costs),
-        )
+        compared, compiled = len(self._estimates), len(self._costs)
+        layout = Layout(self._mesh, cuts)
+        return Found(layout, self._programs[cuts], self._costs[cuts], compared, compiled)
 
     def _choose_layout(self) -> Cuts:
         fitting = {cuts: cost for cuts, cost in self._costs.items() if self._fits(cost)}
         if not fitting:
-            raise UserError(self._too_large())
+            least = min(cost.memory_bytes for cost in self._costs.values())
+            mesh = "x".join(map(str, self._mesh.values()))
+            raise UserError(
+                f"No layout over {mesh} devices fits in "
+                f"{(self._machine.memory_bytes or 0) / GIB:.3g} GiB: the smallest needs "
+                f"{least / GIB:.3g} GiB per device."
+            )
         limit = NEAR * min(cost.seconds for cost in fitting.values())
         near = [cuts for cuts, cost in fitting.items() if cost.seconds <= limit]
         return min(near, key=lambda cuts: (fitting[cuts].sent_bytes, fitting[cuts].seconds))
@@ -570,11 +540,7 @@ class Search:
         return cuts
 
     def _widen(self, beam: list[Cuts]) -> list[Cuts]:
-        """Return the best layouts with one, two, ... propagated decisions, found by beam search.
-
-        The first of the best sequence, often a cut of every layer's width, need not be a best first
-        one.
-        """
+        """Return the best layouts with one, two, ... propagated decisions, found by beam search."""
         decisions = {
             (self._implications(group, dimension, axis), axis): None
             for group in self._large() for dimension in group.dimensions for axis in self._axes
@@ -618,10 +584,7 @@ class Search:
         if group is not self._batch:
             for axis, dimension in itertools.product(self._axes, group.dimensions):
                 implied = self._implications(group, dimension, axis)
-                every += [
-                    self._join_cuts(cuts, implied, axis),
-                    self._join_cuts(cuts, implied, axis, frees=True),
-                ]
+                every += [self._join_cuts(cuts, implied, axis, frees) for frees in (False, True)]
         yield from (each for each in every if each is not None and each != cuts)
 
     def _implications(self, group: Group, dimension: int, axis: str) -> Cuts:
@@ -663,13 +626,12 @@ class Search:
 
     def _join_cuts(self, cuts: Cuts, implied: Cuts, axis: str, frees: bool = False) -> Cuts | None:
         """Return cuts with those that are implied along an axis or, if `frees`, without them."""
-        made = tuple(
-            self._place_axes(cut, None if frees else new.index((axis,)), (axis,))
-            if any(new)
-            else cut
-            for cut, new in zip(cuts, implied, strict=True)
-        )
-        return made if self._is_possible(made, range(len(made))) else None
+        made = list(cuts)
+        for i, new in enumerate(implied):
+            if any(new):
+                dimension = None if frees else new.index((axis,))
+                made[i] = self._place_axes(made[i], dimension, (axis,))
+        return tuple(made) if self._is_possible(made, range(len(made))) else None
 
     def _estimate_cost(self, cuts: Cuts) -> tuple:
         if cuts not in self._estimates:
@@ -693,11 +655,3 @@ class Search:
     def _fits(self, cost: Cost) -> bool:
         limit = self._machine.memory_bytes
         return limit is None or cost.memory_bytes <= limit
-
-    def _too_large(self) -> str:
-        least = min(cost.memory_bytes for cost in self._costs.values())
-        mesh = "x".join(map(str, self._mesh.values()))
-        return (
-            f"No layout over {mesh} devices fits in {(self._machine.memory_bytes or 0) / GIB:.3g} "
-            f"GiB: the smallest needs {least / GIB:.3g} GiB per device."
-        )

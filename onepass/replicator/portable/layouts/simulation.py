@@ -1,12 +1,10 @@
 """Read a compiled program, and simulate its operations in order on resources.
 
-A program that XLA has partitioned describes one device: shapes are those of its shards, and
-exchanges between devices are separate operations. The text is in scheduled order.
-
-Every resource (a device's compute units, a link, a worker, a server) runs its operations one after
-another in program order; an operation starts when its resource is free and its inputs are
-available. Since the order is fixed, every end time is a maximum of sums of durations, so a faster
-operation never delays another (unlike in list scheduling, Graham 1969).
+A program that XLA has partitioned describes one device, in scheduled order: shapes are those of its
+shards, and exchanges between devices are separate operations. Every resource (a device's compute
+units, a link, a worker, a server) runs its operations in program order; one starts when its
+resource is free and its inputs are available. So a faster operation never delays another (unlike in
+list scheduling, Graham 1969).
 
 Collectives run in a ring (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
 clusters of workstations"): R devices reduce n bytes with 2 (R - 1) consecutive messages of n / R
@@ -14,6 +12,7 @@ bytes each, in 2 (R - 1) latency + 2 (R - 1) / R n / bandwidth.
 """
 
 import dataclasses
+import functools
 import hashlib
 import math
 import re
@@ -42,22 +41,16 @@ SERVERS = "servers"
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """An operation on a resource, which starts when its inputs, earlier operations, are available.
+    """An operation on a resource, which starts when its inputs, earlier operations, have ended."""
 
-    All parts of a combined collective have the same `name`. `kind` is the name of a collective,
-    else a digest of the computation without shapes. `size_bytes` counts what is read and written;
-    of a collective, one device's input. The `seconds` of a collective follow from the network
-    instead; `flops` are floating-point operations.
-    """
-
-    name: str
-    kind: str
-    size_bytes: float
+    name: str  # that all parts of a combined collective have in common
+    kind: str  # the name of a collective, else a digest of the computation without shapes
+    size_bytes: float  # read and written; of a collective, one device's input
     inputs: tuple[int, ...] = ()
     devices: int = 1
     resource: str = COMPUTE
-    seconds: float = 0.0
-    flops: float = 0.0
+    seconds: float = 0.0  # those of a collective follow from the network instead
+    flops: float = 0.0  # floating-point operations
 
     @property
     def is_collective(self) -> bool:
@@ -69,13 +62,20 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
     """Return the operations of the entry computation in order, except those that take no time."""
     called = dict(_computations(text))
     entry = called.pop("ENTRY", [])
-    digests: dict[str, str] = {}
+
+    @functools.cache
+    def digest(name: str) -> str:
+        parts = (describe(opcode, rest) for _, _, opcode, _, rest in called.get(name, []))
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:8]
+
+    def describe(opcode: str, rest: str) -> str:
+        return "-".join([opcode, *map(digest, _CALLED.findall(rest))])
+
     program: list[Operation] = []
     given: dict[str, tuple[int, ...]] = {}  # operations that compute each value, by name
     pieces: dict[str, list[tuple[int, ...]]] = {}  # parts of a combined collective, by element
     sizes: dict[str, int] = {}
-    for line in entry:
-        name, shape, opcode, operands, rest = line
+    for name, shape, opcode, operands, rest in entry:
         read = re.findall(r"%([\w.-]+)", operands)
         sizes[name] = _bytes(shape)
         waits = tuple(sorted({index for each in read for index in given.get(each, ())}))
@@ -97,8 +97,7 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
         else:
             given[name] = (len(program),)
             moved = sizes[name] + sum(sizes.get(each, 0) for each in read)
-            kind = _kind(opcode, rest, called, digests)
-            program.append(Operation(name, kind, float(moved), waits))
+            program.append(Operation(name, describe(opcode, rest), float(moved), waits))
     return program
 
 
@@ -111,20 +110,13 @@ def combine_collectives(program: list[Operation], most_bytes: float = math.inf) 
     made: list[Operation] = []
     moved_to: list[int] = []  # new index of each operation
     for operation in program:
-        inputs = tuple(sorted({moved_to[index] for index in operation.inputs}))
-        last = made[-1] if made else None
-        joins = (
-            operation.is_collective
-            and last is not None
-            and last.name == operation.name
-            and last.size_bytes + operation.size_bytes <= most_bytes
-        )
-        if joins and last is not None:
-            size = last.size_bytes + operation.size_bytes
-            waits = tuple(sorted({*last.inputs, *inputs}))
-            made[-1] = dataclasses.replace(last, size_bytes=size, inputs=waits)
-        else:
-            made.append(dataclasses.replace(operation, inputs=inputs))
+        inputs, size = {moved_to[index] for index in operation.inputs}, operation.size_bytes
+        last = made[-1] if made and operation.is_collective else None
+        if last and last.name == operation.name and last.size_bytes + size <= most_bytes:
+            inputs, size = inputs.union(last.inputs), last.size_bytes + size
+            operation = made.pop()
+        waits = tuple(sorted(inputs))
+        made.append(dataclasses.replace(operation, size_bytes=size, inputs=waits))
         moved_to.append(len(made) - 1)
     return made
 
@@ -160,25 +152,17 @@ def _group(rest: str, num_devices: int) -> int:
     return math.prod(axes[name] for name in re.findall(r"'(\w+)'", found[4]))
 
 
-def _kind(opcode: str, rest: str, called: dict[str, list], digests: dict[str, str]) -> str:
-    names = _CALLED.findall(rest)
-    return "-".join([opcode, *(_digest(name, called, digests) for name in names)])
-
-
-def _digest(name: str, called: dict[str, list], digests: dict[str, str]) -> str:
-    if name not in digests:
-        parts = (
-            _kind(opcode, rest, called, digests) for _, _, opcode, _, rest in called.get(name, [])
-        )
-        digests[name] = hashlib.sha256(" ".join(parts).encode()).hexdigest()[:8]
-    return digests[name]
+def compiled_memory(compiled: Any) -> dict[str, int]:
+    """Return the bytes that the compiler reserves for a step on one device, by use."""
+    found = compiled.memory_analysis()
+    results = found.output_size_in_bytes - found.alias_size_in_bytes
+    sizes = {"arguments": found.argument_size_in_bytes, "results": results}
+    return {**sizes, "temporaries": found.temp_size_in_bytes}
 
 
 def compiled_bytes(compiled: Any) -> int:
-    """Return the memory that a step needs per device, in bytes: arguments, results, temporaries."""
-    found = compiled.memory_analysis()
-    made = found.output_size_in_bytes - found.alias_size_in_bytes
-    return found.argument_size_in_bytes + made + found.temp_size_in_bytes
+    """Return the sum of `compiled_memory`."""
+    return sum(compiled_memory(compiled).values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,15 +188,11 @@ def messages(kind: str, devices: int) -> int:
 
 
 def sent_bytes(kind: str, size_bytes: float, devices: int) -> float:
-    """Return the number of bytes that a device sends (and receives) for an input of `size_bytes`.
-
-    all-reduce: 2 (R - 1) / R n. all-gather: (R - 1) n, as n is a shard. reduce-scatter, all-to-all:
-    (R - 1) / R n. collective-permute: n. One device sends nothing.
-    """
+    """Return the bytes that a device sends (and receives) for an input of `size_bytes`."""
     if devices == 1:
         return 0.0
     others = devices - 1
-    factors = {"all-reduce": 2 * others / devices, "all-gather": others}
+    factors = {"all-reduce": 2 * others / devices, "all-gather": others}  # its input is a shard
     once = 1.0 if kind.startswith("collective-") else others / devices
     return factors.get(kind, once) * size_bytes
 
@@ -269,10 +249,8 @@ def sharing_scale(
 ) -> float:
     """Return the factor by which replicas that share cores are slower than a single one.
 
-    Args:
-      paired_scale: measured slowdown of a replica next to another; None: not measured. The part
-        that busy shares do not explain (caches, bandwidth) is assumed to be the same for more
-        replicas.
+    What busy shares do not explain of `paired_scale`, the measured slowdown of a replica next to
+    another (caches, bandwidth), is assumed to be the same for more replicas.
     """
     if replicas == 1 or paired_scale is None:
         return max(1.0, replicas * busy_share)
@@ -282,10 +260,8 @@ def sharing_scale(
 def synchronous(seconds: float, reduced_bytes: list[float], devices: int) -> list[Operation]:
     """Return a replica's step: compute, then reduce each of `reduced_bytes` without overlap."""
     step = Operation("step", "step", 0.0, seconds=seconds)
-    return [
-        step,
-        *(Operation("reduce", "all-reduce", n, (0,), devices, LINK) for n in reduced_bytes),
-    ]
+    reduces = (Operation("reduce", "all-reduce", n, (0,), devices, LINK) for n in reduced_bytes)
+    return [step, *reduces]
 
 
 def asynchronous_rate(
