@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
 from distill.config import KIND, DistillConfig, StudentConfig
 from distill.evaluation import measure_closeness
@@ -45,8 +44,7 @@ from wavenet.features import MelConvention, PitchConvention, fundamental_frequen
 from wavenet.front import request_of
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.optional_packages import available
-from wavenet.plots import spectrogram_png
-from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
+from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder, write_sounds
 
 Tensors = dict[str, tf.Tensor]
 Loss = Callable[[FlowOutput, Tensors], tf.Tensor]
@@ -294,18 +292,14 @@ class EvaluationCallback:
 
     def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
-        path = self.folder / f"step_{step:08d}"
-        audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)
         waveforms = {
             "student": sound[:length],
             "teacher": self._teacher_sound(length),
             "recorded": recorded[:length],
         }
-        spectrogram_png(path.with_suffix(".png"), waveforms, self.rate_hz)
+        write_sounds(self.folder, log, step, waveforms, self.rate_hz)
         for name, waveform in waveforms.items():
             log.audio(step, name, waveform, self.rate_hz)
-        with Image.open(path.with_suffix(".png")) as image:
-            log.image(step, "spectrogram", np.asarray(image.convert("RGB")))
 
     def _teacher_sound(self, length: int) -> np.ndarray:
         path = self.folder / "teacher.wav"

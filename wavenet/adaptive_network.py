@@ -38,10 +38,6 @@ class AdaptiveWaveNet(WaveNet):
         self.period, self.renew_samples = config.prediction_block, max(config.prediction_windows)
         self.past_prediction = PastPrediction(config.prediction_order, config.prediction_windows)
 
-    def copy_untrained(self) -> "AdaptiveWaveNet":
-        """Return a new network with the same configuration and untrained weights."""
-        return AdaptiveWaveNet(self.config)
-
     def _front(self, past: tf.Tensor, skipped: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
         config, shape = self.config, tf.shape(past)
         block, longest = config.prediction_block, max(config.prediction_windows)

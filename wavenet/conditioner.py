@@ -263,10 +263,6 @@ class Conditioner(tf.Module):
             freeze_variable(self.deviation)
         )
 
-    def _read(self, reader: PitchReader, mel: tf.Tensor) -> tf.Tensor:
-        octaves, logit = reader(self.standardise_mel(mel))
-        return tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
-
     def _cast(self, weights: tf.Tensor) -> tf.Tensor:
         return tf.cast(weights, self.dtype)
 
@@ -275,10 +271,10 @@ class Conditioner(tf.Module):
         mel = frames[..., :bands]
         if self.reader is None:
             return mel, frames[..., bands:] if self.given_pitch else None
-        pitch = self._read(self.reader, mel)
+        octaves, logit = self.reader(self.standardise_mel(mel))
+        pitch = tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
         # The pitch reader is not trained here: zero gradients, as in `freeze_variable`.
-        still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables])
-        still = self._cast(still)
+        still = self._cast(tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables]))
         side = self.reader.side_frames
         return mel[:, side:-side], pitch + still
 

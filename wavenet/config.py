@@ -103,7 +103,6 @@ class WaveNetConfig:
     it, samplers that sum in a different order still draw the same levels."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the first invalid field."""
         at_least(self, 1, "stacks", "layers")
         require(self.layers % self.stacks == 0, "layers", "a multiple of `stacks`", self.layers)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -304,7 +303,6 @@ class DataConfig:
     """Share of the files that are assigned to dev if the folder has no train/dev split."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the first invalid field."""
         at_least(self, 1, "sample_rate_hz", "clip_samples", "batch_size", "mel_bands")
         speeds = self.augment_speeds
         is_near = all(0.5 <= speed <= 2.0 for speed in speeds)
@@ -363,9 +361,8 @@ class TrainConfig:
     def resolve_settings(self, num_speakers: int) -> "TrainConfig":
         """Return the configuration with `feature_channels` and `speakers` set to match the data.
 
-        Raises:
-          ValueError: If the network is configured for different inputs, the clip length is not a
-            multiple of the hop, or the settings of the frames are invalid.
+        It is a ValueError if the network is configured for different inputs, the clip length is not
+        a multiple of the hop, or the settings of the frames are invalid.
         """
         features = self.data.feature_channels
         speakers = num_speakers if self.data.by_speaker else 0

@@ -186,16 +186,9 @@ def table(systems: Mapping[str, dict]) -> list[str]:
     for first in range(0, len(names), COLUMNS):
         some = {name: systems[name] for name in names[first : first + COLUMNS]}
         lines += [*([""] if first else []), *_columns(some)]
-    return [*lines, "", f"Over {_recordings(systems)} recordings, {EXPLAINED}."]
-
-
-def _recordings(systems: Mapping[str, dict]) -> int | str:
-    counts = [_count_values(m) for each in systems.values() for m in each["measures"].values()]
-    return max(filter(None, counts), default="all")
-
-
-def _count_values(measured: dict) -> int:
-    return measured.get("n", 0) + measured.get("undefined", 0)
+    measures = [m for each in systems.values() for m in each["measures"].values()]
+    counts = [measured.get("n", 0) + measured.get("undefined", 0) for measured in measures]
+    return [*lines, "", f"Over {max(counts, default=0) or 'all'} recordings, {EXPLAINED}."]
 
 
 def _columns(systems: Mapping[str, dict]) -> list[str]:

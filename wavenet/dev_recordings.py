@@ -56,15 +56,12 @@ def _of_known_speakers(
         if name in known
     ]
     if not kept:
+        others = first_of([name or "(no name)" for name in sorted(set(names))])
         raise UserError(
-            f"No dev recording is of a speaker that the model knows ({_some(known)}); they are of "
-            f"{_some(sorted(set(names)))}."
+            f"No dev recording is of a speaker that the model knows ({first_of(known)}); they "
+            f"are of {others}."
         )
     return kept
-
-
-def _some(names: Sequence[str]) -> str:
-    return first_of([name or "(no name)" for name in names])
 
 
 def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int | None]:

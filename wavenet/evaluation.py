@@ -58,12 +58,9 @@ def evaluate(
 ) -> dict:
     """Evaluate a model on dev recordings.
 
-    If the model reads frames, it and the baselines resynthesise some recordings (the first three
-    seconds of each). The model does so at temperature 1, at its default temperature, and at the
-    `temperatures`.
-
-    Args:
-      copies: number of recordings to resynthesise, evenly spaced by name.
+    If the model reads frames, it and the baselines resynthesise `copies` of them, evenly spaced by
+    name (the first three seconds of each). The model does so at temperature 1, at its default
+    temperature, and at the `temperatures`.
 
     Returns:
       A dict with:
@@ -172,9 +169,8 @@ def format_report(figures: dict) -> str:
 
 def _flac_line(bits: float, flac: float | None) -> str:
     if flac is None:
-        return (
-            "  FLAC               not compared: the model's levels are not those of 16-bit samples"
-        )
+        why = "the model's levels are not those of 16-bit samples"
+        return f"  FLAC               not compared: {why}"
     compared = f"{100 * (bits / flac - 1):+.1f}%"
     return f"  FLAC at its best   {flac:.3f}   on the same 16-bit samples ({compared})"
 
@@ -211,7 +207,11 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     network = {**stored["network"], "compute_dtype": "float32"}
     facts = data_facts(model, data, model.config) | {"quality": figures}
     summary = f"{figures['bits_per_sample']:.3f} bits per sample on dev"
-    return Measured(given, model, stored | {"network": network}, facts, summary, _settings(stored))
+    settings, preset = "", PRESETS.get(stored["preset"])
+    if preset is not None:
+        usual = preset.config.resolve_settings(len(stored["speakers"]))
+        settings = changed_flags(usual, config_from(stored))
+    return Measured(given, model, stored | {"network": network}, facts, summary, settings)
 
 
 def _measure_model(model: Trained, data: Path) -> dict:
@@ -221,15 +221,6 @@ def _measure_model(model: Trained, data: Path) -> dict:
     corpora = {name: dev_corpus(model, data, name) for name in model.front.speakers}
     each = {name: evaluate(model, corpora[name], copies=COPIES)["measures"] for name in corpora}
     return {**figures, "by_speaker": each}
-
-
-def _settings(stored: dict) -> str:
-    preset = PRESETS.get(stored["preset"])
-    if preset is None:
-        return ""
-    return changed_flags(
-        preset.config.resolve_settings(len(stored["speakers"])), config_from(stored)
-    )
 
 
 def data_facts(model: Trained, data: Path, config: TrainConfig) -> dict:
@@ -258,6 +249,8 @@ def card(spec: dict) -> str:
     dev = quality["dev"]
     part = f", the half `{dev['part']}`" if dev.get("part") in ("choose", "report") else ""
     mel = ", conditioned on mel spectrograms" if spec["features"]["mel"] else ""
+    codec = quality["codec"]
+    flac = f"| FLAC at its best, bits per sample | {codec['flac']:.3f} | |\n" if codec else ""
     return f"""# {spec["preset"]}
 
 A WaveNet for {spec["sample_rate_hz"]:,} Hz speech, {spec["weights"]:,} weights, receptive field
@@ -272,12 +265,8 @@ it was not trained on. Over recordings, {EXPLAINED}:
 | | mean | interval |
 |---|---|---|
 {measure_table({"model": quality["measures"]}, in_two_columns)}
-{_codec_line(quality["codec"])}| real-time factor | {quality["real_time_factor"]:.2f} | |
+{flac}| real-time factor | {quality["real_time_factor"]:.2f} | |
 {_speakers_table(quality.get("by_speaker", {}))}"""
-
-
-def _codec_line(codec: dict) -> str:
-    return f"| FLAC at its best, bits per sample | {codec['flac']:.3f} | |\n" if codec else ""
 
 
 def _speakers_table(by_speaker: dict) -> str:

@@ -12,17 +12,6 @@ from onepass.foundation.errors import UserError, at_least, require
 from onepass.foundation.runtime import check_eager
 from wavenet.config import DataConfig
 from wavenet.data import audio
-from wavenet.data.audio import (
-    RecordedFrames,
-    RecordingInPieces,
-    at_recorded_level,
-    gain_of,
-    gain_of_levels_db,
-    is_recorded,
-    level_gain_db,
-    recorded_frames,
-    without_offset,
-)
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import (
     FramesInPieces,
@@ -94,8 +83,8 @@ class SoundFront:
             condition = self.frames(condition)
         if prefix is not None:
             waveform = audio.check_samples(prefix, "prefix")
-            prefix = audio.amplify(waveform, gain_of(condition))
-        default = self.refine if is_recorded(condition) else 0
+            prefix = audio.amplify(waveform, audio.gain_of(condition))
+        default = self.refine if audio.is_recorded(condition) else 0
         found: dict[str, Any] = {
             "length": length,
             "condition": condition,
@@ -124,14 +113,14 @@ class SoundFront:
             waveforms, frames, _ = map(list, zip(*read, strict=True))
             return waveforms, frames, self.speaker_number(speaker)
         waveform = audio.check_samples(elements)
-        gain_db = condition.gain_db if isinstance(condition, RecordedFrames) else self.gain_db
+        gain_db = condition.gain_db if isinstance(condition, audio.RecordedFrames) else self.gain_db
         return audio.amplify(waveform, gain_db), condition, self.speaker_number(speaker)
 
     def finish(self, sound: np.ndarray, draw: Draw) -> np.ndarray:
         """Return a sound at the level of the condition's recording."""
-        return at_recorded_level(sound, gain_of(draw.condition))
+        return audio.at_recorded_level(sound, audio.gain_of(draw.condition))
 
-    def frames(self, waveform: np.ndarray) -> RecordedFrames:
+    def frames(self, waveform: np.ndarray) -> audio.RecordedFrames:
         """Return the conditioning frames of a recording, after bringing it to the model's level.
 
         A constant offset is taken out first.
@@ -149,14 +138,14 @@ class SoundFront:
         Raises:
           ValueError: the waveform is empty, or is not one-dimensional, floating and finite.
         """
-        waveform = without_offset(audio.check_samples(waveform))
+        waveform = audio.without_offset(audio.check_samples(waveform))
         gain_db = self.level_gain_db(waveform)
         frames = self.frames_at_level(audio.amplify(waveform, gain_db))
-        return recorded_frames(frames, gain_db)
+        return audio.recorded_frames(frames, gain_db)
 
     def level_gain_db(self, waveform: np.ndarray) -> float:
         """Return the gain, in dB, that brings a recording to the model's level."""
-        return level_gain_db(waveform, self.gain_db, self.level_db)
+        return audio.level_gain_db(waveform, self.gain_db, self.level_db)
 
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
         """Return the frames of a waveform that is already at the model's level."""
@@ -170,7 +159,7 @@ class SoundFront:
             columns.append(log_f0_features(f0_hz, voiced, pitch.reference_hz))
         return np.concatenate(columns, axis=1)
 
-    def frames_in_pieces(self, recording: RecordingInPieces) -> FramesInPieces:
+    def frames_in_pieces(self, recording: audio.RecordingInPieces) -> FramesInPieces:
         """Return the frames of a long recording, with only a few in memory at a time.
 
         They equal the result of `frames_at_level` for the recording at the model's level; waveforms
@@ -187,9 +176,11 @@ class SoundFront:
         shape = (num_frames(recording.samples, mel.hop_samples), mel.bands)
         return FramesInPieces(shape, pieces, 0.0)
 
-    def level_gain_of(self, recording: RecordingInPieces) -> float:
+    def level_gain_of(self, recording: audio.RecordingInPieces) -> float:
         """Return the gain, in dB, that brings a recording in pieces to the model's level."""
-        return gain_of_levels_db(recording.rms_db, recording.peak_db, self.gain_db, self.level_db)
+        return audio.gain_of_levels_db(
+            recording.rms_db, recording.peak_db, self.gain_db, self.level_db
+        )
 
     def speaker_number(self, name: str | None) -> int | None:
         """Return the number of the speaker `name`, by default 0; None if the model has no speakers.
@@ -229,7 +220,6 @@ class Request:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raise a ValueError if `num_samples` is below 1 or `temperature` is negative."""
         at_least(self, 1, "num_samples")
         require(self.temperature >= 0, "temperature", "at least 0", self.temperature)
 
@@ -283,10 +273,7 @@ def request_of(condition: tuple, num_samples: int) -> Request:
 def batch_of(draw: Draw, hop_samples: int, prime: np.ndarray | None = None) -> Request:
     """Return the `Request` of a draw whose condition is frames, and whose speaker is a number.
 
-    Args:
-      draw: the draw; its length includes the prime.
-      hop_samples: hop length of the frames.
-      prime: int32 levels [samples] that every waveform continues, or None.
+    Every waveform continues the `prime`, int32 levels [samples], which the draw's length includes.
     """
     frames, number, length = draw.condition, draw.speaker, draw.length
     seed, num = check_seed(draw.seed), whole_number(draw.num, "num")

@@ -139,13 +139,10 @@ class SoundSampler:
 def load(path: Path, compute_dtype: ComputeDtype | None = None) -> Trained:
     """Load a model from a run directory or a model folder.
 
-    Args:
-      path: a model folder; a run directory, whose best checkpoint provides averaged weights; or the
-        name of a shipped model such as "shipped-teacher", unless a folder has that name.
-      compute_dtype: type of the network's arithmetic; None: the same as in training.
-
-    Raises:
-      UserError: If there is no WaveNet at the path that this version can read.
+    The path may also name a shipped model such as "shipped-teacher", unless a folder has that name.
+    Of a run, the best checkpoint provides averaged weights. `compute_dtype` is the type of the
+    network's arithmetic; None: the same as in training. A path without a WaveNet that this version
+    can read is a UserError.
     """
     path = locations.model_folder(path)
     stored, weights, spec = read_stored_model(path, _spec)
@@ -169,16 +166,10 @@ def _spec(stored: dict, path: Path) -> dict[str, Any]:
 
 
 def make_network(config: TrainConfig) -> Network:
-    """Return the untrained network of a configuration.
+    """Return the untrained network of a configuration after `TrainConfig.resolve_settings`.
 
     It is an `AdaptiveWaveNet` with `prediction_windows`, a `VocoderWaveNet` with
-    `conditioner_units`, else a `WaveNet`.
-
-    Args:
-      config: the configuration after `TrainConfig.resolve_settings`.
-
-    Raises:
-      UserError: If a vocoder is configured without mel frames.
+    `conditioner_units`, which needs mel frames, else a `WaveNet`.
     """
     if config.network.prediction_windows:
         return AdaptiveWaveNet(config.network, config.seed)

@@ -77,9 +77,8 @@ class Network(tf.Module):
     ) -> tf.Tensor | None:
         """Return the condition of every sample [batch, time, channels], or None.
 
-        Args:
-          frames: [batch, frames, feature_channels], one frame every `hop_samples` samples.
-          num_samples: length in samples; None: frames * hop_samples.
+        `frames` are [batch, frames, feature_channels], one every `hop_samples` samples; without a
+        number of samples the condition covers all of them.
         """
         raise NotImplementedError
 
@@ -129,17 +128,15 @@ class Network(tf.Module):
     ) -> tuple[tf.Tensor, dict[str, Any]]:
         """Return the parameters of the next n samples from one pass, and the state after them.
 
-        Args:
-          inputs: the network's inputs before each sample, [batch, n], static whole bunches.
-          condition: that of these samples, [batch, n, channels], or None.
+        `inputs`, those before each sample, are [batch, n], static whole bunches; the condition is
+        that of these samples, [batch, n, channels], or None.
         """
         raise NotImplementedError
 
     def renew(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the entries of the state for the next `period` samples, by name.
 
-        Args:
-          inputs: the network's inputs for the samples before them, [batch, renew_samples].
+        `inputs` are those for the samples before them, [batch, renew_samples].
         """
         raise NotImplementedError
 
@@ -248,26 +245,17 @@ class ResidualLayer(tf.Module):
             inputs = [*inputs, condition]
         gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
         gate += tf.cast(self.gate_bias, dtype)
-        # A condition with a lower rate is projected before it is repeated.
-        if slow:
-            gate = self._with_slow(gate, condition)
+        if slow:  # a condition with a lower rate is projected before it is repeated
+            offsets = tf.matmul(condition, tf.cast(self.condition_kernel, dtype))
+            batch, time, channels = tf.shape(gate)[0], tf.shape(gate)[1], gate.shape[-1]
+            rows = tf.reshape(gate, [batch, tf.shape(condition)[1], -1, channels])
+            gate = tf.reshape(rows + offsets[:, :, None], [batch, time, channels])
         units = gate_halves(gate)
         skip = tf.matmul(units, tf.cast(self.skip_kernel, dtype))
         if self.residual_kernel is None:
             return hidden, skip
         update = tf.matmul(units, tf.cast(self.residual_kernel, dtype))
-        return self.residual(hidden, update), skip
-
-    def _with_slow(self, gate: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-        batch, time, channels = tf.shape(gate)[0], tf.shape(gate)[1], gate.shape[-1]
-        offsets = tf.matmul(condition, tf.cast(self.condition_kernel, gate.dtype))
-        rows = tf.reshape(gate, [batch, tf.shape(condition)[1], -1, channels])
-        return tf.reshape(rows + offsets[:, :, None], [batch, time, channels])
-
-    def residual(self, hidden: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
-        """Return the next layer's input, given this layer's input and the projected units."""
-        dtype = hidden.dtype
-        return (hidden + update + tf.cast(self.residual_bias, dtype)) * SQRT_HALF
+        return (hidden + update + tf.cast(self.residual_bias, dtype)) * SQRT_HALF, skip
 
 
 class ResidualStack(tf.Module):
@@ -315,10 +303,7 @@ class ResidualStack(tf.Module):
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the scaled skips of the next n time steps, and the state after them.
 
-        Args:
-          hidden: [batch, n, residual] with static n.
-          state: an initial state, or that of the previous call.
-          condition: [batch, n, channels], or None.
+        `hidden` is [batch, n, residual] with static n, the condition [batch, n, channels].
         """
         position, queues = state["position"], state["queues"]
         pasts = self._queues.read(queues, position, hidden.shape[1])
@@ -351,10 +336,7 @@ class Queues:
         self.slots = int(self.lengths.sum())
 
     def read(self, queues: tf.Tensor, position: tf.Tensor, count: int) -> list[tf.Tensor]:
-        """Return the pasts that the layers read for `count` time steps, [batch, rows, channels].
-
-        For a single time step these are only the rows that it reads.
-        """
+        """Return the layers' pasts [batch, rows, channels]; of one step, the rows that it reads."""
         if count == 1:
             rows = tf.transpose(tf.gather(queues, self.reads(position)), [0, 2, 1, 3])
             return tf.unstack(rows)
@@ -562,11 +544,11 @@ class WaveNet(Network):
         self.context_stack = ContextStack(config, initial) if config.context_layers else None
 
     def copy_untrained(self) -> "WaveNet":
-        """Return a new network with the same configuration and untrained weights."""
-        return WaveNet(self.config)
+        """See `Network.copy_untrained`."""
+        return type(self)(self.config)
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return the network's input for integer levels: the levels, or scaled floats."""
+        """See `Network.inputs`."""
         return levels if self.config.reads_levels else self.codec.scale(levels)
 
     def condition(
@@ -586,7 +568,8 @@ class WaveNet(Network):
                 num_samples = frames.shape[1] * self.config.hop_samples
             parts.append(local[:, :num_samples])
         if self.config.speakers:
-            parts.append(self._speaker(speaker, num_samples))
+            row = tf.cast(speaker_row(self.config, self.speaker_embedding, speaker), self.dtype)
+            parts.append(tf.repeat(row[:, None], num_samples, 1))
         return tf.concat(parts, -1) if parts else None
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
@@ -649,7 +632,7 @@ class WaveNet(Network):
         before, position = state["wave"], state["position"] - 1
         if newest.shape[1] != 1:
             raise ValueError(f"`inputs` must hold 1 sample, got {newest.shape[1]}.")
-        wave = self.wave(newest) if self.config.reads_levels else newest * self.config.input_gain
+        wave = self._amplified(newest)
         # The input before the first sample is no sample.
         wave = tf.where(position == 0, 0.0, tf.cast(wave, before.dtype))
         wave = tf.concat([before[:, 1:], wave], 1)
@@ -664,11 +647,8 @@ class WaveNet(Network):
     def training_parameters(
         self, inputs: tf.Tensor, frames: tf.Tensor | None = None, speaker: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Return the parameters of every sample of training clips, [batch, time, parameters]."""
-        condition = None
-        if self.config.feature_channels or self.config.speakers:
-            condition = self.condition(frames, speaker, inputs.shape[1])
-        return self(inputs, condition)
+        """See `Network.training_parameters`."""
+        return self(inputs, self.condition(frames, speaker, inputs.shape[1]))
 
     def clip_rows(
         self,
@@ -677,16 +657,19 @@ class WaveNet(Network):
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor | None:
-        """Return the condition of every sample, [batch, time, channels]; ignores `side_frames`."""
+        """See `Network.clip_rows`: the condition of every sample; ignores `side_frames`."""
         return self.condition(frames, speaker, num_samples)
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor | None) -> tf.Tensor:
-        """Return the parameters of every sample, given a condition from `clip_rows`."""
+        """See `Network.of_rows`."""
         return self(inputs, rows)
 
     def wave(self, levels: tf.Tensor) -> tf.Tensor:
         """Return the waveform of integer levels [...], times `input_gain`, float32 [...]."""
         return self.codec.scale(levels) * self.config.input_gain
+
+    def _amplified(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.wave(inputs) if self.config.reads_levels else inputs * self.config.input_gain
 
     def head(self, skips: tf.Tensor, prediction: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters, [..., parameters], from the sum of skips [..., skip]."""
@@ -750,12 +733,7 @@ class WaveNet(Network):
     def _with_context(
         self, stack: ContextStack, inputs: tf.Tensor, condition: tf.Tensor | None
     ) -> tf.Tensor:
-        read = self.config.reads_levels
-        wave = self.wave(inputs) if read else inputs * self.config.input_gain
+        wave = self._amplified(inputs)
         blocks = stack(tf.cast(wave, self.dtype))
         context = tf.repeat(blocks, stack.block_samples, 1)[:, : tf.shape(wave)[1]]
         return context if condition is None else tf.concat([condition, context], -1)
-
-    def _speaker(self, speaker: tf.Tensor | None, num_samples: int | None) -> tf.Tensor:
-        row = speaker_row(self.config, self.speaker_embedding, speaker)
-        return tf.repeat(tf.cast(row, self.dtype)[:, None], num_samples, 1)

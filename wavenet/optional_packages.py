@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-from collections.abc import Sequence
 
 from onepass.foundation.errors import UserError
 
@@ -50,13 +49,10 @@ def describe_unavailable() -> str:
     if not missing:
         return ""
     parts = [
-        f"{_list_names(names)} (pip install 'onepass[{extra}]')" for extra, names in missing.items()
+        f"{', '.join(names).replace('_', ' ')} (pip install 'onepass[{extra}]')"
+        for extra, names in missing.items()
     ]
     return f"Not measured, since a package is missing: {'; '.join(parts)}."
-
-
-def _list_names(names: Sequence[str]) -> str:
-    return ", ".join(name.replace("_", " ") for name in names)
 
 
 def require(package: str, extra: str, purpose: str) -> None:

@@ -14,13 +14,13 @@ from onepass.foundation import locations
 from onepass.foundation.files import Arrays, show_path
 from onepass.foundation.metrics import MetricsLog
 from onepass.foundation.model_folder import assign_weights, read_stored_model, variable_names
-from onepass.foundation.settings import defaults, stored_config
+from onepass.foundation.settings import defaults
 from onepass.planning.trainable import Trainable
 from onepass.replicator import Replicator
 from onepass.replicator.training.state import TrainState
 from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from wavenet.conditioner import SIDE_FRAMES, Conditioner, PitchReader, train_pitch_reader
-from wavenet.config import KIND, TrainConfig
+from wavenet.config import KIND, TrainConfig, config_from
 from wavenet.data import audio
 from wavenet.data.clips import ClipBatches, ClipContext, source_of
 from wavenet.data.corpus import Corpus, frames_of, prepare, recordings_of
@@ -28,7 +28,6 @@ from wavenet.data.recordings import SPLITS, DataError, ScanReport, ScanRules, sc
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
 from wavenet.features import PitchConvention
-from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import FrameStatistics
 from wavenet.front import request_of
 from wavenet.model import make_network
@@ -37,14 +36,8 @@ from wavenet.plots import spectrogram_png
 from wavenet.samplers.generation import generate
 
 READER = "conditioner/reader/"  # name prefix of the pitch reader's variables
-
-
 READER_FRAMES = 80  # length of the pitch reader's training clips
-
-
 LEAST_DEVIATION = 0.02  # lower bound of a band's standard deviation, in units of `above_silence`
-
-
 CENTS_PER_OCTAVE = 1200.0
 
 
@@ -60,9 +53,9 @@ def prepare_network(
     if config.start_from is not None:
         folder = locations.model_folder(Path(config.start_from))
         stored, weights, _ = read_stored_model(folder, lambda stored, path: {})
-        same_frames = _mel_of(stored) == config.data.mel(config.network.hop_samples)
-        own = _unlike(_reader_variables(network), weights)
-        assign_weights(network, weights | own, folder)
+        begun, hop = config_from(stored), config.network.hop_samples
+        same_frames = begun.data.mel(begun.network.hop_samples) == config.data.mel(hop)
+        assign_weights(network, weights | _reader_unlike(network, weights), folder)
     conditioner = network.conditioner
     if conditioner is None:
         return
@@ -81,17 +74,10 @@ def prepare_network(
     )
 
 
-def _mel_of(stored: dict) -> MelConvention | None:
-    config = stored_config(TrainConfig, stored)
-    return config.data.mel(config.network.hop_samples)
-
-
-def _reader_variables(network: Network) -> dict[str, tf.Variable]:
+def _reader_unlike(network: Network, weights: Arrays) -> Arrays:
+    """Return the weights of a network's pitch reader if its size differs from that in `weights`."""
     names = zip(variable_names(network), network.trainable_variables, strict=True)
-    return {name: variable for name, variable in names if name.startswith(READER)}
-
-
-def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
+    variables = {name: variable for name, variable in names if name.startswith(READER)}
     shapes = {name: weights[name].shape for name in variables if name in weights}
     if shapes == {name: tuple(variable.shape) for name, variable in variables.items()}:
         return {}
@@ -175,14 +161,20 @@ class EvaluationCallback:
         request = request_of(condition_of(self.network, item), length)
         levels = generate(self.network, request)[0]
         waveform = self.network.codec.decode(levels).numpy()
-        path = self.folder / f"step_{step:08d}"
-        audio.write(path.with_suffix(".wav"), waveform, rate_hz)
         pair = {"sampled": waveform, "recorded": item["waveform"][:length]}
-        spectrogram_png(path.with_suffix(".png"), pair, rate_hz)
+        write_sounds(self.folder, log, step, pair, rate_hz)
         log.audio(step, "sample", waveform, rate_hz)
-        log.image(
-            step, "spectrogram", np.asarray(Image.open(path.with_suffix(".png")).convert("RGB"))
-        )
+
+
+def write_sounds(
+    folder: Path, log: MetricsLog, step: int, waveforms: dict[str, np.ndarray], rate_hz: int
+) -> None:
+    """Write the first of titled waveforms, and log and write the spectrograms of all of them."""
+    path = folder / f"step_{step:08d}"
+    audio.write(path.with_suffix(".wav"), next(iter(waveforms.values())), rate_hz)
+    spectrogram_png(path.with_suffix(".png"), waveforms, rate_hz)
+    with Image.open(path.with_suffix(".png")) as image:
+        log.image(step, "spectrogram", np.asarray(image.convert("RGB")))
 
 
 HEARD = ("level_db", "frames")  # measured properties of the recordings, kept in config.json
@@ -303,8 +295,7 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
         if not report.of(split):
             raise DataError(
                 f"{show_path(data)}: no recording for {split}; train and dev need at least "
-                "one each "
-                f"(`dev_share` is {config.data.dev_share:g})."
+                f"one each (`dev_share` is {config.data.dev_share:g})."
             )
     return report
 

@@ -64,10 +64,7 @@ class VocoderWaveNet(Network):
         self.front_bias = initial.zeros([residual], "front_bias")
         self.stack = stack_of(config, initial, self.gate_channels)
         self.skip_bias = initial.zeros([config.skip_channels], "skip_bias")
-        self._make_head(initial)
-
-    def _make_head(self, initial: Initial) -> None:
-        config, units = self.config, self.config.head_channels
+        units = config.head_channels
         inputs = 2 * config.head_width + config.pitch_taps
         self.head_kernel = initial.kernel(
             [config.skip_channels, config.bunch_samples * 2 * units], "head_kernel"
@@ -83,7 +80,7 @@ class VocoderWaveNet(Network):
         self.head2_bias = tf.Variable(bias, name="head2_bias")
 
     def copy_untrained(self) -> "VocoderWaveNet":
-        """Return a new network with the same configuration and untrained weights."""
+        """See `Network.copy_untrained`."""
         return VocoderWaveNet(self.config, self.conditioner.mel)
 
     @property
@@ -92,7 +89,7 @@ class VocoderWaveNet(Network):
         return self.config.gate_inputs - self.config.prediction_order - 3
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
-        """Return the network's input for integer levels [...], float32 [...] in [-1, 1]."""
+        """See `Network.inputs`."""
         return self.codec.scale(levels)
 
     def condition(
@@ -259,7 +256,7 @@ class VocoderWaveNet(Network):
         return self.rows(frames, speaker, side_frames)[:, : -(-num_samples // self.row_samples)]
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """Return each sample's parameters, given a condition from `clip_rows`."""
+        """See `Network.of_rows`."""
         time = tf.shape(inputs)[1]
         beyond = tf.shape(rows)[1] * self.row_samples - time
         padded = tf.pad(inputs, [[0, 0], [0, beyond]])
@@ -273,7 +270,8 @@ class VocoderWaveNet(Network):
         before: Mapping[str, tf.Tensor] = MappingProxyType({}),
     ) -> "_Bottom":
         """Return what layers and head read, for a wave after the entries `before` of a state."""
-        bunch, (residual_before, scaled_before) = self.config.bunch_samples, _past_of(before)
+        bunch = self.config.bunch_samples
+        residual_before, scaled_before = before.get("residual"), before.get("scaled")
         predicted, residual, scaled = self.residuals(wave, made, row_samples, before.get("wave"))
         taps, step_taps = None, None
         if self.config.pitch_taps:
@@ -340,12 +338,11 @@ class VocoderWaveNet(Network):
         before: Mapping[str, tf.Tensor] = MappingProxyType({}),
     ) -> tf.Tensor:
         """Return the mixture parameters of the residuals, [batch, time, parameters]."""
-        config, (residual_before, scaled_before) = self.config, _past_of(before)
-        heads = self.from_layers(skips)
+        config, heads = self.config, self.from_layers(skips)
         heads = tf.reshape(heads, [tf.shape(skips)[0], -1, 2 * config.head_channels])
         recent = self.from_recent(
-            past(bottom.residual, config.head_width, 1, residual_before),
-            past(bottom.scaled, config.head_width, 1, scaled_before),
+            past(bottom.residual, config.head_width, 1, before.get("residual")),
+            past(bottom.scaled, config.head_width, 1, before.get("scaled")),
             bottom.taps,
         )
         return self.outputs(heads + recent)
@@ -403,10 +400,6 @@ class _Bottom(NamedTuple):
     residual: tf.Tensor
     scaled: tf.Tensor
     taps: tf.Tensor | None
-
-
-def _past_of(before: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-    return before.get("residual"), before.get("scaled")
 
 
 def past(x: tf.Tensor, width: int, every: int = 1, before: tf.Tensor | None = None) -> tf.Tensor:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import PitchReader, pitch_loss, train_pitch_reader
-from wavenet.data import clip_source
+from wavenet.data.batch_sampling import ClipSource
 
 
 @pytest.mark.parametrize("bins", [0, 60])
@@ -17,7 +17,7 @@ def test_reader_learns_f0_and_voicing_of_synthetic_frames(bins):
     place = (octaves * 5 + 10)[:, None] - np.arange(20)
     frames = voiced[:, None] * np.exp(-0.5 * place**2).astype(np.float32)
     rows = np.concatenate([frames, octaves[:, None], voiced[:, None]], 1)
-    source = clip_source(
+    source = ClipSource(
         [np.zeros(3000, np.int16)], [0], 50, frames=[rows], padding=rows[0] * 0, hop_samples=1
     )
     reader = PitchReader(20, Initial(0), bins=bins)

@@ -3,7 +3,6 @@
 Only `clips` imports TensorFlow.
 """
 
-from wavenet.data.batch_sampling import clip_source
 from wavenet.data.corpus import (
     Corpus,
     Prepared,
@@ -19,7 +18,6 @@ __all__ = [
     "DataError",
     "Prepared",
     "ScanRules",
-    "clip_source",
     "frames_of",
     "prepare",
     "recordings_of",

@@ -373,11 +373,6 @@ def rms_db(waveform: np.ndarray) -> float:
     return decibel(float(np.sqrt(np.mean(np.square(waveform, dtype=np.float64)))))
 
 
-def clipped_share(waveform: np.ndarray) -> float:
-    """Return the share of samples, in [0, 1], whose absolute value is at least `FULL_SCALE`."""
-    return float(np.mean(np.abs(waveform) >= FULL_SCALE))
-
-
 def amplify(waveform: np.ndarray, gain_db: float) -> np.ndarray:
     """Multiply a waveform by 10^(gain_db / 20), without clipping; return float32."""
     return np.asarray(waveform, np.float32) * np.float32(10.0 ** (gain_db / 20.0))
@@ -425,11 +420,8 @@ def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) 
     """Return the gain in dB that brings a recording to a model's level.
 
     It is the gain of the training recordings, adjusted if necessary so that the RMS is within
-    `NEAR_DB` of theirs and the peak is not amplified above full scale. The RMS of a silent
-    recording is ignored.
-
-    Args:
-      level_db: RMS of the training recordings after the gain, in dB of full scale; None if unknown.
+    `NEAR_DB` of theirs after the gain, `level_db` if known, and the peak is not amplified above
+    full scale. The RMS of a silent recording is ignored.
     """
     return gain_of_levels_db(rms_db(waveform), peak_db(waveform), gain_db, level_db)
 
@@ -516,8 +508,7 @@ class RecordingInPieces:
     @functools.cached_property
     def rms_db(self) -> float:
         """RMS level in dB of full scale, bit for bit equal to `audio.rms_db` of the waveform."""
-        squares = _Squares(self.blocks())
-        total = squares.sum_of(self.samples)
+        total = _Squares(self.blocks()).sum_of(self.samples)
         return decibel(float(np.sqrt(total / self.samples)))
 
 

@@ -9,10 +9,9 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-
-NO_CHANNELS = np.zeros(0, np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,66 +31,46 @@ class Augmentation:
 
 @dataclasses.dataclass(frozen=True)
 class ClipSource:
-    """Recordings from which clips are drawn.
+    """Recordings from which clips are drawn, all starts at multiples of a hop equally likely.
 
     Attributes:
       frames: conditioning frames of each recording, float32 [frames, channels]; empty for none.
       padding: the frame beyond the ends of a recording, float32 [channels].
-      ends: cumulative number of possible clip starts, int64 [recordings].
       hop_samples: distance between possible clip starts in samples; 1 without frames.
       left_samples: number of samples before each clip that are included but masked out.
       side_frames: number of additional frames on either side, as context for a conditioner.
     """
 
     waveforms: Sequence[np.ndarray]
-    frames: Sequence[np.ndarray]
-    padding: np.ndarray
-    speakers: np.ndarray
-    ends: np.ndarray
+    speakers: Sequence[int] | np.ndarray
     clip_samples: int
-    hop_samples: int
+    frames: Sequence[np.ndarray] = ()
+    padding: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.float32))
+    hop_samples: int = 1
     left_samples: int = 0
     side_frames: int = 0
     augmentation: Augmentation | None = None
 
+    def __post_init__(self) -> None:
+        hop, left, clip = self.hop_samples, self.left_samples, self.clip_samples
+        if left < 0 or left % hop:
+            raise ValueError(
+                f"`left_samples` must be a multiple of `hop_samples` {hop}, got {left}."
+            )
+        if clip < 1 or clip % hop:
+            raise ValueError(
+                f"`clip_samples` must be a positive multiple of `hop_samples` {hop}, got {clip}."
+            )
+        if not self.waveforms:
+            raise ValueError("`waveforms` must hold at least one recording, got none.")
 
-def clip_source(
-    waveforms: Sequence[np.ndarray],
-    speakers: Sequence[int],
-    clip_samples: int,
-    *,
-    frames: Sequence[np.ndarray] = (),
-    padding: np.ndarray = NO_CHANNELS,
-    hop_samples: int = 1,
-    left_samples: int = 0,
-    side_frames: int = 0,
-    augmentation: Augmentation | None = None,
-) -> ClipSource:
-    """Return a `ClipSource` whose clips start at multiples of `hop_samples`, all equally likely."""
-    if left_samples < 0 or left_samples % hop_samples:
-        raise ValueError(
-            f"`left_samples` must be a multiple of `hop_samples` {hop_samples}, got {left_samples}."
-        )
-    if clip_samples < 1 or clip_samples % hop_samples:
-        raise ValueError(
-            f"`clip_samples` must be a positive multiple of `hop_samples` {hop_samples}, "
-            f"got {clip_samples}."
-        )
-    if not waveforms:
-        raise ValueError("`waveforms` must hold at least one recording, got none.")
-    starts = [max(0, len(w) - clip_samples) // hop_samples + 1 for w in waveforms]
-    return ClipSource(
-        waveforms,
-        frames,
-        padding,
-        np.asarray(speakers, np.int32),
-        np.cumsum(starts, dtype=np.int64),
-        clip_samples,
-        hop_samples,
-        left_samples,
-        side_frames,
-        augmentation,
-    )
+    @functools.cached_property
+    def ends(self) -> np.ndarray:
+        """Cumulative number of possible clip starts, int64 [recordings]."""
+        starts = [
+            max(0, len(w) - self.clip_samples) // self.hop_samples + 1 for w in self.waveforms
+        ]
+        return np.cumsum(starts, dtype=np.int64)
 
 
 def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> list[tuple[int, int]]:
@@ -168,12 +147,10 @@ def batch(
 ) -> dict[str, np.ndarray]:
     """Return batch `step` of a seed's endless sequence, or one of `num_shards` equal parts of it.
 
-    A batch has `batch_size` clips; part `shard_index` has `batch_size / num_shards` of them.
-
-    Returns:
-      "waveform" and "mask" (1 in the clip, 0 in padding and in the preceding samples), float32
-      [rows, left_samples + clip_samples]; "speaker", int32 [rows]; with frames also "frames",
-      float32 [rows, (left_samples + clip_samples) / hop_samples + 2 side_frames, channels].
+    A batch has `batch_size` clips, each part an equal number of them: "waveform" and "mask" (1 in
+    the clip, 0 in padding and in the preceding samples), float32 [rows, left_samples +
+    clip_samples]; "speaker", int32 [rows]; with frames also "frames", float32 [rows, (left_samples
+    + clip_samples) / hop_samples + 2 side_frames, channels].
     """
     if batch_size < 1 or batch_size % num_shards or not 0 <= shard_index < num_shards:
         raise ValueError(
@@ -187,7 +164,7 @@ def batch(
     result = {
         "waveform": np.stack([waveform for waveform, _ in clips]),
         "mask": np.stack([mask for _, mask in clips]),
-        "speaker": source.speakers[[recording for recording, _ in places]],
+        "speaker": np.array([source.speakers[recording] for recording, _ in places], np.int32),
     }
     if source.frames:
         frames = [_clip_frames(source, recording, start) for recording, start in places]
@@ -202,27 +179,22 @@ def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, n
     its name; "split", "clip_samples", "batch_size" and "seed"; and optionally "left_samples",
     "side_frames" and "augmentation", a dict of `Augmentation`.
     """
-    split = settings["split"]
+    split, augmentation = settings["split"], settings.get("augmentation")
     with np.load(Path(folder) / settings["file"], allow_pickle=False) as file:
         stored = dict(file)
-    waveforms = np.split(stored[f"{split}_waveform"], stored[f"{split}_offsets"][1:-1])
-    frames: list[np.ndarray] = []
+    framed: dict[str, Any] = {}
     if f"{split}_frames" in stored:
-        frames = np.split(stored[f"{split}_frames"], stored[f"{split}_frame_offsets"][1:-1])
-    source = clip_source(
-        waveforms,
+        ends = stored[f"{split}_frame_offsets"][1:-1]
+        framed = {"frames": np.split(stored[f"{split}_frames"], ends)}
+        framed["padding"] = stored["silent_frame"]
+    source = ClipSource(
+        np.split(stored[f"{split}_waveform"], stored[f"{split}_offsets"][1:-1]),
         stored[f"{split}_speaker"],
         settings["clip_samples"],
-        frames=frames,
-        padding=stored.get("silent_frame", NO_CHANNELS),
         hop_samples=json.loads(str(stored["description"]))["hop_samples"],
         left_samples=settings.get("left_samples", 0),
         side_frames=settings.get("side_frames", 0),
-        augmentation=_stored_augmentation(settings),
+        augmentation=None if augmentation is None else Augmentation(**augmentation),
+        **framed,
     )
     return functools.partial(batch, source, settings["seed"], batch_size=settings["batch_size"])
-
-
-def _stored_augmentation(settings: Mapping) -> Augmentation | None:
-    values = settings.get("augmentation")
-    return None if values is None else Augmentation(**values)

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -12,10 +11,8 @@ import tensorflow as tf
 from onepass.replicator.training.batches import Batch, as_dataset
 from onepass.replicator.training.training_run import PortableBatches
 from wavenet.data import batch_sampling
-from wavenet.data.batch_sampling import Augmentation, ClipSource, batch, clip_source
+from wavenet.data.batch_sampling import Augmentation, ClipSource, batch
 from wavenet.data.corpus import Corpus, export_npz, frames_of, recordings_of, silent_frame
-
-Encode = Callable[[tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,58 +46,20 @@ def source_of(
     clip_context: ClipContext = ALONE,
 ) -> ClipSource:
     """Return the `ClipSource` of a split; with features, clips start at frame boundaries."""
-    around: dict[str, Any] = {
-        "left_samples": clip_context.left_samples,
-        "side_frames": clip_context.side_frames,
-        "augmentation": clip_context.augmentation(corpus, features),
-    }
-    members = recordings_of(corpus, split)
-    waveforms, speakers = [p.waveform for p in members], [p.speaker for p in members]
-    if not features:
-        return clip_source(waveforms, speakers, clip_samples, **around)
-    return clip_source(
-        waveforms,
-        speakers,
+    members, framed = recordings_of(corpus, split), dict[str, Any]()
+    if features:
+        framed["frames"] = [frames_of(corpus, p, features) for p in members]
+        framed["padding"] = silent_frame(corpus, features)
+        framed["hop_samples"] = corpus.hop_samples
+    return ClipSource(
+        [p.waveform for p in members],
+        [p.speaker for p in members],
         clip_samples,
-        frames=[frames_of(corpus, p, features) for p in members],
-        padding=silent_frame(corpus, features),
-        hop_samples=corpus.hop_samples,
-        **around,
+        left_samples=clip_context.left_samples,
+        side_frames=clip_context.side_frames,
+        augmentation=clip_context.augmentation(corpus, features),
+        **framed,
     )
-
-
-def clips(
-    corpus: Corpus,
-    split: str,
-    *,
-    clip_samples: int,
-    batch_size: int,
-    seed: int,
-    features: Sequence[str] = ("mel",),
-    encode: Encode | None = None,
-    start_step: int = 0,
-    shard_index: int = 0,
-    num_shards: int = 1,
-    clip_context: ClipContext = ALONE,
-) -> tf.data.Dataset:
-    """Return an endless dataset of batches of clips, in which all clips are equally likely.
-
-    Batch n depends only on the corpus, the arguments and n, so a dataset can start at any
-    `start_step` without replaying. A shard contains an equal part of each batch's rows.
-
-    Yields:
-      Batches as of `batch_sampling.batch`; with `encode` also "levels", int32 of the waveform's
-      shape.
-    """
-    source = source_of(corpus, split, clip_samples, features, clip_context)
-    made = functools.partial(
-        batch, source, seed, batch_size=batch_size, shard_index=shard_index, num_shards=num_shards
-    )
-
-    def with_levels(arrays: Batch) -> Batch:
-        return arrays if encode is None else {**arrays, "levels": encode(arrays["waveform"])}
-
-    return as_dataset(made, start_step, rows=batch_size // num_shards, then=with_levels)
 
 
 CLIPS = "clips.npz"  # name of the file with recordings in an exported folder
@@ -108,7 +67,11 @@ CLIPS = "clips.npz"  # name of the file with recordings in an exported folder
 
 @dataclasses.dataclass(frozen=True)
 class ClipBatches:
-    """The training batches of a corpus, each a pure function of the seed and the step."""
+    """Endless batches of a split's clips, each a pure function of the seed and the step.
+
+    They are those of `batch_sampling.batch`; with `encode` also "levels", int32 of the waveform's
+    shape.
+    """
 
     corpus: Corpus
     clip_samples: int
@@ -117,31 +80,30 @@ class ClipBatches:
     features: tuple[str, ...]
     around: ClipContext = ALONE
     encode: Callable[[tf.Tensor], tf.Tensor] | None = None
+    split: str = "train"
 
     def __call__(
-        self, start_step: int, shard_index: int = 0, num_shards: int = 1
+        self, start_step: int = 0, shard_index: int = 0, num_shards: int = 1
     ) -> tf.data.Dataset:
         """Return the batches starting at `start_step`, or part `shard_index` of each."""
-        return clips(
-            self.corpus,
-            "train",
-            clip_samples=self.clip_samples,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            features=self.features,
-            encode=self.encode,
-            start_step=start_step,
-            shard_index=shard_index,
-            num_shards=num_shards,
-            clip_context=self.around,
-        )
+        source = source_of(self.corpus, self.split, self.clip_samples, self.features, self.around)
+        shard = {"shard_index": shard_index, "num_shards": num_shards}
+        made = functools.partial(batch, source, self.seed, batch_size=self.batch_size, **shard)
+
+        def with_levels(arrays: Batch) -> Batch:
+            if self.encode is None:
+                return arrays
+            return {**arrays, "levels": self.encode(arrays["waveform"])}
+
+        rows = self.batch_size // num_shards
+        return as_dataset(made, start_step, rows=rows, then=with_levels)
 
     def portable(self) -> PortableBatches:
         """Return the same batches, without levels, for a machine without TensorFlow."""
         augmentation = self.around.augmentation(self.corpus, self.features)
         settings = {
             "file": CLIPS,
-            "split": "train",
+            "split": self.split,
             "clip_samples": self.clip_samples,
             "batch_size": self.batch_size,
             "seed": self.seed,
@@ -149,7 +111,5 @@ class ClipBatches:
             "side_frames": self.around.side_frames,
             "augmentation": None if augmentation is None else dataclasses.asdict(augmentation),
         }
-        return PortableBatches(batch_sampling, settings, self._write)
-
-    def _write(self, path: Path) -> None:
-        export_npz(self.corpus, path, self.features)
+        write = functools.partial(export_npz, self.corpus, features=self.features)
+        return PortableBatches(batch_sampling, settings, write)

@@ -93,19 +93,6 @@ def _own_gain_db(recording: Recording, gain_db: float) -> float:
     return gain_db if gain_db <= most_db else math.floor(100.0 * most_db) / 100.0
 
 
-def _notes_on_loud(recordings: Sequence[Recording], gain_db: float) -> list[str]:
-    loud = [show_path(r.name) for r in recordings if _own_gain_db(r, gain_db) < gain_db]
-    if not loud:
-        return []
-    return [f"level: amplified by less, so that their peaks stay below full scale: {some(loud)}"]
-
-
-def _speakers(report: ScanReport) -> tuple[tuple[str, ...], int]:
-    train = sorted({r.speaker for r in report.of("train")})
-    others = sorted({r.speaker for r in report.recordings} - set(train))
-    return tuple(train + others), len(train)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Recipe:
     sample_rate_hz: int
@@ -189,14 +176,6 @@ def _check_conventions(recipe: _Recipe) -> None:
         )
 
 
-def _recordings_to_prepare(
-    report: ScanReport, recipe: _Recipe, speeds: Sequence[float]
-) -> list[tuple[Recording, _Recipe]]:
-    others = [dataclasses.replace(recipe, speed=speed) for speed in speeds]
-    wanted = [(r, recipe.of(r)) for r in report.recordings]
-    return wanted + [(r, other.of(r)) for other in others for r in report.of("train")]
-
-
 def prepare(
     report: ScanReport,
     *,
@@ -211,13 +190,20 @@ def prepare(
     notes: list[str] = []
     if gain_db is None:
         gain_db, notes = corpus_gain_db(report, level_db)
-    notes += _notes_on_loud(report.recordings, gain_db)
+    if loud := [show_path(r.name) for r in report.recordings if _own_gain_db(r, gain_db) < gain_db]:
+        notes.append(
+            f"level: amplified by less, so that their peaks stay below full scale: {some(loud)}"
+        )
     recipe = _Recipe(report.sample_rate_hz, gain_db, mel, pitch)
     _check_conventions(recipe)
     cache = None if cache_folder is None else make_folder(Path(cache_folder))
-    speakers, num_train_speakers = _speakers(report)
+    train = sorted({r.speaker for r in report.of("train")})
+    speakers = (*train, *sorted({r.speaker for r in report.recordings} - {*train}))
     number = {name: index for index, name in enumerate(speakers)}
-    wanted = _recordings_to_prepare(report, recipe, speeds)
+    wanted = [(r, recipe.of(r)) for r in report.recordings]
+    for speed in speeds:
+        other = dataclasses.replace(recipe, speed=speed)
+        wanted += [(r, other.of(r)) for r in report.of("train")]
     prepared = in_threads(
         lambda pair: _prepare_recording(pair[0], number[pair[0].speaker], pair[1], cache),
         wanted,
@@ -232,7 +218,7 @@ def prepare(
         report.sample_rate_hz,
         splits,
         speakers,
-        num_train_speakers,
+        len(train),
         gain_db,
         mel,
         pitch,
@@ -275,9 +261,8 @@ def full_recordings(
 ) -> Iterator[dict[str, Any]]:
     """Yield every recording of a split in full, as a dict.
 
-    Yields:
-      "name" and "text"; "waveform", float32 [samples]; "samples", int16 [samples]; "speaker", int;
-      and, with features, "frames", float32 [frames, channels].
+    It has "name" and "text"; "waveform", float32 [samples]; "samples", int16 [samples]; "speaker",
+    int; and, with features, "frames", float32 [frames, channels].
     """
     for prepared in recordings_of(corpus, split):
         item: dict[str, Any] = {

@@ -6,8 +6,9 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +18,11 @@ from onepass.foundation.files import (
     endings,
     list_files,
     make_folder,
-    replacing,
     show_path,
     some,
     split_by_hash,
     unread,
+    write_text,
 )
 from onepass.foundation.runtime import in_threads
 from wavenet.data import audio
@@ -51,18 +52,17 @@ class Tables:
     notes: tuple[str, ...]
 
 
-def _row(path: Path, values: Mapping[str, str | None]) -> Row:
-    split = path.stem if path.stem in SPLITS else ""
-    text, speaker = values.get("text") or "", values.get("speaker") or ""
-    return Row(path.name, values["file"] or "", text, speaker, split)
-
-
 def _rows(path: Path) -> list[Row] | None:
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as lines:
         reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         if "file" not in (reader.fieldnames or ()):
             return None
-        return [_row(path, values) for values in reader if values["file"]]
+        split = path.stem if path.stem in SPLITS else ""
+        return [
+            Row(path.name, row["file"], row.get("text") or "", row.get("speaker") or "", split)
+            for row in reader
+            if row["file"]
+        ]
 
 
 def _lj_speech_rows(path: Path) -> list[Row] | None:
@@ -107,10 +107,9 @@ def read_tables(folder: Path) -> Tables:
 def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], list[str]]:
     """Return each recording's row by name, the rows without a recording, and notes.
 
-    Multiple rows of a recording are merged. If their texts or speakers differ, the last row wins,
-    with a note; a recording in both splits is assigned to dev. Names are relative to the folder.
-    `train.tsv` may omit the folder `train/` in its rows, and `dev.tsv` the folder `dev/`;
-    `metadata.csv` may omit folder and suffix.
+    Of several rows the last one's texts and speakers count, with a note where they differ. Names
+    are relative to the folder. `train.tsv` may omit the folder `train/` in its rows, and `dev.tsv`
+    the folder `dev/`; `metadata.csv` may omit folder and suffix.
     """
     matched: dict[str, Row] = {}
     missing: list[Row] = []
@@ -183,19 +182,12 @@ class FileInfo:
 def read_info(path: Path) -> FileInfo:
     """Decode an audio file and return its properties."""
     sound = audio.read_sound(path)
+    fields = (field.name for field in dataclasses.fields(FileInfo))
     return FileInfo(
-        sample_rate_hz=sound.sample_rate_hz,
-        channels=sound.channels,
-        samples=len(sound.waveform),
+        **{name: getattr(sound, name) for name in fields if hasattr(sound, name)},
         peak_db=audio.peak_db(sound.waveform),
         rms_db=audio.rms_db(sound.waveform),
-        clipped_share=sound.clipped_share,
         digest=digest_of(sound),
-        cancelled=sound.cancelled,
-        missing_samples=sound.missing_samples,
-        unread_bytes=sound.unread_bytes,
-        endless=sound.endless,
-        offset=sound.offset,
     )
 
 
@@ -216,10 +208,8 @@ def cache_key(path: Path) -> str:
     return hashlib.blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def load_infos(cache_folder: Path | None) -> dict[str, FileInfo]:
+def load_infos(cache_folder: Path) -> dict[str, FileInfo]:
     """Return the cached properties by cache key; {} if the cache is missing or damaged."""
-    if cache_folder is None:
-        return {}
     try:
         stored = json.loads((cache_folder / FILE).read_text("utf-8"))
         return {name: FileInfo(**values) for name, values in stored.items()}
@@ -227,14 +217,10 @@ def load_infos(cache_folder: Path | None) -> dict[str, FileInfo]:
         return {}
 
 
-def save_infos(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
-    """Write properties by cache key to the cache, if there is a cache folder."""
-    if cache_folder is None:
-        return
-    make_folder(cache_folder)
+def save_infos(cache_folder: Path, cached: dict[str, FileInfo]) -> None:
+    """Write properties by cache key to the cache."""
     values = {name: dataclasses.asdict(info) for name, info in cached.items()}
-    with replacing(cache_folder / FILE) as temporary:
-        temporary.write_text(json.dumps(values, indent=0), "utf-8")
+    write_text(make_folder(cache_folder) / FILE, json.dumps(values, indent=0))
 
 
 class DataError(UserError):
@@ -361,7 +347,7 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileInfo | AudioError]:
-    known = load_infos(cache_folder)
+    known = load_infos(cache_folder) if cache_folder else {}
     keys = [cache_key(path) for path in paths]  # before reading: files may change
 
     def measure_file(keyed: tuple[str, Path]) -> FileInfo | AudioError:
@@ -374,7 +360,7 @@ def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileI
     pairs = list(zip(keys, paths, strict=True))
     results = in_threads(measure_file, pairs, "scanning", "recording")
     good = {k: r for k, r in zip(keys, results, strict=True) if isinstance(r, FileInfo)}
-    if good.keys() - known.keys():
+    if cache_folder and good.keys() - known.keys():
         save_infos(cache_folder, known | good)
     return results
 
@@ -441,71 +427,53 @@ def _check_splits(
         if not any(r.split == split for r in recordings):
             raise DataError(
                 f"{show_path(folder)}: no usable recording for {split}, of {len(recordings)} "
-                "in all "
-                f"{found}; train and dev need at least one each."
+                f"in all {found}; train and dev need at least one each."
             )
 
 
 def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
-    notes = []
-    low = [r.name for r in recordings if r.measured.sample_rate_hz < sample_rate_hz]
-    if low:
-        notes.append(
-            f"stored below {sample_rate_hz} Hz and resampled, so without its highest band: "
-            f"{_some(low)}"
-        )
-    high = [r.name for r in recordings if r.measured.sample_rate_hz > sample_rate_hz]
-    if high:
-        rates = sorted({r.measured.sample_rate_hz for r in recordings} - {sample_rate_hz})
-        hertz = " and ".join(f"{rate:,}" for rate in rates if rate > sample_rate_hz)
-        notes.append(f"resampled from {hertz} Hz to {sample_rate_hz:,} Hz: {_some(high)}")
-    cancelled = [r.name for r in recordings if r.measured.cancelled]
-    if cancelled:
-        notes.append(f"channels cancel each other, so only the loudest is used: {_some(cancelled)}")
-    cut = [r.name for r in recordings if r.measured.missing_samples]
-    if cut:
-        notes.append(f"cut off, with less sound than the header promises: {_some(cut)}")
-    endless = [r.name for r in recordings if r.measured.endless]
-    if endless:
-        notes.append(
-            f"without a length in the header, read up to the end of the file: {_some(endless)}"
-        )
-    offset = [r.name for r in recordings if r.measured.offset]
-    if offset:
-        notes.append(f"with a constant offset, which is taken out: {_some(offset)}")
-    unread = [r.name for r in recordings if r.measured.unread_bytes]
-    if unread:
-        notes.append(
-            f"read up to the end given in the header, not the end of the file: {_some(unread)}"
-        )
-    known = {r.speaker for r in recordings if r.split == "train"}
-    new = sorted({r.speaker for r in recordings} - known)
-    if new:
-        notes.append(f"speakers of dev that train does not have: {_some(new)}")
-    minutes = {
-        split: sum(r.measured.seconds for r in recordings if r.split == split) / 60
-        for split in SPLITS
+    above = sorted({r.measured.sample_rate_hz for r in recordings})
+    hertz = " and ".join(f"{rate:,}" for rate in above if rate > sample_rate_hz)
+    facts: dict[str, Callable[[FileInfo], Any]] = {
+        f"stored below {sample_rate_hz} Hz and resampled, so without its highest band": (
+            lambda info: info.sample_rate_hz < sample_rate_hz
+        ),
+        f"resampled from {hertz} Hz to {sample_rate_hz:,} Hz": (
+            lambda info: info.sample_rate_hz > sample_rate_hz
+        ),
+        "channels cancel each other, so only the loudest is used": lambda info: info.cancelled,
+        "cut off, with less sound than the header promises": lambda info: info.missing_samples,
+        "without a length in the header, read up to the end of the file": lambda info: info.endless,
+        "with a constant offset, which is taken out": lambda info: info.offset,
+        "read up to the end given in the header, not the end of the file": (
+            lambda info: info.unread_bytes
+        ),
     }
-    if minutes["dev"] > minutes["train"]:
+    notes = []
+    for fact, applies in facts.items():
+        if names := [r.name for r in recordings if applies(r.measured)]:
+            notes.append(f"{fact}: {_some(names)}")
+    known = {r.speaker for r in recordings if r.split == "train"}
+    if new := sorted({r.speaker for r in recordings} - known):
+        notes.append(f"speakers of dev that train does not have: {_some(new)}")
+    train, dev = (
+        sum(r.measured.seconds for r in recordings if r.split == split) / 60 for split in SPLITS
+    )
+    if dev > train:
         notes.append(
-            f"dev is longer than train ({minutes['dev']:.1f} min, {minutes['train']:.1f} min): "
+            f"dev is longer than train ({dev:.1f} min, {train:.1f} min): "
             "most recordings are not used for training"
         )
     return notes
 
 
 def _usable(
-    folder: Path,
-    names: Sequence[str],
-    rules: ScanRules,
-    cache_folder: str | os.PathLike[str] | None,
+    folder: Path, names: Sequence[str], rules: ScanRules, cache_folder: Path | None
 ) -> tuple[dict[str, FileInfo], list[LeftOut]]:
-    cache = None if cache_folder is None else Path(cache_folder)
     good, bad = {}, []
-    results = _measure_all([folder / name for name in names], cache)
+    results = _measure_all([folder / name for name in names], cache_folder)
     for name, result in zip(names, results, strict=True):
-        problem = _rejection(name, result, rules)
-        if problem:
+        if problem := _rejection(name, result, rules):
             bad.append(problem)
         elif isinstance(result, FileInfo):
             good[name] = result
@@ -561,7 +529,8 @@ def scan(
     tables = read_tables(folder)
     rows, missing, contradictions = match(tables, set(names))
     left_out = [LeftOut(row.file, "not there", f"listed in {row.table}") for row in missing]
-    measured, unusable = _usable(folder, names, rules, cache_folder)
+    cache = None if cache_folder is None else Path(cache_folder)
+    measured, unusable = _usable(folder, names, rules, cache)
     recordings, lost = _recordings(folder, measured, tables, rows, rules)
     left_out += unusable + lost
     _check_splits(folder, recordings, left_out, rules)

@@ -20,10 +20,6 @@ from wavenet.optional_packages import require
 FRAMES_AT_ONCE = 2048
 
 
-def _logarithm(values: np.ndarray, convention: MelConvention) -> np.ndarray:
-    return np.log(values) if convention.log == "natural" else np.log10(values)
-
-
 def num_frames(samples: int, hop_samples: int) -> int:
     """Return the number of frames for a number of samples, ceil(samples / hop_samples)."""
     return -(-samples // hop_samples)
@@ -146,19 +142,16 @@ def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
     They are computed in float64 and rounded once. SciPy's sparse product sums the bands in a fixed
     order; with BLAS the order would depend on the processor and the number of threads.
     """
-    import scipy.fft  # imported here since it takes a third of a second
-
     spectrum = scipy.fft.rfft(
         segments * hann_window(convention.window_samples), n=convention.fft_size, axis=-1
     )
     bands = (_sparse_filters(convention) @ np.abs(spectrum).T).T
-    return _logarithm(np.maximum(bands, convention.floor), convention).astype(np.float32)
+    logarithm = np.log if convention.log == "natural" else np.log10
+    return logarithm(np.maximum(bands, convention.floor)).astype(np.float32)
 
 
 @functools.lru_cache(maxsize=16)
 def _sparse_filters(convention: MelConvention) -> Any:
-    import scipy.sparse
-
     return scipy.sparse.csr_array(mel_filters(convention).T.astype(np.float64))
 
 
@@ -186,9 +179,7 @@ def griffin_lim(
     seed: int = 0,
     refit: bool = False,
 ) -> np.ndarray:
-    """Return a waveform with approximately the given mel frames, float32 [num_samples].
-
-    It is not clipped.
+    """Return a waveform with about the given mel frames, float32 [num_samples], not clipped.
 
     The magnitudes come from `magnitudes_of_mel`; the initial phases are uniformly random. An
     iteration projects onto consistent spectrograms (Griffin and Lim), extrapolates by `MOMENTUM`
@@ -203,9 +194,8 @@ def griffin_lim(
       mel_frames: [frames, bands] from `mel_spectrogram`; values at the convention's floor are
         silence. The memory needed is 250 MB per minute of audio at 16 kHz.
       num_samples: length of the waveform in samples, in ((frames - 1) hop, frames hop].
-      refit: in each iteration, replace |s| by |t_n| after a few updates that fit it to the mel
-        frames, instead of keeping the estimated magnitudes. This is no longer Griffin-Lim, but
-        clearly better.
+      refit: replace |s| by |t_n| after a few updates that fit it to the mel frames, which is no
+        longer Griffin-Lim, but clearly better.
     """
     frames = _check_mel(mel_frames, convention, num_samples)
     bands = _bands(frames, convention)
@@ -430,17 +420,9 @@ def log_f0_features(
 
 
 LEAST_FRAMES = 20  # minimum number of frames for a meaningful mean
-
-
 MARGIN = 0.25  # tolerance above the range in training; 29 dB for a floor of 1e-5
-
-
 FAR = 2.0  # deviations above the training mean that even loud recordings do not reach
-
-
 LOUD, NARROW = 1.2, 0.65  # a mean above and a spread below these reveal a different logarithm
-
-
 ROUNDING = 0.05
 
 

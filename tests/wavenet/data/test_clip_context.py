@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wavenet.data import audio, batch_sampling
-from wavenet.data.batch_sampling import Augmentation, batch, clip_source
+from wavenet.data.batch_sampling import Augmentation, ClipSource, batch
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 
 HOP, CLIP, LEFT, SIDE = 100, 400, 300, 3
@@ -25,7 +25,7 @@ PADDING = np.full(8, -1.0, np.float32)
 
 def source_with(**changes):
     around = dict(left_samples=LEFT, side_frames=SIDE) | changes
-    return clip_source(
+    return ClipSource(
         RECORDINGS, [0, 1], CLIP, frames=FRAMES, padding=PADDING, hop_samples=HOP, **around
     )
 
@@ -97,7 +97,7 @@ def test_polarity_inverts_about_half_of_the_clips():
 
 def test_no_gain_leaves_full_scale():
     loud = (RECORDINGS[0].astype(np.float64) / np.abs(RECORDINGS[0]).max() * 32000).astype(np.int16)
-    source = clip_source(
+    source = ClipSource(
         [loud], [0], CLIP, hop_samples=1, augmentation=Augmentation(12.0, False, 0, -1.0)
     )
     assert max(np.abs(batch(source, 5, n, 2)["waveform"]).max() for n in range(20)) <= 0.991

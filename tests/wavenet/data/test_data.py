@@ -202,16 +202,21 @@ def settings(**changes):
     return {"clip_samples": 600, "batch_size": 4, "seed": 3, "features": ("mel", "f0"), **changes}
 
 
+def clips_of(prepared, split, start_step=0, num_shards=1, **settings):
+    drawn = clips.ClipBatches(prepared, split=split, **settings)
+    return drawn(start_step, num_shards=num_shards)
+
+
 def test_a_restarted_pipeline_equals_the_uninterrupted_one(prepared):
-    uninterrupted = batches(clips.clips(prepared, "train", **settings()), 9)
+    uninterrupted = batches(clips_of(prepared, "train", **settings()), 9)
     for start in (1, 5):
-        resumed = batches(clips.clips(prepared, "train", **settings(start_step=start)), 9 - start)
+        resumed = batches(clips_of(prepared, "train", **settings(start_step=start)), 9 - start)
         for one, other in zip(uninterrupted[start:], resumed, strict=True):
             assert_same(one, other)
-    far = clips.clips(prepared, "train", **settings(start_step=10**12))
+    far = clips_of(prepared, "train", **settings(start_step=10**12))
     assert far.element_spec["frames"].shape == [4, 6, 10]
     assert_same(batches(far, 1)[0], batches(far, 1)[0])
-    other = batches(clips.clips(prepared, "train", **settings(seed=-4)), 1)[0]["waveform"]
+    other = batches(clips_of(prepared, "train", **settings(seed=-4)), 1)[0]["waveform"]
     for waveform in (uninterrupted[1]["waveform"], other):
         assert not np.array_equal(uninterrupted[0]["waveform"], waveform)
 
@@ -233,7 +238,7 @@ def test_a_clip_is_a_stretch_of_its_recording_with_its_own_frames(prepared):
 
 def test_every_start_is_equally_likely():
     waveforms = [np.zeros(n, np.int16) for n in (1500, 700, 200, 1049)]
-    source = batch_sampling.clip_source(waveforms, [0, 0, 0, 0], 500, hop_samples=100)
+    source = batch_sampling.ClipSource(waveforms, [0, 0, 0, 0], 500, hop_samples=100)
     drawn = [
         place for step in range(40) for place in batch_sampling.clip_places(source, 1, step, 100)
     ]
@@ -247,7 +252,7 @@ def test_every_start_is_equally_likely():
 
 
 def test_a_recording_shorter_than_a_clip_is_padded_and_masked(prepared):
-    batch = batches(clips.clips(prepared, "dev", **settings(clip_samples=7000)), 1)[0]
+    batch = batches(clips_of(prepared, "dev", **settings(clip_samples=7000)), 1)[0]
     member = corpus.recordings_of(prepared, "dev")[0]
     for row in range(4):
         np.testing.assert_array_equal(
@@ -263,7 +268,7 @@ def test_without_features_clips_start_anywhere(prepared):
     source = clips.source_of(prepared, "train", 777, ())
     starts = [start for _, start in batch_sampling.clip_places(source, 0, 0, 64)]
     assert len({start % HOP for start in starts}) > 20
-    batch = batches(clips.clips(prepared, "train", **settings(features=(), clip_samples=777)), 1)
+    batch = batches(clips_of(prepared, "train", **settings(features=(), clip_samples=777)), 1)
     assert batch[0].keys() == {"waveform", "mask", "speaker"}
 
 
@@ -271,9 +276,7 @@ def test_levels_are_what_the_encoder_says(prepared):
     def encode(waveform):
         return tf.cast(tf.round((waveform + 1.0) / 2.0 * 65535.0), tf.int32)
 
-    batch = batches(clips.clips(prepared, "dev", **settings(encode=encode, clip_samples=6100)), 1)[
-        0
-    ]
+    batch = batches(clips_of(prepared, "dev", **settings(encode=encode, clip_samples=6100)), 1)[0]
     samples = corpus.recordings_of(prepared, "dev")[0].waveform.astype(np.int32)
     np.testing.assert_array_equal(batch["levels"][0, :6000], samples + 32768)
     np.testing.assert_array_equal(batch["levels"][0, 6000:], 32768)
@@ -291,7 +294,7 @@ def test_levels_are_what_the_encoder_says(prepared):
 )
 def test_clips_that_cannot_be_are_refused(prepared, split, changes, why):
     with pytest.raises(ValueError, match=why):
-        clips.clips(prepared, split, **settings(**changes))
+        clips_of(prepared, split, **settings(**changes))
 
 
 def test_whole_recordings_come_once_with_their_words(prepared):
@@ -308,7 +311,7 @@ def test_an_exported_corpus_gives_the_same_batches(prepared, tmp_path):
         arrays = dict(stored)
     cut = np.split(arrays["train_waveform"], arrays["train_offsets"][1:-1])
     frames = np.split(arrays["train_frames"], arrays["train_frame_offsets"][1:-1])
-    source = batch_sampling.clip_source(
+    source = batch_sampling.ClipSource(
         cut,
         arrays["train_speaker"],
         600,
@@ -316,7 +319,7 @@ def test_an_exported_corpus_gives_the_same_batches(prepared, tmp_path):
         padding=arrays["silent_frame"],
         hop_samples=json.loads(str(arrays["description"]))["hop_samples"],
     )
-    drawn = batches(clips.clips(prepared, "train", **settings()), 3)
+    drawn = batches(clips_of(prepared, "train", **settings()), 3)
     assert_same(batch_sampling.batch(source, 3, 2, 4), drawn[2])
     assert json.loads(str(arrays["description"]))["mel"] == MEL.to_dict()
     assert arrays["dev_names"].tolist() == ["dev/d.wav"]
