@@ -19,7 +19,7 @@ from benchmarks.matrix_peak import PEAK, peak_gflops
 from benchmarks.report import Benchmark, Row
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.state import TrainState, compile_step
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, ImageLoss
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 
@@ -89,7 +89,7 @@ def pixelcnn_step(compute_dtype: str, batch: int, side: int, dropout: bool = Tru
         config = dataclasses.replace(config, network=network)
     density = ImageDensity(config)
     state = TrainState(density, config.optimizer, config.loop.num_steps)
-    step = compile_step(state, density.loss, config.loop.jit_compile)
+    step = compile_step(state, ImageLoss(density), config.loop.jit_compile)
     images = random_images(batch, side)
     return lambda: float(step(images)["loss"])
 

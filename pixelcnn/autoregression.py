@@ -56,12 +56,9 @@ def linear_forecast(
 class PixelSymbols:
     """A PixelCNN as a network over pixels in raster order, for `Autoregressive.of_symbols`.
 
-    The parameters of a pixel's distribution are its hidden state.
-
-    Args:
-      conditioner: encodes conditions given by name; None: conditions are already encoded.
-      forecast: predicts the parameters of the next fixed-point pass; None: only the newly sampled
-        values are used.
+    The parameters of a pixel's distribution are its hidden state. Without a `conditioner` of
+    conditions given by name, they are already encoded. `forecast` predicts the parameters of the
+    next fixed-point pass; None: only the newly sampled values are used.
     """
 
     has_step = False

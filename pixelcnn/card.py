@@ -100,18 +100,16 @@ def _read(path: Path) -> _Run:
 
 
 def _divide_parts(given: Sequence[_Run]) -> list[_Run]:
-    own = [(part, n) for n, each in enumerate(given) for part in _own_training(each)]
+    own = []
+    for n, each in enumerate(given):
+        is_flow = "teacher" in each.stored and each.stored["network"]["base_flows"]
+        own += [(part, n) for part in (each.parts[:1] if is_flow else each.parts)]
     kept = [(part, n) for n, each in enumerate(given) for part in each.parts]
     owners = dict(reversed(own + kept))  # a part's first run wins
     taken = [
         tuple(part for part in each.parts if owners[part] == n) for n, each in enumerate(given)
     ]
     return [e._replace(parts=parts) for e, parts in zip(given, taken, strict=True) if parts]
-
-
-def _own_training(each: _Run) -> tuple[str, ...]:
-    is_flow = "teacher" in each.stored and each.stored["network"]["base_flows"]
-    return each.parts[:1] if is_flow else each.parts
 
 
 def _settings(taken: Sequence[_Run], names: Sequence[str], is_base: bool) -> dict[str, Any]:
@@ -135,11 +133,16 @@ def _check_alike(first: _Run, other: _Run) -> None:
 
 
 def _own(each: _Run) -> Arrays:
-    network = each.stored["network"]
+    base = str(each.stored["network"]["base_size"])
+
+    def part_of(weight: str) -> str:
+        _, kind, part, *_ = weight.split("/")
+        return part if kind == "factors" else base
+
     return {
         name: weight
         for name, weight in each.weights.items()
-        if not name.startswith("conditioner/") and _part_of(name, network) in each.parts
+        if not name.startswith("conditioner/") and part_of(name) in each.parts
     }
 
 
@@ -171,11 +174,6 @@ def _channels(sizes: list[int]) -> list[_Channels]:
 
 def _place(part: str) -> tuple[int, str]:
     return int(part.split(".")[0]), part
-
-
-def _part_of(weight: str, network: dict) -> str:
-    _, kind, part, *_ = weight.split("/")
-    return part if kind == "factors" else str(network["base_size"])
 
 
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # entries of config.json about a teacher
@@ -214,34 +212,15 @@ def _teacher_line(spec: dict) -> str:
     if "teacher" not in spec:
         return ""
     first = f"- Distilled from `{spec['teacher']}` (weights {spec['teacher_weights']})"
-    said = _flow_targets if "base_flows" in spec else _guided_targets
-    return f"{first} {said(spec['targets'])}\n"
-
-
-def _guided_targets(targets: dict) -> str:
+    targets, guidance = spec["targets"], f"guidance {spec['targets']['guidance']:g}"
+    if "base_flows" in spec:
+        weights = ", ".join(f"{name} {targets[name]:g}" for name in FLOW_TERMS if targets[name])
+        how = f", which drew with {guidance}" if targets["guidance"] else ""
+        bound = "The probability of an image is a bound from below."
+        return f"{first} by the terms {weights}{how}. {bound}\n"
     heat = " ".join(f"{temperature:g}" for temperature in targets["temperature"])
-    return (
-        f"with guidance {targets['guidance']:g}, temperature {heat}: classes show more clearly, "
-        "and it is no longer a density of the images."
-    )
-
-
-def _flow_targets(targets: dict) -> str:
-    weights = ", ".join(f"{name} {targets[name]:g}" for name in FLOW_TERMS if targets[name])
-    how = f", which drew with guidance {targets['guidance']:g}" if targets["guidance"] else ""
-    return f"by the terms {weights}{how}. The probability of an image is a bound from below."
-
-
-def _captions_line(spec: dict) -> str:
-    if not spec.get("captions"):
-        return ""
-    return f"- Captions such as: {'; '.join(spec['captions'])}\n"
-
-
-def _precision(spec: dict) -> str:
-    if spec.get("stored_dtype", "float16") == "float16":
-        return "half precision (float16), rounded: images differ from those of the run"
-    return "single precision (float32): images are those of the run"
+    so = "classes show more clearly, and it is no longer a density of the images."
+    return f"{first} with {guidance}, temperature {heat}: {so}\n"
 
 
 def card(spec: dict) -> str:
@@ -256,6 +235,11 @@ def card(spec: dict) -> str:
         for name, bits in quality["codec"].items()
     )
     condition = "" if spec["condition"] == "none" else f", conditioned on {spec['condition']}"
+    named = "; ".join(spec.get("captions") or ())
+    captions = f"- Captions such as: {named}\n" if named else ""
+    precision = "single precision (float32): images are those of the run"
+    if spec.get("stored_dtype", "float16") == "float16":
+        precision = "half precision (float16), rounded: images differ from those of the run"
     return f"""# {spec["preset"]}
 
 A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channels,
@@ -263,7 +247,7 @@ A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channel
 
 - Data: {spec["data"]}. {spec["data_licence"]}
 - Classes: {", ".join(spec["classes"]) or "none"}
-{_captions_line(spec)}- Weights are stored, and were measured, in {_precision(spec)}.
+{captions}- Weights are stored, and were measured, in {precision}.
 {_teacher_line(spec)}{training_lines(spec)}
 
 Measured on {quality["dev"]["pictures"]} dev images that it was not trained on (the best of its

@@ -60,11 +60,10 @@ class MixturePixels:
         outputs = outputs if moved is None else moved(outputs)
         shape = [len(outputs), -1, self.likelihood.components]
         self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
-        self.bounded, tolerance = tolerance is not None, tolerance or 0.0
-        self.tolerance = tolerance
-        self.off = tolerances(outputs, tolerance).reshape(shape)
+        self.bounded, self.tolerance = tolerance is not None, tolerance or 0.0
+        self.off = tolerances(outputs, self.tolerance).reshape(shape)
         # Sums of a few float32 terms have smaller errors than deep networks.
-        self.prediction_off = LINEAR_SHARE * tolerance * mapped * np.abs(self.prediction)
+        self.prediction_off = LINEAR_SHARE * self.tolerance * mapped * np.abs(self.prediction)
         self._before: list[np.ndarray] = []
         self._mixture: Mixture | None = None
 
@@ -93,14 +92,9 @@ class MixturePixels:
         scales = self.parameters[:, 1 + count + channel]
         clipped = np.maximum(scales, likelihood.min_log_scale) + math.log(half)
         scale_off = self.off[:, 1 + count + channel]
-        offs = (_whole(weight_off), _whole(half * off), _whole(scale_off))
-        self._mixture = Mixture(
-            likelihood.levels,
-            _whole(weights),
-            _whole(half * (means + 1.0)),
-            _whole(clipped),
-            offs if self.bounded else None,
-        )
+        offs = (_whole(weight_off), _whole(half * off), _whole(scale_off)) if self.bounded else None
+        parts = (_whole(weights), _whole(half * (means + 1.0)), _whole(clipped))
+        self._mixture = Mixture(likelihood.levels, *parts, offs)
         return self._mixture
 
 
@@ -445,11 +439,7 @@ def _store_condition(front: Any, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        require(
-            value.shape == (front.size, front.size),
-            "condition",
-            f"maps [{front.size}, {front.size}]",
-            list(value.shape),
-        )
+        rule, fits = f"maps [{front.size}, {front.size}]", value.shape == (front.size, front.size)
+        require(fits, "condition", rule, list(value.shape))
         return value.tolist()
     return front.label(value) if front.config.conditioning.kind == "class" else str(value)

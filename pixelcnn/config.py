@@ -45,7 +45,6 @@ class ImageRules:
     on whole square images."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the first invalid field."""
         at_least(self, 1, "size")
         at_least(self, 0, "crop")
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
@@ -100,7 +99,6 @@ class ConditioningConfig:
     """Number of levels of the preceding frames."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the first invalid field."""
         kinds = get_args(ConditionKind)
         require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
         at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
@@ -119,8 +117,7 @@ class ConditioningConfig:
     def has_null(self) -> bool:
         """Return whether there is a null condition, which guidance needs.
 
-        It is the one that replaces dropped conditions in training or, for classes without dropout,
-        the mean of all classes.
+        It replaces dropped conditions or, for classes without dropout, is the mean of all classes.
         """
         return self.kind == "class" or self.dropout > 0
 
@@ -144,7 +141,6 @@ class OutputConfig:
     """Hidden units of each channel's softmax."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the first invalid field."""
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
         at_least(self, 1, "components", "softmax_units")
         kinds = (*mixtures(), SOFTMAX)
@@ -176,7 +172,6 @@ class PixelCNNConfig:
     nearly the same cost."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the first invalid field."""
         at_least(self, 1, "layers", "units", "output_units")
         require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
         fits = bool(self.dilations) and min(self.dilations) >= 1
@@ -213,7 +208,6 @@ class FactorConfig:
     convolutional: they enlarge images of any shape, and can be trained without a base."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the first invalid field."""
         at_least(self, 1, "blocks", "units", "output_units", "shallow_layers", "shallow_units")
         require(self.patch in (2, 4, 8), "patch", "2, 4 or 8", self.patch)
         require(self.kind in get_args(FactorKind), "kind", "A or B", self.kind)
@@ -245,7 +239,6 @@ class MultiscaleConfig:
     are those of `base`. Empty: a PixelCNN draws it."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the first invalid field."""
         sizes = (2, 4, 8, 16, 32, 64)
         require(self.base_size in sizes, "base_size", "2, 4, 8, 16, 32 or 64", self.base_size)
         layers = self.base_flows
@@ -299,7 +292,6 @@ class DataConfig(ImageRules):
     """Number of images per batch."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError that names the first invalid field."""
         super().__post_init__()
         at_least(self, 1, "batch_size")
         at_least(self, 0, "shift")
@@ -326,7 +318,6 @@ class TrainConfig:
     """Random seed of the initial weights, the order of the images, augmentation and dropout."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError if the settings are inconsistent."""
         channels, levels = self.output.channels, self.output.levels
         rule = f"`data.channels`, {self.data.channels}"
         require(channels == self.data.channels, "output.channels", rule, channels)
@@ -351,7 +342,6 @@ class PixelCNNTrainConfig(TrainConfig):
     """Architecture of the PixelCNN."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError if the settings are inconsistent, or `data.crop` is not 0."""
         super().__post_init__()
         require(not self.data.crop, "data.crop", "0 for a PixelCNN", self.data.crop)
 
@@ -368,26 +358,23 @@ class MultiscaleTrainConfig(TrainConfig):
     a single factor, such as 16.2. Empty: all parts."""
 
     def __post_init__(self) -> None:
-        """Raise a ValueError if the settings are inconsistent or a part is unknown."""
         super().__post_init__()
         check_size(self.data.size, self.network.base_size)
         names, coordinates = self.part_names, self.network.factor.coordinates
         kind = self.conditioning.kind
         rule = "none without `network.factor.coordinates`"
         require(coordinates or kind == "none", "conditioning.kind", rule, kind)
-        if self.data.crop:
-            self._check_photographs(str(self.network.base_size), names)
-
-    def _check_photographs(self, base: str, names: tuple[str, ...]) -> None:
-        crop, bits = self.data.crop, self.data.bits
+        crop, bits, reduce = self.data.crop, self.data.bits, self.data.reduce
+        if not crop:
+            return
         rule = "0 with `network.factor.coordinates`"
-        require(not self.network.factor.coordinates, "data.crop", rule, crop)
+        require(not coordinates, "data.crop", rule, crop)
         fits = not crop % self.multiple and crop <= self.data.size
         rule = f"a multiple of {self.multiple}, at most `data.size`"
         require(fits, "data.crop", rule, crop)
+        base = str(self.network.base_size)
         require(base not in names, "parts", f"without {base}, the base, with `data.crop`", base)
         require(bits == 8, "data.bits", "8 with `data.crop`", bits)
-        reduce = self.data.reduce
         require(reduce == "area", "data.reduce", "area with `data.crop`", reduce)
 
     @property
@@ -399,20 +386,12 @@ class MultiscaleTrainConfig(TrainConfig):
     def part_names(self) -> tuple[str, ...]:
         """Names of the parts to train, base first."""
         known = part_names(sizes_between(self.network.base_size, self.data.size))
+        named = {name: {name, name.split(".")[0]} for name in known}  # a part's own, and its size
         for wanted in self.parts:
             require(
-                any(_is_of(name, wanted) for name in known),
-                "parts",
-                f"of {', '.join(known)}",
-                wanted,
+                wanted in set().union(*named.values()), "parts", f"of {', '.join(known)}", wanted
             )
-        if not self.parts:
-            return known
-        return tuple(name for name in known if any(_is_of(name, wanted) for wanted in self.parts))
-
-
-def _is_of(name: str, wanted: str) -> bool:
-    return wanted in (name, name.split(".")[0])
+        return tuple(name for name in known if not self.parts or named[name] & {*self.parts})
 
 
 AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig

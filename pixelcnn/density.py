@@ -43,32 +43,20 @@ from pixelcnn.networks.pixelcnn import PixelCNN, Scan, run_scan
 class ImageDensity(tf.Module):
     """The density of images given their conditions; `config` is `ImageDataset.resolved_config`."""
 
-    def __init__(
-        self, config: AnyTrainConfig, initial: Initial | None = None, name: str = "density"
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, config: AnyTrainConfig, initial: Initial | None = None) -> None:
+        super().__init__()
         initial = Initial(config.seed) if initial is None else initial
         self.config = config
         self.conditioner = Conditioner(config.conditioning, initial, config.data.size)
+        vector, map_ = self.conditioner.vector_channels, self.conditioner.map_channels
         self.pixelcnn: PixelCNN | None = None
         self.multiscale: Multiscale | None = None
         if config.kind == "pixelcnn":
-            self.pixelcnn = PixelCNN(
-                config.network,
-                config.output,
-                initial,
-                self.conditioner.vector_channels,
-                self.conditioner.map_channels,
-            )
+            self.pixelcnn = PixelCNN(config.network, config.output, initial, vector, map_)
         else:
+            size, parts = config.data.size, config.part_names
             self.multiscale = Multiscale(
-                config.network,
-                config.data.size,
-                config.output,
-                initial,
-                self.conditioner.vector_channels,
-                self.conditioner.map_channels,
-                parts=config.part_names,
+                config.network, size, config.output, initial, vector, map_, parts
             )
 
     @property
@@ -85,20 +73,17 @@ class ImageDensity(tf.Module):
     def drawn_numbers(self, levels: tf.Tensor) -> float:
         """Return the number of dimensions per image by which bits are divided.
 
-        It is the number of values (pixels times channels) in an image; for a model of images of any
-        shape, the number of values that its parts draw. `levels` have a static shape [batch,
-        height, width, channels].
+        It is the number of values (pixels times channels) in an image, or, of images of any shape,
+        of those that the parts draw. `levels` have a static shape [batch, height, width, channels].
         """
-        share = 1.0
-        if self.multiscale is not None and self.multiscale.any_shape:
-            share = self.multiscale.drawn_share
+        model = self.multiscale
+        share = model.drawn_share if model is not None and model.any_shape else 1.0
         return share * math.prod(levels.shape[1:])
 
     def nats(self, batch: dict, mode: Mode = EXACT, seeds: tf.Tensor | None = None) -> dict:
         """Return {part: log-probability}, in nats, float32 [batch] each.
 
-        `batch` has "levels" int32 [batch, height, width, channels], and the conditioner's inputs;
-        `seeds` int32 [batch, 2] select random crops of the larger scales; None: whole images.
+        With `seeds`, int32 [batch, 2], the larger scales are evaluated on random crops.
         """
         levels, condition = batch["levels"], self.conditioner(batch)
         if self.multiscale is not None:
@@ -109,14 +94,13 @@ class ImageDensity(tf.Module):
     def drawn_nats(self, batch: dict, seed: tf.Tensor, rows: tf.Tensor) -> dict:
         """Return `nats`, part by part, of images that `ImageSampler` drew at temperature 1.
 
-        For a base that is a flow, it is the density at the noise that was drawn, which needs no
-        inverse of the flow (`ImageFlow.drawn_nats`).
+        A base that is a flow is not inverted: its density is that of the noise that was drawn.
         """
         model = self.multiscale
         if model is None or not model.has_flow:
             return self.nats(batch)
         condition, side = self.conditioner(batch), model.config.base_size
-        words = multiscale_words(model, seed, rows, side)
+        words = pixel_words(model, seed, rows, side**2)
         words = tf.reshape(words, [-1, side, side, model.noise_words])
         nats = {model.parts[0]: model.base.drawn_nats(words, condition_at(condition, side))}
         parts = self.conditionals(batch["levels"], condition)
@@ -129,26 +113,13 @@ class ImageDensity(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> dict[str, PixelOutputs]:
-        """Return {part: distribution of every pixel}; a PixelCNN has one part.
-
-        `levels` are int32 [batch, height, width, channels]; `condition` is the conditioner's
-        output; `seeds` int32 [batch, 2] select random crops of the larger scales.
-        """
+        """Return {part: distribution of every pixel} as `nats` does; a PixelCNN has one part."""
         if self.multiscale is not None:
             return self.multiscale.conditionals(levels, condition, mode, seeds)
         if self.pixelcnn is None:
             raise ValueError("`config` must be of a PixelCNN or of a multiscale model.")
         size = str(self.config.data.size)
         return {size: self.pixelcnn.conditionals(levels, condition, mode)}
-
-    def loss(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the negative log-likelihood in nats per dimension, and metric "bits_per_dim".
-
-        A replica's share of a batch also contains the results of `ImageLoss.global_inputs`.
-        """
-        nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
-        value = -tf.reduce_mean(nats) / self.drawn_numbers(batch["levels"])
-        return value, {"bits_per_dim": value / math.log(2.0)}
 
     def training_mode(self, batch: dict) -> Mode:
         """Return the precision and dropout for a training batch, or for a replica's share of it."""
@@ -185,13 +156,16 @@ class ImageLoss:
 
     def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the negative log-likelihood in nats per dimension, and metric "bits_per_dim"."""
-        return self.density.loss(batch)
+        density = self.density
+        parts = density.nats(batch, density.training_mode(batch), batch["seed"])
+        nats = tf.add_n(list(parts.values()))
+        value = -tf.reduce_mean(nats) / density.drawn_numbers(batch["levels"])
+        return value, {"bits_per_dim": value / math.log(2.0)}
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
         """Return the inputs of dropout that depend on the whole batch, for `GlobalBatchLoss`.
 
-        "seeds", int32 [replicas, rows, 2], are the seeds of the whole batch; "share", int32 [], is
-        the index of the replica's share.
+        These are its seeds, int32 [replicas, rows, 2], and the index of the replica's share.
         """
         return {"seeds": replicator.all_gather(batch["seed"]), "share": replicator.replica_id}
 
@@ -218,16 +192,19 @@ def condition_specs(config: AnyTrainConfig) -> Specs:
 def pair_for_guidance(
     conditioner: Conditioner, batch: dict, guidance: float | tf.Tensor | None, *arguments: Any
 ) -> tuple:
-    """Return the encoded condition and the arguments, with the batch doubled for guidance.
+    """Return the encoded condition and the arguments, with the batch doubled for guidance, if any.
 
-    The second half of the condition is the null condition. If `guidance` is None, nothing is
-    doubled. The arguments are tensors [batch, ...], tuples of tensors, None, or scalars, which are
-    unchanged.
+    The second half of the condition is the null condition. The arguments are tensors [batch, ...],
+    tuples of tensors, None, or scalars, which are unchanged.
     """
     condition = conditioner(batch)
     if guidance is None:
         return condition, *arguments
-    return conditioner.with_null(condition), *tf.nest.map_structure(_twice, arguments)
+
+    def twice(x: tf.Tensor | None) -> tf.Tensor | None:
+        return x if x is None or not x.shape.rank else tf.concat([x, x], 0)
+
+    return conditioner.with_null(condition), *tf.nest.map_structure(twice, arguments)
 
 
 def drop_guidance_pair(guidance: float | tf.Tensor | None, sampled: Any) -> Any:
@@ -235,10 +212,6 @@ def drop_guidance_pair(guidance: float | tf.Tensor | None, sampled: Any) -> Any:
     if guidance is None:
         return sampled
     return tf.nest.map_structure(lambda x: tf.split(x, 2)[0] if x.shape.rank else x, sampled)
-
-
-def _twice(x: tf.Tensor | None) -> tf.Tensor | None:
-    return x if x is None or not x.shape.rank else tf.concat([x, x], 0)
 
 
 class Prefix(NamedTuple):
@@ -284,32 +257,19 @@ def sample(
 ) -> tf.Tensor:
     """Sample images int32 [batch, height, width, channels].
 
-    Args:
-      words: random words, uint32 [batch, height, width, noise words], with static height and width.
-      prediction: float32 [batch, height, width, channels] to add to the linear prediction, or None.
+    The random `words` are uint32 [batch, height, width, noise words], with static height and width;
+    the `prediction`, float32 [batch, height, width, channels], is added to the linear one.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
-    draw = _Draw(network, words, given, temperature, guidance)
-    scan = Scan(
-        network, width, network.add_coordinates(condition, words), draw.pixel, prediction=prediction
-    )
-    return run_scan(scan, batch, height)
 
-
-class _Draw(NamedTuple):
-    network: PixelCNN
-    words: tf.Tensor
-    given: Prefix | None
-    temperature: float | tf.Tensor
-    guidance: float | tf.Tensor | None
-
-    def pixel(self, y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
-        words = self.words[:, y, x]
-        sampled = self.network.output.sample(hidden, words, self.temperature, self.guidance)
-        if self.given is None:
+    def pixel(y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
+        sampled = network.output.sample(hidden, words[:, y, x], temperature, guidance)
+        if given is None:
             return sampled
-        before = y * self.words.shape[2] + x < self.given.count
-        return tf.where(before, self.given.levels[:, y, x], sampled)
+        return tf.where(y * width + x < given.count, given.levels[:, y, x], sampled)
+
+    placed = network.add_coordinates(condition, words)
+    return run_scan(Scan(network, width, placed, pixel, prediction=prediction), batch, height)
 
 
 class SamplingInputs(NamedTuple):
@@ -365,21 +325,9 @@ def upscale(
     groups = [image]
     for group in GROUPS:
         factor = model.factors[f"{side}.{group}"]
-        groups.append(sample_group(factor, groups, condition, inputs, side, temperature))
+        hidden, words = factor(groups, condition), group_words(inputs.words, side, group)
+        groups.append(sample_hidden(factor, hidden, words, temperature, inputs.guidance))
     return merge(groups)
-
-
-def sample_group(
-    factor: Factor,
-    groups: list,
-    condition: Condition,
-    inputs: SamplingInputs,
-    side: int,
-    temperature: float | tf.Tensor,
-) -> tf.Tensor:
-    """Sample a group, int32, of side `side`, given earlier ones: one pass, M^2 steps for type B."""
-    hidden, words = factor(groups, condition), group_words(inputs.words, side, factor.group)
-    return sample_hidden(factor, hidden, words, temperature, inputs.guidance)
 
 
 def sample_hidden(
@@ -395,25 +343,10 @@ def sample_hidden(
     """
     if factor.output is not None:
         return factor.output.sample(hidden, words, temperature, guidance)
-    shallow = factor.shallow
-    known = factor.patch_hidden(hidden)
-    patches = sample(
-        shallow,
-        cut(words, factor.config.patch),
-        Condition(None, known.units),
-        None,
-        temperature,
-        known.prediction,
-        guidance,
-    )
+    known, inner = factor.patch_hidden(hidden), cut(words, factor.config.patch)
+    condition, more = Condition(None, known.units), known.prediction
+    patches = sample(factor.shallow, inner, condition, None, temperature, more, guidance)
     return paste(patches, tf.concat([tf.shape(words)[:3], [patches.shape[-1]]], 0))
-
-
-def multiscale_words(
-    model: Multiscale, seed: int | tf.Tensor, rows: tf.Tensor, size: int
-) -> tf.Tensor:
-    """Return `pixel_words` of images with side `size`, uint32 [rows, size^2, noise words]."""
-    return pixel_words(model, seed, rows, size**2)
 
 
 def group_words(words: tf.Tensor, side: int, group: int) -> tf.Tensor:

@@ -61,7 +61,9 @@ def evaluate(model: Trained, dataset: ImageDataset, seed: int = 0) -> dict:
             lengths.parts, np.array([image.size for image in images]) / model.front.size**2
         )
     if model.config.conditioning.kind != "none" and len(total) > 1:
-        others = _bits_of_others(measure, dataset)
+        doing, ways = "evaluating with others' conditions", range(1, dataset.shuffles + 1)
+        shuffled = [measure(dataset.dev(shuffled=way), doing) for way in ways]
+        others = np.array([way.bits_per_element for way in shuffled])
         measured["bits_per_dim_with_another_condition"] = others.mean(0)
         measured["bits_per_dim_gained_by_the_condition"] = others.mean(0) - total
         if model.config.conditioning.kind == "text":
@@ -92,12 +94,6 @@ def _measure(nats: CompiledNats, batches: tf.data.Dataset, doing: str) -> CodeLe
     return nats.code_lengths(show_progress(batches, doing, "batch"))
 
 
-def _bits_of_others(measure: Measure, dataset: ImageDataset) -> np.ndarray:
-    doing = "evaluating with others' conditions"
-    ways = [measure(dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
-    return np.array([lengths.bits_per_element for lengths in ways])
-
-
 def _bits_for_the_class(
     measure: Measure, dataset: ImageDataset, classes: int, lengths: CodeLengths
 ) -> np.ndarray:
@@ -121,11 +117,8 @@ def _bits_for_the_class(
 
 
 def _doublings(model: Trained) -> list[int]:
-    parts = (
-        []
-        if model.network.multiscale is None
-        else [size_of(p) for p in model.network.multiscale.factors]
-    )
+    scales = model.network.multiscale
+    parts = [] if scales is None else [size_of(part) for part in scales.factors]
     return sorted(size for size in set(parts) if parts.count(size) == len(GROUPS))
 
 
@@ -187,12 +180,15 @@ def evaluate_samples(
 ) -> dict:
     """Return the measures of `sample_quality` for samples of all classes, or of dev captions.
 
-    The result also contains "num", "guidance", "temperature" and, as "dev", the same measures for
-    up to `num` real dev images, which a perfect model would reach.
+    "dev" has the same measures for up to `num` real dev images, which a perfect model would reach.
     """
     dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
     chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
-    labels, conditions = _classes_and_conditions(model, dev, chosen, num)
+    labels: Any = np.arange(num) % len(model.front.classes)
+    conditions: list = labels.tolist()
+    if model.config.conditioning.kind == "text":
+        rows = np.resize(chosen, num)
+        labels, conditions = dev.labels[rows], [dev.captions[row] for row in rows]
     heat = temperature[0] if len(temperature) == 1 else temperature
     sampled = model.stream(
         num, seed=seed, condition=conditions, temperature=heat, guidance=guidance
@@ -202,21 +198,8 @@ def evaluate_samples(
         for (image,) in sampled:
             drawn.append(rescale_levels(image, model.front.bits, EIGHT))
             progress.advance()
-    real = sample_quality(
-        classifier,
-        list(rescale_levels(dev.images[chosen], model.front.bits, EIGHT)),
-        dev.labels[chosen],
-    )
+    shown = list(rescale_levels(dev.images[chosen], model.front.bits, EIGHT))
+    real = sample_quality(classifier, shown, dev.labels[chosen])
     made = sample_quality(classifier, drawn, labels)
     asked = {"num": num, "guidance": guidance, "temperature": list(temperature)}
     return {**asked, **made, "dev": {"pictures": len(chosen), **real}}
-
-
-def _classes_and_conditions(
-    model: Trained, dev: Any, chosen: np.ndarray, num: int
-) -> tuple[np.ndarray, list]:
-    if model.config.conditioning.kind == "text":
-        rows = np.resize(chosen, num)
-        return dev.labels[rows], [dev.captions[row] for row in rows]
-    labels = np.arange(num) % len(model.front.classes)
-    return labels, labels.tolist()

@@ -115,11 +115,8 @@ def _of_samples(given: EvaluateArguments, model: "Trained", dataset: Any) -> dic
     if classifier is None:
         print("samples are not evaluated: --data has no training images", file=sys.stderr)
         return {}
-    return {
-        "samples": evaluate_samples(
-            model, dataset, classifier, given.samples, given.seed, given.guidance, given.temperature
-        )
-    }
+    asked = (given.samples, given.seed, given.guidance, given.temperature)
+    return {"samples": evaluate_samples(model, dataset, classifier, *asked)}
 
 
 def training_data(path: Path) -> str:

@@ -22,9 +22,8 @@ from pixelcnn.networks.multiscale import Multiscale
 def check_request(density: ImageDensity, draw: Draw) -> Draw:
     """Return a request with its defaults and Python integers; the condition is not checked.
 
-    Args:
-      draw: the request. A multiscale model begins with a smaller image [side, side, channels] as
-        the prefix, a PixelCNN with pixels [n, channels] or rows of pixels [rows, width, channels].
+    Its prefix is, for a multiscale model, a smaller image [side, side, channels], for a PixelCNN
+    pixels [n, channels] or rows of pixels [rows, width, channels].
     """
     side = draw.length if draw.length is not None else density.config.data.size
     if isinstance(side, tuple | list):
@@ -71,27 +70,30 @@ def _check_prefix(density: ImageDensity, prefix: Any, size: int) -> np.ndarray |
 def _check(density: ImageDensity, draw: Draw) -> None:
     prefix, config = draw.prefix, density.config
     if density.multiscale is None:
-        _check_pixelcnn(density, draw.length, draw.temperature)
+        if not isinstance(draw.temperature, int | float):
+            raise UserError("A PixelCNN has one scale and takes one temperature.")
+        temperatures_of(draw.temperature, 1)
+        trained = config.data.size
+        if density.conditioner.map_channels and draw.length != trained:
+            raise UserError(
+                f"The condition is a map of {trained} pixels a side, not {draw.length}."
+            )
     else:
         temperatures_of(draw.temperature, len(density.multiscale.sizes))
         _check_sizes(density.multiscale, draw.length, None if prefix is None else prefix.shape)
     if prefix is not None and prefix.size:
         shape = (None, *prefix.shape[1:]) if prefix.ndim == 2 else (None, None, prefix.shape[2])
         check_images("prefix", prefix, shape, config.output.levels)
-    _check_sampler(density, draw.method, draw.batch)
+    known = ("auto", *sorted(SAMPLERS))
+    require(draw.method in known, "method", f"one of {', '.join(known)}", draw.method)
+    if draw.method == "naive" and density.multiscale is not None:
+        raise UserError("Only a PixelCNN has a naive sampler.")
+    if draw.batch > 1 and draw.method != "fixed-point":
+        raise UserError('`batch` > 1 requires `method="fixed-point"`.')
     if not 0 <= draw.guidance < float("inf"):
         raise UserError(f"The guidance must be at least 0 and finite, got {draw.guidance:g}.")
     if draw.guidance and not config.conditioning.has_null:
         raise UserError("The model has no null condition to be guided by.")
-
-
-def _check_sampler(density: ImageDensity, sampler: str, batch: int) -> None:
-    known = ("auto", *sorted(SAMPLERS))
-    require(sampler in known, "method", f"one of {', '.join(known)}", sampler)
-    if sampler == "naive" and density.multiscale is not None:
-        raise UserError("Only a PixelCNN has a naive sampler.")
-    if batch > 1 and sampler != "fixed-point":
-        raise UserError('`batch` > 1 requires `method="fixed-point"`.')
 
 
 def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) -> None:
@@ -114,15 +116,6 @@ def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) ->
         raise UserError("The model enlarges images: name one to start from (`--start`).")
     if missing:
         raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
-
-
-def _check_pixelcnn(density: ImageDensity, size: int, temperature: Any) -> None:
-    if not isinstance(temperature, int | float):
-        raise UserError("A PixelCNN has one scale and takes one temperature.")
-    temperatures_of(temperature, 1)
-    trained = density.config.data.size
-    if density.conditioner.map_channels and size != trained:
-        raise UserError(f"The condition is a map of {trained} pixels a side, not {size}.")
 
 
 def check_images(name: str, images: np.ndarray, shape: tuple[int | None, ...], levels: int) -> None:

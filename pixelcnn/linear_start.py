@@ -34,9 +34,7 @@ LOGISTIC_MEDIAN = math.log(3.0)  # of the magnitude of the standard logistic
 def start_linearly(network: PixelCNN, levels: np.ndarray, seed: int = 0) -> None:
     """Assign a regression on images to a network whose output is a mixture.
 
-    Args:
-      levels: integers [images, height, width, channels].
-      seed: of the choice of pixels.
+    `levels` are integers [images, height, width, channels]; the seed chooses the pixels.
     """
     inputs, pixels = neighbours(network.inputs(levels).numpy(), seed)
     weights, coefficients, errors = [], [], []
@@ -67,12 +65,10 @@ def whiten(kernel: tf.Variable, inputs: np.ndarray) -> None:
 
 
 def assign_output(output: Any, errors: list[np.ndarray], coefficients: list[float]) -> None:
-    """Make the components of a mixture differ in their scale.
+    """Make the components of a `MixtureOutput` differ in their scale.
 
-    Args:
-      output: a `MixtureOutput`.
-      errors: magnitudes of the errors of each channel.
-      coefficients: of earlier channels, in the order of `onepass.likelihoods.mixture.PAIRS`.
+    `errors` are the magnitudes of each channel's errors; the coefficients of earlier channels are
+    in the order of `onepass.likelihoods.mixture.PAIRS`.
     """
     count, channels = output.likelihood.components, len(errors)
     shares = (np.arange(count) + 0.5) / count

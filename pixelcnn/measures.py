@@ -40,8 +40,7 @@ def codec_bits_per_dim(images: Iterable[np.ndarray]) -> dict[str, float]:
 
     "jpeg_xl" is left out if its package is not installed. For uint16 images there is only "png".
     """
-    each = [_by_codec(image) for image in images]
-    return {name: float(np.mean([bits[name] for bits in each])) for name in each[0]}
+    return _means([_by_codec(image) for image in images])
 
 
 def codec_bits_by_scale(
@@ -50,11 +49,8 @@ def codec_bits_by_scale(
     """Return the bits that lossless files need for each doubling, per value that it adds.
 
     This is the file size of the sub-sampled image after the doubling minus the file size before it,
-    divided by the number of values (pixels times channels) that the doubling adds.
-
-    Returns:
-      "codec" {name: mean bits per dimension over all doublings} and "codec_by_scale" {size: {name:
-      mean bits per dimension}}.
+    divided by the number of values (pixels times channels) that the doubling adds: "codec" {name:
+    mean bits per dimension over all doublings} and "codec_by_scale" {size: {name: mean}}.
     """
     if not doublings:
         return {"codec": {}, "codec_by_scale": {}}
@@ -83,18 +79,13 @@ def _means(each: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def _by_codec(image: np.ndarray) -> dict[str, float]:
     if image.dtype == np.uint16:
-        return {"png": png_bits_per_dim(image)}
+        file = io.BytesIO()
+        Image.fromarray(image[..., 0]).save(file, "PNG", optimize=True)
+        return {"png": 8.0 * len(file.getvalue()) / image.size}
     found = {"webp": webp_bits_per_dim(image)}
     if importlib.util.find_spec(JPEG_XL) is not None:
         found["jpeg_xl"] = jpeg_xl_bits_per_dim(image)
     return found
-
-
-def png_bits_per_dim(image: np.ndarray) -> float:
-    """Return the bits per dimension of uint16 [height, width, 1] in PNG, at best compression."""
-    file = io.BytesIO()
-    Image.fromarray(image[..., 0]).save(file, "PNG", optimize=True)
-    return 8.0 * len(file.getvalue()) / image.size
 
 
 def webp_bits_per_dim(image: np.ndarray) -> float:
@@ -214,8 +205,7 @@ def num_steps(images: int) -> int:
 def make_network(side: int, channels: int, classes: int, seed: int = 0) -> Any:
     """Return a convolutional network from images to logits [n, classes] and features [n, FEATURES].
 
-    In training, images are randomly rotated, shifted and scaled, but not mirrored, since a mirrored
-    hand can show a different sign.
+    In training, images are distorted at random, but not mirrored: a mirrored hand is another sign.
     """
     seeds = itertools.count(1000 * seed)
     image = keras.Input([side, side, channels])
@@ -259,11 +249,10 @@ def sample_quality(
 ) -> dict[str, Any]:
     """Return measures of samples uint8 [side, side, channels] with the requested classes `labels`.
 
-    Returns:
-      A dict with class_accuracy, the share of samples classified as requested, a `Measure`;
-      frechet_distance, precision and recall relative to real training images; and too_few_images,
-      whether the features' covariance is singular because there are not more samples than features,
-      in which case the distance depends mostly on the number of samples.
+    They are class_accuracy, the share of samples classified as requested, a `Measure`;
+    frechet_distance, precision and recall relative to real training images; and too_few_images,
+    whether there are not more samples than features, so that their covariance is singular and the
+    distance depends mostly on the number of samples.
     """
     seen = classifier(images)
     precision, recall = precision_recall(classifier.reference, seen.features)

@@ -5,7 +5,6 @@ batch size could change the order of sums, and thereby their last bits and occas
 Image n of a seed does not depend on what else is sampled.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
@@ -42,8 +41,8 @@ from pixelcnn.density import (
     SamplingInputs,
     drop_guidance_pair,
     image_words,
-    multiscale_words,
     pair_for_guidance,
+    pixel_words,
     sample,
     sample_base,
     sample_scales,
@@ -85,10 +84,8 @@ def sampler_of(
         guidance: float | tf.Tensor | None = None,
     ) -> Any:
         distribution = PixelDistribution(network.output, network.output_config, guidance)
-        placed, symbols = (
-            network.add_coordinates(condition, words),
-            PixelSymbols(network, None, forecast),
-        )
+        placed = network.add_coordinates(condition, words)
+        symbols = PixelSymbols(network, None, forecast)
         return run(symbols, distribution, words, placed, temperature, given, **options)
 
     return draw
@@ -109,20 +106,11 @@ class ImageSampler:
     options = frozenset({"method", "temperature", "prefix", "guidance", "batch", "scales"})
 
     def __init__(self, density: ImageDensity) -> None:
-        self.density = density
+        self.density = self.network = density
+        self.config: AnyTrainConfig = density.config
         self.passes: int | None = None
         self.batch_passes: int | None = None
         self._programs = Compiled()
-
-    @property
-    def network(self) -> ImageDensity:
-        """The module whose variables are the weights."""
-        return self.density
-
-    @property
-    def config(self) -> AnyTrainConfig:
-        """The training configuration."""
-        return self.density.config
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -293,11 +281,8 @@ def pixelcnn_program(
     conditioner: Conditioner, network: PixelCNN, size: int, sampler: Callable[..., Any] = sample
 ) -> Callable[..., Any]:
     """Return `sample_pixelcnn`, compiled, as a function of the arguments starting at `batch`."""
-    return tf.function(
-        partial(sample_pixelcnn, conditioner, network, size, sampler),
-        jit_compile=True,
-        autograph=False,
-    )
+    draw = partial(sample_pixelcnn, conditioner, network, size, sampler)
+    return tf.function(draw, jit_compile=True, autograph=False)
 
 
 def sample_multiscale(
@@ -341,7 +326,7 @@ def multiscale_program(
     small = (whole_size or size) <= LARGEST_COMPILED
     compiled = partial(tf.function, jit_compile=True, autograph=False)
     sampler = base_sampler if small else compiled(base_sampler)
-    words_of = compiled(lambda seed, rows: multiscale_words(model, seed, rows, size))
+    words_of = compiled(lambda seed, rows: pixel_words(model, seed, rows, size**2))
     draw = partial(sample_multiscale, conditioner, model, size, sampler)
 
     @tf.function(jit_compile=small, autograph=False)
@@ -417,8 +402,6 @@ def _config(stored: Any, path: Path) -> AnyTrainConfig:
 
 
 FRAME_ROWS = 65536  # number of noise rows that are reserved for a video, one per frame
-Temperature = float | tuple[float, ...]
-Steps = tuple[np.ndarray, np.ndarray]
 
 
 def predict(
@@ -429,7 +412,7 @@ def predict(
     *,
     seed: int = 0,
     row: int = 0,
-    temperature: Temperature = 1.0,
+    temperature: float | tuple[float, ...] = 1.0,
 ) -> Iterator[np.ndarray]:
     """Yield the frames that follow the given ones, uint8 [size, size, channels] each.
 
@@ -438,8 +421,8 @@ def predict(
         len(frames) frames are predicted.
       states: unnormalised states at the same steps, float32 [steps, S].
     """
-    conditioning = model.config.conditioning
-    if conditioning.kind != "video" or model.front.statistics is None:
+    conditioning, statistics = model.config.conditioning, model.front.statistics
+    if conditioning.kind != "video" or statistics is None:
         raise UserError("The model draws images, not the next frame of a video.")
     widths = (conditioning.action_channels, conditioning.state_channels)
     if (actions.shape[-1], states.shape[-1]) != widths:
@@ -454,24 +437,20 @@ def predict(
         )
     scales = 1 if model.network.multiscale is None else len(model.network.multiscale.sizes)
     temperatures_of(temperature, scales)
-    steps = (model.front.statistics.actions(actions), model.front.statistics.states(states))
-    asked = Draw(1, model.front.size, seed, row=FRAME_ROWS * row, temperature=temperature)
-    return _following(model, frames, steps, asked)
-
-
-def _following(
-    model: Trained, frames: np.ndarray, steps: Steps, asked: Draw
-) -> Iterator[np.ndarray]:
-    moves, places = steps
-    context = model.config.conditioning.context_frames
+    moves, places = statistics.actions(actions), statistics.states(states)
     past = [np.asarray(frame) for frame in frames]
-    for t in range(len(frames), len(moves) + 1):
-        condition = {
-            "past": np.stack(past[-context:])[None].astype(np.int32),
-            "action": moves[None, t - context : t],
-            "state": places[None, t - context : t],
-        }
-        # The frame's index is added to the row, so that no two frames share noise.
-        frame = dataclasses.replace(asked, row=asked.row + t, condition=condition)
-        past.append(next(model.model.images(frame))[-1])
-        yield past[-1]
+
+    def following() -> Iterator[np.ndarray]:
+        for t in range(len(frames), len(moves) + 1):
+            condition = {
+                "past": np.stack(past[-context:])[None].astype(np.int32),
+                "action": moves[None, t - context : t],
+                "state": places[None, t - context : t],
+            }
+            # The frame's index is added to the row, so that no two frames share noise.
+            own = FRAME_ROWS * row + t
+            frame = Draw(1, model.front.size, seed, condition, row=own, temperature=temperature)
+            past.append(next(model.model.images(frame))[-1])
+            yield past[-1]
+
+    return following()

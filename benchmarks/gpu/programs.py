@@ -15,7 +15,7 @@ from onepass.networks.conditions import only_timed
 from onepass.replicator.portable.export import PureFn, named_weights
 from onepass.samplers import SAMPLERS
 from onepass.step import incremental
-from pixelcnn.density import ImageDensity, multiscale_words, sample
+from pixelcnn.density import ImageDensity, pixel_words, sample
 from pixelcnn.model import sample_multiscale, sample_pixelcnn, sampler_of
 from wavenet.network import Network, WaveNet
 from wavenet.samplers.symbols import SoundSymbols
@@ -145,7 +145,7 @@ def _images(job: plan.Job, sizes: plan.Sizes) -> Program:
         network: Any = density.multiscale or density.pixelcnn
         fixed = (density.conditioner, network, size)
         if density.multiscale is not None:
-            words = multiscale_words(density.multiscale, given["seed"], rows, size)
+            words = pixel_words(density.multiscale, given["seed"], rows, size**2)
             heat = tf.ones([len(density.multiscale.sizes)])
             scales, _ = sample_multiscale(*fixed, sample, given, words, None, heat, None)
             return {"picture": scales[-1]}

@@ -23,7 +23,6 @@ class GuidedTargets:
     """Weight of the negative log likelihood of the training images."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range or no term is enabled."""
         at_least(self, 0, "guidance", "kl", "likelihood")
         require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
         _check_terms(self, "likelihood")
@@ -58,7 +57,6 @@ class FlowTargets:
     averaged over the batch. The classifier is trained first and stored in the run directory."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range or no term is enabled."""
         at_least(self, 0, "kl", "likelihood", "forward", "guidance", "spectrum", "features")
         at_least(self, 1, "draws")
         _check_terms(self, "likelihood", "forward", "spectrum", "features")
@@ -85,7 +83,6 @@ class ImageDistillConfig:
     """Seed of initial weights, the order of the images, noise, crops and dropout."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range."""
         at_least(self, 1, "batch_size")
 
     @property
@@ -109,7 +106,6 @@ class GuidedConfig(ImageDistillConfig):
     corner. 0: compare all."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range."""
         super().__post_init__()
         at_least(self, 0, "table_side")
 
@@ -126,7 +122,6 @@ class FlowConfig(ImageDistillConfig):
     """Number of channels of each of a flow's two stacks."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range."""
         super().__post_init__()
         require(len(self.flows) > 0, "flows", "at least one", self.flows)
         at_least(self, 1, "units")

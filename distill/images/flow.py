@@ -73,7 +73,11 @@ class Features:
 
     def __init__(self, classifier: Classifier) -> None:
         *stages, _, _ = classifier.network.get_weights()
-        self._layers = [fold_normalisation(stages[i : i + 5]) for i in range(0, len(stages), 5)]
+        self._layers = []
+        for first in range(0, len(stages), 5):
+            kernel, scale, offset, mean, variance = stages[first : first + 5]
+            factor = scale / np.sqrt(variance + EPSILON)  # of the batch normalisation
+            self._layers.append((kernel * factor, offset - mean * factor))
 
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
         """Return features [batch, features] of images float32 [batch, height, width, channels]."""
@@ -102,16 +106,6 @@ def features_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
     return apart / tf.maximum(means["feature_energy"], LEAST)
 
 
-def fold_normalisation(stage: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return a stage's kernel [height, width, inputs, outputs] and bias, with its normalisation.
-
-    `stage` is the kernel, and the scale, offset, mean and variance of the batch normalisation.
-    """
-    kernel, scale, offset, mean, variance = stage
-    factor = scale / np.sqrt(variance + EPSILON)
-    return kernel * factor, offset - mean * factor
-
-
 LEAST_POWER = 1e-3  # frequencies with less power than this do not count as different
 # Folded into an example's seed: for the student's image, the draws and the teacher's image.
 IMAGE, DRAWS, TEACHER = 0, 1, 2
@@ -119,12 +113,7 @@ IMAGE, DRAWS, TEACHER = 0, 1, 2
 
 @dataclasses.dataclass(frozen=True)
 class PixelConditionals:
-    """The distribution of every number of images given the preceding numbers.
-
-    Attributes:
-      parameters: the mixture's parameters at each pixel, [batch, height, width, parameters].
-      before: the images, float32 in [-1, 1].
-    """
+    """The distribution of every number of images, `before`, given the preceding numbers."""
 
     likelihood: PixelMixture
     parameters: tf.Tensor
@@ -143,12 +132,9 @@ def conditionals(teacher: PixelCNN, values: tf.Tensor, condition: Condition) -> 
 
 
 class FlowLoss(ImageLoss):
-    """The loss for distilling a PixelCNN into a flow.
+    """The loss for distilling a PixelCNN, or the base of a multiscale model, into a flow.
 
-    Args:
-      teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
-      features: the features of a classifier for images of the base's size; required if the weight
-        `targets.features` is not 0.
+    `features` are those of a classifier for images of the base's size, for the weight of that name.
     """
 
     def __init__(
@@ -217,7 +203,7 @@ class FlowLoss(ImageLoss):
         images = value_of(levels, self._model.output_config.levels)
         means: dict[str, tf.Tensor] = {}
         if self.targets.spectrum:
-            means |= {"power": _power(drawn), "wanted_power": _power(images)}
+            means |= {"power": power_spectrum(drawn), "wanted_power": power_spectrum(images)}
         if self._features is not None:
             means |= self._features.statistics(drawn, images)
         return means
@@ -236,23 +222,19 @@ class FlowLoss(ImageLoss):
 
     def _forward_divergence(self, batch: dict, condition: Condition, mode: Mode) -> tf.Tensor:
         """Return an upper bound on log P_T - log P_S for images from P_T, nats, float32 [batch]."""
-        levels, nats = self._drawn_by_teacher(batch)
-        return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
-
-    def _drawn_by_teacher(self, batch: dict) -> tuple[tf.Tensor, tf.Tensor]:
         side, keys = self._model.config.base_size, counter_noise.fold_in(batch["seed"], TEACHER)
         words = image_words(self._teacher, keys, tf.zeros_like(keys[:, 0]), side, side)
-        guidance = self.targets.guidance or None
-        condition, words = pair_for_guidance(self.density.conditioner, batch, guidance, words)
-        condition = condition_at(condition, side)
-        both = sample(self._teacher, words, condition, guidance=guidance)
-        hidden, levels = self._teacher(both, condition), drop_guidance_pair(guidance, both)
-        output = self._teacher.output
+        guidance, output = self.targets.guidance or None, self._teacher.output
+        paired, words = pair_for_guidance(self.density.conditioner, batch, guidance, words)
+        paired = condition_at(paired, side)
+        both = sample(self._teacher, words, paired, guidance=guidance)
+        hidden, levels = self._teacher(both, paired), drop_guidance_pair(guidance, both)
         if guidance is None:
             nats = output.log_prob(hidden, levels)
         else:
             nats = guided_log_prob(output, hidden, levels, guidance)
-        return levels, tf.stop_gradient(tf.reduce_sum(nats, [1, 2]))
+        theirs = tf.stop_gradient(tf.reduce_sum(nats, [1, 2]))
+        return theirs - self._model.base.nats(levels, condition, mode, batch["seed"])
 
     def _at_base(self, batch: dict) -> tuple[tf.Tensor, Condition]:
         levels, condition = self._model.at_base(batch["levels"], self.density.conditioner(batch))
@@ -289,19 +271,12 @@ class FlowLoss(ImageLoss):
 def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:
     """Return a share's means with the values of the whole batch and the gradients of the share.
 
-    In every share, functions of these means have the value for the whole batch, and the average of
-    their gradients over shares is the gradient for the whole batch. Means that `batch` lacks are
-    returned unchanged.
+    The average over shares of a function's gradients is then the gradient for the whole batch.
     """
     return {
         name: mean + tf.stop_gradient(batch[name] - mean) if name in batch else mean
         for name, mean in means.items()
     }
-
-
-def spectral_distance(drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    """Return `spectra_apart` for two batches float32 [batch, height, width, channels]."""
-    return spectra_apart({"power": _power(drawn), "wanted_power": _power(images)})
 
 
 def spectra_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -310,6 +285,7 @@ def spectra_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
     return tf.reduce_mean(tf.square(power - wanted))
 
 
-def _power(images: tf.Tensor) -> tf.Tensor:
+def power_spectrum(images: tf.Tensor) -> tf.Tensor:
+    """Return the mean power spectrum of images [batch, height, width, channels]."""
     spectra = tf.signal.rfft2d(tf.transpose(images, [0, 3, 1, 2]))
     return tf.reduce_mean(tf.square(tf.abs(spectra)), 0) / math.prod(images.shape[1:3])

@@ -103,8 +103,7 @@ class GuidedLoss(ImageLoss):
 def thin_outputs(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
     """Return the conditionals at evenly spaced rows and columns, scaled to represent all pixels.
 
-    At least `side` of either are kept; with fewer than twice as many, `whole` is returned. `seed`,
-    int32 [2], determines the first.
+    At least `side` of either are kept, or all of fewer than twice as many; `seed` offsets them.
     """
     size = whole.levels.shape[1:3]
     distance = min(size) // side
@@ -135,8 +134,7 @@ def divergence(
 ) -> tf.Tensor:
     """Return KL(Q || P_S) over all pixels and channels of a part, in nats, float32 [images].
 
-    The teacher's conditionals are those under the conditions, then those under the null condition;
-    temperature 1 does not change the guided distribution.
+    The teacher's conditionals are those under the conditions, then under the null condition.
     """
     sides, channels = both_sides(teacher.hidden), tf.unstack(student.levels, axis=-1)
     each = 0.0

@@ -29,7 +29,7 @@ from onepass.replicator.portable.export import as_stablehlo, named_variables
 from onepass.trained import Trained
 from pixelcnn.config import part_names
 from pixelcnn.data.captions import NUM_CODES
-from pixelcnn.density import ImageDensity, Prefix, condition_specs, multiscale_words
+from pixelcnn.density import ImageDensity, Prefix, condition_specs, pixel_words
 from pixelcnn.model import (
     LARGEST_COMPILED,
     count_passes,
@@ -134,7 +134,7 @@ def _of_multiscale(density: ImageDensity, sampler: Callable[..., Any]) -> dict[s
     whole = Signature(request, {IMAGE: images[max(images)], **scales})
 
     def plain(batch: Tensors, seed: tf.Tensor, rows: tf.Tensor, *arguments: Any) -> Any:
-        words = multiscale_words(model, seed, rows, sizes[-1])
+        words = pixel_words(model, seed, rows, sizes[-1] ** 2)
         return sample_multiscale(
             density.conditioner, model, sizes[-1], sampler, batch, words, *arguments
         )

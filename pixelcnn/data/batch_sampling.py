@@ -30,8 +30,7 @@ def _epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 def sampled_examples(seed: int, step: int, batch_size: int, count: int) -> np.ndarray:
     """Return the indices of the examples in batch `step`, out of `count`, int64 [batch_size].
 
-    Every epoch contains each example once, in a random order. A batch may contain the end of an
-    epoch and the start of the next.
+    Every epoch has each example once, in a random order; a batch may be of two epochs.
     """
     places = np.arange(step * batch_size, (step + 1) * batch_size)
     return np.array([_epoch_order(seed, int(p) // count, count)[int(p) % count] for p in places])
@@ -68,18 +67,13 @@ def flip_images(images: np.ndarray, words: np.ndarray) -> np.ndarray:
     return np.where(mirrored, images[:, :, ::-1], images)
 
 
-def crop_images(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
-    """Return crops [batch, crop, crop, ...], whose positions are drawn from words [2, batch]."""
-    places = images.shape[1] - crop + 1
-    tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
-    cuts = zip(images, tops, lefts, strict=True)
-    return np.stack([p[top : top + crop, left : left + crop] for p, top, left in cuts])
-
-
 def shift_images(images: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
     """Shift images [batch, height, width, ...] by `words` [2, batch], with repeated edges."""
     sides = [(0, 0), (most, most), (most, most)] + [(0, 0)] * (images.ndim - 3)
-    return crop_images(np.pad(images, sides, mode="edge"), words, images.shape[1])
+    padded, side, places = np.pad(images, sides, mode="edge"), images.shape[1], 2 * most + 1
+    tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
+    cuts = zip(padded, tops, lefts, strict=True)
+    return np.stack([image[top : top + side, left : left + side] for image, top, left in cuts])
 
 
 def shard_rows(batch_size: int, shard_index: int, num_shards: int) -> slice:
@@ -163,12 +157,9 @@ def moments(
 
     Example e is step t = e % n + context of clip e // n, where n = steps - context. `stored` has
     "frames" uint8 [clips, steps, height, width, channels], and "actions" and "states" float32
-    [clips, steps, numbers]; `chosen` and `acting` are int64 [batch].
-
-    Returns:
-      "levels" int32 [batch, height, width, channels], frame t; and, for steps t - context to t - 1,
-      "past" int32 [batch, context, height, width, channels], "action" and "state" float32
-      [batch, context, numbers].
+    [clips, steps, numbers]. The result has "levels" int32 [batch, height, width, channels], frame
+    t; and, for steps t - context to t - 1, "past" int32 [batch, context, height, width, channels],
+    "action" and "state" float32 [batch, context, numbers].
     """
     choices = stored["frames"].shape[1] - context
     clips, steps = chosen // choices, chosen % choices + context
@@ -209,8 +200,7 @@ def video_batch(
 def batches_of(stored: Mapping[str, np.ndarray], settings: Mapping) -> Callable[..., Arrays]:
     """Return a function from a step, `shard_index` and `num_shards` to a batch.
 
-    The settings are "kind", which is "images" (`image_batch`), "squares" (`square_batch`) or
-    "video" (`video_batch`), and the other arguments of the batch function except `step` and `rows`.
+    The settings are its "kind" and the arguments of that batch function except `step` and `rows`.
     """
     rest = dict(settings)
     kinds: dict[str, Callable[..., Arrays]] = {

@@ -16,19 +16,16 @@ CLOSING = len(ALPHABET) + 2
 NUM_CODES = len(ALPHABET) + 3
 
 
-def normalise_text(text: str) -> str:
-    """Convert a text to lower case and NFKC, and reduce its white space to single inner spaces."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
-    return " ".join(folded.split())
-
-
 def encode_caption(text: str) -> np.ndarray:
     """Encode a caption as int32 [201]: its characters, the closing code, and zeros as padding.
 
-    All characters outside the alphabet (a-z, 0-9, ASCII punctuation and space) share one code.
+    It is in lower case and NFKC, with single inner spaces; all characters outside the alphabet
+    (a-z, 0-9, ASCII punctuation and space) share one code.
     """
-    # Reject huge texts before processing them.
-    folded = normalise_text(text) if len(text) <= MAX_CAPTION_CHARACTERS else text
+    folded = text
+    if len(text) <= MAX_CAPTION_CHARACTERS:  # huge texts are rejected before processing them
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
+        folded = " ".join(folded.split())
     if len(folded) > MAX_CAPTION_CHARACTERS:
         raise UserError(
             f"A caption may have {MAX_CAPTION_CHARACTERS} characters, got {len(folded):,}."

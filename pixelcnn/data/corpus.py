@@ -23,10 +23,9 @@ REDUCED = {"area": "area-averaged", "subsample": "sub-sampled"}
 class ImageSet:
     """The images of a split, in memory; a field is None if the source does not have it.
 
-    Attributes:
-      images: uint8 or uint16 [n, size, size, channels]; for photographs an array of objects [n],
-        uint8 [height, width, channels] each.
-      maps: a label for each pixel, int32 [n, size, size].
+    They are uint8 or uint16 [n, size, size, channels]; for photographs an array of objects [n],
+    uint8 [height, width, channels] each. The maps have a label for each pixel, int32 [n, size,
+    size].
     """
 
     images: np.ndarray
@@ -63,16 +62,10 @@ class Corpus:
 def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
     """Read the train and dev images of a source.
 
-    Args:
-      path: one of
-        - a folder of images in any format that pillow decodes, searched recursively, with splits,
-          classes and captions according to `sources.list_folder`;
-        - a folder with one `*_train.npz` and one `*_dev.npz`, or one npz or npy file, with the
-          arrays of `sources.list_npz`;
-        - "tfds:NAME", a data set of TensorFlow Datasets.
-      rules: size, channels and depth of the images. If the source has no split, the share
-        `dev_share` of the images goes to dev, chosen by a hash of each name; at least one image of
-        each class stays in train.
+    A source is a folder of images, searched recursively (`sources.list_folder`); a folder with one
+    `*_train.npz` and one `*_dev.npz`, or one npz or npy file (`sources.list_npz`); or "tfds:NAME",
+    a data set of TensorFlow Datasets. If it has no split, the share `dev_share` of the images goes
+    to dev, chosen by a hash of each name; at least one image of each class stays in train.
     """
     source = gather(path, rules)
     members, count = _split_entries(source, rules.dev_share), len(source.entries)

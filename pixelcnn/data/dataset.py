@@ -75,7 +75,14 @@ class ImageDataset:
         if kind in NEEDED and NEEDED[kind] not in corpus.splits["dev"].stored:
             reason = next((f" ({each})" for each in corpus.notes if "no classes" in each), "")
             lack = f"has no {SOURCE[kind]}, which `conditioning.kind` {kind} needs{reason}."
-            raise DataError(data, lack + _other_table(Path(data), kind))
+            found = [name for name in OTHER_TABLES if (Path(data) / name).is_file()]
+            if found and kind in ("text", "class"):
+                column = "caption" if kind == "text" else "class"
+                lack += (
+                    f" {show_path(found[0])} is not read: write pictures.tsv, separated by tabs, "
+                    f"with the columns `file` (its `file_name`) and `{column}`."
+                )
+            raise DataError(data, lack)
         return cls(config, corpus)
 
     @classmethod
@@ -130,12 +137,10 @@ class ImageDataset:
         conditioning = self.config.conditioning
         if isinstance(self.source, Video):
             first = self.source.splits["train"]
-            conditioning = dataclasses.replace(
-                conditioning,
-                action_channels=first.actions.shape[-1],
-                state_channels=first.states.shape[-1],
-                picture_channels=self.config.data.channels,
-            )
+            found = {"action_channels": first.actions.shape[-1]}
+            found["state_channels"] = first.states.shape[-1]
+            found["picture_channels"] = self.config.data.channels
+            conditioning = dataclasses.replace(conditioning, **found)
         elif conditioning.kind == "class":
             conditioning = dataclasses.replace(conditioning, classes=len(self.classes))
         elif conditioning.kind == "map" and not conditioning.classes:
@@ -152,12 +157,8 @@ class ImageDataset:
         settings = {"batch_size": data.batch_size, "seed": self.config.seed}
         if data.crop:
             photographs = {f"{n:06}": image for n, image in enumerate(self._photographs("train"))}
-            return photographs, {
-                "kind": "squares",
-                "side": data.crop,
-                "flip": data.flip,
-                **settings,
-            }
+            settings |= {"side": data.crop, "flip": data.flip}
+            return photographs, {"kind": "squares", **settings}
         stored = self.source.splits["train"].stored
         if isinstance(self.source, Video):
             settings |= {"context": conditioning.context_frames, "jitter": conditioning.jitter}
@@ -189,9 +190,9 @@ class ImageDataset:
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> Any:
         """Return batches of all dev images, each once; for photographs a list of batches of one.
 
-        If `shuffled` is the number of a permutation, from 1 to `shuffles`, every image gets the
-        caption, class or map of a different image; a frame gets the action and state of a different
-        frame, but keeps its preceding frames.
+        In the permutation `shuffled`, from 1 to `shuffles`, every image gets the caption, class or
+        map of a different one; a frame gets another's action and state, but keeps its preceding
+        frames.
         """
         if self.config.data.crop:
             return whole_photographs(self._photographs("dev"), self.config.multiple)
@@ -223,17 +224,6 @@ class ImageDataset:
         return lambda chosen: {k: v[chosen].astype(np.int32) for k, v in arrays}, len(dev.images)
 
 
-def _other_table(folder: Path, kind: str) -> str:
-    found = [folder / name for name in OTHER_TABLES if (folder / name).is_file()]
-    if kind not in ("text", "class") or not found:
-        return ""
-    column = "caption" if kind == "text" else "class"
-    return (
-        f" {show_path(found[0].name)} is not read: write pictures.tsv, separated by tabs, with the "
-        f"columns `file` (its `file_name`) and `{column}`."
-    )
-
-
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
     captions = sorted(set(dev.captions or ()))
     on = round(len(captions) * share)
@@ -243,19 +233,11 @@ def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
 
 
 def _with_others(dev: ImageSet) -> ImageSet:
-    order = _derangement(dev.names if dev.labels is None else dev.labels)
-    return dataclasses.replace(
-        dev,
-        labels=None if dev.labels is None else dev.labels[order],
-        maps=None if dev.maps is None else dev.maps[order],
-    )
-
-
-def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
-    ranked = np.argsort(np.asarray(keys), kind="stable")
+    ranked = np.argsort(dev.names if dev.labels is None else dev.labels, kind="stable")
     order = np.empty(len(ranked), np.int64)
     order[ranked] = np.roll(ranked, len(ranked) // 2)
-    return order
+    labels, maps = (None if each is None else each[order] for each in (dev.labels, dev.maps))
+    return dataclasses.replace(dev, labels=labels, maps=maps)
 
 
 def whole_photographs(photographs: Sequence[np.ndarray], multiple: int) -> list[dict]:

@@ -70,8 +70,8 @@ def detect_options(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str
     """Return the options for channels and bits that a preset's command line leaves out.
 
     A value for `--data.channels` or `--output.channels` applies to both. Otherwise the values come
-    from the run to resume, or are detected from the images: a colour preset is changed to grey if
-    no image has colour, and grey images keep their depth if the output is a mixture of logistics.
+    from the run to resume, or are detected: grey if no image has colour, and the depth of grey
+    images if the output is a mixture of logistics.
     """
     said = _parse_options(arguments)
     if "data" not in said or config.conditioning.kind == "video":

@@ -183,8 +183,7 @@ def area_averaged(levels: np.ndarray, size: int, width: int | None = None) -> np
 def subsample_pixels(levels: np.ndarray, size: int) -> np.ndarray:
     """Return every k-th pixel of the centred square with side k * size, [size, size, ...].
 
-    k is floor(side / size). The upper left pixel of each block of k x k pixels is used, like group
-    1 of Reed et al. 2017, section 3.
+    k is floor(side / size); of each block the upper left pixel, like group 1 of a multiscale model.
     """
     step = len(levels) // size
     first = (len(levels) - step * size) // 2
@@ -231,12 +230,9 @@ class ImageError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class DecodedImage:
-    """A decoded image with the size and channels of the rules.
+    """A decoded image with the size and channels of the rules, as of `fit_levels`.
 
-    Attributes:
-      levels: uint8 or, for more than 8 bits, uint16, as of `fit_levels`.
-      stored_size: width and height in pixels.
-      highest: the highest level before the image was reduced.
+    `stored_size` is width and height; `highest` is the highest level before the image was reduced.
     """
 
     levels: np.ndarray

@@ -77,9 +77,8 @@ def check_array(
 ) -> np.ndarray:
     """Return an array of a file; raise DataError if it is missing, empty or not as described.
 
-    Args:
-      kind: "text", "whole numbers", "floats", or dtypes, such as "uint8 or uint16".
-      shape: the lengths of the axes; None matches any length, a tuple those that it holds.
+    The `kind` is "text", "whole numbers", "floats", or dtypes, such as "uint8 or uint16". Of the
+    lengths of the axes in `shape`, None matches any length, a tuple those that it holds.
     """
     if key not in arrays:
         raise DataError(path, f"has no array `{key}`.")
@@ -120,13 +119,10 @@ MOST_WORKERS = 4  # limits memory, since each thread may hold a large photograph
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An image of a source.
+    """An image of a source: a file, stored levels, or what they were decoded to.
 
-    Attributes:
-      image: a file, stored levels [height, width] with 1 or 3 channels if any, or what they were
-        decoded to: a `DecodedImage` or an `ImageError`.
-      split: "train" or "dev"; None if a hash of the name decides.
-      map: a label for each pixel of the stored image, integers [height, width].
+    Without a split, "train" or "dev", a hash of the name decides. The map has a label for each
+    pixel of the stored image, integers [height, width].
     """
 
     name: str
@@ -164,23 +160,24 @@ class _Row:
         return f"{self.file} in {self.table}"
 
 
-def _row(table: Path, values: dict[str, str | None]) -> _Row:
-    cells = {column: (text or "").strip() for column, text in values.items() if column}
-    split = table.stem if table.stem in SPLITS else cells.get("split", "")
-    file = posixpath.normpath(cells["file"])
-    row = _Row(table.name, file, cells.get("class"), cells.get("caption"), split or None)
-    if split not in ("", *SPLITS):
-        raise DataError(row.place, f'split must be train or dev, got "{show_path(split)}".')
-    return row
-
-
 def _read_table(path: Path) -> list[_Row]:
+    rows = []
     try:
         with open(path, encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
             if "file" not in (reader.fieldnames or ()):
                 raise DataError(path, "its first line names no column `file`.")
-            return [_row(path, values) for values in reader if (values["file"] or "").strip()]
+            for values in reader:
+                cells = {column: (text or "").strip() for column, text in values.items() if column}
+                if not cells["file"]:
+                    continue
+                split = path.stem if path.stem in SPLITS else cells.get("split", "")
+                file, class_name = posixpath.normpath(cells["file"]), cells.get("class")
+                rows.append(_Row(path.name, file, class_name, cells.get("caption"), split or None))
+                if split not in ("", *SPLITS):
+                    rule = f'split must be train or dev, got "{show_path(split)}".'
+                    raise DataError(rows[-1].place, rule)
+            return rows
     except UnicodeDecodeError as error:
         raise DataError(path, "is not UTF-8 text.") from error
     except (OSError, csv.Error) as error:
@@ -190,9 +187,8 @@ def _read_table(path: Path) -> list[_Row]:
 def _match_tables(folder: Path, names: Collection[str]) -> dict[str, _Row]:
     """Return the rows of a folder's tables by the name of the image, in their order.
 
-    The first line of a table is the header: `file`, and optionally `class`, `caption` and `split`;
-    other columns are ignored. The names `train.tsv` and `dev.tsv` define the split; they may omit
-    the folder `train/` or `dev/` in their rows.
+    The header has `file`, and optionally `class`, `caption` and `split`. The names `train.tsv` and
+    `dev.tsv` define the split; they may omit the folder `train/` or `dev/` in their rows.
     """
     matched: dict[str, _Row] = {}
     tables = [folder / name for name in TABLES if (folder / name).is_file()]
@@ -220,9 +216,9 @@ def _has_split_folders(folder: Path) -> bool:
 def list_folder(folder: Path) -> Listing:
     """List the image files in a folder and its sub-folders; hidden files are skipped.
 
-    The split is defined by top-level folders `train/` and `dev/`, or else by tables. If there are
-    tables, only images in tables are read. Classes are defined by tables or by the names of the
-    top-level sub-folders (in `train/` and `dev/`).
+    The split is defined by top-level folders `train/` and `dev/`, or else by tables, the classes by
+    tables or by the top-level sub-folders (in `train/` and `dev/`). If there are tables, only
+    images in them are read.
     """
     names, notes = list_files(folder)
     split_folders = _has_split_folders(folder)
@@ -283,38 +279,27 @@ def list_npz(path: Path, split: str | None = None) -> Listing:
         low, high = (columns[key].min(), columns[key].max()) if key in columns else (0, 0)
         if low < 0 or high >= limit:
             raise DataError(path, f"`{key}` must be in [0, {limit}), got {low} to {high}.")
-    labels = columns.get("labels")
+    labels, captions, maps = map(columns.get, ("labels", "captions", "maps"))
     if labels is not None and not classes:
         classes = tuple(map(str, range(int(labels.max()) + 1)))
-    return Listing(
-        [
-            Entry(
-                str(columns["names"][i]),
-                images[i],
-                split,
-                None if labels is None else classes[labels[i]],
-                str(columns["captions"][i]).strip() if "captions" in columns else None,
-                columns["maps"][i] if "maps" in columns else None,
-            )
-            for i in range(count)
-        ],
-        classes,
-    )
-
-
-def _list_pair(files: tuple[Path, Path]) -> Listing:
-    train, dev = files
-    first, second = list_npz(train, "train"), list_npz(dev, "dev")
-    if any(a != b for a, b in zip(first.classes, second.classes, strict=False)):
-        raise DataError(f"{train} and {dev}", "their `classes` differ.")
-    classes = max(first.classes, second.classes, key=len)
-    return Listing(first.entries + second.entries, classes)
+    entries = []
+    for i, name in enumerate(columns["names"]):
+        class_name = None if labels is None else classes[labels[i]]
+        caption = None if captions is None else str(captions[i]).strip()
+        own = None if maps is None else maps[i]
+        entries.append(Entry(str(name), images[i], split, class_name, caption, own))
+    return Listing(entries, classes)
 
 
 # TensorFlow Datasets.
 
 
-def _prepare_builder(source: str) -> tuple[Any, Any]:
+def list_tfds(source: str, rules: ImageRules) -> Listing:
+    """List the images of a data set, such as "tfds:mnist", with labels if it has any.
+
+    The dev split is validation, or else test; without either, a hash of the name selects dev
+    images from train. Images are decoded at once, since all of them may not fit in memory.
+    """
     try:
         library = importlib.import_module("tensorflow_datasets")
         builder = library.builder(source.removeprefix(PREFIX))
@@ -325,16 +310,6 @@ def _prepare_builder(source: str) -> tuple[Any, Any]:
     except Exception as error:  # downloads and data sets may raise any kind of error
         reason = show_path(str(error).strip().split("\n")[0]) or type(error).__name__
         raise DataError(source, reason) from error
-    return library, builder
-
-
-def list_tfds(source: str, rules: ImageRules) -> Listing:
-    """List the images of a data set, such as "tfds:mnist", with labels if it has any.
-
-    The dev split is validation, or else test; without either, a hash of the name selects dev
-    images from train. Images are decoded at once, since all of them may not fit in memory.
-    """
-    library, builder = _prepare_builder(source)
     features, known = builder.info.features, set(builder.info.splits)
     if "image" not in features:
         raise DataError(source, "its examples have no `image`.")
@@ -399,7 +374,13 @@ def _list_source(source: Path | str, rules: ImageRules) -> Listing:
     if not path.is_dir():
         return list_npz(path)
     files = None if rules.crop else pair(path)
-    return _list_pair(files) if files else list_folder(path)
+    if files is None:
+        return list_folder(path)
+    first, second = (list_npz(file, split) for file, split in zip(files, SPLITS, strict=True))
+    if any(a != b for a, b in zip(first.classes, second.classes, strict=False)):
+        raise DataError(f"{files[0]} and {files[1]}", "their `classes` differ.")
+    classes = max(first.classes, second.classes, key=len)
+    return Listing(first.entries + second.entries, classes)
 
 
 def _check_entries(source: Path | str, entries: list[Entry]) -> None:

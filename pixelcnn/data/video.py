@@ -46,12 +46,10 @@ class Statistics:
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """The clips of a split; a clip is one camera view of an episode.
+    """The clips of a split; a clip is one camera view of an episode, clip i of episode i // views.
 
-    Attributes:
-      frames: uint8 [clips, steps, height, width, channels].
-      actions: normalised actions, float32 [clips, steps, A], equal for all clips of an episode.
-      views: number of views per episode; clip i belongs to episode i // views.
+    Frames are uint8 [clips, steps, height, width, channels]; actions and states, equal for all
+    clips of an episode, are normalised, float32 [clips, steps, ...].
     """
 
     frames: np.ndarray
@@ -95,15 +93,6 @@ def _check_alike(files: tuple[Path, Path], of: dict[str, Arrays]) -> None:
             )
 
 
-def _check_numbers(folder: Path, arrays: Arrays, statistics: Statistics) -> None:
-    means = {"actions": statistics.action_mean, "states": statistics.state_mean}
-    for key, mean in means.items():
-        count = arrays[key].shape[-1]
-        if count != len(mean):
-            problem = f"`{key}` have {count} numbers, the model knows {len(mean)}."
-            raise DataError(folder, problem)
-
-
 def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
     std = flat.std(axis=0)
@@ -111,21 +100,16 @@ def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return flat.mean(axis=0).astype(np.float32), moving.astype(np.float32)
 
 
-def _reduce_frames(frames: np.ndarray, rules: ImageRules | None) -> np.ndarray:
-    if rules is None:
-        return frames
-    flat = frames.reshape(-1, *frames.shape[-3:])
-    small = np.stack([fit_levels(frame, rules) for frame in flat])
-    return small.reshape(*frames.shape[:-3], *small.shape[1:])
-
-
 def _episodes(arrays: Arrays, statistics: Statistics, rules: ImageRules | None) -> Episodes:
     frames, views = arrays["frames"], arrays["frames"].shape[1]
+    clips = frames.reshape(-1, *frames.shape[2:])
+    if rules is not None:
+        flat = clips.reshape(-1, *clips.shape[-3:])
+        small = np.stack([fit_levels(frame, rules) for frame in flat])
+        clips = small.reshape(*clips.shape[:2], *small.shape[1:])
+    actions, states = statistics.actions(arrays["actions"]), statistics.states(arrays["states"])
     return Episodes(
-        _reduce_frames(frames.reshape(-1, *frames.shape[2:]), rules),
-        np.repeat(statistics.actions(arrays["actions"]), views, axis=0),
-        np.repeat(statistics.states(arrays["states"]), views, axis=0),
-        views,
+        clips, np.repeat(actions, views, axis=0), np.repeat(states, views, axis=0), views
     )
 
 
@@ -141,10 +125,9 @@ def read_episodes(
 ) -> Video:
     """Read the episodes of a folder with one `*_train.npz` and one `*_dev.npz`.
 
-    Args:
-      path: the folder; each file has `frames` uint8 [episode, view, step, height, width, 3],
-        `actions` float [episode, step, A] and `states` float [episode, step, S].
-      statistics: normalisation of a trained model; None: computed from train.
+    Each file has `frames` uint8 [episode, view, step, height, width, 3], `actions` float [episode,
+    step, A] and `states` float [episode, step, S]. `statistics` are the normalisation of a trained
+    model; None: computed from train.
     """
     folder = Path(path)
     files = pair(folder) if folder.is_dir() else None
@@ -160,7 +143,11 @@ def read_episodes(
         action_mean, action_std = _moments(of["train"]["actions"])
         state_mean, state_std = _moments(of["train"]["states"])
         statistics = Statistics(action_mean, action_std, state_mean, state_std)
-    _check_numbers(folder, of["train"], statistics)
+    for key, mean in {"actions": statistics.action_mean, "states": statistics.state_mean}.items():
+        count = of["train"][key].shape[-1]
+        if count != len(mean):
+            problem = f"`{key}` have {count} numbers, the model knows {len(mean)}."
+            raise DataError(folder, problem)
     splits = {split: _episodes(arrays, statistics, rules) for split, arrays in of.items()}
     return Video(
         splits, statistics, tuple(_note(split, episodes) for split, episodes in splits.items())
@@ -170,8 +157,7 @@ def read_episodes(
 def others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
     """Return, for each example, the index of an example of the same view at a different moment.
 
-    A moment is a step of an episode. All views of a moment share its action, so the moments are
-    permuted.
+    All views of a moment share its action, so the moments, steps of an episode, are permuted.
     """
     choices, views = episodes.frames.shape[1] - context, episodes.views
     num_episodes = len(episodes.frames) // views

@@ -10,7 +10,7 @@ product, so a step is one product.
 import math
 import string
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -38,8 +38,8 @@ HASHED = (DRAWN % ROWS).astype(np.int32).reshape(LONGEST * NUM_CODES, HASHES)
 class CharacterCNN(tf.Module):
     """Three convolutions (strides 1, 2, 2) with ReLU; positions after a caption's end are zero."""
 
-    def __init__(self, channels: int, initial: Initial, name: str = "characters") -> None:
-        super().__init__(name=name)
+    def __init__(self, channels: int, initial: Initial) -> None:
+        super().__init__()
         # Only one of NUM_CODES one-hot inputs is not zero, which makes the fan-in smaller.
         gains = [RELU_GAIN * math.sqrt(NUM_CODES), *[RELU_GAIN] * (len(STRIDES) - 1)]
         inputs = [NUM_CODES, *[channels] * (len(STRIDES) - 1)]
@@ -70,8 +70,8 @@ class AveragedGRU(tf.Module):
     h_t = (1 - z) . h_(t-1) + z . n
     """
 
-    def __init__(self, inputs: int, channels: int, initial: Initial, name: str = "gru") -> None:
-        super().__init__(name=name)
+    def __init__(self, inputs: int, channels: int, initial: Initial) -> None:
+        super().__init__()
         self.channels = channels
         self.input_kernel = initial.kernel([inputs, 3 * channels], "input_kernel")
         self.state_kernel = initial.kernel([channels, 3 * channels], "state_kernel")
@@ -113,8 +113,8 @@ class AveragedGRU(tf.Module):
 class CaptionEncoder(tf.Module):
     """An encoder of captions by characters; the result does not depend on padding."""
 
-    def __init__(self, channels: int, initial: Initial, name: str = "caption") -> None:
-        super().__init__(name=name)
+    def __init__(self, channels: int, initial: Initial) -> None:
+        super().__init__()
         self.characters = CharacterCNN(channels, initial)
         self.gru = AveragedGRU(channels, channels, initial)
 
@@ -132,8 +132,8 @@ class WordEncoder(tf.Module):
     "Hash Embeddings for Efficient Word Representations", arXiv 1709.03933).
     """
 
-    def __init__(self, channels: int, initial: Initial, name: str = "words") -> None:
-        super().__init__(name=name)
+    def __init__(self, channels: int, initial: Initial) -> None:
+        super().__init__()
         gain = UNTRAINED * math.sqrt(ROWS / HASHES)
         self.table = initial.kernel([1, ROWS, channels], "table", gain)
 
@@ -148,8 +148,7 @@ class WordEncoder(tf.Module):
 def word_rows(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return table rows, int32 [batch, time, HASHES], and ends of words, float32 [batch, time].
 
-    Every character of a word has the rows of the word. The ends are one for a word's last character
-    and zero otherwise.
+    Every character has the rows of its word. The ends are one for a word's last character.
     """
     letter = tf.gather(IS_LETTER, codes) & (within_caption(codes)[..., 0] > 0)
     # Two letters belong to the same word if no other character is between them.
@@ -196,19 +195,19 @@ NONE = Condition(None, None)
 class MapEncoder(tf.Module):
     """Two 3x3 convolutions over the one-hot labels of a map."""
 
-    def __init__(self, config: ConditioningConfig, initial: Initial, name: str = "map") -> None:
-        super().__init__(name=name)
+    def __init__(self, config: ConditioningConfig, initial: Initial) -> None:
+        super().__init__()
         self.labels, channels = config.classes, config.map_channels
         # Only one of the one-hot inputs is not zero, which makes the fan-in smaller.
         gain = RELU_GAIN * math.sqrt(self.labels)
-        self.first = Convolution((3, self.labels, channels), initial, gain=gain, name="first")
-        self.second = Convolution((3, channels, channels), initial, name="second")
+        self.first = Convolution((3, self.labels, channels), initial, gain=gain)
+        self.second = Convolution((3, channels, channels), initial)
 
     def __call__(self, labels: tf.Tensor) -> tf.Tensor:
         """Return the map, float32 [batch, height, width, map_channels].
 
-        `labels` are integers [batch, height, width], where -1 means no label; or numbers [batch,
-        height, width, classes] that replace the one-hot labels.
+        Labels are integers [batch, height, width], -1 for none, or numbers in place of one-hot
+        ones.
         """
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer:
@@ -226,10 +225,8 @@ class CaptionMap(tf.Module):
     Each of 8 x 8 cells has constant values (van den Oord et al. 2016, equation 5).
     """
 
-    def __init__(
-        self, config: ConditioningConfig, size: int, initial: Initial, name: str = "painted"
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, config: ConditioningConfig, size: int, initial: Initial) -> None:
+        super().__init__()
         self.places = np.arange(size) * CAPTION_PLACES // size  # cell of each row or column
         self.shape = [-1, *[CAPTION_PLACES] * 2, config.text_map_channels]
         outputs = CAPTION_PLACES**2 * config.text_map_channels
@@ -253,10 +250,8 @@ class ConvLSTM(tf.Module):
     Both states are initialised to zero; a constant 1 is added to f.
     """
 
-    def __init__(
-        self, inputs: int, channels: int, initial: Initial, width: int = 3, name: str = "conv_lstm"
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, inputs: int, channels: int, initial: Initial, width: int = 3) -> None:
+        super().__init__()
         self.inputs, self.channels = inputs, channels
         # W_x and W_h in one variable, which thereby gets a gradient even from a single time step.
         self.kernel = initial.kernel([width, width, inputs + channels, 4 * channels], "kernel")
@@ -285,25 +280,21 @@ class ConvLSTM(tf.Module):
 
 
 class VideoEncoder(tf.Module):
-    """An encoder of the frames before an image, with their actions and states.
+    """An encoder of frames, actions and states: a ConvLSTM of motion, and the whole last frame."""
 
-    A ConvLSTM at a quarter of the resolution encodes motion; the last frame is also encoded at full
-    resolution.
-    """
-
-    def __init__(self, config: ConditioningConfig, initial: Initial, name: str = "video") -> None:
-        super().__init__(name=name)
+    def __init__(self, config: ConditioningConfig, initial: Initial) -> None:
+        super().__init__()
         self.config = config
         colours, channels = config.picture_channels, config.map_channels
         moved = config.action_channels + config.state_channels
-        self.half = Convolution((3, colours, channels), initial, 2, RELU_GAIN, name="half")
-        self.quarter = Convolution((3, channels, channels), initial, 2, RELU_GAIN, name="quarter")
+        self.half = Convolution((3, colours, channels), initial, 2, RELU_GAIN)
+        self.quarter = Convolution((3, channels, channels), initial, 2, RELU_GAIN)
         self.conv_lstm = ConvLSTM(channels + moved, channels, initial)
         # Each cell is upsampled to a square of pixels.
         square = VIDEO_REDUCTION**2 * channels
-        self.painting = Convolution((1, channels, square), initial, name="painting")
-        self.frame = Convolution((3, colours, channels), initial, name="frame")
-        self.merged = Convolution((3, channels, channels), initial, gain=RELU_GAIN, name="merged")
+        self.painting = Convolution((1, channels, square), initial)
+        self.frame = Convolution((3, colours, channels), initial)
+        self.merged = Convolution((3, channels, channels), initial, gain=RELU_GAIN)
         self.vector_kernel = None
         if moved:
             shape = [moved, VIDEO_VECTOR_CHANNELS]
@@ -315,14 +306,26 @@ class VideoEncoder(tf.Module):
 
         Without `steps`, float32 [batch, context_frames, numbers] each, there is no vector.
         """
-        self._check(past)
+        config = self.config
+        _check_shape(
+            "past", past, (None, config.context_frames, None, None, config.picture_channels)
+        )
+        for side, pixels in zip(("height", "width"), past.shape[2:4], strict=True):
+            if pixels % VIDEO_REDUCTION:
+                raise UserError(
+                    f"The {side} of `past` must be a multiple of {VIDEO_REDUCTION}, got {pixels}."
+                )
         frames = value_of(past, self.config.levels)
         moved = tf.concat(steps, -1) if steps else None
         last = frames[:, -1]
         seen = self.conv_lstm(self._cells(frames, moved))
         painted = tf.nn.depth_to_space(self.painting(seen), VIDEO_REDUCTION)
         merged = self.merged(tf.nn.relu(painted + self.frame(last)))
-        return Condition(self._vector(moved), tf.concat([merged, last], -1))
+        vector = None
+        if moved is not None:
+            units = tf.matmul(moved[:, -1], self.vector_kernel) + self.vector_bias
+            vector = tf.nn.relu(units)
+        return Condition(vector, tf.concat([merged, last], -1))
 
     def _cells(self, frames: tf.Tensor, moved: tf.Tensor | None) -> tf.Tensor:
         time, *size = frames.shape[1:]
@@ -334,30 +337,12 @@ class VideoEncoder(tf.Module):
         everywhere = tf.ones_like(cells[..., :1]) * moved[:, :, None, None]
         return tf.concat([cells, everywhere], -1)
 
-    def _vector(self, moved: Any) -> tf.Tensor | None:
-        if self.vector_kernel is None:
-            return None
-        return tf.nn.relu(tf.matmul(moved[:, -1], self.vector_kernel) + self.vector_bias)
-
-    def _check(self, past: tf.Tensor) -> None:
-        config = self.config
-        _check_shape(
-            "past", past, (None, config.context_frames, None, None, config.picture_channels)
-        )
-        for side, pixels in zip(("height", "width"), past.shape[2:4], strict=True):
-            if pixels % VIDEO_REDUCTION:
-                raise UserError(
-                    f"The {side} of `past` must be a multiple of {VIDEO_REDUCTION}, got {pixels}."
-                )
-
 
 class Conditioner(tf.Module):
     """An encoder of the conditions in a batch; `size` is the side of the images in pixels."""
 
-    def __init__(
-        self, config: ConditioningConfig, initial: Initial, size: int = 0, name: str = "conditioner"
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, config: ConditioningConfig, initial: Initial, size: int = 0) -> None:
+        super().__init__()
         self.config = config
         if config.kind in ("class", "map"):
             require(config.classes >= 1, "classes", f"at least 1 for kind {config.kind}", 0)
@@ -390,15 +375,13 @@ class Conditioner(tf.Module):
         return sizes.get(config.kind, 0)
 
     def __call__(self, batch: Mapping[str, tf.Tensor]) -> Condition:
-        """Return the condition of each image in a batch.
+        """Return the condition of each image in a batch of arrays by name, depending on its kind.
 
-        Args:
-          batch: arrays by name, depending on the kind of condition:
-            - class: `label` int32 [batch]; a label outside the classes gives a zero vector.
-            - text: `caption` int32 [batch, 201], codes from `captions.encode_caption`.
-            - map: `map`, integers [batch, height, width] or numbers [..., classes].
-            - video: `past` int32 [batch, context_frames, height, width, channels], and `action` and
-              `state`, if they have channels, float32 [batch, context_frames, channels].
+        - class: `label` int32 [batch]; a label outside the classes gives a zero vector.
+        - text: `caption` int32 [batch, 201], codes from `captions.encode_caption`.
+        - map: `map`, integers [batch, height, width] or numbers [..., classes].
+        - video: `past` int32 [batch, context_frames, height, width, channels], and `action` and
+          `state`, if they have channels, float32 [batch, context_frames, channels].
         """
         if self.text is not None:
             vector = self.text(self._take_tensor(batch, "caption", (None, None)))
@@ -415,8 +398,8 @@ class Conditioner(tf.Module):
     def with_null(self, condition: Condition) -> Condition:
         """Concatenate the condition and the null condition along the batch axis.
 
-        The null condition carries no information: it is zero if the model was trained with dropped
-        conditions, and otherwise the mean of all classes.
+        The null condition is zero after training with dropped ones, otherwise the mean of all
+        classes.
         """
         if not self.config.has_null:
             raise UserError(
@@ -433,13 +416,9 @@ class Conditioner(tf.Module):
     def _steps(self, batch: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         config = self.config
         channels = {"action": config.action_channels, "state": config.state_channels}
-        return [
-            tf.cast(
-                self._take_tensor(batch, name, (None, config.context_frames, count)), tf.float32
-            )
-            for name, count in channels.items()
-            if count
-        ]
+        shapes = {name: (None, config.context_frames, n) for name, n in channels.items() if n}
+        found = [self._take_tensor(batch, name, shape) for name, shape in shapes.items()]
+        return [tf.cast(tensor, tf.float32) for tensor in found]
 
     def _take_tensor(
         self, batch: Mapping[str, tf.Tensor], name: str, shape: tuple[int | None, ...] | None

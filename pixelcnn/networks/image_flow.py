@@ -38,14 +38,9 @@ class AffineOutput(tf.Module):
     """An output layer with location and log-scale per channel, linear in earlier ones' noise."""
 
     def __init__(
-        self,
-        config: OutputConfig,
-        units: int,
-        initial: Initial,
-        scale: float = 1.0,
-        name: str | None = None,
+        self, config: OutputConfig, units: int, initial: Initial, scale: float = 1.0
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         self.channels, self.min_log_scale = config.channels, config.min_log_scale
         self.pairs = PAIRS[config.channels]
         count = 2 * self.channels + len(self.pairs)
@@ -93,29 +88,16 @@ class ImageFlow(tf.Module):
         initial: Initial,
         vector_channels: int = 0,
         map_channels: int = 0,
-        name: str = "image_flow",
     ) -> None:
-        super().__init__(name=name)
-        self.output_config = output
-        last = len(layers) - 1
-        self.flows = [
-            PixelCNN(
-                dataclasses.replace(config, layers=count),
-                output,
-                initial,
-                vector_channels,
-                map_channels,
-                0.0,
-                f"flow_{i}",
-                functools.partial(AffineOutput, scale=INITIAL_SCALE if i == last else 1.0),
-            )
-            for i, count in enumerate(layers)
-        ]
-
-    @property
-    def noise_words(self) -> int:
-        """Number of random words per pixel."""
-        return self.output_config.channels
+        super().__init__()
+        self.output_config, self.noise_words = output, output.channels
+        self._width = 2.0 / (output.levels - 1)
+        vector, map_, self.flows = vector_channels, map_channels, list[PixelCNN]()
+        for i, count in enumerate(layers):
+            scale = INITIAL_SCALE if i == len(layers) - 1 else 1.0
+            make = functools.partial(AffineOutput, scale=scale)
+            own = dataclasses.replace(config, layers=count)
+            self.flows.append(PixelCNN(own, output, initial, vector, map_, 0.0, make))
 
     def __call__(self, noise: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> FlowOutput:
         """Return all flows' unbounded output for noise, scaled so that levels span [-1, 1]."""
@@ -140,9 +122,8 @@ class ImageFlow(tf.Module):
     def log_density(self, values: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
         """Return the log-density of real-valued images, float32 [batch], in nats; differentiable.
 
-        In the mode `EXACT`, for evaluation, it is NaN for images that the inverted noise does not
-        reconstruct to within a tenth of a level, since rounding errors can grow without bound in
-        the inverse. Other modes, for training, accept the approximate noise.
+        In the mode `EXACT`, it is NaN for images that the inverted noise does not reconstruct to
+        within a tenth of a level, since rounding errors can grow without bound in the inverse.
         """
         noise = self.inverse(values, condition, mode)
         again = self(noise, condition, mode)
@@ -162,10 +143,6 @@ class ImageFlow(tf.Module):
         noise = counter_noise.logistic_from_bits(words[..., : self.noise_words])
         numbers = math.prod(noise.shape[1:])
         return _density_of(noise, self(noise, condition)) + numbers * math.log(self._width)
-
-    @property
-    def _width(self) -> float:
-        return 2.0 / (self.output_config.levels - 1)
 
     def nats(
         self,

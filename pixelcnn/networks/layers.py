@@ -36,21 +36,20 @@ def split(image: tf.Tensor) -> list:
 
 def merge(groups: list) -> tf.Tensor:
     """Merge four groups into an image [batch, 2 height, 2 width, channels]; inverse of `split`."""
-    upper, lower = _columns(groups[0], groups[1]), _columns(groups[2], groups[3])
-    return _interleave_images(upper, lower, 1)
+    upper = _interleave_images(groups[0], groups[1], 2)
+    return _interleave_images(upper, _interleave_images(groups[2], groups[3], 2), 1)
 
 
 def merge_groups(groups: list) -> tf.Tensor:
     """Merge the first one, two or three groups into the image that the next factor reads.
 
-    One group is unchanged. Two groups are interleaved, [height, 2 width]. Three groups are merged
-    with zeros in place of group 4, [2 height, 2 width].
+    Two groups are interleaved, [height, 2 width]; three are merged with zeros in place of group 4,
+    [2 height, 2 width].
     """
     if len(groups) == 1:
         return groups[0]
     if len(groups) == 2:
-        left, right = groups
-        return _columns(left, right)
+        return _interleave_images(groups[0], groups[1], 2)
     return merge([*groups, tf.zeros_like(groups[0])])
 
 
@@ -79,10 +78,6 @@ def paste(patches: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.transpose(tiled, [0, 1, 3, 2, 4, 5]), shape)
 
 
-def _columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    return _interleave_images(left, right, 2)
-
-
 def _interleave_images(first: tf.Tensor, second: tf.Tensor, axis: int) -> tf.Tensor:
     shape = tf.shape(first)
     # Compute the shape, since sizes may be dynamic, but keep the static ones.
@@ -103,9 +98,7 @@ class BatchSlice(NamedTuple):
 class Mode(NamedTuple):
     """Precision and dropout of a forward pass.
 
-    Attributes:
-      share: this replica's slice of the batch, which selects a slice of the dropout mask; None: the
-        whole batch.
+    `share` is this replica's slice of the batch, which selects a slice of the dropout mask.
     """
 
     dtype: tf.DType = tf.float32
@@ -120,8 +113,8 @@ class Mode(NamedTuple):
     def dropout(self, units: tf.Tensor, rate: float, place: int) -> tf.Tensor:
         """Return the units after dropout; unchanged if there is no seed or the rate is 0.
 
-        `place` is an index that differs between layers, so that their masks differ. Masks are drawn
-        by TensorFlow's generator, since they need not be the same on every device.
+        The masks, which differ by `place`, are TensorFlow's: they need not be equal on every
+        device.
         """
         if self.seed is None or not rate:
             return units
@@ -171,14 +164,9 @@ class Convolution(tf.Module):
     """A square convolution with a bias and zero padding."""
 
     def __init__(
-        self,
-        shape: tuple[int, int, int],
-        initial: Initial,
-        stride: int = 1,
-        gain: float = 1.0,
-        name: str = "convolution",
+        self, shape: tuple[int, int, int], initial: Initial, stride: int = 1, gain: float = 1.0
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         width, inputs, outputs = shape
         self.stride = stride
         self.kernel = initial.kernel([width, width, inputs, outputs], "kernel", gain)
@@ -202,10 +190,16 @@ class Hidden(NamedTuple):
 
 
 class PixelOutput(tf.Module):
-    """The last layer of a network of images."""
+    """The last layer of a network of images, which reads `hidden_units` of a pixel.
 
-    def __init__(self, config: OutputConfig, name: str) -> None:
-        super().__init__(name=name)
+    It draws a pixel by `noise_words` random words.
+    """
+
+    hidden_units: int
+    noise_words: int
+
+    def __init__(self, config: OutputConfig) -> None:
+        super().__init__()
         self.kind, self.levels, self.channels = config.likelihood, config.levels, config.channels
 
     def sample(
@@ -225,26 +219,16 @@ class PixelOutput(tf.Module):
 class MixtureOutput(PixelOutput):
     """A linear output layer for `PixelMixture`; the linear prediction is added to every mean."""
 
-    def __init__(
-        self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
-    ) -> None:
-        super().__init__(config, name)
+    def __init__(self, config: OutputConfig, units: int, initial: Initial) -> None:
+        super().__init__(config)
         make = LIKELIHOODS[self.kind].make
+        self.hidden_units = units
         self.likelihood = PixelMixture(
             self.levels, self.channels, config.components, config.min_log_scale, make
         )
+        self.noise_words = self.likelihood.noise_channels
         self.kernel = initial.kernel([units, self.likelihood.num_parameters], "kernel", 0.1)
         self.bias = tf.Variable(_spread(self.likelihood), name="bias")
-
-    @property
-    def noise_words(self) -> int:
-        """Number of random words per pixel."""
-        return self.likelihood.noise_channels
-
-    @property
-    def hidden_units(self) -> int:
-        """Number of units in a hidden state."""
-        return self.kernel.shape[0]
 
     def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
         """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
@@ -282,10 +266,9 @@ class SoftmaxOutput(PixelOutput):
     on earlier channels is modelled in the last layer, not by masks in all layers.
     """
 
-    def __init__(
-        self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
-    ) -> None:
-        super().__init__(config, name)
+    def __init__(self, config: OutputConfig, units: int, initial: Initial) -> None:
+        super().__init__(config)
+        self.hidden_units, self.noise_words = units, config.channels
         width = config.softmax_units
         each = range(config.channels)
         self.hidden_kernels = [
@@ -298,16 +281,6 @@ class SoftmaxOutput(PixelOutput):
         ]
         self.kernels = [initial.kernel([width, self.levels], f"kernel_{c}", 0.3) for c in each]
         self.biases = [initial.zeros([self.levels], f"bias_{c}") for c in each]
-
-    @property
-    def noise_words(self) -> int:
-        """Number of random words per pixel."""
-        return self.channels
-
-    @property
-    def hidden_units(self) -> int:
-        """Number of units in a hidden state."""
-        return self.hidden_kernels[0].shape[0] - self.channels
 
     def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
         """Return the log-probability in nats, float32 [...], of pixels, int32 [..., channels]."""
@@ -356,11 +329,9 @@ Output = MixtureOutput | SoftmaxOutput
 class PixelOutputs(NamedTuple):
     """The conditional distribution of every pixel, with the pixels' levels.
 
-    Attributes:
-      hidden: the hidden state of each pixel, [rows, height, width, ...]; a row is an image, or a
-        patch of an image.
-      share: factor by which sums are multiplied if the pixels are a sub-sample of the image.
-      weights: the weight of each pixel in a crop, float32 [rows, height, width]; None: all 1.
+    A row of the hidden states [rows, height, width, ...] is an image, or a patch of one. `share` is
+    a factor of sums if the pixels are a sub-sample of the image; `weights` are those of the pixels
+    of a crop, float32 [rows, height, width].
     """
 
     output: Output
@@ -443,16 +414,13 @@ def guided_nats(
 
         log q(x) = log p_T(x | condition) + weight / T (log p(x | condition) - log p(x | null))
 
-    p_T is the distribution of `output.sample` at temperature T, so that for weight 0 the
-    temperature has the same meaning as without guidance. (For a softmax, q at temperature T is
-    proportional to q at temperature 1 to the power 1/T.) p(x | null) is clipped to at least
-    `NULL_FLOOR`, since its tails carry no information but would attract samples.
+    p_T is the distribution of `output.sample` at temperature T, a number or a tensor [...], so that
+    for weight 0 the temperature has the same meaning as without guidance. (For a softmax, q at
+    temperature T is proportional to q at temperature 1 to the power 1/T.) p(x | null) is clipped to
+    at least `NULL_FLOOR`, since its tails carry no information but would attract samples.
 
     Source: Ho and Salimans 2021, "Classifier-Free Diffusion Guidance" (arXiv 2207.12598), with
     conditional log-probabilities instead of scores.
-
-    Args:
-      temperature: T, a number or a tensor [...]; 0 counts as 1e-6.
     """
     given, null = (output.level_probabilities(side, before) for side in sides)
     nats = tf.math.log(tf.maximum(given, SMALLEST))

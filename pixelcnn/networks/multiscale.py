@@ -129,8 +129,8 @@ NEIGHBOURS = {
 class Block(tf.Module):
     """A gated residual block: x + W gate(K * x + V c)."""
 
-    def __init__(self, units: int, initial: Initial, vector: int, name: str | None = None) -> None:
-        super().__init__(name=name)
+    def __init__(self, units: int, initial: Initial, vector: int) -> None:
+        super().__init__()
         self.kernel = initial.kernel([3, 3, units, 2 * units], "kernel")
         self.condition = ConditionTerm(2 * units, initial, vector, 0)
         self.out = initial.kernel([units, units], "out")
@@ -157,11 +157,12 @@ class Factor(tf.Module):
         initial: Initial,
         vector_channels: int,
         map_channels: int,
-        name: str | None = None,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         self.group, self.config, self.output_config = group, config, output
-        rows, columns = self.strides
+        self.draws_at_once = config.kind == "A"  # all pixels of the group in one pass
+        self.reach = REACH + config.blocks  # tiles on each side that a pixel depends on
+        self.strides = rows, columns = STRIDES[group - 2]  # of the merged image per tile
         window, units = [(2 * REACH + 1) * rows, (2 * REACH + 1) * columns], config.units
         self.front = initial.kernel([*window, output.channels + 1, units], "front")
         self.map_front = self.map_prediction = None
@@ -171,9 +172,7 @@ class Factor(tf.Module):
         self.prediction = tf.Variable(neighbours, name="prediction")
         if map_channels:
             self.map_prediction = initial.zeros([map_channels, output.channels], "map_prediction")
-        self.blocks = [
-            Block(units, initial, vector_channels, f"block_{i:02d}") for i in range(config.blocks)
-        ]
+        self.blocks = [Block(units, initial, vector_channels) for _ in range(config.blocks)]
         self.out_kernel = initial.kernel([units, config.output_units], "out_kernel")
         self.out_bias = initial.zeros([config.output_units], "out_bias")
         self.output: Any = None
@@ -181,39 +180,20 @@ class Factor(tf.Module):
         if config.kind == "A":
             self.output = make_output(output, config.output_units, initial)
         else:
-            self.shallow = PixelCNN(
-                config.shallow, output, initial, 0, config.output_units, 0.0, "shallow"
-            )
-
-    @property
-    def strides(self) -> tuple[int, int]:
-        """Rows and columns of the merged image per tile."""
-        return STRIDES[self.group - 2]
-
-    @property
-    def reach(self) -> int:
-        """Number of tiles on each side that a pixel of the group depends on."""
-        return REACH + self.config.blocks
-
-    @property
-    def draws_at_once(self) -> bool:
-        """Return whether one pass draws all pixels of the group (type A)."""
-        return self.output is not None
-
-    @property
-    def noise_words(self) -> int:
-        """Number of random words per pixel."""
-        return (self.output or self.shallow.output).noise_words
+            self.shallow = PixelCNN(config.shallow, output, initial, 0, config.output_units, 0.0)
+        self.noise_words: int = (self.output or self.shallow.output).noise_words
 
     def __call__(
         self, groups: Sequence[tf.Tensor], condition: Condition, mode: Mode = EXACT
     ) -> Hidden:
         """Return the ResNet's hidden state at each pixel of the group, [batch, height, width, ...].
 
-        `groups` are the levels of earlier groups, int32 [batch, height, width, channels] each; the
-        condition's map has the size of the whole image, [batch or 1, 2 height, 2 width, channels].
+        `groups` are the levels of earlier groups; the condition's map has the size of the whole
+        image.
         """
-        image = self._merge_values(groups)
+        values = [value_of(group, self.output_config.levels) for group in groups]
+        # The channel of ones distinguishes known pixels from padding and from unknown groups.
+        image = merge_groups([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])
         rows, columns = self.strides
         window = [[0, 0], [rows, rows], [columns, columns], [0, 0]]
         padded = tf.pad(image, window)
@@ -231,12 +211,6 @@ class Factor(tf.Module):
             own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
             prediction += matmul(mode.for_prediction(own), self.map_prediction)
         return Hidden(x, prediction)
-
-    def log_prob(
-        self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
-    ) -> tf.Tensor:
-        """Return the log-probability of the group's `levels`, float32 [batch], in nats."""
-        return self.conditionals(levels, groups, condition, mode).nats()
 
     def conditionals(
         self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
@@ -256,22 +230,14 @@ class Factor(tf.Module):
         units = cut(tf.cast(hidden.units, tf.float32), self.config.patch)
         return Hidden(units, cut(hidden.prediction, self.config.patch))
 
-    def _merge_values(self, groups: Sequence[tf.Tensor]) -> tf.Tensor:
-        values = [value_of(group, self.output_config.levels) for group in groups]
-        # The channel of ones distinguishes known pixels from padding and from unknown groups.
-        return merge_groups([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])
-
 
 class Multiscale(tf.Module):
     """A density over images int32 [batch, size, size, channels].
 
-    Without coordinates (`FactorConfig.coordinates`) images may have any shape, and sizes refer to
-    the longer side.
-
-    Args:
-      size: side of the largest image in pixels, the base size times a power of two.
-      parts: names of the parts to create, such as "8" for the base and "16.2" for a factor; None:
-        all parts.
+    `size` is the side of the largest image in pixels, the base size times a power of two. Without
+    coordinates (`FactorConfig.coordinates`) images may have any shape, and sizes refer to the
+    longer side. `parts` are the names of the parts to create, such as "8" for the base and "16.2"
+    for a factor; None: all.
     """
 
     def __init__(
@@ -283,11 +249,13 @@ class Multiscale(tf.Module):
         vector_channels: int = 0,
         map_channels: int = 0,
         parts: tuple[str, ...] | None = None,
-        name: str = "multiscale",
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         check_size(size, config.base_size)
         self.config, self.output_config = config, output
+        # Convolutional factors enlarge images of any shape; a flow samples in one pass, and its
+        # `nats` are a bound.
+        self.any_shape, self.has_flow = not config.factor.coordinates, bool(config.base_flows)
         self.sizes = sizes_between(config.base_size, size)
         known = part_names(self.sizes)
         for part in parts or ():
@@ -300,27 +268,15 @@ class Multiscale(tf.Module):
                 config.base, config.base_flows, output, initial, vector_channels, map_channels
             )
         elif known[0] in self.parts:
-            self.base = PixelCNN(
-                config.base, output, initial, vector_channels, map_channels, name="base"
-            )
+            self.base = PixelCNN(config.base, output, initial, vector_channels, map_channels)
         map_channels += PLACE * config.factor.coordinates
+        vector, factors = vector_channels, [part for part in self.parts if part != known[0]]
         self.factors = {
-            part: Factor(
-                int(part[-1]), config.factor, output, initial, vector_channels, map_channels
-            )
-            for part in self.parts
-            if part != known[0]
+            part: Factor(int(part[-1]), config.factor, output, initial, vector, map_channels)
+            for part in factors
         }
-
-    @property
-    def noise_words(self) -> int:
-        """Number of random words per pixel."""
         networks = [self.base, *self.factors.values()]
-        return max(network.noise_words for network in networks if network is not None)
-
-    def log_prob(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
-        """Return images' log-probability or, with a flow, a lower bound, float32 [batch], nats."""
-        return tf.add_n(list(self.nats(levels, condition).values()))
+        self.noise_words: int = max(each.noise_words for each in networks if each is not None)
 
     def nats(
         self,
@@ -346,10 +302,9 @@ class Multiscale(tf.Module):
     ) -> dict[str, PixelOutputs]:
         """Return {part: distribution of every pixel}; a base that is a flow is omitted.
 
-        Args:
-          levels: int32 [batch, size, size, channels]; any height and width if `any_shape`.
-          seeds: int32 [batch, 2]; if given, scales larger than `config.crop` are evaluated on
-            random crops, with weights that make the sum an estimate for the whole image.
+        `levels` are int32 [batch, size, size, channels]; any height and width if `any_shape`. With
+        `seeds` int32 [batch, 2], scales larger than `config.crop` are evaluated on random crops,
+        with weights that make the sum an estimate for the whole image.
         """
         parts = {}
         if self.base is not None and not self.has_flow:
@@ -358,7 +313,8 @@ class Multiscale(tf.Module):
         for part, factor in self.factors.items():
             size = size_of(part)
             placed = self.add_coordinates(condition, size)
-            image, weights, crop = self.at_size(levels, size), None, self.config.crop
+            step, weights, crop = self.sizes[-1] // size, None, self.config.crop
+            image = levels[:, ::step, ::step] if self.any_shape else subsample_blocks(levels, size)
             if seeds is not None and crop and image.shape[1] > crop:
                 image, placed, weights = crop_tiles(image, placed, crop, seeds)
             groups, before = split(image), factor.group - 1
@@ -366,22 +322,10 @@ class Multiscale(tf.Module):
             parts[part] = own if weights is None else own.apply_weights(weights)
         return parts
 
-    def at_size(self, levels: tf.Tensor, size: int) -> tf.Tensor:
-        """Sub-sample images to one of the model's sizes."""
-        if not self.any_shape:
-            return subsample_blocks(levels, size)
-        step = self.sizes[-1] // size
-        return levels[:, ::step, ::step]
-
     def add_coordinates(self, condition: Condition, size: int) -> Condition:
         """Return the condition at one of the model's sizes, with coordinates unless `any_shape`."""
         condition = condition_at(condition, size)
         return condition if self.any_shape else with_coordinates(condition, size, size)
-
-    @property
-    def any_shape(self) -> bool:
-        """Return whether the factors are convolutional and can enlarge images of any shape."""
-        return not self.config.factor.coordinates
 
     @property
     def drawn_share(self) -> float:
@@ -389,11 +333,6 @@ class Multiscale(tf.Module):
         base = str(self.sizes[0])
         drawn = sum(size_of(part) ** 2 / (1 if part == base else 4) for part in self.parts)
         return drawn / self.sizes[-1] ** 2
-
-    @property
-    def has_flow(self) -> bool:
-        """Return whether the base is a flow, which samples in one pass; its `nats` are a bound."""
-        return bool(self.config.base_flows)
 
     def at_base(self, levels: tf.Tensor, condition: Condition) -> tuple[tf.Tensor, Condition]:
         """Sub-sample images and their condition to the size of the base."""

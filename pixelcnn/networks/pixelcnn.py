@@ -49,10 +49,8 @@ FRONT_COLUMNS = 3  # pixels to the left read by the first h
 class ConditionTerm(tf.Module):
     """The projection of a condition plus bias, which is added before a gate: `V c`."""
 
-    def __init__(
-        self, channels: int, initial: Initial, vector: int, map_: int, name: str = "condition"
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, channels: int, initial: Initial, vector: int, map_: int) -> None:
+        super().__init__()
         self.bias = initial.zeros([channels], "bias")
         self.vector_kernel = self.map_kernel = None
         if vector:
@@ -74,16 +72,9 @@ class GatedLayer(tf.Module):
     """One gated layer of both stacks, with dilated convolutions."""
 
     def __init__(
-        self,
-        units: int,
-        initial: Initial,
-        vector: int,
-        map_: int,
-        last: bool,
-        dilation: int = 1,
-        name: str | None = None,
+        self, units: int, initial: Initial, vector: int, map_: int, last: bool, dilation: int = 1
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         self.dilation = dilation
         self.vertical_kernel = initial.kernel([2, 3, units, 2 * units], "vertical_kernel")
         self.horizontal_kernel = initial.kernel([1, 2, units, 2 * units], "horizontal_kernel", 0.7)
@@ -138,9 +129,8 @@ class GatedLayer(tf.Module):
 class PixelCNN(tf.Module):
     """A density over images int32 [batch, height, width, channels] of any size.
 
-    Args:
-      start: initial weight of the pixel above, and of the pixel to the left, in the prediction.
-      make: function with the arguments of `make_output` that returns the output layer.
+    `start` is the initial weight of the pixel above, and of the pixel to the left, in the
+    prediction; `make`, with the arguments of `make_output`, returns the output layer.
     """
 
     draws_at_once = False  # draws pixel by pixel, unlike a `Factor` of type A
@@ -153,10 +143,9 @@ class PixelCNN(tf.Module):
         vector_channels: int = 0,
         map_channels: int = 0,
         start: float = 0.5,
-        name: str = "pixelcnn",
         make: Callable[..., Any] = make_output,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         self.config, self.output_config = config, output
         map_channels += PLACE * config.coordinates
         inputs, units = output.channels + 1, config.units
@@ -175,16 +164,9 @@ class PixelCNN(tf.Module):
         self.map_prediction = None
         if map_channels:
             self.map_prediction = initial.zeros([map_channels, output.channels], "map_prediction")
+        vector, map_, last = vector_channels, map_channels, config.layers - 1
         self.layers = [
-            GatedLayer(
-                units,
-                initial,
-                vector_channels,
-                map_channels,
-                i == config.layers - 1,
-                dilation,
-                f"layer_{i:02d}",
-            )
+            GatedLayer(units, initial, vector, map_, i == last, dilation)
             for i, dilation in enumerate(config.layer_dilations)
         ]
         self.out_kernel = initial.kernel([units, config.output_units], "out_kernel")
@@ -192,11 +174,7 @@ class PixelCNN(tf.Module):
         self.output = make(output, config.output_units, initial)
 
     def __call__(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> Hidden:
-        """Return each pixel's hidden state given earlier pixels, [batch, height, width, ...].
-
-        `levels` are int32 [batch, height, width, channels]; the condition has a vector [batch,
-        vector_channels] and a map [batch, height, width, map_channels].
-        """
+        """Return the hidden state of each pixel of integer levels, [batch, height, width, ...]."""
         return self.compute_hidden(levels, self.add_coordinates(condition, levels), mode)
 
     def compute_hidden(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> Hidden:
@@ -223,10 +201,6 @@ class PixelCNN(tf.Module):
         rows = tf.pad(inputs, [[0, 0], [FRONT_ROWS, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
         columns = tf.pad(inputs, [[0, 0], [0, 0], [FRONT_COLUMNS, 0], [0, 0]])
         return rows[:, :-1], columns[:, :, :-1]
-
-    def log_prob(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
-        """Return each pixel's log-probability given earlier ones, [batch, height, width], nats."""
-        return self.output.log_prob(self(levels, condition, mode), levels)
 
     def conditionals(
         self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT
@@ -313,8 +287,7 @@ class Scan(NamedTuple):
     """The arguments of a scan.
 
     Attributes:
-      condition: the encoded vector [batch, channels] and map [batch, height, width, channels], each
-        or both None; the map includes coordinates if the network reads them.
+      condition: the encoded condition, including coordinates if the network reads them.
       pixel: function from row, column and hidden state to the values of a pixel, [batch, channels].
       read: function from these values to the levels that the network reads, [..., channels].
       prediction: float32 [batch, height, width, channels] to add to the linear prediction, or None.
@@ -395,9 +368,8 @@ def scan_row(
 class _ScanRow(NamedTuple):
     """The results of the vertical stack for one row of pixels.
 
-    Attributes:
-      across: the vertical stack's contribution to a_h, [layers, batch, width, 2 units].
-      prediction: the linear prediction without pixels to the left, [batch, width, channels].
+    `across` is its contribution to a_h, [layers, batch, width, 2 units]; the prediction, [batch,
+    width, channels], is without pixels to the left.
     """
 
     h: tf.Tensor
@@ -410,8 +382,7 @@ def _vertical_row(
 ) -> tuple[_ScanRow, list[tf.Tensor]]:
     """Compute the vertical stack of row y, and its queues for the next row.
 
-    `inputs` are the padded inputs in the rows above; `above` are the queues, each layer's v in the
-    rows above, [batch, dilation, width, units].
+    `inputs` and `above`, the queues, are as of `first_rows`.
     """
     network, units = scan.network, scan.network.config.units
     front = network.above(inputs, scan.mode)
@@ -439,8 +410,7 @@ def _next_pixel(
 ) -> tuple[Hidden, list[tf.Tensor]]:
     """Return the hidden state of the pixel in column x, and the queues of the horizontal stack.
 
-    `left` are the inputs of the pixels to the left; `columns` are the queues, each layer's h in the
-    columns to the left, [batch, dilation, units].
+    `columns` are the queues, each layer's h in the columns to the left, [batch, dilation, units].
     """
     front = network.convolve_left(left[:, tf.newaxis], mode)
     h = row.h[:, x] + front.units[:, 0, 0]

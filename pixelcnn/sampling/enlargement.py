@@ -16,7 +16,7 @@ import tensorflow as tf
 from onepass.foundation.errors import UserError, require
 from onepass.likelihoods import noise
 from onepass.samplers.compiled import Compiled
-from pixelcnn.config import GROUPS, FactorConfig
+from pixelcnn.config import GROUPS
 from pixelcnn.density import sample_hidden
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.networks.layers import OFFSETS
@@ -61,10 +61,14 @@ class Enlarger:
         while max(image.shape[:2]) < size:
             side = 2 * max(image.shape[:2])
             temperature = temperatures[self.model.sizes.index(side)]
-            draw = functools.partial(
-                self._group, side, seed, row, tf.constant(temperature), advance
-            )
-            image = _double_image(image, draw)
+            groups = [image]
+            for _ in GROUPS:
+                heat = tf.constant(temperature)
+                groups.append(self._group(side, seed, row, heat, advance, groups))
+            height, width, channels = image.shape
+            image = np.empty([2 * height, 2 * width, channels], np.int32)
+            for (down, across), group in zip(OFFSETS, groups, strict=True):
+                image[down::2, across::2] = group
             yield image
 
     def work(self, shape: tuple[int, ...], size: int) -> Work:
@@ -75,7 +79,7 @@ class Enlarger:
             passes += len(GROUPS)
             tiles += len(GROUPS) * len(list(_tiles(height, width, self.tile)))
             height, width = 2 * height, 2 * width
-        return Work(passes, shallow_steps(config), tiles)
+        return Work(passes, config.patch**2 if config.kind == "B" else 0, tiles)
 
     def _group(
         self,
@@ -93,15 +97,12 @@ class Enlarger:
         for rows, columns in _tiles(height, width, self.tile):
             window = _around(rows, height, reach), _around(columns, width, reach)
             starts = (len(groups) * height + np.arange(rows.start, rows.stop)) * width
-            drawn[rows, columns] = program(
-                [tf.constant(group[window][np.newaxis]) for group in groups],
-                tf.constant([rows.start - window[0].start, columns.start - window[1].start]),
-                tf.constant(starts + columns.start, tf.int32),
-                tf.constant(columns.stop - columns.start),
-                seed,
-                tf.constant(row),
-                temperature,
-            )[0].numpy()
+            read = [tf.constant(group[window][np.newaxis]) for group in groups]
+            corner = tf.constant([rows.start - window[0].start, columns.start - window[1].start])
+            first = tf.constant(starts + columns.start, tf.int32)
+            count = tf.constant(columns.stop - columns.start)
+            made = program(read, corner, first, count, seed, tf.constant(row), temperature)
+            drawn[rows, columns] = made[0].numpy()
             advance()
         return drawn
 
@@ -110,29 +111,10 @@ class Enlarger:
         return self._programs.function(part, draw, reduce_retracing=True)
 
 
-def shallow_steps(config: FactorConfig) -> int:
-    """Return the number of steps of the shallow PixelCNN per pass, 0 for type A."""
-    return config.patch**2 if config.kind == "B" else 0
-
-
-def _double_image(image: np.ndarray, draw: Callable[[list[np.ndarray]], np.ndarray]) -> np.ndarray:
-    groups = [image]
-    for _ in GROUPS:
-        groups.append(draw(groups))
-    height, width, channels = image.shape
-    doubled = np.empty([2 * height, 2 * width, channels], np.int32)
-    for (down, across), group in zip(OFFSETS, groups, strict=True):
-        doubled[down::2, across::2] = group
-    return doubled
-
-
 def _tiles(height: int, width: int, side: int) -> Iterator[tuple[slice, slice]]:
     for top in range(0, height, side):
         for left in range(0, width, side):
-            yield (
-                slice(top, min(top + side, height)),
-                slice(left, min(left + side, width)),
-            )
+            yield (slice(top, min(top + side, height)), slice(left, min(left + side, width)))
 
 
 def _around(part: slice, length: int, reach: int) -> slice:
@@ -152,8 +134,8 @@ def _tile(
 ) -> tf.Tensor:
     """Draw the pixels of a tile, int32 [1, height, width, channels].
 
-    `groups` are known in the window around the tile, [1, ...] each; `inside` is the tile's row and
-    column in it, `starts` the sampling index of the first pixel in each of its rows.
+    The groups are known in the window around it, where it begins at `inside`; `starts` are the
+    sampling indices of the first pixel in each of its rows.
     """
     height = tf.size(starts)
     whole = factor(groups, NONE)

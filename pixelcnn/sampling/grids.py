@@ -51,8 +51,7 @@ def write_sheets(
 ) -> str:
     """Write a grid of images and, if they have several scales, a strip and an animation of them.
 
-    The scales are smallest first; `labels` of the grid are repeated cyclically. Return the names of
-    the files, for a message.
+    Labels of the grid are repeated cyclically. Return the names of the files, for a message.
     """
     last = [scales[-1] for scales in images]
     side = last[0].shape[0]
@@ -119,13 +118,6 @@ def write_gif(path: Path, frames: Sequence[np.ndarray], frame_seconds: float = 0
         Image.fromarray(colour(frame)).convert("P", palette=Image.Palette.ADAPTIVE)
         for frame in frames
     ]
+    options = {"save_all": True, "append_images": images[1:], "loop": 0, "disposal": 1}
     with replacing(Path(path)) as temporary:
-        images[0].save(
-            temporary,
-            "GIF",
-            save_all=True,
-            append_images=images[1:],
-            duration=round(1000 * frame_seconds),
-            loop=0,
-            disposal=1,
-        )
+        images[0].save(temporary, "GIF", duration=round(1000 * frame_seconds), **options)

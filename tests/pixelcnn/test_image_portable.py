@@ -24,7 +24,7 @@ from onepass.replicator.training.state import TrainState
 from pixelcnn import density, training
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, ImageLoss
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,7 +64,7 @@ def exported(kind, folder, **changes):
     made = ImageDensity(dataset.config)
     state = TrainState(made, config.optimizer, config.loop.num_steps)
     training.start_density(made, state, dataset)
-    return dataset, state, made.loss
+    return dataset, state, ImageLoss(made)
 
 
 @pytest.mark.parametrize("kind", SIDES)

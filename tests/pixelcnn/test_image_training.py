@@ -24,7 +24,7 @@ from pixelcnn import card, training
 from pixelcnn.config import config_from
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.sources import DataError
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.sampling.grids import grid
 
 
@@ -342,7 +342,7 @@ def test_a_step_moves_a_part_alone_as_it_moves_it_in_the_whole():
         for name, variable in weights.items():
             variable.assign(start[name])
         state = TrainState(density, config.optimizer, 10)
-        state.assign(state.update(density.loss, batch)[0])
+        state.assign(state.update(ImageLoss(density), batch)[0])
         moved[density] = {name: variable.numpy() for name, variable in weights.items()}
     assert len(moved[alone]) == len([name for name in start if "/8.3/" in name]) > 5
     for name, value in moved[alone].items():

@@ -14,7 +14,14 @@ from image_runs import CLASSES, images, opened, quickly, silent, trained
 
 from distill.images import flow, training
 from distill.images.config import FlowConfig, FlowTargets
-from distill.images.flow import TEACHER, Features, FlowLoss, conditionals, spectral_distance
+from distill.images.flow import (
+    TEACHER,
+    Features,
+    FlowLoss,
+    conditionals,
+    power_spectrum,
+    spectra_apart,
+)
 from onepass.foundation.card import ExportArguments, write_folder
 from onepass.foundation.errors import UserError
 from onepass.foundation.metrics import read_metrics
@@ -197,8 +204,9 @@ def test_the_teachers_images_are_those_of_its_sampler(guidance):
 def test_the_spectral_distance_knows_no_order_and_no_place():
     draws = np.random.default_rng(3).normal(size=[4, 8, 8, 3]).astype(np.float32)
     moved = np.roll(draws[::-1], (2, 3), (1, 2))
-    assert float(spectral_distance(tf.constant(draws), tf.constant(moved))) < 1e-6
-    louder = float(spectral_distance(tf.constant(2 * draws), tf.constant(draws)))
+    power, same, more = (power_spectrum(tf.constant(x)) for x in (draws, moved, 2 * draws))
+    assert float(spectra_apart({"power": power, "wanted_power": same})) < 1e-6
+    louder = float(spectra_apart({"power": more, "wanted_power": power}))
     assert louder == pytest.approx(np.log(4) ** 2, rel=0.02)
 
 

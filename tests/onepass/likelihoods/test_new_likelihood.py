@@ -25,7 +25,7 @@ from onepass.replicator.portable.export import export_function, named_weights
 from onepass.testing import check_laws
 from onepass.trained import Trained
 from pixelcnn.config import OutputConfig
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.front import ImageFront
 from pixelcnn.model import ImageSampler
 from wavenet.config import DataConfig as SoundConfig
@@ -159,7 +159,7 @@ def test_an_image_model_trains(likelihood):
         "label": tf.constant([0, 1, 2, 0]),
         "seed": tf.zeros([4, 2], tf.int32),
     }
-    assert falls(lambda: model.network.loss(batch)[0], model.network.trainable_variables)
+    assert falls(lambda: ImageLoss(model.network)(batch)[0], model.network.trainable_variables)
 
 
 @pytest.mark.parametrize("likelihood", IMAGES)

@@ -30,7 +30,7 @@ def density_of(kind, size=8, output=None, vector=0, map_=0, amount=0.4, **fields
         network = pixelcnn_of(output, vector, map_, amount, **fields)
 
         def nats(*given):
-            return {"whole": tf.reduce_sum(network.log_prob(*given), [1, 2])}
+            return {"whole": network.conditionals(*given).nats()}
 
         return nats, network
     model = multiscale_of(kind, size, output, vector, map_, amount, **fields)

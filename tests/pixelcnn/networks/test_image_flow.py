@@ -9,7 +9,7 @@ from image_networks import QuickInitial, condition_of, image_of, output_of, pert
 
 from onepass.likelihoods.codec import value_of
 from pixelcnn.config import MultiscaleConfig, PixelCNNConfig
-from pixelcnn.density import SamplingInputs, multiscale_words, sample_scales
+from pixelcnn.density import SamplingInputs, pixel_words, sample_scales
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.image_flow import ImageFlow
 from pixelcnn.networks.layers import Mode
@@ -161,7 +161,7 @@ def flowing_model(base_size=2, size=4):
 
 
 def inputs_of(model, rows, labels, size=4, guidance=None):
-    words = multiscale_words(model, 5, rows, size)
+    words = pixel_words(model, 5, rows, size**2)
     condition = Condition(tf.one_hot(labels, 2))
     return SamplingInputs(words, condition, tf.ones([len(model.sizes)]), guidance)
 

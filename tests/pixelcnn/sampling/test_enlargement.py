@@ -10,7 +10,7 @@ from image_networks import multiscale_of, output_of
 from marks import some_slow
 
 from onepass.likelihoods.noise import as_key
-from pixelcnn.density import SamplingInputs, multiscale_words, sample_scales, temperatures_of
+from pixelcnn.density import SamplingInputs, pixel_words, sample_scales, temperatures_of
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.sampling.enlargement import Enlarger
 
@@ -74,7 +74,7 @@ def test_tiles_of_any_side_lead_to_the_same_image(kind, shape, size, tiles):
 @pytest.mark.parametrize(("kind", "size"), [("A", 32), ("B", 16)])
 def test_a_square_is_enlarged_to_the_scales_that_the_whole_sampler_draws(kind, size):
     model, start = convolutional(kind), photograph(8, 8)
-    words = multiscale_words(model, SEED, [ROW], size)
+    words = pixel_words(model, SEED, [ROW], size**2)
     inputs = SamplingInputs(words, NONE, temperatures_of(1.0, 3))
     expected = sample_scales(model, inputs, size, tf.constant(start[np.newaxis], tf.int32))
     for image, found in zip(expected, enlarged(kind, start, 4, size), strict=True):

@@ -14,7 +14,7 @@ from onepass.likelihoods.noise import Initial
 from pixelcnn.config import ConditioningConfig
 from pixelcnn.data.batch_sampling import DROPPED
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.density import multiscale_words
+from pixelcnn.density import pixel_words
 from pixelcnn.model import count_passes, sample_multiscale, sample_pixelcnn, sampler_of
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.layers import (
@@ -43,7 +43,7 @@ SAMPLERS = {name: sampler_of(name) for name in ("cached", "naive", "fixed-point"
 @pytest.mark.parametrize("kind", some_slow(["A", "B"], ("B",)))
 def test_guided_multiscale_images_are_the_same_by_every_sampler_of_the_base(kind):
     model = multiscale_of(kind, 4, output_of("softmax", 3, LEVELS), CLASSES)
-    words = multiscale_words(model, 5, [0, 1], 4)
+    words = pixel_words(model, 5, [0, 1], 16)
     temperatures = tf.constant([1.0, 0.8])
 
     def sampled(sampler, guidance, start=None):

@@ -117,7 +117,7 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, method):
     recorded(network.output, record)
     words, condition = image_words(network, 9, [0, 1], 3, 4), condition_for(kind, 3, 4)
     image = sampler_of(method)(network, words, condition)
-    each = network.log_prob(image, condition)
+    each = network.output.log_prob(network(image, condition), image)
     drawn_from = tf.reshape(tf.stack(record, 1), [BATCH, 12])
     np.testing.assert_allclose(drawn_from, tf.reshape(each, [BATCH, 12]), rtol=1e-4, atol=1e-4)
 
