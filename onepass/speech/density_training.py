@@ -63,7 +63,7 @@ class FrameDensity(tf.Module):
     """The density of `frame_density.py` with its weights as variables."""
 
     def __init__(self, config: VoiceConfig, seed: int = 0):
-        super().__init__(name="density")
+        super().__init__()
         self.config = config
         values = initial_density(config, seed)
         self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
@@ -145,12 +145,8 @@ def train_density(
 
     Also return the outcome of training. If a signal stopped it, the voice is returned unchanged.
     """
-    sizes = dataclasses.replace(
-        voice.config,
-        density_channels=config.channels,
-        density_layers=config.layers,
-        density_past=config.past,
-    )
+    own = {f"density_{name}": getattr(config, name) for name in ("channels", "layers", "past")}
+    sizes = dataclasses.replace(voice.config, **own)
     train, dev = (rows_of(voice, examples[split], scale) for split in ("train", "dev"))
     fixed = statistics(np.concatenate([row["difference"] for row in train]))
     seen, held = ([whiten_difference(row, fixed) for row in rows] for rows in (train, dev))

@@ -10,13 +10,8 @@ from onepass.speech.training import Scale, with_silence
 from onepass.speech.voice import Voice
 from wavenet.data import audio
 from wavenet.data.audio import recorded_frames
-from wavenet.features import (
-    MelConvention,
-    PitchConvention,
-    above_silence,
-    fundamental_frequency,
-    mel_spectrogram,
-)
+from wavenet.features.conventions import MelConvention, PitchConvention
+from wavenet.features.frames import above_silence, fundamental_frequency, mel_spectrogram
 from wavenet.measures import DB_PER_NAT, f0_error_cents, opinions, voicing_error
 
 BEFORE, BEHIND = 4, 10  # frames of silence around a recording
@@ -73,10 +68,9 @@ def variance_corrections(
 ) -> tuple[np.ndarray, float]:
     """Return the factors that correct the variance of frames and the lengths of phonemes.
 
-    The first, float32 [bands], are the ratios of the standard deviations of the recorded frames to
-    those of the predicted ones, clipped to the range from 1 to MOST_STRETCH. The second is the
-    ratio of the recorded to the predicted total duration of phonemes. Both are needed because
-    training with the mean absolute error yields medians, which vary less than the data.
+    They are recorded over predicted: standard deviations, float32 [bands], clipped to the range
+    from 1 to MOST_STRETCH, and total durations. Training with the mean absolute error yields
+    medians, which vary less than the data.
     """
     made = np.concatenate([aligned_frames(voice, e, scale, False) for e in examples])
     true = np.concatenate([e.mel for e in examples])
@@ -100,10 +94,9 @@ def frame_measures(voice: Voice, examples: Sequence[Example], scale: Scale) -> d
     result = {name: float(np.nanmean([row[name] for row in rows])) for name in rows[0]}
     pairs = [_lengths(voice, e) for e in examples]
     exact, guessed = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    result["duration_error_ms"] = float(np.abs(exact - guessed).mean() * voice.hop_seconds * 1e3)
-    result["duration_spread_ms"] = float(
-        np.abs(exact - np.median(exact)).mean() * voice.hop_seconds * 1e3
-    )
+    hop_ms, spread = voice.hop_seconds * 1e3, np.abs(exact - np.median(exact))
+    result["duration_error_ms"] = float(np.abs(exact - guessed).mean() * hop_ms)
+    result["duration_spread_ms"] = float(spread.mean() * hop_ms)
     result["duration_correlation"] = float(np.corrcoef(exact, guessed)[0, 1])
     sums = [abs(g.sum() / e.sum() - 1.0) for e, g in pairs]
     result["sentence_length_error_percent"] = float(100.0 * np.mean(sums))
@@ -147,26 +140,21 @@ def measure_speech(
     the recording's mean frame. `found_share` is the share of texts whose speech is closer to their
     own recording than to any other. `level_difference_db` is the level of the spoken text minus
     that of the resynthesised recording. `dnsmos_p808` and `plcmos`, if their packages are
-    installed, rate both.
-
-    Returns:
-      The measures by name, averaged over recordings, and {name of a recording: {"text", "respoken":
-      waveform}}.
+    installed, rate both. All are averaged over recordings; the audio is {name of a recording:
+    {"text", "respoken": waveform}}.
     """
-    rows, sounds = [], {}
+    rows, sounds, rate_hz = [], {}, mel.sample_rate_hz
     for place, example in enumerate(examples[:count]):
         made = model.sample(condition=voice.frames(example.text))[0]
         # Any distance that remains with the recording's own frames is due to the model.
         again = model.sample(condition=recorded_frames(example.mel, 0.0))[0]
         synthesised = above_silence(mel_spectrogram(made, mel), mel)
         away = [warped_distance_db(synthesised, e.mel, unit_db(voice)) for e in examples]
-        other = examples[(place + 1) % len(examples)].mel
-        mean = example.mel.mean(axis=0, keepdims=True)
         compared = {
             "text": synthesised,
             "respoken": above_silence(mel_spectrogram(again, mel), mel),
-            "other_sentence": other,
-            "mean_frame": mean,
+            "other_sentence": examples[(place + 1) % len(examples)].mel,
+            "mean_frame": example.mel.mean(axis=0, keepdims=True),
         }
         row = {
             f"warped_distance_{name}_db": warped_distance_db(frames, example.mel, unit_db(voice))
@@ -174,18 +162,14 @@ def measure_speech(
         }
         row["found_share"] = float(np.argmin(away) == place)
         row["level_difference_db"] = audio.rms_db(made) - audio.rms_db(again)
-        f0_hz, voiced = fundamental_frequency(
-            made, PitchConvention(mel.sample_rate_hz, mel.hop_samples)
-        )
+        f0_hz, voiced = fundamental_frequency(made, PitchConvention(rate_hz, mel.hop_samples))
         for what, sound in (("text", made), ("respoken", again)):
-            for name, score in opinions(sound, mel.sample_rate_hz).items():
+            for name, score in opinions(sound, rate_hz).items():
                 row[f"{name}_{what}"] = score
         row["voiced_share"] = float(voiced.mean())
         row["voiced_share_recorded"] = float(example.pitch[:, 1].mean())
         row["f0_median_hz"] = float(np.median(f0_hz[voiced])) if voiced.any() else float("nan")
-        row["seconds"], row["seconds_recorded"] = (
-            len(x) / mel.sample_rate_hz for x in (made, again)
-        )
+        row["seconds"], row["seconds_recorded"] = len(made) / rate_hz, len(again) / rate_hz
         rows.append(row)
         sounds[example.name] = {"text": made, "respoken": again}
     return {name: float(np.nanmean([row[name] for row in rows])) for name in rows[0]}, sounds

@@ -21,8 +21,10 @@ import scipy.fft
 from onepass.foundation.errors import UserError
 from onepass.foundation.runtime import in_threads
 from onepass.speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes
-from wavenet.data import SPLITS, Corpus, Prepared, prepare, scan
-from wavenet.features import MelConvention, PitchConvention, above_silence, log_f0_features
+from wavenet.data.corpus import Corpus, Prepared, prepare
+from wavenet.data.recordings import SPLITS, scan
+from wavenet.features.conventions import MelConvention, PitchConvention
+from wavenet.features.frames import above_silence, log_f0_features
 
 CEPSTRA = 13
 STATES = 3  # per phoneme; the middle one may be skipped, so a phoneme lasts at least two frames
@@ -34,12 +36,12 @@ MOST_ROUNDS = 15  # of the training of an alignment
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """The states of a recording, left to right.
+    """The states of a recording, left to right, int or bool [states].
 
     Attributes:
-      state: int [states], the number of each state's Gaussian.
-      unit: int [states], index in the recording of the phoneme that each state belongs to.
-      skippable: bool [states], whether a path may skip the state; never two in a row.
+      state: the number of each state's Gaussian.
+      unit: index in the recording of the phoneme that each state belongs to.
+      skippable: whether a path may skip the state; never two in a row.
     """
 
     state: np.ndarray
@@ -77,9 +79,8 @@ def _slope(frames: np.ndarray) -> np.ndarray:
 def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
     """Return the states of the best path from the first state to the last, int [frames].
 
-    Args:
-      scores: float [frames, states], the log-likelihood of each frame in each state.
-      skippable: bool [states], states that the path may skip, including the first and the last.
+    `scores`, float [frames, states], are the log-likelihoods of each frame in each state; a path
+    may skip the `skippable` states, bool [states], the first and the last one too.
     """
     frames, states = scores.shape
     if frames < states - int(skippable.sum()):
@@ -104,15 +105,11 @@ def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
         # Unreachable states stay at NEVER instead of decreasing with every frame.
         total = np.maximum(np.take_along_axis(options, came[frame][None], 0)[0], NEVER)
         total = total + scores[frame]
-    return _trace_path(came, total, skippable)
-
-
-def _trace_path(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.ndarray:
-    last = len(total) - 1
+    last = states - 1
     if last and skippable[last] and total[last - 1] > total[last]:
         last -= 1
-    path = np.empty(len(came), np.int64)
-    for frame in range(len(came) - 1, -1, -1):
+    path = np.empty(frames, np.int64)
+    for frame in range(frames - 1, -1, -1):
         path[frame] = last
         last -= int(came[frame, last])
     return path
@@ -159,11 +156,9 @@ def _scores(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Aligned:
-    """Result of `align`.
+    """For each recording every frame's state, an index in its chain, int [frames].
 
-    Attributes:
-      paths: for each recording, the index in its chain of every frame's state, int [frames].
-      gain: increase of the mean log-likelihood per frame from each round to the next, in nats.
+    `gain` is the increase of the mean log-likelihood per frame in each round, in nats.
     """
 
     paths: list[np.ndarray]
@@ -176,14 +171,10 @@ def align(
     guesses: Sequence[np.ndarray],
     count: int,
 ) -> Aligned:
-    """Return the best path through every recording, by Viterbi training from initial paths.
+    """Return the best path through every recording, by Viterbi training from the paths `guesses`.
 
-    It stops when the mean log-likelihood per frame rises by less than 0.001 nats.
-
-    Args:
-      features: cepstra of each recording, float [frames, channels].
-      chains: the chain of each recording.
-      guesses: the initial path of each recording, int [frames].
+    It stops when the mean log-likelihood per frame rises by less than 0.001 nats. The features are
+    cepstra, float [frames, channels].
     """
     paths, before = list(guesses), None
     gains: list[float] = []

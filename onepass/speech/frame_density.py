@@ -42,21 +42,19 @@ def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
         values = random.normal(0.0, scale / math.sqrt(before), (before, after))
         weights[f"density_{name}"] = values.astype(np.float32)
 
-    def bias(name: str, size: int) -> None:
-        weights[f"density_{name}_bias"] = np.zeros(size, np.float32)
+    def dense(name: str, before: int, after: int, scale: float = 1.0) -> None:
+        matrix(name, before, after, scale)
+        weights[f"density_{name}_bias"] = np.zeros(after, np.float32)
 
     known = 3 * len(DISTANCES) * (bands + 2 + POSITION_CHANNELS)
-    matrix("context", known, 2 * channels)
-    bias("context", 2 * channels)
+    dense("context", known, 2 * channels)
     matrix("past", past * bands, 2 * channels)
     matrix("0_out", channels, channels)
     for layer in range(1, config.density_layers):
-        matrix(f"{layer}_mix", channels, 2 * channels)
-        bias(f"{layer}_mix", 2 * channels)
+        dense(f"{layer}_mix", channels, 2 * channels)
         matrix(f"{layer}_out", channels, channels, 0.5)
     # At first the mean is half the newest frame's difference, and the networks add little.
-    matrix("head", channels, 2 * bands, 0.1)
-    bias("head", 2 * bands)
+    dense("head", channels, 2 * bands, 0.1)
     weights["density_linear"] = np.eye(past * bands, bands, dtype=np.float32) * 0.5
     return weights
 
@@ -71,11 +69,7 @@ def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def context(networks: Networks, expected: Any, pitch: Any, positions: Any) -> Any:
-    """Return the input `known` of `conditional` for all frames, [..., frames, 2 * channels].
-
-    `expected` [..., frames, bands] are the acoustic model's frames in standard deviations; `pitch`
-    and `positions` are as in `Networks.mel`.
-    """
+    """Return the input `known` of `conditional` for all frames, [..., frames, 2 * channels]."""
     known = networks.xp.concatenate([expected, pitch, positions], axis=-1)
     near = [networks.neighbours(known, distance) for distance in DISTANCES]
     return networks.dense("density_context", networks.xp.concatenate(near, axis=-1))
@@ -84,9 +78,8 @@ def context(networks: Networks, expected: Any, pitch: Any, positions: Any) -> An
 def conditional(networks: Networks, past: Any, known: Any) -> tuple[Any, Any]:
     """Return the means and log scales of whitened differences, each [..., bands].
 
-    Args:
-      past: whitened differences of the preceding frames, newest first, [..., past * bands].
-      known: the result of `context` for the frame.
+    `past` are those of the preceding frames, newest first, [..., past * bands]; `known` is the
+    result of `context` for the frame.
     """
     weights, bands = networks.weights, networks.config.bands
     gated = networks.gate_halves(past @ weights["density_past"] + known)

@@ -97,19 +97,16 @@ class Ssml:
         for attribute in attributes if name in OBEYED else ():
             if attribute not in OBEYED[name]:
                 self._leave_out(f"`{attribute}` of <{name}>")
-        self._change_to(style)
+        self._parts.append(" ")
+        if style != self._styles[-1]:
+            self._add(style)
+        self._styles.append(style)
 
     def _end(self, name: str) -> None:
         style = self._styles.pop()
         self._parts.append(" ")
         if style != self._styles[-1]:
             self._add(self._styles[-1])
-
-    def _change_to(self, style: Mark) -> None:
-        self._parts.append(" ")
-        if style != self._styles[-1]:
-            self._add(style)
-        self._styles.append(style)
 
     def _add(self, mark: Mark) -> None:
         self._parts.append(f" {new_mark(self._marks, mark)} ")

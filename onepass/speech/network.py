@@ -90,13 +90,8 @@ def positions(durations: np.ndarray) -> np.ndarray:
     owner = phoneme_of_frame(durations)
     length = durations[owner]
     since = np.arange(len(owner)) - (np.cumsum(durations) - durations)[owner]
-    left = length - 1 - since
-    columns = (
-        (since + 0.5) / length,
-        np.minimum(since, FAR) / FAR,
-        np.minimum(left, FAR) / FAR,
-        np.minimum(length, 2 * FAR) / FAR,
-    )
+    near = [np.minimum(each, FAR) / FAR for each in (since, length - 1 - since)]
+    columns = [(since + 0.5) / length, *near, np.minimum(length, 2 * FAR) / FAR]
     return np.stack(columns, axis=1).astype(np.float32)
 
 

@@ -239,8 +239,7 @@ def clauses(text: str) -> list[tuple[str, str]]:
         found.append((text[start : end.start()], ENDINGS.get(end.group().strip()[:1], COMMA)))
         start = end.end()
     found.append((text[start:], STOP))
-    found = [(words.strip(), pause) for words, pause in found]
-    found = [(words, pause) for words, pause in found if set(words) - SILENT]
+    found = [(words.strip(), pause) for words, pause in found if set(words) - SILENT]
     if found and found[-1][1] == COMMA:
         found[-1] = (found[-1][0], STOP)
     return found
@@ -259,20 +258,16 @@ def _lines(words: str) -> list[str]:
     return [line.strip() for line in [*lines, line] if line.strip()]
 
 
-def _program() -> str:
-    found = shutil.which(PROGRAM)
-    if found is None:
+def _answers(spoken: list[str]) -> list[str]:
+    program = shutil.which(PROGRAM)
+    if program is None:
         raise EspeakError(
             f"Text needs {PROGRAM}, which is not installed; "
             f"`apt-get install {PROGRAM}` or `brew install {PROGRAM}` brings it."
         )
-    return found
-
-
-def _answers(spoken: list[str]) -> list[str]:
     lines = [line for words in spoken for line in (*_lines(words), SEPARATOR)]
     # The text is read from a pipe and never passed as an argument, so it cannot be an option.
-    command = [_program(), "-q", "-x", "--sep=/", "-b", "1", "-v", VOICE]
+    command = [program, "-q", "-x", "--sep=/", "-b", "1", "-v", VOICE]
     given = "".join(f"{line}\n" for line in lines).encode()
     try:
         done = subprocess.run(
@@ -289,18 +284,6 @@ def _answers(spoken: list[str]) -> list[str]:
             f"{len(answers) - 1} of {len(spoken)} clauses)."
         )
     return answers[:-1]
-
-
-def _phoneme(piece: str, starts_word: bool, clause: str) -> Phoneme | None:
-    stress = UNSTRESSED
-    while piece and piece[0] in STRESS_MARKS:
-        stress = max(stress, STRESS_MARKS[piece[0]])
-        piece = piece[1:]
-    if piece == GLOTTAL_STOP:  # as in "button"; no pause
-        piece = "t"
-    if not _NAME.fullmatch(piece):
-        return None
-    return Phoneme(piece, stress, starts_word, clause)
 
 
 def _words(
@@ -333,9 +316,13 @@ def _words(
 def _word(pieces: Sequence[str]) -> list[Phoneme]:
     found: list[Phoneme] = []
     for piece in pieces:
-        phoneme = _phoneme(piece, not found, STOP)
-        if phoneme is not None:
-            found.append(phoneme)
+        marks = piece[: len(piece) - len(piece.lstrip("".join(STRESS_MARKS)))]
+        symbol = piece[len(marks) :]
+        if symbol == GLOTTAL_STOP:  # as in "button"; no pause
+            symbol = "t"
+        if _NAME.fullmatch(symbol):
+            stress = max((STRESS_MARKS[mark] for mark in marks), default=UNSTRESSED)
+            found.append(Phoneme(symbol, stress, not found))
     return found
 
 
@@ -344,10 +331,8 @@ def phonemes(
 ) -> tuple[Phoneme, ...]:
     """Return the phonemes of a text between pauses: one at the start, and one after every clause.
 
-    Args:
-      text: US English, at most MAX_CHARACTERS; numbers and symbols are read out.
-      marks: what characters of the text stand for.
-      style: the mark before the text that says how it is spoken.
+    The text is US English, at most MAX_CHARACTERS; numbers and symbols are read out. The `marks`
+    are what its characters stand for; `style` is the mark before it that says how it is spoken.
     """
     known = marks or {}
     parts = _at_breaks(clauses(check_text(text)), known)
@@ -449,26 +434,21 @@ def _pack_pieces(pieces: list[str], most: int) -> list[str]:
 RISE_OCTAVES = 0.5
 # The first phonemes of what, when, where, why, which, who, whose and how.
 QUESTION_WORDS = (
-    ("w", "0"),
-    ("w", "V"),
-    ("w", "E"),
-    ("w", "e@"),
-    ("w", "aI"),
-    ("w", "I", "tS"),
-    ("h", "u:"),
-    ("h", "aU"),
+    *(("w", "0"), ("w", "V"), ("w", "E"), ("w", "e@"), ("w", "aI")),
+    *(("w", "I", "tS"), ("h", "u:"), ("h", "aU")),
 )
 
 
 def as_statements(spoken: Sequence[Phoneme]) -> list[Phoneme]:
     """Return the phonemes with every question turned into a statement."""
-    return [_statement(phoneme) for phoneme in spoken]
 
+    def stated(pause: str) -> str:
+        return STOP if pause == QUESTION else pause
 
-def _statement(phoneme: Phoneme) -> Phoneme:
-    symbol = STOP if phoneme.symbol == QUESTION else phoneme.symbol
-    clause = STOP if phoneme.clause == QUESTION else phoneme.clause
-    return dataclasses.replace(phoneme, symbol=symbol, clause=clause)
+    return [
+        dataclasses.replace(phoneme, symbol=stated(phoneme.symbol), clause=stated(phoneme.clause))
+        for phoneme in spoken
+    ]
 
 
 def question_rise(spoken: Sequence[Phoneme], lengths: np.ndarray) -> np.ndarray:
@@ -479,20 +459,12 @@ def question_rise(spoken: Sequence[Phoneme], lengths: np.ndarray) -> np.ndarray:
     for index, phoneme in enumerate(spoken):
         if not phoneme.is_pause:
             continue
-        words = spoken[start:index]
-        if phoneme.symbol == QUESTION and words and not _has_question_word(words):
-            stressed = start + _last_stressed(words)
+        symbols = tuple(word.symbol.rstrip("2#") for word in spoken[start:index][:3])
+        asks_yes_or_no = not any(symbols[: len(begin)] == begin for begin in QUESTION_WORDS)
+        if phoneme.symbol == QUESTION and symbols and asks_yes_or_no:
+            primary = (n for n in range(start, index) if spoken[n].stress == PRIMARY)
+            stressed = max(primary, default=start)
             first, last = ends[stressed] - lengths[stressed], ends[index - 1]
             rise[first:last] = RISE_OCTAVES * np.linspace(0.0, 1.0, last - first)
         start = index + 1
     return rise
-
-
-def _has_question_word(words: Sequence[Phoneme]) -> bool:
-    symbols = tuple(phoneme.symbol.rstrip("2#") for phoneme in words[:3])
-    return any(symbols[: len(begin)] == begin for begin in QUESTION_WORDS)
-
-
-def _last_stressed(words: Sequence[Phoneme]) -> int:
-    stressed = [index for index, phoneme in enumerate(words) if phoneme.stress == PRIMARY]
-    return stressed[-1] if stressed else 0

@@ -8,6 +8,7 @@ which phonemes belong to which word. Phonemes that are given in IPA need no espe
 
 import dataclasses
 import functools
+import html
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -17,13 +18,7 @@ from typing import NamedTuple
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import write_text
 from onepass.speech.markup import IPA, ipa_word
-from onepass.speech.phonemes import (
-    PRIMARY,
-    SECONDARY,
-    Phoneme,
-    TextError,
-    pronounce_words,
-)
+from onepass.speech.phonemes import PRIMARY, SECONDARY, Phoneme, TextError, pronounce_words
 from onepass.speech.voice import Reading
 
 CUE_CHARACTERS = 80  # of a subtitle, two lines of 40
@@ -70,12 +65,9 @@ def time_words(readings: Sequence[Reading], hop_seconds: float) -> list[TimedWor
             if not phoneme.is_pause:
                 continue
             spoken = reading.phonemes[begun:place]
+            bounds = [before + end for end in (0, *ends)]
             times = [
-                (
-                    (before + (ends[n - 1] if n else 0)) * hop_seconds,
-                    (before + ends[n]) * hop_seconds,
-                )
-                for n in range(begun, place)
+                (bounds[n] * hop_seconds, bounds[n + 1] * hop_seconds) for n in range(begun, place)
             ]
             found += _time_clause(spoken, times, phoneme.words)
             begun = place + 1
@@ -90,20 +82,16 @@ def _time_clause(
     numbered = zip(_words_of_phonemes(spoken, words), spoken, times, strict=True)
     for word, group in itertools.groupby(numbered, key=lambda each: each[0]):
         members = [(phoneme, time) for _, phoneme, time in group]
-        phonemes = tuple(
-            TimedPhoneme(_ipa(phoneme), start, end) for phoneme, (start, end) in members
-        )
+        phonemes = []
+        for phoneme, (start, end) in members:
+            plain = phoneme.symbol.rstrip(_VARIANT)
+            ipa = _NAMES.get(phoneme.symbol) or _NAMES.get(plain, plain)
+            phonemes.append(TimedPhoneme(_STRESSES.get(phoneme.stress, "") + ipa, start, end))
         start, end = members[0][1][0], members[-1][1][1]
-        found.append(TimedWord(words[word], start, end, phonemes))
+        found.append(TimedWord(words[word], start, end, tuple(phonemes)))
     if found:
         found[-1] = dataclasses.replace(found[-1], ends_clause=True)
     return found
-
-
-def _ipa(phoneme: Phoneme) -> str:
-    plain = phoneme.symbol.rstrip(_VARIANT)
-    ipa = _NAMES.get(phoneme.symbol) or _NAMES.get(plain, plain)
-    return _STRESSES.get(phoneme.stress, "") + ipa
 
 
 def _words_of_phonemes(spoken: Sequence[Phoneme], words: Sequence[str]) -> list[int]:
@@ -153,7 +141,10 @@ def _assign(symbols: Sequence[str], alone: Sequence[tuple[int, str]]) -> list[in
     return found
 
 
-def check_times_path(path: Path) -> Callable[[Sequence[TimedWord]], str]:
+Render = Callable[[Sequence[TimedWord]], str]
+
+
+def check_times_path(path: Path) -> Render:
     """Return the function that formats times for a path; raise a UserError for other suffixes."""
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"{path} must end in {', '.join(FORMATS)}.")
@@ -190,15 +181,14 @@ def _cut_words(words: Sequence[TimedWord], seconds: float) -> list[TimedWord]:
 
 
 def _json(words: Sequence[TimedWord]) -> str:
+    def times(each: TimedWord | TimedPhoneme) -> dict[str, float]:
+        return {"start": round(each.start, 4), "end": round(each.end, 4)}
+
     rows = [
         {
             "word": word.word,
-            "start": round(word.start, 4),
-            "end": round(word.end, 4),
-            "phonemes": [
-                {"phoneme": each.phoneme, "start": round(each.start, 4), "end": round(each.end, 4)}
-                for each in word.phonemes
-            ],
+            **times(word),
+            "phonemes": [{"phoneme": each.phoneme, **times(each)} for each in word.phonemes],
         }
         for word in words
     ]
@@ -232,22 +222,14 @@ def _srt(words: Sequence[TimedWord]) -> str:
 
 
 def _vtt(words: Sequence[TimedWord]) -> str:
-    clock = functools.partial(_clock, mark=".")
+    clock, escape = functools.partial(_clock, mark="."), functools.partial(html.escape, quote=False)
     parts = ["WEBVTT\n"]
     for cue in cues(words):
-        said = [_escape(cue[0].word)]
-        said += [f"<{clock(word.start)}>{_escape(word.word)}" for word in cue[1:]]
+        said = [escape(cue[0].word)]
+        said += [f"<{clock(word.start)}>{escape(word.word)}" for word in cue[1:]]
         parts.append(f"{clock(cue[0].start)} --> {clock(cue[-1].end)}\n{' '.join(said)}\n")
     return "\n".join(parts)
 
 
-def _escape(word: str) -> str:
-    return word.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 # By suffix: times of words with their phonemes; subtitles; subtitles with the time of every word.
-FORMATS: dict[str, Callable[[Sequence[TimedWord]], str]] = {
-    ".json": _json,
-    ".srt": _srt,
-    ".vtt": _vtt,
-}
+FORMATS: dict[str, Render] = {".json": _json, ".srt": _srt, ".vtt": _vtt}

@@ -24,7 +24,7 @@ from onepass.speech.phonemes import QUESTION
 from onepass.speech.training import Scale, SpeechConfig, read_trained_weights, scale_of, train
 from onepass.speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice, load_voice
 from wavenet.data import audio
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.plots import spectrogram_png
 
 
@@ -52,20 +52,11 @@ def _texture(spec: dict[str, Any]) -> str:
 
 def card(spec: dict[str, Any]) -> str:
     """Return the model card, in Markdown, for the content of a voice's model.json."""
-    frames, speech = spec["quality"]["frames"], spec["quality"]["speech"]
-    dev = spec["quality"]["dev"]
+    quality, when = spec["quality"], in_time(spec["training_seconds"])
+    said = {"texture": _texture(spec), "opinions": _opinions(quality["speech"]), "in_time": when}
+    said |= {"others": quality["dev"]["recordings"] - 1, "mel": json.dumps(spec["mel"])}
     template = Path(__file__).with_name("card.md").read_text("utf-8")
-    return template.format(
-        spec=spec,
-        frames=frames,
-        speech=speech,
-        dev=dev,
-        others=dev["recordings"] - 1,
-        mel=json.dumps(spec["mel"]),
-        in_time=in_time(spec["training_seconds"]),
-        texture=_texture(spec),
-        opinions=_opinions(speech),
-    )
+    return template.format(spec=spec, **quality, **said)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,10 +131,12 @@ def write(folder: Path, voice: Voice) -> None:
         write_text(new / "card.md", card(voice.spec))
 
 
-def voice_of(
-    sizes: VoiceConfig, weights: dict[str, np.ndarray], scale: Scale, mel: MelConvention
+def _finish_voice(
+    given: Arguments, train_split: list[Example], scale: Scale, mel: MelConvention
 ) -> Voice:
-    """Return a voice with these weights, whose variance and durations are not yet corrected."""
+    """Return the trained voice, its variance and durations corrected."""
+    weights, step = read_trained_weights(given.workdir)
+    sizes = VoiceConfig(len(scale.symbols) + 1, mel.bands)
     spec = {
         "kind": KIND,
         "config": to_json(sizes),
@@ -153,21 +146,11 @@ def voice_of(
         "duration_stretch": 1.0,
     }
     plain = {"mel_stretch": np.ones_like(scale.weights["mel_mean"])}
-    return Voice(sizes, scale.symbols, {**weights, **scale.weights, **plain}, spec)
-
-
-def _finish_voice(
-    given: Arguments, train_split: list[Example], scale: Scale, mel: MelConvention
-) -> Voice:
-    weights, step = read_trained_weights(given.workdir)
-    sizes = VoiceConfig(len(scale.symbols) + 1, mel.bands)
-    voice = voice_of(sizes, weights, scale, mel)
+    voice = Voice(sizes, scale.symbols, {**weights, **scale.weights, **plain}, spec)
     bands, seconds = variance_corrections(voice, train_split, scale)
-    return dataclasses.replace(
-        voice,
-        weights={**voice.weights, "mel_stretch": bands},
-        spec={**voice.spec, "duration_stretch": seconds, "step": step},
-    )
+    corrected = {**spec, "duration_stretch": seconds, "step": step}
+    weights = {**voice.weights, "mel_stretch": bands}
+    return dataclasses.replace(voice, weights=weights, spec=corrected)
 
 
 def _measure_voice(

@@ -29,14 +29,15 @@ from onepass.speech.network import (
 )
 from onepass.speech.phonemes import PAUSES, START, Phoneme
 from onepass.speech.voice import KIND, harmonics_of
-from wavenet.features import MelConvention, mel_filters, mel_spectrogram
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import mel_filters, mel_spectrogram
 
 
 class AcousticModel(tf.Module):
     """The encoder, melody and mel networks, with their weights as variables."""
 
     def __init__(self, config: VoiceConfig, seed: int = 0):
-        super().__init__(name="acoustic")
+        super().__init__()
         values = initial_weights(config, seed)
         self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
         self.networks = Networks(tnp, config, self.weights)
@@ -95,11 +96,6 @@ class AcousticLoss:
 
 def _mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(values * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
-
-
-def arrays(model: AcousticModel) -> dict[str, np.ndarray]:
-    """Return the model's weights by name."""
-    return {name: variable.numpy() for name, variable in model.weights.items()}
 
 
 LOW_HZ, HIGH_HZ = 90.0, 450.0
@@ -163,8 +159,7 @@ class SpeechConfig:
 class Scale:
     """Statistics of the training recordings, computed before training.
 
-    Attributes:
-      table: the lowest F0 and the resolution of `harmonics`, and the range of frames in nats.
+    `table` has the lowest F0 and the resolution of `harmonics`, and the range of frames in nats.
     """
 
     symbols: dict[str, int]
@@ -213,11 +208,7 @@ def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Ex
     pitch[:before, 1] = 0.0
     pitch[len(pitch) - behind :, 1] = 0.0
     return dataclasses.replace(
-        example,
-        phonemes=tuple(spoken),
-        durations=lengths,
-        mel=np.concatenate(sound),
-        pitch=pitch,
+        example, phonemes=tuple(spoken), durations=lengths, mel=np.concatenate(sound), pitch=pitch
     )
 
 
@@ -264,12 +255,11 @@ def batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield endless batches, starting at `start_step`, each determined by the seed and the step.
 
-    Yields:
-      Arrays by name. With shape [batch, phonemes]: "numbers", "phoneme_mask", "duration_mask" (0
-        for pauses at the ends), "log_durations" and, with a third axis, "contexts". With shape
-        [batch, frames]: "phoneme_of_frame", "frame_mask" and, with a third axis, "positions",
-        "pitch", "harmonics" and "mel" (in standard deviations). With shape [batch, channels]:
-        "kept_by_mel" and "kept_by_melody", the dropout factors of the encoder's channels.
+    They are arrays by name. With shape [batch, phonemes]: "numbers", "phoneme_mask",
+    "duration_mask" (0 for pauses at the ends), "log_durations" and, with a third axis, "contexts".
+    With shape [batch, frames]: "phoneme_of_frame", "frame_mask" and, with a third axis,
+    "positions", "pitch", "harmonics" and "mel" (in standard deviations). With shape [batch,
+    channels]: "kept_by_mel" and "kept_by_melody", the dropout factors of the encoder's channels.
     """
     buckets: dict[int, list[Example]] = {}
     for example in train:

@@ -52,12 +52,7 @@ LAST_FRAMES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The phonemes of a text with their durations, before any mel frame is computed.
-
-    Attributes:
-      lengths: number of frames of each phoneme, int [phonemes].
-      hidden: hidden states of the encoder, float32 [phonemes, channels].
-    """
+    """The phonemes of a text with their numbers of frames and encoder states, before mel frames."""
 
     phonemes: Sequence[Phoneme]
     lengths: np.ndarray
@@ -171,10 +166,9 @@ class Voice:
     ) -> np.ndarray:
         """Return the mel frames of phonemes with these lengths, float32 [frames, bands].
 
-        Args:
-          pitch: the result of `pitch`, or a recording's; None: the voice's own.
-          temperature: factor applied to the noise when a voice with a density draws frames; 0:
-            return the expected frames; None: the voice's own. The noise has a fixed seed.
+        The `pitch` is a result of the method, or a recording's; None: the voice's own.
+        `temperature` is a factor of the noise when a voice with a density draws frames: 0 returns
+        the expected frames, None means the voice's own. The noise has a fixed seed.
         """
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
         temperature = self.temperature if temperature is None else temperature

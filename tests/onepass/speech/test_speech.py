@@ -31,12 +31,12 @@ from onepass.speech.training import (
     AcousticLoss,
     AcousticLossConfig,
     AcousticModel,
-    arrays,
 )
 from wavenet import shipped as wavenet_shipped
 from wavenet.data import audio
 from wavenet.data.audio import is_recorded
-from wavenet.features import MelConvention, above_silence, mel_spectrogram
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import above_silence, mel_spectrogram
 
 needs_espeak = pytest.mark.skipif(
     shutil.which(reading.PROGRAM) is None, reason="espeak-ng is not installed"
@@ -303,8 +303,9 @@ def test_both_arithmetics_agree_and_padding_moves_nothing():
     toys = [toy_row(seed, count) for seed, count in ((0, 5), (1, 9))]
     scale = toys[0][1]
     lengths, melody, mel = model(batch_of([e for e, _ in toys], scale, 12, 70))
+    weights = {name: variable.numpy() for name, variable in model.weights.items()}
     for n, (example, _) in enumerate(toys):
-        row, on = training.network_inputs(example, scale), Networks(np, SIZES, arrays(model))
+        row, on = training.network_inputs(example, scale), Networks(np, SIZES, weights)
         hidden, logs = on.encoder(row["numbers"], row["contexts"], 1.0)
         spread = hidden[row["phoneme_of_frame"]]
         sung = on.melody(spread, row["positions"], 1.0)
