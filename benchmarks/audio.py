@@ -25,7 +25,7 @@ from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
 from onepass.samplers.native import native
 from wavenet.config import PRESETS, WaveNetConfig
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.network import Network, WaveNet
 from wavenet.samplers.symbols import SoundSymbols
 from wavenet.vocoder import VocoderWaveNet

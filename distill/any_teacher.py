@@ -163,12 +163,9 @@ def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) 
             "`student` must be given: a default student needs a model without condition, or whose "
             f"condition has a row per element; this model reads {', '.join(model.conditions)}."
         )
-    return FlowStudent(
-        [_network(condition_channels, channels) for _ in range(num_flows)],
-        model.codec,
-        condition_channels=condition_channels,
-        noise="normal" if is_normal(model.distribution) else "logistic",
-    )
+    networks = [_network(condition_channels, channels) for _ in range(num_flows)]
+    noise: Any = "normal" if is_normal(model.distribution) else "logistic"
+    return FlowStudent(networks, model.codec, condition_channels=condition_channels, noise=noise)
 
 
 def _network(condition_channels: int, channels: int) -> keras.Model:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from onepass.foundation.errors import UserError, at_least, require
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig, read_presets
@@ -33,7 +33,6 @@ class DiscriminatorConfig:
     """Share of the frequency bins, from 0 Hz up, that the spectrogram discriminators read."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range."""
         at_least(self, 1, "channels")
         require(all(size >= 64 for size in self.spectra), "spectra", "at least 64", self.spectra)
         require(all(p >= 1 for p in self.periods), "periods", "at least 1", self.periods)
@@ -113,7 +112,6 @@ class StudentConfig:
     """Type of the arithmetic; variables are always float32. float64 is for tests."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range or contradicts another."""
         require(len(self.flows) >= 1, "flows", "at least one", self.flows)
         require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -154,11 +152,6 @@ class StudentConfig:
         return math.prod(self.upsample_factors) if self.feature_channels else 1
 
     @property
-    def source_channels(self) -> int:
-        """Number of source channels: samples around the start of a bunch, and voicing; or 0."""
-        return 0 if self.source == "none" else 2 * SOURCE_SIDE + 2
-
-    @property
     def reads_pitch(self) -> bool:
         """True if the dense conditioner estimates F0 and voicing from the frames."""
         return self.reads_f0 or self.source == "pulses"
@@ -177,11 +170,12 @@ class StudentConfig:
     def gate_inputs(self) -> int:
         """Number of channels of the condition [batch, bunches, gate_inputs] that the gates read."""
         local = self.condition_channels if self.feature_channels else 0
-        speaker = self.speaker_channels if self.speakers else 0
-        return local + self.source_channels + speaker
+        source = 0 if self.source == "none" else 2 * SOURCE_SIDE + 2  # samples around, and voicing
+        return local + source + (self.speaker_channels if self.speakers else 0)
 
 
 KIND = "parallel-wavenet"  # in config.json and model.json
+RESIDUAL = ("prediction_order", "pitch_bins", "conditioner_units")  # for residuals, the teacher's
 _DISCRIMINATORS = DiscriminatorConfig()
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
@@ -220,7 +214,6 @@ class LossConfig:
     NAME=WEIGHT."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a weight is negative or there is no term."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "others"]
         at_least(self, 0, *names)
         at_least(self, 1, "draws")
@@ -271,7 +264,6 @@ class ClipConfig:
     """Number of clips per batch."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, naming the field, if a value is out of range."""
         at_least(self, 1, "clip_samples", "batch_size")
 
 
@@ -305,12 +297,9 @@ class DistillConfig:
         teacher_config = teacher.config.network
         student = _following(self.student, teacher_config, teacher.config.data, path)
         for name in ("clip_samples", "left_samples"):
-            require(
-                not (getattr(self.clips, name) % student.hop_samples),
-                f"clips.{name.replace('_', '-')}",
-                f"a multiple of the teacher's hop, {student.hop_samples}",
-                getattr(self.clips, name),
-            )
+            samples, option = getattr(self.clips, name), f"clips.{name.replace('_', '-')}"
+            rule = f"a multiple of the teacher's hop, {student.hop_samples}"
+            require(samples % student.hop_samples == 0, option, rule, samples)
         if self.loss.contrastive and self.clips.batch_size < 2:
             raise UserError("`loss.contrastive` needs other conditions: a batch of at least 2.")
         return dataclasses.replace(self, student=student)
@@ -336,39 +325,27 @@ def _following(
                 f"`student.{name.replace('_', '-')}` follows from the teacher {path} and must be "
                 f"{value}, got {given}."
             )
+    names = ("feature_channels", "speakers", "frame_width")
+    followed: dict[str, Any] = {name: getattr(teacher_config, name) for name in names}
     if student.domain == "residual":
-        student = _in_residual_domain(student, teacher_config, path)
+        if not teacher_config.prediction_order:
+            raise UserError(
+                f"`student.domain` must be wave: the teacher {path} has no linear prediction from "
+                "the mel; wavenet-vocoder-* have."
+            )
+        reads_pitch = teacher_config.reads_pitch
+        if student.source == "pulses" and not reads_pitch:
+            raise UserError(
+                f"`student.source` must be none: the teacher {path} reads no F0 (its pitch taps "
+                "are 0)."
+            )
+        for name in ("condition_channels", "subframes", *RESIDUAL):
+            followed[name] = getattr(teacher_config, name)
+        followed["reads_f0"] = reads_pitch and student.source == "none"
     try:
-        return dataclasses.replace(
-            student,
-            feature_channels=teacher_config.feature_channels,
-            upsample_factors=factors,
-            speakers=teacher_config.speakers,
-            frame_width=teacher_config.frame_width,
-        )
+        return dataclasses.replace(student, **followed, upsample_factors=factors)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-
-
-def _in_residual_domain(
-    student: StudentConfig, teacher_config: WaveNetConfig, path: Path
-) -> StudentConfig:
-    if not teacher_config.prediction_order:
-        raise UserError(
-            f"`student.domain` must be wave: the teacher {path} has no linear prediction from the "
-            "mel; wavenet-vocoder-* have."
-        )
-    if student.source == "pulses" and not teacher_config.reads_pitch:
-        raise UserError(
-            f"`student.source` must be none: the teacher {path} reads no F0 (its pitch taps are 0)."
-        )
-    followed = ("prediction_order", "pitch_bins", "conditioner_units")
-    names = (*followed, "condition_channels", "subframes")
-    return dataclasses.replace(
-        student,
-        reads_f0=teacher_config.reads_pitch and student.source == "none",
-        **{name: getattr(teacher_config, name) for name in names},
-    )
 
 
 PRESETS = read_presets(Path(__file__).with_name("presets.toml"), DistillConfig)

@@ -44,11 +44,9 @@ class FlowDraft:
 
     With acceptance by coupling, the flows start from the model's own noise. Where the model has
     drawn a symbol that differs from the proposed symbol, the flow is inverted, z_t = (x_t - mu_t) /
-    s_t, and the draft continues from that noise.
-
-    Args:
-      codec: the model's codec; its levels must be evenly spaced on the scale that networks read.
-      reads: the flows' condition: "model", the model's condition; "own", the draft's; or "nothing".
+    s_t, and the draft continues from that noise. The levels of the model's `codec` must be evenly
+    spaced on the scale that networks read. The flows' condition, `reads`, is "model", the model's;
+    "own", the draft's; or "nothing".
     """
 
     def __init__(self, flows: Flows, codec: Codec, reads: str = "model"):
@@ -78,9 +76,8 @@ class FlowDraft:
     ) -> tuple[tf.Tensor, Flowed, Any]:
         """Return the symbols, known or proposed, the new memory, and the state after the block.
 
-        Args:
-          memory: the memory that the previous proposal for this block returned, or `memory(block)`.
-          state: the flows' state before the block.
+        The memory is what the previous proposal for this block returned, or `memory(block)`; the
+        flows' state is that before the block.
         """
         place = tf.range(symbols.shape[1])
         wave = self._codec.scale(symbols)

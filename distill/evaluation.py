@@ -10,8 +10,9 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,6 @@ from onepass.foundation import locations
 from onepass.foundation.card import ExportArguments, Measured, measure_table, training_lines
 from onepass.foundation.errors import UserError
 from onepass.foundation.measures import EXPLAINED, format_measure, weighted_mean
-from onepass.foundation.settings import takes
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.trained import Trained
@@ -45,11 +45,11 @@ from wavenet.copy_synthesis import (
     synthesised_samples,
     table,
 )
-from wavenet.data import Corpus
+from wavenet.data.corpus import Corpus
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import dev_recordings
 from wavenet.evaluation import data_facts, data_lines, describe_dev_set, dev_corpus, heading
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.optional_packages import describe_unavailable
 
 
@@ -90,8 +90,7 @@ def measure_closeness(
 ) -> Closeness:
     """Draw one sound with the student, and measure how close the student is to its teacher.
 
-    `row` is the index of the sound's noise under the seed: sounds that are averaged need different
-    rows, as the confidence interval of their mean treats them as independent.
+    Sounds that are averaged need different rows, the indices of their noise under the seed.
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)
@@ -103,49 +102,36 @@ def measure_closeness(
     return Closeness(float(apart.kl), float(apart.entropy), kept)
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateOptions:
-    """The options of `evaluate`.
+def evaluate(
+    model: Trained,
+    teacher: Trained,
+    corpus: Corpus,
+    on_sounds: SoundsCallback | None = None,
+    *,
+    copies: int | None = None,
+    seed: int = 0,
+    part: DevPart = "report",
+    temperatures: Sequence[float] = (),
+    teacher_temperatures: Sequence[float] = (),
+    peers: Mapping[str, Trained] = MappingProxyType({}),
+    others: Mapping[str, System] = MappingProxyType({}),
+    speculative_samples: int = 0,
+) -> dict:
+    """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
     Args:
+      model: the student; `teacher` and `corpus` have its sample rate, features and level.
+      on_sounds: function called with the sounds of every system, or None.
       copies: number of dev recordings to use, of which every system resynthesises the first three
         seconds; None: all.
       part: the part of the dev recordings: "report", "choose" (the recordings that select
         checkpoints) or "dev" (both).
       temperatures: further temperatures of the student besides 1 and its own.
       teacher_temperatures: further temperatures of the teacher besides 1.
-      peers: further models to compare, by name.
+      peers: further models to compare, by name, of the same sample rate and frames.
+      others: further systems, by name, that are not models of this library.
       speculative_samples: number of samples that the teacher draws with the student's drafts; 0: do
         not measure this.
-      others: further systems, by name, that are not models of this library.
-    """
-
-    copies: int | None = None
-    seed: int = 0
-    part: DevPart = "report"
-    temperatures: Sequence[float] = ()
-    teacher_temperatures: Sequence[float] = ()
-    peers: Mapping[str, Trained] = dataclasses.field(default_factory=dict)
-    speculative_samples: int = 0
-    others: Mapping[str, System] = dataclasses.field(default_factory=dict)
-
-
-@takes(EvaluateOptions)
-def evaluate(
-    model: Trained,
-    teacher: Trained,
-    corpus: Corpus,
-    on_sounds: SoundsCallback | None = None,
-    **options: Any,
-) -> dict:
-    """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
-
-    Args:
-      model: the student, with the corpus's sample rate, features and level.
-      teacher: the student's teacher, with the same sample rate, features and level.
-      corpus: the recordings.
-      on_sounds: function called with the sounds of every system, or None.
-      **options: the fields of `EvaluateOptions`.
 
     Returns:
       A dict with kl_nats (nats per sample); acceptance (`probability` that the teacher accepts a
@@ -155,73 +141,31 @@ def evaluate(
         density: whether it has a known density); codec {"flac": bits per sample}; dev {part,
         recordings, seconds} of the measured recordings; not_measured {extra: names}; and, if
         `speculative_samples` is not 0, speculative (the result of `speed_of_speculation`).
-
-    Raises:
-      UserError: no dev recording has a speaker that the model knows, a model in `peers` has a
-        different sample rate or different frames, or a name in `peers` or `others` is taken.
     """
-    asked = EvaluateOptions(**options)
-    _check_peers(model, asked.peers)
+    _check_peers(model, peers)
     features, rate_hz = teacher.config.data.features, model.front.sample_rate_hz
-    items = dev_recordings(teacher.network, corpus, features, model.front.speakers, asked.part)
-    items = items[: asked.copies]
+    items = dev_recordings(teacher.network, corpus, features, model.front.speakers, part)[:copies]
     convention = corpus.mel or MelConvention(rate_hz)
-    for other, item in itertools.product(asked.others.values(), items):
+    for other, item in itertools.product(others.values(), items):
         other(item, synthesised_samples(item, rate_hz))  # raises at once if a sound is missing
-    compared = _systems_by_name(model, teacher, convention, asked)
-    exact = ("student", "teacher", "untrained", *asked.peers)
+    own, its = extra_temperatures(model, temperatures), teacher_temperatures
+    compared = systems(model, teacher, convention, seed, own, its, peers, others)
+    exact = ("student", "teacher", "untrained", *peers)
     figures = compare(compared, items, convention, on_sounds)
     for name, each in figures.items():
         each["density"] = name in exact or name.rsplit("_at_", 1)[0] in exact
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
-    speculated: dict[str, Any] = {}
-    if asked.speculative_samples:
-        speculated = {
-            "speculative": speed_of_speculation(
-                model, teacher, items[0], asked.speculative_samples, asked.seed
-            )
-        }
+    figures_of_drafts: dict[str, Any] = {}
+    if speculative_samples:
+        speed = speed_of_speculation(model, teacher, items[0], speculative_samples, seed)
+        figures_of_drafts = {"speculative": speed}
     return {
-        **closeness(model, teacher, items, asked.seed),
-        **speculated,
+        **closeness(model, teacher, items, seed),
+        **figures_of_drafts,
         **figures.pop("student"),
         "against": figures,
-        **describe_dev_set(items, asked.part, seconds, corpus),
+        **describe_dev_set(items, part, seconds, corpus),
     }
-
-
-def _systems_by_name(
-    model: Trained, teacher: Trained, convention: MelConvention, asked: EvaluateOptions
-) -> dict[str, System]:
-    seed, temperatures = asked.seed, extra_temperatures(model, asked.temperatures)
-    found = systems(model, teacher, convention, seed)
-    found |= at_temperatures(model, seed, temperatures, "student")
-    found |= at_temperatures(teacher, seed, asked.teacher_temperatures, "teacher")
-    found |= _system_without_refinement(model, seed)
-    return found | _others(asked.peers, asked.others, found, seed, temperatures)
-
-
-def _system_without_refinement(model: Trained, seed: int) -> dict[str, System]:
-    if not model.front.refine:
-        return {}
-    plain = dataclasses.replace(model, front=dataclasses.replace(model.front, refine=0))
-    return {"student_unrefined": model_system(plain, seed, plain.front.temperature)}
-
-
-def _others(
-    peers: Mapping[str, Trained],
-    others: Mapping[str, System],
-    known: Collection[str],
-    seed: int,
-    temperatures: Sequence[float],
-) -> dict[str, System]:
-    if taken := sorted({*peers, *others} & set(known)):
-        raise UserError(f"`--beside`: a folder must not be called {taken[0]}: that name is taken.")
-    found = dict(others)
-    for name, model in peers.items():
-        found[name] = model_system(model, seed)
-        found |= at_temperatures(model, seed, temperatures, name)
-    return found
 
 
 def _check_peers(model: Trained, peers: Mapping[str, Trained]) -> None:
@@ -232,9 +176,16 @@ def _check_peers(model: Trained, peers: Mapping[str, Trained]) -> None:
 
 
 def systems(
-    model: Trained, teacher: Trained, convention: MelConvention, seed: int
+    model: Trained,
+    teacher: Trained,
+    convention: MelConvention,
+    seed: int,
+    temperatures: Sequence[float] = (),
+    teacher_temperatures: Sequence[float] = (),
+    peers: Mapping[str, Trained] = MappingProxyType({}),
+    others: Mapping[str, System] = MappingProxyType({}),
 ) -> dict[str, System]:
-    """Return the student, its teacher and the baselines as systems, by name."""
+    """Return the student, its teacher, the baselines and the options of `evaluate`, by name."""
     compared: dict[str, System] = {
         "student": model_system(model, seed),
         "teacher": model_system(teacher, seed),
@@ -244,33 +195,41 @@ def systems(
         compared["source_filter"] = functools.partial(_source_filtered, model, seed)
     if model.front.mel is not None:
         compared |= baselines(convention, seed)
+    compared |= at_temperatures(model, seed, temperatures, "student")
+    compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
+    if model.front.refine:
+        plain = dataclasses.replace(model, front=dataclasses.replace(model.front, refine=0))
+        own = plain.front.temperature
+        compared["student_unrefined"] = model_system(plain, seed, own)
+    if taken := sorted({*peers, *others} & compared.keys()):
+        raise UserError(f"`--beside`: a folder must not be called {taken[0]}: that name is taken.")
+    compared |= others
+    for name, peer in peers.items():
+        compared[name] = model_system(peer, seed)
+        compared |= at_temperatures(peer, seed, temperatures, name)
     return compared
 
 
 def format_report(figures: dict) -> str:
     """Return the metrics as lines of text, with one column per system."""
-    kept = figures["acceptance"]
+    kept, speculative = figures["acceptance"], []
+    if of := figures.get("speculative"):
+        speculative.append(
+            f"along the teacher's own samples it keeps {100 * of['acceptance']:.0f} % of its "
+            f"drafts, {of['samples_per_pass']:.2f} samples per pass: "
+            f"{1e3 * of['seconds_per_sample']:.2f} ms per sample, "
+            f"{1e3 * of['cached_seconds_per_sample']:.2f} ms by the cached sampler"
+        )
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
         f"KL from the teacher, nats per sample: {format_measure(figures['kl_nats'])}",
         f"the teacher would keep {100 * kept['probability']['mean']:.0f} % of its samples, "
         f"{kept['run']['mean']:.2f} in a row",
-        *_speculative_lines(figures),
+        *speculative,
         "",
         *table({"student": figures, **figures["against"]}),
     ]
     return "\n".join([*lines, *filter(None, [describe_unavailable()])])
-
-
-def _speculative_lines(figures: dict) -> list[str]:
-    if "speculative" not in figures:
-        return []
-    of = figures["speculative"]
-    return [
-        f"along the teacher's own samples it keeps {100 * of['acceptance']:.0f} % of its drafts, "
-        f"{of['samples_per_pass']:.2f} samples per pass: {1e3 * of['seconds_per_sample']:.2f} ms "
-        f"per sample, {1e3 * of['cached_seconds_per_sample']:.2f} ms by the cached sampler"
-    ]
 
 
 def speed_of_speculation(
@@ -278,19 +237,13 @@ def speed_of_speculation(
 ) -> dict[str, float]:
     """Return how much the student's drafts speed up the teacher, at batch size 1.
 
-    The dict has acceptance (the share of drafts that are accepted), samples_per_pass,
-    seconds_per_sample, and cached_seconds_per_sample of the teacher's cached sampler, all without
-    compilation.
+    "acceptance" is the share of drafts that are accepted; the times are without compilation.
     """
     front, seconds = teacher.front, []
-    ask = functools.partial(
-        teacher.sample,
-        length=samples,
-        seed=seed,
-        condition=item["frames"] if front.conditional else None,
-        speaker=front.speakers[item["speaker"]] if front.speakers else None,
-        temperature=1.0,  # required by drafts
-    )
+    asked: dict[str, Any] = {"length": samples, "seed": seed, "temperature": 1.0}  # for drafts
+    asked["condition"] = item["frames"] if front.conditional else None
+    asked["speaker"] = front.speakers[item["speaker"]] if front.speakers else None
+    ask = functools.partial(teacher.sample, **asked)
     drafted: dict[str, Any] = {"method": "speculative", "draft": model, "acceptance": "rejection"}
     for how in (dict[str, Any](), drafted):
         ask(**how)

@@ -53,16 +53,11 @@ def _evaluate_student(given: EvaluateArguments, model: "Trained", data: Path) ->
             others[path.absolute().name] = read_sounds(path, model.front.sample_rate_hz)
         else:
             peers[path.absolute().name] = load(path)
-    options = {
-        "copies": given.copy_synthesis,
-        "seed": given.seed,
-        "part": given.split,
-        "temperatures": given.temperatures,
-        "teacher_temperatures": given.teacher_temperatures,
-        "speculative_samples": given.speculative_samples,
-    }
+    same = ("seed", "temperatures", "teacher_temperatures", "speculative_samples")
+    asked: dict[str, Any] = {name: getattr(given, name) for name in same}
+    asked |= {"copies": given.copy_synthesis, "part": given.split}
     with listening_page(given, model.front.sample_rate_hz) as page:
-        return evaluate(model, teacher, corpus, page, peers=peers, others=others, **options)
+        return evaluate(model, teacher, corpus, page, peers=peers, others=others, **asked)
 
 
 def _sampler() -> Any:

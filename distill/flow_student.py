@@ -91,11 +91,7 @@ class FlowStudent(Model):
         self._watch = Watch(self.networks)
 
     def follow(self, by_trace: bool = False) -> None:
-        """Make anew what was made of the networks, if they are no longer the same networks.
-
-        Args:
-          by_trace: whether to do so in any case, as before a student is trained or exported.
-        """
+        """Make anew what was made of the networks, if these have changed or `by_trace` says so."""
         if tf.executing_eagerly() and (by_trace or self._watch.has_changed()):
             self._begin()
 
@@ -122,13 +118,10 @@ class FlowStudent(Model):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, length: int, start: int | tf.Tensor = 0
     ) -> tf.Tensor:
-        """Return noise for `draw`, float32 [rows, length].
+        """Return noise for `draw`, float32 [rows, length], of elements from `start`.
 
-        Args:
-          seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
-          rows: int32 [rows], the index of each row in its seed's sequence of rows.
-          length: number of elements.
-          start: position of the first element.
+        The seed is an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2]; `rows`
+        are indices in its sequence of rows.
         """
         return NOISE[self.noise_kind](seed, rows, start, length)[..., 0]
 
@@ -288,12 +281,7 @@ def freeze(student: FlowStudent) -> tuple[Frozen, dict[str, Any]]:
     return frozen, {"networks": names}
 
 
-def save(
-    student: FlowStudent,
-    folder: str | Path,
-    *,
-    sample_rate_hz: int | None = None,
-) -> Path:
+def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
     """Write a student as data that runs without the code that defined its networks.
 
     Args:
@@ -323,11 +311,9 @@ def load(folder: str | Path) -> FlowStudent:
     with readable(Path(folder)):
         program, spec = read(Path(folder))
         listed = listed_weights(program)
-        student = FlowStudent(
-            [StoredNetwork(program, listed, name=name) for name in spec["networks"]],
-            StoredCodec(program, spec["levels"], spec["log_unit"]),
-            condition_channels=spec["condition_channels"],
-            noise=spec["noise"],
-        )
+        networks = [StoredNetwork(program, listed, name=name) for name in spec["networks"]]
+        codec = StoredCodec(program, spec["levels"], spec["log_unit"])
+        settings = {"condition_channels": spec["condition_channels"], "noise": spec["noise"]}
+        student = FlowStudent(networks, codec, **settings)
         student.sample_rate_hz = spec["sample_rate_hz"]
         return student

@@ -21,13 +21,12 @@ from distill.cpu.engine import FlowEngine, noise_words
 from distill.drafts import FlowDraft
 from distill.losses.divergence import log_density
 from distill.refinement import Refiner, refine_chunks
-from distill.residual import Prediction
-from distill.student import Condition, ParallelWaveNet
+from distill.residual import Condition, Prediction
+from distill.student import ParallelWaveNet
 from onepass.draw import Draw
 from onepass.foundation import locations
 from onepass.foundation.arguments import check_unmasked, whole_number
 from onepass.foundation.errors import UserError
-from onepass.foundation.files import Arrays
 from onepass.foundation.locations import kind_of
 from onepass.foundation.model_folder import assign_weights, read_stored_model
 from onepass.foundation.settings import check_config, stored_config
@@ -80,13 +79,18 @@ def stream(
 
     The backend is one of `StudentSampler.methods`.
     """
-    _check(student, request)
+    if request.frames is not None:
+        wanted, covered = request.num_samples, request.frames.shape[1] * student.config.hop_samples
+        if covered < wanted:
+            raise ValueError(f"`frames` must cover {wanted} samples, they cover {covered}.")
     run = _runner(student, backend, len(request.rows))
 
     def parts() -> Iterator[np.ndarray]:
         phase_cycles = tf.zeros([len(request.rows)], tf.float64)
-        bounds = _chunk_bounds(student, request.num_samples, chunk_samples, first_samples)
-        for first, last in bounds:
+        hop, last, length = student.config.hop_samples, 0, first_samples
+        while last < request.num_samples:
+            first, last = last, min(request.num_samples, last + -(-length // hop) * hop)
+            length = chunk_samples
             condition, phase_cycles = condition_between(student, request, first, last, phase_cycles)
             drawn = student.noise_of(noise_words(request.seed, request.rows, first, last - first))
             yield np.clip(run(drawn * request.temperature, condition), -1.0, 1.0)
@@ -115,17 +119,6 @@ def condition_between(
     return student.condition_graph(window, phase_cycles, tf.constant(count), skipped, who)
 
 
-def _chunk_bounds(
-    student: ParallelWaveNet, total: int, chunk: int, opening: int
-) -> Iterator[tuple[int, int]]:
-    hop = student.config.hop_samples
-    first, length = 0, -(-opening // hop) * hop
-    while first < total:
-        last = min(total, first + length)
-        yield first, last
-        first, length = last, -(-chunk // hop) * hop
-
-
 def _runner(student: ParallelWaveNet, backend: str, batch: int) -> Runner:
     check_backend(backend)
     if backend == "auto":
@@ -152,17 +145,16 @@ def check_backend(backend: str) -> None:
 def _engine(student: ParallelWaveNet, narrow: bool) -> FlowEngine:
     engines = _ENGINES.setdefault(student, {})
     made = engines.get(narrow)
-    read = made.read if made else _reader([v for flow in student.flows for v in flow.variables])
+    variables = [variable for flow in student.flows for variable in flow.variables]
+    read = (
+        made.read if made else tf.function(lambda: [v.value() for v in variables], autograph=False)
+    )
     weights = [np.asarray(weight) for weight in read()]
     if made is None or not all(map(np.array_equal, made.weights, weights)):
         copies = [each.copy() for each in weights]  # training writes into the memory of `weights`
         made = _MadeEngine(read, copies, FlowEngine(student.flows, narrow=narrow))
         engines[narrow] = made
     return made.engine
-
-
-def _reader(variables: list[tf.Variable]) -> Callable[[], list[tf.Tensor]]:
-    return tf.function(lambda: [variable.value() for variable in variables], autograph=False)
 
 
 def _cpu_runner(student: ParallelWaveNet, batch: int, narrow: bool) -> Runner:
@@ -192,16 +184,6 @@ def _tensorflow_runner(student: ParallelWaveNet, batch: int) -> Runner:
         return flowed.output.numpy().astype(np.float32)
 
     return run
-
-
-def _check(student: ParallelWaveNet, request: Request) -> None:
-    if request.frames is None:
-        return
-    covered = request.frames.shape[1] * student.config.hop_samples
-    if covered < request.num_samples:
-        raise ValueError(
-            f"`frames` must cover {request.num_samples} samples, they cover {covered}."
-        )
 
 
 # The entries of model.json that must be equal for a model and its draft.
@@ -344,16 +326,10 @@ class StudentSampler:
         return Refiner(self.mel, passes)
 
     def _check_frames(self, condition: np.ndarray | FramesInPieces) -> Frames:
-        """Check the frames, and return them as float32 [frames, channels] or in their pieces.
-
-        Raises:
-          UserError: the frames do not fit the model; the message gives the reason.
-        """
-        in_pieces, channels = (
-            isinstance(condition, FramesInPieces),
-            self.network.config.feature_channels,
-        )
+        """Return the frames, checked, as float32 [frames, channels] or in their pieces."""
+        channels = self.network.config.feature_channels
         check_unmasked(condition, "condition")
+        in_pieces = isinstance(condition, FramesInPieces)
         frames = condition if in_pieces else np.asarray(condition)
         if frames.ndim != 2 or frames.shape[1] != channels:
             shape = " x ".join(map(str, frames.shape))
@@ -383,7 +359,11 @@ def load(path: Path) -> Trained:
     if kind_of(path) != KIND:
         return wavenet_model.load(path)
     stored, weights, spec = read_stored_model(path, spec_of)
-    return _model(stored, weights, spec, path)
+    config, data = _config(stored, path)
+    mel = data.mel(config.student.hop_samples)
+    network = ParallelWaveNet(config.student, mel=mel)
+    assign_weights(network, weights, path)
+    return Trained(StudentSampler(network, config, mel), front_of(spec, data, network), spec)
 
 
 def load_student(path: Path) -> Trained:
@@ -415,23 +395,11 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
     return {**spec, **{name: stored[name] for name in OF_THE_TEACHER}}
 
 
-def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> Trained:
-    config, data = _config(stored, path)
-    mel = data.mel(config.student.hop_samples)
-    network = ParallelWaveNet(config.student, mel=mel)
-    assign_weights(network, weights, path)
-    return Trained(StudentSampler(network, config, mel), front_of(spec, data, network), spec)
-
-
 def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:
     needed = {"preset", "gain_db", "speakers", "data", *OF_THE_TEACHER}
-    return check_config(
-        stored,
-        path,
-        (KIND,),
-        needed,
-        lambda stored: (
-            stored_config(DistillConfig, stored),
-            stored_config(DataConfig, stored.get("data", {})),
-        ),
-    )
+
+    def read(stored: dict) -> tuple[DistillConfig, DataConfig]:
+        data = stored_config(DataConfig, stored.get("data", {}))
+        return stored_config(DistillConfig, stored), data
+
+    return check_config(stored, path, (KIND,), needed, read)

@@ -37,12 +37,8 @@ class Refiner:
         self._filters = scipy.sparse.csr_array(filters[self._heard])
         self._transposed = self._filters.T.tocsr()
         self._side = convention.window_samples // 2 - convention.hop_samples // 2
-
-    @property
-    def reach_frames(self) -> int:
-        """Number of past and of future frames that a refined sample depends on."""
-        each = -(-self.convention.window_samples // self.convention.hop_samples)
-        return self.passes * each
+        # Past frames, and future ones, that a refined sample depends on.
+        self.reach_frames = passes * -(-convention.window_samples // convention.hop_samples)
 
     def __call__(self, sound: np.ndarray, mel: np.ndarray) -> np.ndarray:
         """Return the sound [frames * hop] refined to log-mel frames [frames, bands], float32."""
@@ -82,33 +78,26 @@ def refine_chunks(
     Samples are yielded as soon as the samples that they depend on are known. For any division into
     chunks, the result equals that of one call of the refiner per sound, clipped to [-1, 1].
     """
-    hop, reach = refiner.convention.hop_samples, refiner.reach_frames
+    convention, reach = refiner.convention, refiner.reach_frames
+    hop = convention.hop_samples
     done, first, held = 0, 0, None  # frames yielded; first frame in `held`; kept samples
+
+    def refine(held: np.ndarray, stop: int) -> np.ndarray:
+        """Return the refined samples of the frames from `done` to `stop`."""
+        whole = held.shape[1] // hop
+        mel = mel_of(frames[first : first + whole][:, : convention.bands], convention)
+        rows = [refiner(row[: whole * hop], mel) for row in held]
+        kept = slice((done - first) * hop, (stop - first) * hop)
+        return np.clip(np.stack(rows)[:, kept], -1.0, 1.0)
+
     for chunk in chunks:
         held = chunk if held is None else np.concatenate([held, chunk], 1)
         ready = first + held.shape[1] // hop - reach
         if ready > done:
-            yield _between(held, frames, refiner, first, done, ready)
+            yield refine(held, ready)
             done, keep = ready, max(0, ready - reach)
             held, first = held[:, (keep - first) * hop :], keep
     if held is not None and held.shape[1]:
         total = first * hop + held.shape[1]
         padded = np.pad(held, ((0, 0), (0, -total % hop)))
-        last = _between(padded, frames, refiner, first, done, first + padded.shape[1] // hop)
-        yield last[:, : total - done * hop]
-
-
-def _between(
-    held: np.ndarray,
-    frames: np.ndarray | FramesInPieces,
-    refiner: Refiner,
-    first: int,
-    start: int,
-    stop: int,
-) -> np.ndarray:
-    convention, hop = refiner.convention, refiner.convention.hop_samples
-    whole = held.shape[1] // hop
-    mel = mel_of(frames[first : first + whole][:, : convention.bands], convention)
-    rows = [refiner(row[: whole * hop], mel) for row in held]
-    kept = slice((start - first) * hop, (stop - first) * hop)
-    return np.clip(np.stack(rows)[:, kept], -1.0, 1.0)
+        yield refine(padded, first + padded.shape[1] // hop)[:, : total - done * hop]

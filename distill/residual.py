@@ -18,7 +18,7 @@ from onepass.foundation.errors import UserError
 from onepass.likelihoods.affine import FlowOutput
 from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import REFERENCE_HZ, Conditioner
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.network import interpolate_frames
 
 LEVEL = 3.0  # root mean square of the pulses, which must stand out from the noise's 1.8
@@ -34,16 +34,32 @@ class Prediction(NamedTuple):
     """The log of g, [batch, rows]."""
 
 
-class Described(NamedTuple):
-    """The condition of a span of sound, computed from mel frames."""
+class Condition(NamedTuple):
+    """The condition of the flows.
 
-    held: tf.Tensor
-    """The gates' condition for each row, [batch, rows, channels]."""
-    prediction: Prediction
-    source: tf.Tensor | None
-    """The result of `PulseSource`: the source [batch, samples], `channels` and `phase_cycles`."""
-    channels: tf.Tensor | None
-    phase_cycles: tf.Tensor
+    Attributes:
+      channels: [batch, bunches, channels], the gates' condition at each bunch's first sample.
+      source: the signal that is added to the noise, float32 [batch, time].
+      prediction: the linear prediction that turns the flows' output, a residual, into a wave.
+      held: [batch, rows, channels], the gates' first condition channels, which are constant within
+        a row of `row_samples` samples.
+    """
+
+    channels: tf.Tensor | None = None
+    source: tf.Tensor | None = None
+    prediction: Prediction | None = None
+    held: tf.Tensor | None = None
+
+    def add_source(self, noise: tf.Tensor) -> tf.Tensor:
+        """Return the noise with the source added."""
+        return noise if self.source is None else noise + tf.cast(self.source, noise.dtype)
+
+    def move_source(self, flowed: FlowOutput) -> FlowOutput:
+        """Return the flows' output for noise plus source, with the source moved to the location."""
+        if self.source is None:
+            return flowed
+        source = tf.cast(self.source, flowed.output.dtype)
+        return flowed._replace(location=flowed.location + source * tf.exp(flowed.log_scale))
 
 
 class ResidualDomain(tf.Module):
@@ -54,10 +70,8 @@ class ResidualDomain(tf.Module):
     and entropy have closed forms.
     """
 
-    def __init__(
-        self, config: StudentConfig, initial: Initial, mel: MelConvention, name: str = "residual"
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, config: StudentConfig, initial: Initial, mel: MelConvention) -> None:
+        super().__init__()
         if not config.prediction_order or not config.conditioner_units:
             raise UserError(
                 "`prediction_order` and `conditioner_units` must be given for the residual."
@@ -68,16 +82,14 @@ class ResidualDomain(tf.Module):
         if config.source == "pulses":
             rate, hop = config.sample_rate_hz, config.hop_samples
             self._source = PulseSource(rate, hop, config.bunch_samples)
+        # On either side of a span of samples, which its condition depends on.
+        reached = self.conditioner.reader.side_frames if self.conditioner.reader else 0
+        self.side_frames = max(self.conditioner.side_frames, reached + PulseSource.side_frames)
 
-    @property
-    def side_frames(self) -> int:
-        """Number of frames on either side of a span of samples that its condition depends on."""
-        reader = self.conditioner.reader
-        reached = reader.side_frames if reader else 0
-        return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
-
-    def condition(self, frames: tf.Tensor, phase_cycles: tf.Tensor, asked: slice) -> "Described":
-        """Return the condition of the span `asked`, before which the source has `phase_cycles`."""
+    def condition(
+        self, frames: tf.Tensor, phase_cycles: tf.Tensor, asked: slice
+    ) -> tuple[Condition, tf.Tensor]:
+        """Return the condition of the span `asked`, and the phase after it, given that before."""
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
         prediction = Prediction(
@@ -86,7 +98,7 @@ class ResidualDomain(tf.Module):
         source = channels = None
         if self._source is not None:
             source, channels, phase_cycles = self._source(made.pitch, phase_cycles, asked)
-        return Described(made.local[:, rows], prediction, source, channels, phase_cycles)
+        return Condition(channels, source, prediction, made.local[:, rows]), phase_cycles
 
     def wave(
         self, flowed: FlowOutput, prediction: Prediction, tail: tf.Tensor
@@ -178,11 +190,9 @@ class PulseSource:
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the source [batch, samples], its channels, and the phase after it [batch].
 
-        The channels [batch, bunches, 2 SOURCE_SIDE + 2] are the source's samples around the first
+        `pitch` is log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2]. The
+        channels [batch, bunches, 2 SOURCE_SIDE + 2] are the source's samples around the first
         sample of each bunch, without the factor `LEVEL`, and the voicing.
-
-        Args:
-          pitch: log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2].
         """
         octaves = upsample_frames(pitch[..., 0], self._hop)
         voiced = upsample_frames(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)

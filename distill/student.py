@@ -13,14 +13,15 @@ at the same depth and B times the receptive field, in which no sample is skipped
 
 import functools
 import math
+import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from distill.config import RECENT, StudentConfig
-from distill.residual import Prediction, ResidualDomain
+from distill.residual import Condition, ResidualDomain
 from onepass.foundation.errors import UserError
 from onepass.foundation.runtime import compute_dtype
 from onepass.likelihoods import noise as counter_noise
@@ -28,7 +29,7 @@ from onepass.likelihoods.affine import FlowOutput, compose
 from onepass.likelihoods.noise import Initial
 from onepass.replicator.training.rematerialisation import call_rematerialised
 from wavenet.conditioner import Conditioner
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.linear_prediction import use_solver
 from wavenet.network import SQRT_HALF, FrameUpsampler, causal_taps, check_condition, gate_halves
 
@@ -38,16 +39,11 @@ Past = list[tf.Tensor]
 class FlowLayer(tf.Module):
     """A gated layer, dilated in bunches, with a residual projection; the caller keeps its past."""
 
-    def __init__(
-        self, config: StudentConfig, initial: Initial, dilation: int, name: str | None = None
-    ) -> None:
-        super().__init__(name=name)
-        residual, gate, width = (
-            config.residual_channels,
-            config.gate_channels,
-            config.filter_width,
-        )
+    def __init__(self, config: StudentConfig, initial: Initial, dilation: int) -> None:
+        super().__init__()
+        residual, gate, width = config.residual_channels, config.gate_channels, config.filter_width
         self.dilation, self.width, self.held_inputs = dilation, width, config.held_inputs
+        self.past_samples = (width - 1) * dilation  # inputs that the layer needs
         self.gate_kernel = initial.kernel([width, residual, 2 * gate], "gate_kernel")
         self.gate_bias = initial.zeros([2 * gate], "gate_bias")
         self.condition_kernel = None
@@ -57,11 +53,6 @@ class FlowLayer(tf.Module):
             )
         self.residual_kernel = initial.kernel([gate, residual], "residual_kernel")
         self.residual_bias = initial.zeros([residual], "residual_bias")
-
-    @property
-    def past_samples(self) -> int:
-        """Number of past inputs that the layer needs."""
-        return (self.width - 1) * self.dilation
 
     def __call__(
         self, hidden: tf.Tensor, condition: tf.Tensor | None, past: tf.Tensor
@@ -86,22 +77,18 @@ class Flow(tf.Module):
     """One inverse autoregressive flow, with an approximate `initial_scale` s while untrained."""
 
     def __init__(
-        self,
-        config: StudentConfig,
-        initial: Initial,
-        layers: int,
-        initial_scale: float = 1.0,
-        name: str | None = None,
+        self, config: StudentConfig, initial: Initial, layers: int, initial_scale: float = 1.0
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         self.config = config
         self.dtype = compute_dtype(config.compute_dtype)
+        # That of noise, location and scale: at least float32, whatever the compute dtype.
+        self.outer_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         channels = config.residual_channels
         self.front_kernel = initial.kernel([config.front_width, channels], "front_kernel", gain=1.0)
         self.front_bias = initial.zeros([channels], "front_bias")
         self.layers = [
-            FlowLayer(config, initial, dilation, name=f"layer_{i:02d}")
-            for i, dilation in enumerate(config.dilations(layers))
+            FlowLayer(config, initial, dilation) for dilation in config.dilations(layers)
         ]
         bunch = config.bunch_samples
         if bunch > 1:
@@ -127,8 +114,7 @@ class Flow(tf.Module):
     ) -> tuple[FlowOutput, Past]:
         """Return the flow's output, and the past inputs for the next call.
 
-        The noise is float32 [batch, time], the condition [batch, bunches, channels] in the compute
-        dtype or None, and the first past that of `empty_past`.
+        The condition [batch, bunches, channels] is in the compute dtype; the first past is empty.
         """
         bunch, dtype = self.config.bunch_samples, self.outer_dtype
         time = tf.shape(noise)[1] if noise.shape[1] is None else noise.shape[1]
@@ -151,69 +137,29 @@ class Flow(tf.Module):
         """Return the flow's output for whole sounds, from noise [batch, time]."""
         return self(noise, condition, self.empty_past(tf.shape(noise)[0]))[0]
 
-    @property
-    def outer_dtype(self) -> tf.DType:
-        """The dtype of noise, location and scale: at least float32, whatever the compute dtype."""
-        return tf.float64 if self.dtype == tf.float64 else tf.float32
-
     def _head(self, hidden: tf.Tensor, joined: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         dtype = hidden.dtype
         if self.config.bunch_samples == 1:
             hidden = tf.nn.relu(hidden)
         else:
-            hidden = gate_halves(self._from_layers(hidden) + self._from_recent(joined))
+            layered = tf.matmul(tf.nn.relu(hidden), tf.cast(self.bunch_kernel, dtype))
+            layered += tf.cast(tf.reshape(self.bunch_bias, [-1]), dtype)
+            gates = tf.reshape(layered, [tf.shape(hidden)[0], -1, self.bunch_bias.shape[-1]])
+            newest = joined[:, self.config.front_width - RECENT : -1, None]
+            kernel = tf.cast(self.recent_kernel, newest.dtype)[:, None, :]
+            recent = tf.nn.conv1d(newest, kernel, 1, "VALID")
+            hidden = gate_halves(gates + tf.cast(recent, self.dtype))
         hidden = tf.matmul(hidden, tf.cast(self.head1_kernel, dtype))
         hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
         raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), self.outer_dtype)
         raw += tf.cast(self.head2_bias, raw.dtype)
         return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
 
-    def _from_layers(self, hidden: tf.Tensor) -> tf.Tensor:
-        dtype, gates = hidden.dtype, self.bunch_bias.shape[-1]
-        raw = tf.matmul(tf.nn.relu(hidden), tf.cast(self.bunch_kernel, dtype))
-        raw += tf.cast(tf.reshape(self.bunch_bias, [-1]), dtype)
-        return tf.reshape(raw, [tf.shape(hidden)[0], -1, gates])
-
-    def _from_recent(self, joined: tf.Tensor) -> tf.Tensor:
-        recent = joined[:, self.config.front_width - RECENT : -1, None]
-        kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
-        return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)
-
 
 def _append_past(past: tf.Tensor, now: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     joined = tf.concat([past, now], 1)
     length = past.shape[1]
     return joined, joined[:, tf.shape(joined)[1] - length :]
-
-
-class Condition(NamedTuple):
-    """The condition of the flows.
-
-    Attributes:
-      channels: [batch, bunches, channels], the gates' condition at each bunch's first sample, or
-        None.
-      source: the signal that is added to the noise, float32 [batch, time], or None.
-      prediction: the linear prediction that turns the flows' output, a residual, into a wave; None
-        for flows that make the wave.
-      held: [batch, rows, channels], the gates' first condition channels, which are constant within
-        a row of `row_samples` samples, or None.
-    """
-
-    channels: tf.Tensor | None = None
-    source: tf.Tensor | None = None
-    prediction: Prediction | None = None
-    held: tf.Tensor | None = None
-
-    def add_source(self, noise: tf.Tensor) -> tf.Tensor:
-        """Return the noise with the source added."""
-        return noise if self.source is None else noise + tf.cast(self.source, noise.dtype)
-
-    def move_source(self, flowed: FlowOutput) -> FlowOutput:
-        """Return the flows' output for noise plus source, with the source moved to the location."""
-        if self.source is None:
-            return flowed
-        source = tf.cast(self.source, flowed.output.dtype)
-        return flowed._replace(location=flowed.location + source * tf.exp(flowed.log_scale))
 
 
 UNCONDITIONAL = Condition()
@@ -227,18 +173,14 @@ class ParallelWaveNet(tf.Module):
     """
 
     def __init__(
-        self,
-        config: StudentConfig,
-        seed: int = 0,
-        mel: MelConvention | None = None,
-        name: str = "student",
+        self, config: StudentConfig, seed: int = 0, mel: MelConvention | None = None
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         residual = config.domain == "residual"
         if residual and mel is None:
             raise UserError("`mel` must be given for a student of the residual.")
         initial = Initial(seed)
-        self.config = config
+        self.config, self.noise_kind = config, config.noise
         self.dtype = compute_dtype(config.compute_dtype)
         self.upsampler = self.residual = None
         if config.feature_channels and not residual:
@@ -252,7 +194,7 @@ class ParallelWaveNet(tf.Module):
             self.speaker_embedding = initial.kernel(shape, "speaker_embedding", gain=gain)
         last = len(config.flows) - 1
         self.flows = [
-            Flow(config, initial, layers, config.initial_scale if i == last else 1.0, f"flow_{i}")
+            Flow(config, initial, layers, config.initial_scale if i == last else 1.0)
             for i, layers in enumerate(config.flows)
         ]
 
@@ -289,11 +231,6 @@ class ParallelWaveNet(tf.Module):
         """`advance` as one graph for all lengths."""
         return tf.function(self.advance, autograph=False, reduce_retracing=True)
 
-    @property
-    def noise_kind(self) -> str:
-        """The distribution of the noise of `draw`: "logistic" or "normal"."""
-        return self.config.noise
-
     def noise(
         self,
         seed: int | tf.Tensor,
@@ -301,11 +238,7 @@ class ParallelWaveNet(tf.Module):
         start: int | tf.Tensor,
         length: int,
     ) -> tf.Tensor:
-        """Return the noise of samples from `start`, float32 [rows, length].
-
-        `seed` is an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2]; `rows`,
-        the index of each in its seed's sequence of rows.
-        """
+        """Return the noise of samples from `start`, float32 [rows, length]; see `noise.bits`."""
         return self.noise_of(counter_noise.bits(seed, rows, start, length))
 
     def noise_of(self, words: np.ndarray | tf.Tensor) -> tf.Tensor:
@@ -331,10 +264,9 @@ class ParallelWaveNet(tf.Module):
     ) -> tuple[Condition, tf.Tensor | None]:
         """Return the condition of a span of samples, and the source's phase after it, or None.
 
-        Args:
-          num_samples: length in samples; None: the length of the frames.
-          phase_cycles: float64 [batch], the phase before the first sample; None: 0.
-          skipped_frames: number of frames before the span; these and any after it are only context.
+        `num_samples` is the length of the span; None: that of the frames. The span begins after
+        `skipped_frames`; these and any frames after it are only context. `phase_cycles`, float64
+        [batch], is the phase before the first sample; None: 0.
         """
         check_condition(self.config, frames, speaker)
         hop, bunch, parts = self.config.hop_samples, self.config.bunch_samples, []
@@ -350,9 +282,8 @@ class ParallelWaveNet(tf.Module):
         if phase_cycles is None and self.residual is not None:
             phase_cycles = tf.zeros([tf.shape(frames)[0]], tf.float64)
         if self.residual is not None:
-            said = self.residual.condition(frames, phase_cycles, asked)
+            said, phase_cycles = self.residual.condition(frames, phase_cycles, asked)
             held, prediction, source = tf.cast(said.held, self.dtype), said.prediction, said.source
-            phase_cycles = said.phase_cycles
             if said.channels is not None:
                 parts.append(tf.cast(said.channels, self.dtype))
         if self.speaker_embedding is not None:
@@ -404,37 +335,28 @@ class ParallelWaveNet(tf.Module):
         tail = tf.zeros([batch, self.config.prediction_order], self.flows[0].outer_dtype)
         return [*pasts, [tail]]
 
-    def start_from_conditioner(self, conditioner: Conditioner) -> None:
-        """Copy a teacher's dense conditioner, including its pitch estimator."""
-        own_variables = self.residual.conditioner.variables if self.residual else ()
-        if [v.shape for v in own_variables] != [v.shape for v in conditioner.variables]:
+    def start_from_conditioner(self, conditioner: Conditioner, only_frames: bool = False) -> None:
+        """Copy a teacher's dense conditioner, or only frame statistics and pitch estimator."""
+        variables = operator.attrgetter("stored_variables" if only_frames else "variables")
+        own_variables = () if self.conditioner is None else variables(self.conditioner)
+        if [v.shape for v in own_variables] != [v.shape for v in variables(conditioner)]:
             raise UserError("`conditioner` must have the size of this student's conditioner.")
-        for own, given in zip(own_variables, conditioner.variables, strict=True):
-            own.assign(tf.cast(given, own.dtype))
-
-    def keep_frames_of(self, conditioner: Conditioner) -> None:
-        """Copy a teacher's frame statistics and pitch estimator to a student of residuals."""
-        if self.residual is None:
-            return
-        pairs = list(
-            zip(
-                self.residual.conditioner.stored_variables,
-                conditioner.stored_variables,
-                strict=True,
-            )
-        )
-        if any(own.shape != given.shape for own, given in pairs):
-            raise ValueError("`conditioner` must have the size of this student's conditioner.")
-        for own, given in pairs:
+        for own, given in zip(own_variables, variables(conditioner), strict=True):
             own.assign(tf.cast(given, own.dtype))
 
     def start_from(self, teacher_upsampler: FrameUpsampler) -> None:
         """Copy a teacher's upsampler into the first channels of this student's."""
         source, target = teacher_upsampler, self.upsampler
-        if target is None or not _fits(target, source):
+        given = source.frame_kernel.shape
+        if (
+            target is None
+            or target.factors != source.factors
+            or target.frame_kernel.shape[:-1] != given[:-1]
+            or target.frame_kernel.shape[-1] < given[-1]
+        ):
             raise UserError(
                 "`teacher_upsampler` must have this student's frames and factors and no more "
-                f"channels, got {list(source.frame_kernel.shape)} and {source.factors}."
+                f"channels, got {list(given)} and {source.factors}."
             )
         _copy_first(target.frame_kernel, source.frame_kernel)
         _copy_first(target.frame_bias, source.frame_bias)
@@ -443,11 +365,6 @@ class ParallelWaveNet(tf.Module):
             split = tf.Variable(tf.reshape(own, [3, many, factor, many]))
             split[:, :few, :, :few].assign(tf.reshape(given, [3, few, factor, few]))
             own.assign(tf.reshape(split, own.shape))
-
-
-def _fits(target: FrameUpsampler, source: FrameUpsampler) -> bool:
-    own, given = target.frame_kernel.shape, source.frame_kernel.shape
-    return target.factors == source.factors and own[:-1] == given[:-1] and own[-1] >= given[-1]
 
 
 def _copy_first(target: tf.Variable, source: tf.Variable) -> None:

@@ -13,7 +13,7 @@ from distill.config import KIND, DistillConfig, StudentConfig
 from distill.evaluation import measure_closeness
 from distill.losses.discriminators import Discriminators
 from distill.losses.divergence import divergence
-from distill.losses.objective import Objective
+from distill.losses.objective import Objective, Parts
 from distill.losses.perceptual import (
     UnitClassifier,
     copy_classifier,
@@ -36,11 +36,13 @@ from onepass.replicator.training.state import TrainState, is_single_device
 from onepass.replicator.training.training_run import Recipe, Setup, TrainingRun
 from onepass.trained import Trained
 from wavenet.conditioner import SIDE_FRAMES
-from wavenet.data import Corpus, audio
+from wavenet.data import audio
 from wavenet.data.clips import ClipBatches, ClipContext
+from wavenet.data.corpus import Corpus
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
-from wavenet.features import MelConvention, PitchConvention, fundamental_frequency
+from wavenet.features.conventions import MelConvention, PitchConvention
+from wavenet.features.frames import fundamental_frequency
 from wavenet.front import request_of
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.optional_packages import available
@@ -61,17 +63,15 @@ def flow_stages(
     The first stage reads `noise` float32 [batch, time] and the student's conditions, `frames`
     [batch, frames, channels] and `speaker` int32 [batch]. Each stage but the last passes on the
     current sound, its location and log scale, each [batch, time], and the condition [batch,
-    bunches, channels], if there is one. The last stage computes the loss.
-
-    Args:
-      loss_batch: names of the entries of a batch that the loss reads.
-      frozen: variables that the loss reads and training does not change, by name.
+    bunches, channels], if there is one. The last stage computes the loss, from the entries
+    `loss_batch` of a batch and from the variables `frozen`, by name, which training does not
+    change.
     """
     if student.residual is not None:
         raise ValueError("`student` must make the wave, not a residual.")
     known = named_weights(student)
     names = {variable.ref(): name for name, variable in known.items()}
-    of_flows = [_variables_by_name(flow, names) for flow in student.flows]
+    of_flows = [{names[v.ref()]: v for v in flow.trainable_variables} for flow in student.flows]
     others = known.keys() - {name for variables in of_flows for name in variables}
     of_flows[0] |= {name: known[name] for name in known if name in others}
     last, stages = len(student.flows) - 1, []
@@ -112,10 +112,9 @@ def planned_stages(
 ) -> dict[str, Any] | None:
     """Return the flows as stages for a plan (`onepass.planning.pipeline.schedule.Stages`), as JSON.
 
-    Work is proportional to the number of a stage's weights, as each weight is applied to every
-    sample. The last stage also runs the teacher, with two thirds of the work per weight, because
-    its weights need no gradient. The result is None for a student of residuals, which cannot be
-    divided.
+    Each weight of a stage is applied to every sample. The last stage also runs the teacher, with
+    two thirds of the work per weight, as its weights need no gradient. A student of residuals
+    cannot be divided.
     """
     if student.residual is not None:
         return None
@@ -130,10 +129,6 @@ def planned_stages(
 
 def _size(module: tf.Module) -> int:
     return sum(int(variable.shape.num_elements()) for variable in module.variables)
-
-
-def _variables_by_name(flow: Flow, names: dict) -> dict[str, tf.Variable]:
-    return {names[variable.ref()]: variable for variable in flow.trainable_variables}
 
 
 def _stage(
@@ -234,33 +229,25 @@ class EvaluationCallback:
     def __call__(self, log: MetricsLog, step: int) -> float:
         """Log the metrics on dev; return the multi-resolution STFT error plus the weighted KL."""
         with self.state.swap_in_average():
-            sounds = [self._synthesise(item, len(item["waveform"])) for item in self.recordings]
+            sounds = []
+            for item in self.recordings:
+                condition = condition_of(self.teacher.network, item)
+                request = request_of(condition, len(item["waveform"]))
+                sounds.append(generate(self.student, request)[0])
             kl, entropy = np.mean([self._closeness(row) for row in range(len(self.recordings))], 0)
         recorded = [item["waveform"] for item in self.recordings]
         pairs = list(zip(sounds, recorded, strict=True))
         distance = float(np.mean([multi_resolution_stft_distance(a, b) for a, b in pairs]))
         health = self._health(np.concatenate(sounds), np.concatenate(recorded), entropy)
-        log.scalars(
-            step,
-            {
-                "dev_stft_distance": distance,
-                "dev_log_mel_distance_db": float(
-                    np.mean([log_mel_distance_db(a, b, self.mel) for a, b in pairs])
-                ),
-                "dev_level_db": health.level_db,
-                "dev_kl": kl,
-                "dev_entropy": health.entropy_nats,
-            }
-            | ({} if math.isnan(health.voiced) else {"dev_voiced": health.voiced}),
-        )
+        mel_db = float(np.mean([log_mel_distance_db(a, b, self.mel) for a, b in pairs]))
+        figures = {"dev_stft_distance": distance, "dev_log_mel_distance_db": mel_db}
+        figures |= {"dev_level_db": health.level_db, "dev_kl": kl, "dev_entropy": entropy}
+        voiced = {} if math.isnan(health.voiced) else {"dev_voiced": health.voiced}
+        log.scalars(step, figures | voiced)
         for line in collapse_warnings(health):
             self.log(f"step {step}: {line}")
         self._show(log, step, sounds[0], recorded[0])
         return distance + self.kl_weight * float(kl)
-
-    def _synthesise(self, item: dict, length: int) -> np.ndarray:
-        request = request_of(condition_of(self.teacher.network, item), length)
-        return generate(self.student, request)[0]
 
     def _closeness(self, row: int) -> tuple[float, float]:
         item = self.recordings[row]
@@ -308,9 +295,7 @@ class EvaluationCallback:
             frames, speaker = condition_of(self.teacher.network, item)
             names = self.teacher.front.speakers
             sound = self.teacher.sample(
-                length=length,
-                condition=frames,
-                speaker=None if speaker is None else names[speaker],
+                length=length, condition=frames, speaker=None if speaker is None else names[speaker]
             )[0]
             audio.write(path, sound, self.rate_hz)
             audio.write(self.folder / "recorded.wav", item["waveform"][:length], self.rate_hz)
@@ -342,15 +327,10 @@ class StudentRecipe(Recipe):
         """Read the recordings, claim the run, make the student, and get the classifier."""
         teacher = self.teacher
         config = self.config.resolve_settings(teacher, self.teacher_path)
-        stored = self.describe_run(
-            KIND,
-            config,
-            data=to_json(teacher.config.data),
-            gain_db=teacher.front.gain_db,
-            speakers=teacher.spec["speakers"],
-            **{name: teacher.spec[name] for name in HEARD if name in teacher.spec},
-            teacher_weights=digest(teacher.network),
-        )
+        facts = {"data": to_json(teacher.config.data), "gain_db": teacher.front.gain_db}
+        known = (name for name in ("speakers", *HEARD) if name in teacher.spec)
+        facts |= {name: teacher.spec[name] for name in known}
+        stored = self.describe_run(KIND, config, **facts, teacher_weights=digest(teacher.network))
         unsaid = {**defaults(config), "data": defaults(teacher.config.data)}
         run.check(stored, CHANGEABLE, unsaid)
         corpus = corpus_for(config, teacher, self.data, run.sharing(FEATURES), run.log)
@@ -371,40 +351,27 @@ class StudentRecipe(Recipe):
         opponent = discriminators(config)
         state = TrainState(student, config.optimizer, config.loop.num_steps, opponent=opponent)
         others = () if opponent is None else opponent.trainable_variables
+        frozen = {f"teacher/{i:03d}": v for i, v in enumerate(density.network.variables)}
+        units = {} if classifier is None else classifier.name_variables()
+        frozen |= {f"units/{name}": variable for name, variable in units.items()}
         drawn, past = batches(corpus, config, teacher), config.student.receptive_field
+        parts = Parts(state.step, classifier, corpus.mel, opponent)
         return Setup(
             state,
-            Objective(
-                student,
-                density,
-                config.loss,
-                config.seed,
-                state.step,
-                classifier=classifier,
-                mel=corpus.mel,
-                discriminators=opponent,
-            ),
+            Objective(student, density, config.loss, config.seed, parts),
             drawn,
             lambda: EvaluationCallback(
                 student, state, teacher, corpus, run.samples(), run.log, config.loss.kl
             ),
             drawn.portable(),
             lambda: state.start([*begun.trainable_variables, *others]),
-            _frozen_variables(density, classifier),
+            frozen,
             f"student: {state.size:,} weights, flows of "
             f"{', '.join(map(str, config.student.flows))} layers, receptive field {past} samples "
             f"({1000 * past / config.student.sample_rate_hz:.0f} ms)",
             not teacher.config.network.prediction_order,  # its sums need full precision
             lambda specs: planned_stages(student, density, specs["waveform"].shape[1]),
         )
-
-
-def _frozen_variables(
-    density: WaveNetDensity, classifier: UnitClassifier | None
-) -> dict[str, tf.Variable]:
-    frozen = {f"teacher/{i:03d}": v for i, v in enumerate(density.network.variables)}
-    units = {} if classifier is None else classifier.name_variables()
-    return frozen | {f"units/{name}": variable for name, variable in units.items()}
 
 
 def discriminators(config: DistillConfig) -> Discriminators | None:
@@ -424,7 +391,7 @@ def new_student(config: DistillConfig, teacher: Trained) -> ParallelWaveNet:
         folder = locations.model_folder(Path(config.start_from))
         assign_weights(student, read_stored_weights(folder), folder)
         if student.residual is not None and conditioner is not None:
-            student.keep_frames_of(conditioner)
+            student.start_from_conditioner(conditioner, only_frames=True)
         return student
     if student.residual is not None and conditioner is not None:
         student.start_from_conditioner(conditioner)
@@ -472,14 +439,9 @@ def corpus_for(
 
 def batches(corpus: Corpus, config: DistillConfig, teacher: Trained) -> ClipBatches:
     """Return the training batches, each determined by the seed and the step."""
-    return ClipBatches(
-        corpus,
-        config.clips.clip_samples,
-        config.clips.batch_size,
-        config.seed,
-        teacher.config.data.features,
-        clip_context(config),
-    )
+    clips, features = config.clips, teacher.config.data.features
+    around = clip_context(config)
+    return ClipBatches(corpus, clips.clip_samples, clips.batch_size, config.seed, features, around)
 
 
 def clip_context(config: DistillConfig) -> ClipContext:

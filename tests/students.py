@@ -6,12 +6,12 @@ from networks import moved
 
 from distill.config import LossConfig, StudentConfig
 from distill.losses.discriminators import Discriminators
-from distill.losses.objective import Objective
+from distill.losses.objective import Objective, Parts
 from distill.losses.perceptual import UnitClassifier, UnitConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from wavenet.config import WaveNetConfig
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.network import WaveNet
 
 HOP, FRAMES = 20, 40
@@ -68,4 +68,4 @@ def objective_of(
     )  # fmt: skip
     classifier = UnitClassifier(UnitConfig(MEL, num_units=4, channels=6), seed=1)
     density, step = WaveNetDensity(WaveNet(teacher)), tf.Variable(3, trainable=False)
-    return Objective(student, density, config, 0, step, classifier, MEL, opponent)
+    return Objective(student, density, config, 0, Parts(step, classifier, MEL, opponent))

@@ -28,14 +28,16 @@ LOG_SPREAD = 3.0
 class AdaptiveWaveNet(WaveNet):
     """A `WaveNet` for configurations with `prediction_windows`, with a different front and head."""
 
-    def __init__(self, config: WaveNetConfig, seed: int = 0, name: str = "wavenet") -> None:
-        super().__init__(config, seed, name)
+    def __init__(self, config: WaveNetConfig, seed: int = 0) -> None:
+        super().__init__(config, seed)
         located = with_scales(self.likelihood)
         if located is not None:  # from a little above the residual's expected size to below it
             *others, scales = located.sections
             start = [0.0] * sum(others), tf.linspace(0.5, -1.5, scales), [0.0] * config.corrections
             self.head2_bias.assign(tf.concat(start, 0))
         self.period, self.renew_samples = config.prediction_block, max(config.prediction_windows)
+        # Past samples that corrections and predictions of one sample read.
+        self._taps = config.front_width + config.prediction_order
         self.past_prediction = PastPrediction(config.prediction_order, config.prediction_windows)
 
     def _front(self, past: tf.Tensor, skipped: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
@@ -61,11 +63,6 @@ class AdaptiveWaveNet(WaveNet):
     def renew(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """See `Network.renew`: the predictors of the next block."""
         return {"solved": self.past_prediction(tf.cast(inputs, tf.float64))}
-
-    @property
-    def _taps(self) -> int:
-        """Number of past samples that corrections and predictions of one sample read."""
-        return self.config.front_width + self.config.prediction_order
 
     def _front_after(
         self, inputs: tf.Tensor, state: dict[str, Any]

@@ -33,15 +33,10 @@ class PitchReader(tf.Module):
     instead of a value in between. With 0, F0 is regressed.
     """
 
-    def __init__(
-        self,
-        features: int,
-        initial: Initial,
-        channels: int = 96,
-        bins: int = 0,
-        name: str = "pitch_reader",
-    ) -> None:
-        super().__init__(name=name)
+    side_frames = sum(width // 2 for width in WIDTHS)  # on either side, which an estimate reads
+
+    def __init__(self, features: int, initial: Initial, channels: int = 96, bins: int = 0) -> None:
+        super().__init__()
         self.bins, inputs = bins, (features, channels, channels)
         self.kernels = [
             initial.kernel([width, size, channels], f"kernel_{i}", gain)
@@ -56,7 +51,13 @@ class PitchReader(tf.Module):
         """Return log2(F0 / 200 Hz) and voicing's logit, [batch, frames - 2 side_frames] each."""
         raw = self._outputs(frames)
         if self.bins:
-            return _likeliest(raw[..., :-1]), raw[..., -1]
+            logits, dtype = raw[..., :-1], raw.dtype
+            best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
+            # Average only nearby bins: a mean over two possible octaves would be neither of them.
+            near = tf.cast(tf.abs(tf.range(self.bins) - best) <= NEAR_BINS, dtype)
+            weights = tf.nn.softmax(logits) * near
+            total = tf.reduce_sum(weights * _centres(self.bins, dtype), -1)
+            return total / tf.reduce_sum(weights, -1), raw[..., -1]
         low, high = _octaves_of(LOWEST_HZ), _octaves_of(HIGHEST_HZ)
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 
@@ -76,11 +77,6 @@ class PitchReader(tf.Module):
         raw = tf.matmul(hidden, tf.cast(self.head_kernel, hidden.dtype))
         return raw + tf.cast(self.head_bias, raw.dtype)
 
-    @property
-    def side_frames(self) -> int:
-        """Number of neighbouring frames on either side that an estimate depends on."""
-        return sum(width // 2 for width in WIDTHS)
-
 
 def _octaves_of(hz: float) -> float:
     return math.log2(hz / REFERENCE_HZ)
@@ -91,21 +87,12 @@ def _centres(bins: int, dtype: tf.DType) -> tf.Tensor:
     return tf.linspace(tf.constant(low, dtype), tf.constant(high, dtype), bins)
 
 
-def _likeliest(logits: tf.Tensor) -> tf.Tensor:
-    bins, dtype = logits.shape[-1], logits.dtype
-    best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
-    # Average only nearby bins: a mean over two possible octaves would be neither of them.
-    near = tf.cast(tf.abs(tf.range(bins) - best) <= NEAR_BINS, dtype)
-    weights = tf.nn.softmax(logits) * near
-    return tf.reduce_sum(weights * _centres(bins, dtype), -1) / tf.reduce_sum(weights, -1)
-
-
 def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
     """Return the cross-entropy of F0 over voiced frames plus the cross-entropy of voicing.
 
-    The target over the bins is a normal distribution around F0 with a deviation of `BLUR_CENTS`.
-    `logits` of the bins are [batch, frames, bins]; the `logit` of voicing is [batch, frames];
-    `pitch` is the true F0 and voicing from `log_f0_features`, [batch, frames, 2].
+    The target over the bins, whose `logits` are [batch, frames, bins], is a normal distribution
+    around F0 with a deviation of `BLUR_CENTS`. `logit` is that of voicing; `pitch`, [batch, frames,
+    2], is from `log_f0_features`.
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     cents = 1200.0 * (truth[..., tf.newaxis] - _centres(logits.shape[-1], logits.dtype))
@@ -150,12 +137,7 @@ def train_pitch_reader(
             yield {"frames": batch(source, seed, step, READER_CLIPS)["frames"]}
 
     train_network(
-        reader,
-        loss,
-        READER_OPTIMIZER,
-        LoopConfig(steps),
-        clips,
-        title="learning to read F0",
+        reader, loss, READER_OPTIMIZER, LoopConfig(steps), clips, title="learning to read F0"
     )
 
 
@@ -164,11 +146,7 @@ SIDE_FRAMES = 8  # neighbouring frames on either side of a clip, enough for any 
 
 
 class Condition(NamedTuple):
-    """The condition of each sub-frame or sample, one per row.
-
-    Without linear prediction, the coefficients are empty and `log_gain` and `log_level` are zero;
-    without pitch, `period` is zero.
-    """
+    """The condition of each sub-frame or sample, one per row; zero or empty where there is none."""
 
     local: tf.Tensor
     """Condition that the gates read, [batch, rows, channels]."""
@@ -188,10 +166,8 @@ class Condition(NamedTuple):
 class Conditioner(tf.Module):
     """Two layers over standardised frames, mel channels first, with pitch and linear prediction."""
 
-    def __init__(
-        self, config: Any, initial: Initial, mel: MelConvention, name: str = "conditioner"
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, config: Any, initial: Initial, mel: MelConvention) -> None:
+        super().__init__()
         self.config, self.mel = config, mel
         self.dtype = tf.float64 if config.compute_dtype == "float64" else tf.float32
         self.given_pitch = config.feature_channels > mel.bands

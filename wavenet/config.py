@@ -159,13 +159,6 @@ class WaveNetConfig:
         require(bare, "prediction_windows", needs, windows)
 
     @property
-    def front_samples(self) -> int:
-        """Number of past samples that the front reads."""
-        if not self.prediction_windows:
-            return self.front_width
-        return max(self.prediction_windows) + self.prediction_block - 1
-
-    @property
     def front_inputs(self) -> int:
         """Number of inputs of the first matrix product of a network without `conditioner_units`."""
         if self.reads_levels:
@@ -204,8 +197,10 @@ class WaveNetConfig:
     def receptive_field(self) -> int:
         """Number of past samples that a conditional depends on, without the context stack."""
         layers = (self.filter_width - 1) * sum(self.dilations)
+        if self.prediction_windows:
+            return layers + max(self.prediction_windows) + self.prediction_block - 1
         if not self.conditioner_units:
-            return layers + self.front_samples
+            return layers + self.front_width
         return self.bunch_samples * (layers + 1) + self.history_samples + self.prediction_order
 
     @property
@@ -317,17 +312,9 @@ class DataConfig:
         """Return the convention of the mel frames, or None without mel frames."""
         if "mel" not in self.features:
             return None
-        window = self.mel_window_samples
-        return MelConvention(
-            self.sample_rate_hz,
-            hop_samples,
-            window,
-            window,
-            self.mel_bands,
-            self.mel_low_hz,
-            self.mel_high_hz,
-            padding=self.mel_padding,
-        )
+        window, low_hz, high_hz = self.mel_window_samples, self.mel_low_hz, self.mel_high_hz
+        sizes = (self.sample_rate_hz, hop_samples, window, window, self.mel_bands)
+        return MelConvention(*sizes, low_hz, high_hz, padding=self.mel_padding)
 
     def pitch(self, hop_samples: int) -> PitchConvention | None:
         """Return the convention of the F0 frames, or None without F0 frames."""
@@ -361,8 +348,9 @@ class TrainConfig:
     def resolve_settings(self, num_speakers: int) -> "TrainConfig":
         """Return the configuration with `feature_channels` and `speakers` set to match the data.
 
-        It is a ValueError if the network is configured for different inputs, the clip length is not
-        a multiple of the hop, or the settings of the frames are invalid.
+        Raises:
+          ValueError: If the network is configured for different inputs, the clip length is not a
+            multiple of the hop, or the settings of the frames are invalid.
         """
         features = self.data.feature_channels
         speakers = num_speakers if self.data.by_speaker else 0

@@ -35,19 +35,14 @@ def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
     """Return a system in which a speech model gets each recording's frames and speaker."""
 
     def synthesise(item: dict, length: int) -> np.ndarray:
-        known = model.front.speakers
-        frames = None
+        known, asked = model.front.speakers, dict[str, Any]()
         if model.front.conditional:
-            frames = recorded_frames(item["frames"][: -(-length // model.front.hop_samples)], 0.0)
-        speaker = known[item["speaker"]] if known else None
-        sounds = model.sample(
-            length=length,
-            seed=seed + row_of(item),
-            condition=frames,
-            speaker=speaker,
-            temperature=temperature,
-        )
-        return sounds[0]
+            frames = item["frames"][: -(-length // model.front.hop_samples)]
+            asked["condition"] = recorded_frames(frames, 0.0)
+        if known:
+            asked["speaker"] = known[item["speaker"]]
+        row_seed = seed + row_of(item)
+        return model.sample(length=length, seed=row_seed, temperature=temperature, **asked)[0]
 
     return synthesise
 
@@ -58,10 +53,9 @@ def has_sounds(folder: Path) -> bool:
 
 
 def read_sounds(folder: Path, sample_rate_hz: int) -> System:
-    """Return a system that reads another vocoder's waveforms from a folder.
+    """Return a system that reads another vocoder's waveforms, named like the recordings' files.
 
-    An audio file must have the name of the recording's file, with any readable suffix. Its waveform
-    is resampled to `sample_rate_hz` and scaled to the recording's RMS.
+    They are resampled to `sample_rate_hz` and scaled to the recording's RMS.
     """
 
     def synthesise(item: dict, length: int) -> np.ndarray:
@@ -130,28 +124,19 @@ def compare(
     on_sounds: SoundsCallback | None = None,
 ) -> dict[str, dict]:
     """Return a dict {system: {"real_time_factor", "measures": {name: a `Measure` as a dict}}}."""
-    return {name: _compare_system(name, systems[name], items, mel, on_sounds) for name in systems}
-
-
-def _compare_system(
-    name: str,
-    system: System,
-    items: Sequence[dict],
-    mel: MelConvention,
-    on_sounds: SoundsCallback | None,
-) -> dict:
-    sounds, factor = _synthesise_items(name, system, items, mel.sample_rate_hz)
-    values = [
-        measure(sound, item["waveform"][: len(sound)], mel.sample_rate_hz, mel)
-        for sound, item in zip(sounds, items, strict=True)
-    ]
-    if on_sounds is not None:
-        on_sounds(name, sounds, items, values)
-    means = {key: finite_mean([value[key] for value in values]) for key in values[0]}
-    return {
-        "real_time_factor": factor,
-        "measures": {key: dataclasses.asdict(mean) for key, mean in means.items()},
-    }
+    found, rate_hz = {}, mel.sample_rate_hz
+    for name, system in systems.items():
+        sounds, factor = _synthesise_items(name, system, items, rate_hz)
+        values = [
+            measure(sound, item["waveform"][: len(sound)], rate_hz, mel)
+            for sound, item in zip(sounds, items, strict=True)
+        ]
+        if on_sounds is not None:
+            on_sounds(name, sounds, items, values)
+        means = {key: finite_mean([value[key] for value in values]) for key in values[0]}
+        measures = {key: dataclasses.asdict(mean) for key, mean in means.items()}
+        found[name] = {"real_time_factor": factor, "measures": measures}
+    return found
 
 
 def real_time_factor(system: System, items: Sequence[dict], sample_rate_hz: int) -> float:

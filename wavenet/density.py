@@ -38,7 +38,11 @@ class Density:
     ) -> np.ndarray:
         """Return each level's log-probability given the levels before it, [samples], in nats."""
         check_eager()
-        condition = self._condition(len(levels), frames, speaker)
+        condition = None
+        if frames is not None or speaker is not None:
+            given = None if frames is None else tf.constant(frames[None], tf.float32)
+            whose = None if speaker is None else tf.constant([speaker])
+            condition = self.network.condition(given, whose, len(levels))
         if weights != "float32":
             samplers = autoregressive(self.network).samplers
             symbols = tf.constant(levels[None], tf.int32)
@@ -62,15 +66,6 @@ class Density:
             return self.log_prob(levels, frames, speaker)[np.newaxis]
 
         return measure_code_lengths(items, log_prob, lambda item: [len(item["waveform"])])
-
-    def _condition(
-        self, num_samples: int, frames: np.ndarray | None, speaker: int | None
-    ) -> tf.Tensor | None:
-        if frames is None and speaker is None:
-            return None
-        frames = None if frames is None else tf.constant(frames[None], tf.float32)
-        speaker = None if speaker is None else tf.constant([speaker])
-        return self.network.condition(frames, speaker, num_samples)
 
     def _of_window(self, levels: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         parameters = self.network(self.network.inputs(levels), condition)

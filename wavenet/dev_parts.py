@@ -12,10 +12,9 @@ DevPart = Literal["choose", "report", "dev"]
 
 
 def dev_part(items: Sequence[dict], part: DevPart) -> list[dict]:
-    """Return the items that belong to a part of the dev split, sorted by "name".
+    """Return a part's items, by name: "choose" has every second, "report" the others, "dev" all.
 
-    The part "choose" contains the second, fourth, ... item, "report" the first, third, ... item,
-    and "dev" all items. A single item belongs to every part.
+    A single item belongs to every part.
     """
     if part not in get_args(DevPart):
         raise ValueError(must_be("part", f"one of {get_args(DevPart)}", repr(part)))

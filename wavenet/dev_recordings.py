@@ -50,11 +50,8 @@ def _of_known_speakers(
     items: Sequence[dict], speakers: Sequence[str], known: Sequence[str]
 ) -> list[dict]:
     names = [speakers[item["speaker"]] for item in items]
-    kept = [
-        {**item, "speaker": list(known).index(name)}
-        for item, name in zip(items, names, strict=True)
-        if name in known
-    ]
+    pairs, number = zip(items, names, strict=True), {name: n for n, name in enumerate(known)}
+    kept = [{**item, "speaker": number[name]} for item, name in pairs if name in number]
     if not kept:
         others = first_of([name or "(no name)" for name in sorted(set(names))])
         raise UserError(

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -79,13 +80,27 @@ def evaluate(
     mean_bits = weighted_mean(lengths.bits_per_element, lengths.sizes)
     spread = items[:: max(1, len(items) // copies)][:copies]
     sixteen_bit = codes_16_bit_samples(model.network.codec)
-    compared = _compare_systems(model, spread, seed, temperatures, on_sounds)
+    system, rate_hz = model_system(model, seed), model.front.sample_rate_hz
+    compared: dict[str, Any] = {}
+    if model.front.conditional:
+        convention = model.front.mel or MelConvention(rate_hz, model.front.hop_samples)
+        cooler = at_temperatures(model, seed, extra_temperatures(model, temperatures))
+        systems = {"model": system, **cooler, **baselines(convention, seed)}
+        against = compare(systems, spread, convention, on_sounds)
+        compared = {**against.pop("model"), "against": against}
+    else:
+        compared = {"real_time_factor": real_time_factor(system, spread, rate_hz), "measures": {}}
     measures = {"bits_per_sample": dataclasses.asdict(mean_bits), **compared.pop("measures")}
+    untrained, mel = {}, model.front.mel
+    if sixteen_bit and mel is not None:
+        order = model.config.network.prediction_order or ORDER
+        bits = dataclasses.asdict(weighted_mean(*measure_untrained_bits(items, mel, order)))
+        untrained = {"untrained_predictor": {"order": order, "bits_per_sample": bits}}
     return {
         "bits_per_sample": mean_bits.mean,
         "measures": measures,
         **compared,
-        **(_evaluate_predictor(model, items) if sixteen_bit else {}),
+        **untrained,
         **describe_dev_set(items, part, float(lengths.sizes.sum()) / corpus.sample_rate_hz, corpus),
         **({} if sixteen_bit else {"codec": {}}),
     }
@@ -116,41 +131,18 @@ def dev_corpus(model: Trained, data: Path, speaker: str | None = None) -> Corpus
     return prepare_corpus(report, config, None, gain_db=model.front.gain_db)
 
 
-def _compare_systems(
-    model: Trained,
-    items: list[dict],
-    seed: int,
-    temperatures: Sequence[float],
-    on_sounds: SoundsCallback | None,
-) -> dict:
-    rate_hz, hop = model.front.sample_rate_hz, model.front.hop_samples
-    system = model_system(model, seed)
-    if not model.front.conditional:
-        return {"real_time_factor": real_time_factor(system, items, rate_hz), "measures": {}}
-    mel = model.front.mel or MelConvention(rate_hz, hop)
-    cooler = at_temperatures(model, seed, extra_temperatures(model, temperatures))
-    systems = {"model": system, **cooler, **baselines(mel, seed)}
-    against = compare(systems, items, mel, on_sounds)
-    return {**against.pop("model"), "against": against}
-
-
-def _evaluate_predictor(model: Trained, items: list[dict]) -> dict:
-    mel = model.front.mel
-    if mel is None:
-        return {}
-    order = model.config.network.prediction_order or ORDER
-    bits_per_sample, lengths = measure_untrained_bits(items, mel, order)
-    bits = weighted_mean(bits_per_sample, lengths)
-    return {"untrained_predictor": {"order": order, "bits_per_sample": dataclasses.asdict(bits)}}
-
-
 def format_report(figures: dict) -> str:
     """Return the result of `evaluate`, with "model", "step" and "data" added, as lines of text."""
     bits = figures["measures"]["bits_per_sample"]
+    why = "the model's levels are not those of 16-bit samples"
+    compared = f"  FLAC               not compared: {why}"
+    if flac := figures["codec"].get("flac"):
+        change = f"{100 * (bits['mean'] / flac - 1):+.1f}%"
+        compared = f"  FLAC at its best   {flac:.3f}   on the same 16-bit samples ({change})"
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
         f"  bits per sample    {format_measure(bits)}",
-        _flac_line(bits["mean"], figures["codec"].get("flac")),
+        compared,
     ]
     if predictor := figures.get("untrained_predictor"):
         lines.append(
@@ -165,14 +157,6 @@ def format_report(figures: dict) -> str:
         measures = {n: m for n, m in figures["measures"].items() if n != "bits_per_sample"}
         lines += ["", *table({"model": {**figures, "measures": measures}, **figures["against"]})]
     return "\n".join([*lines, *filter(None, [describe_unavailable()])])
-
-
-def _flac_line(bits: float, flac: float | None) -> str:
-    if flac is None:
-        why = "the model's levels are not those of 16-bit samples"
-        return f"  FLAC               not compared: {why}"
-    compared = f"{100 * (bits / flac - 1):+.1f}%"
-    return f"  FLAC at its best   {flac:.3f}   on the same 16-bit samples ({compared})"
 
 
 def codes_16_bit_samples(codec: Codec) -> bool:
@@ -203,7 +187,11 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
         front = dataclasses.replace(model.front, temperature=given.temperature)
         spec = {**model.spec, "temperature": given.temperature}
         model = dataclasses.replace(model, front=front, spec=spec)
-    figures = _measure_model(model, data)
+    figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
+    if len(model.front.speakers) > 1:
+        corpora = {name: dev_corpus(model, data, name) for name in model.front.speakers}
+        each = {name: evaluate(model, own, copies=COPIES) for name, own in corpora.items()}
+        figures["by_speaker"] = {name: own["measures"] for name, own in each.items()}
     network = {**stored["network"], "compute_dtype": "float32"}
     facts = data_facts(model, data, model.config) | {"quality": figures}
     summary = f"{figures['bits_per_sample']:.3f} bits per sample on dev"
@@ -214,20 +202,11 @@ def measure(given: ExportArguments, stored: dict) -> Measured:
     return Measured(given, model, stored | {"network": network}, facts, summary, settings)
 
 
-def _measure_model(model: Trained, data: Path) -> dict:
-    figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
-    if len(model.front.speakers) < 2:
-        return figures
-    corpora = {name: dev_corpus(model, data, name) for name in model.front.speakers}
-    each = {name: evaluate(model, corpora[name], copies=COPIES)["measures"] for name in corpora}
-    return {**figures, "by_speaker": each}
-
-
 def data_facts(model: Trained, data: Path, config: TrainConfig) -> dict:
     """Return the entries of model.json about the data: "train_minutes" and, if known, "frames"."""
     known = model.front.statistics
     seconds = sum(r.measured.seconds for r in scan_folder(data, config).of("train"))
-    frames = {} if known is None else {"frames": known.to_dict()}
+    frames = {} if known is None else {"frames": dataclasses.asdict(known)}
     return frames | {"train_minutes": round(seconds / 60, 1)}
 
 

@@ -80,12 +80,8 @@ class EvaluateArguments:
 
     def check(self) -> None:
         """Raise a UserError that names the first option whose value is out of range."""
-        require(
-            self.copy_synthesis is None or self.copy_synthesis >= 1,
-            "--copy-synthesis",
-            "at least 1",
-            self.copy_synthesis,
-        )
+        copies = self.copy_synthesis
+        require(copies is None or copies >= 1, "--copy-synthesis", "at least 1", copies)
         for option in ("temperatures", "teacher_temperatures"):
             if not all(t >= 0 for t in getattr(self, option)):
                 name = option.replace("_", "-")

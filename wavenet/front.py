@@ -178,9 +178,8 @@ class SoundFront:
 
     def level_gain_of(self, recording: audio.RecordingInPieces) -> float:
         """Return the gain, in dB, that brings a recording in pieces to the model's level."""
-        return audio.gain_of_levels_db(
-            recording.rms_db, recording.peak_db, self.gain_db, self.level_db
-        )
+        rms_db, peak_db = recording.rms_db, recording.peak_db
+        return audio.gain_of_levels_db(rms_db, peak_db, self.gain_db, self.level_db)
 
     def speaker_number(self, name: str | None) -> int | None:
         """Return the number of the speaker `name`, by default 0; None if the model has no speakers.
@@ -263,11 +262,9 @@ class PassCount:
 def request_of(condition: tuple, num_samples: int) -> Request:
     """Return a request for one waveform with seed 0, given its frames and speaker (or None)."""
     frames, speaker = condition
-    return Request(
-        num_samples,
-        frames=None if frames is None else frames[None],
-        speaker=None if speaker is None else np.array([speaker], np.int32),
-    )
+    frames = None if frames is None else frames[None]
+    number = None if speaker is None else np.array([speaker], np.int32)
+    return Request(num_samples, frames=frames, speaker=number)
 
 
 def batch_of(draw: Draw, hop_samples: int, prime: np.ndarray | None = None) -> Request:
@@ -284,21 +281,20 @@ def batch_of(draw: Draw, hop_samples: int, prime: np.ndarray | None = None) -> R
     length, begun = whole_number(length, "length"), 0 if prime is None else len(prime)
     if begun >= length:
         raise ValueError(f"`prefix` must be shorter than `length`, {length}, got {begun}.")
+    repeated: Any = None
+    if isinstance(frames, FramesInPieces):
+        repeated = RepeatedFrames(frames, num)
+    elif frames is not None:
+        repeated = np.repeat(np.asarray(frames)[None], num, 0)
     return Request(
         num_samples=length - begun,
         seed=seed,
         rows=tuple(range(num)),
-        frames=None if frames is None else _repeat_frames(frames, num),
+        frames=repeated,
         speaker=None if number is None else np.full([num], number, np.int32),
         prime=None if prime is None else np.repeat(prime[None], num, 0),
         temperature=1.0 if draw.temperature is None else draw.temperature,
     )
-
-
-def _repeat_frames(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
-    if isinstance(condition, FramesInPieces):
-        return RepeatedFrames(condition, num)
-    return np.repeat(np.asarray(condition)[None], num, 0)
 
 
 def _statistics_of(network: Any) -> FrameStatistics | None:
@@ -320,10 +316,7 @@ def spec_of_speech(kind: str, stored: dict, data: DataConfig, network: Any) -> d
         "hop_samples": network.hop_samples,
         "receptive_field_samples": network.receptive_field,
         "gain_db": stored["gain_db"],
-        "features": {
-            "mel": mel.to_dict() if mel else None,
-            "f0": pitch.to_dict() if pitch else None,
-        },
+        "features": {"mel": mel and mel.to_dict(), "f0": pitch and pitch.to_dict()},
         "speakers": stored["speakers"],
         **{name: stored[name] for name in ("level_db", "frames") if name in stored},
     }

@@ -101,8 +101,7 @@ def band_to_bin(mel: MelConvention) -> np.ndarray:
 def bin_to_lag(mel: MelConvention, order: int) -> np.ndarray:
     """Return the matrix from power per bin to autocorrelation per lag, float32 [bins, order + 1].
 
-    It is the inverse Fourier transform divided by the energy of the analysis window, times a
-    Gaussian lag window.
+    It is the inverse Fourier transform over the energy of the window, times a Gaussian lag window.
     """
     size = mel.fft_size
     angles = 2.0 * np.pi * np.outer(np.arange(size // 2 + 1), np.arange(order + 1)) / size
@@ -249,11 +248,8 @@ def weights_of(window: int) -> np.ndarray:
 def fast_size(least: int) -> int:
     """Return the smallest 2^n, 9/8 2^n, 5/4 2^n or 3/2 2^n that is at least `least` (and 4)."""
     whole = 2 ** (math.ceil(math.log2(max(least, 8))) - 1)
-    return next(
-        size
-        for size in (whole, whole * 9 // 8, whole * 5 // 4, whole * 3 // 2, 2 * whole)
-        if size >= least
-    )
+    sizes = (whole, whole * 9 // 8, whole * 5 // 4, whole * 3 // 2, 2 * whole)
+    return next(size for size in sizes if size >= least)
 
 
 ORDER = 32
@@ -278,7 +274,11 @@ def measure_untrained_bits(
     lengths = np.array([len(residual) for residual, _ in pairs])
     every = -(-int(lengths.sum()) // FITTED_SAMPLES)
     residuals, half_bins = (np.concatenate(each)[::every] for each in zip(*pairs, strict=True))
-    weights = _fit_weights(_bin_probabilities(residuals, half_bins))
+    probabilities = _bin_probabilities(residuals, half_bins)
+    weights = np.full(len(SCALES), 1.0 / len(SCALES))
+    for _ in range(ITERATIONS):
+        responsibilities = (1.0 / (probabilities @ weights)) @ probabilities
+        weights = weights * responsibilities / len(probabilities)
     bits = [-np.mean(np.log2(_bin_probabilities(x, half) @ weights)) for x, half in pairs]
     return np.array(bits, np.float64), lengths.astype(np.float64)
 
@@ -286,16 +286,6 @@ def measure_untrained_bits(
 def _over_gain(
     waveform: np.ndarray, mel: MelConvention, prediction: MelPrediction
 ) -> tuple[np.ndarray, np.ndarray]:
-    rows, row_samples = _rows(waveform, mel)
-    coefficients, log_gain, _ = (np.asarray(each) for each in prediction(rows))
-    padded = np.pad(waveform, (0, len(rows) * row_samples - len(waveform))).astype(np.float32)
-    predicted = predictions(tf.constant(padded[None]), tf.constant(coefficients[None]))
-    gain = np.repeat(np.exp(log_gain), row_samples)[: len(waveform)]
-    residual = (waveform - np.asarray(predicted)[0, : len(waveform)]) / gain
-    return residual.astype(np.float64), (STEP / 2.0 / gain).astype(np.float64)
-
-
-def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
     frames = above_silence(mel_spectrogram(waveform, mel), mel)
     hop = mel.hop_samples
     count = max(n for n in range(1, max(1, hop // ROW_SAMPLES) + 1) if hop % n == 0)
@@ -303,8 +293,14 @@ def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
     before = np.clip(np.floor(places).astype(int), 0, len(frames) - 1)
     after = np.minimum(before + 1, len(frames) - 1)
     share = np.clip(places - before, 0.0, 1.0)[:, None]
-    rows = frames[before] * (1.0 - share) + frames[after] * share
-    return rows.astype(np.float32), hop // count
+    rows = (frames[before] * (1.0 - share) + frames[after] * share).astype(np.float32)
+    row_samples = hop // count
+    coefficients, log_gain, _ = (np.asarray(each) for each in prediction(rows))
+    padded = np.pad(waveform, (0, len(rows) * row_samples - len(waveform))).astype(np.float32)
+    predicted = predictions(tf.constant(padded[None]), tf.constant(coefficients[None]))
+    gain = np.repeat(np.exp(log_gain), row_samples)[: len(waveform)]
+    residual = (waveform - np.asarray(predicted)[0, : len(waveform)]) / gain
+    return residual.astype(np.float64), (STEP / 2.0 / gain).astype(np.float64)
 
 
 def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray:
@@ -317,11 +313,3 @@ def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray
     half = half_bin[:, None]
     upper, lower = (half - distance) / SCALES, (-half - distance) / SCALES
     return np.maximum(expit(upper) - expit(lower), 1e-30)
-
-
-def _fit_weights(probabilities: np.ndarray) -> np.ndarray:
-    weights = np.full(len(SCALES), 1.0 / len(SCALES))
-    for _ in range(ITERATIONS):
-        responsibilities = (1.0 / (probabilities @ weights)) @ probabilities
-        weights = weights * responsibilities / len(probabilities)
-    return weights

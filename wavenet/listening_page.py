@@ -88,12 +88,14 @@ class ListeningPage:
 
     def _figure(self, system: str, sound: np.ndarray, measures: Mapping[str, float]) -> str:
         words = html.escape(system.replace("_", " "))
+        given = {name: measures[name] for name in FIGURES if name in measures}
+        said = ", ".join(FIGURES[n].format(v) for n, v in given.items() if math.isfinite(v))
         image = _data("image/jpeg", spectrogram_jpeg(sound, self._rate_hz))
         opus = _data("audio/ogg", opus_file(sound, self._rate_hz))
         return (
             f'<figure><figcaption>{words}</figcaption><img alt="spectrogram, {words}" '
             f'src="{image}"><audio controls preload="none" src="{opus}"></audio>'
-            f"<small>{in_figures(measures)}</small></figure>"
+            f"<small>{said}</small></figure>"
         )
 
 
@@ -111,12 +113,6 @@ def order_systems(systems: Iterable[str]) -> list[str]:
         return 1, list(families.values()).index(family)
 
     return sorted(names, key=rank)
-
-
-def in_figures(measures: Mapping[str, float]) -> str:
-    """Return a caption with those measures that are in FIGURES and not undefined."""
-    given = {name: measures[name] for name in FIGURES if name in measures}
-    return ", ".join(FIGURES[name].format(v) for name, v in given.items() if math.isfinite(v))
 
 
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:

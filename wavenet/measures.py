@@ -1,16 +1,14 @@
 """Measures of synthetic speech: similarity to a recording, and naturalness.
 
-F0 is in Hz, 0 if unvoiced, as returned by `wavenet.features.fundamental_frequency`. DNSMOS and
-PLCMOS rate a sound without a reference; the extra `listening` installs their networks (`speechmos`)
-and `onnxruntime`. The input features of DNSMOS are computed here, because the equivalent code in
-`speechmos` requires librosa.
+F0 is in Hz, 0 if unvoiced, as of `fundamental_frequency`. DNSMOS and PLCMOS rate a sound without a
+reference; the extra `listening` installs their networks (`speechmos`) and `onnxruntime`. The input
+features of DNSMOS are computed here, because the equivalent code in `speechmos` requires librosa.
 """
 
 import functools
 import importlib.resources
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -120,20 +118,15 @@ NEAR_CENTS = 50.0  # half a semitone
 
 
 def f0_within_50_cents(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
-    """Return the share of frames voiced in both whose F0 is within 50 cents, in [0, 1]; 1 is best.
-
-    It is nan if no frame is voiced in both. Unlike in `f0_error_cents`, an octave error counts no
-    more than any other error above 50 cents.
-    """
+    """Return the share of frames voiced in both with F0 within 50 cents, in [0, 1]; nan if none."""
     cents = _cents_apart(f0_hz, recorded_f0_hz)
     return float(np.mean(np.abs(cents) <= NEAR_CENTS)) if cents.size else math.nan
 
 
 def f0_error_cents(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
-    """Return the root mean square F0 error in cents (1,200 log2 of the ratio); 0 is best.
+    """Return the root mean square F0 error in cents over frames voiced in both; nan if none are.
 
-    It is computed over the frames voiced in both, and is nan if there are none. An octave error is
-    1,200 cents, so a few octave errors dominate.
+    An octave error is 1,200 cents, so a few octave errors dominate.
     """
     cents = _cents_apart(f0_hz, recorded_f0_hz)
     return float(np.sqrt(np.mean(np.square(cents)))) if cents.size else math.nan
@@ -183,28 +176,25 @@ def residual_kurtosis(
     starts = middles - WINDOW_SAMPLES // 2
     whole = starts[(starts >= ORDER) & (starts + WINDOW_SAMPLES <= len(x))]
     pieces = (x[start - ORDER : start + WINDOW_SAMPLES] for start in whole)
-    found = [_kurtosis(_residual(piece)) for piece in pieces if np.mean(piece**2) > LEAST_POWER]
+    found = [_kurtosis(piece) for piece in pieces if np.mean(piece**2) > LEAST_POWER]
     return float(np.median(found)) if found else math.nan
 
 
-def _residual(piece: np.ndarray) -> np.ndarray:
+def _kurtosis(piece: np.ndarray) -> float:
+    """Return the kurtosis of the residual of a piece of ORDER + WINDOW_SAMPLES samples."""
     hann = scipy.signal.get_window("hann", WINDOW_SAMPLES)
     windowed = piece[ORDER:] * hann
     lags = np.array([windowed[k:] @ windowed[: WINDOW_SAMPLES - k] for k in range(ORDER + 1)])
     lags[0] *= 1.0 + WHITE_NOISE
     coefficients = scipy.linalg.solve_toeplitz(lags[:-1], lags[1:])
-    return scipy.signal.lfilter(np.r_[1.0, -coefficients], [1.0], piece)[ORDER:]
-
-
-def _kurtosis(residual: np.ndarray) -> float:
+    residual = scipy.signal.lfilter(np.r_[1.0, -coefficients], [1.0], piece)[ORDER:]
     centred = residual - residual.mean()
     return float(np.mean(centred**4) / np.mean(centred**2) ** 2)
 
 
-PESQ_RATE_HZ = 16_000
 PESQ_LOWEST = 1.0  # lowest MOS-LQO; the limit of equation 1 of ITU-T P.862.2 is 0.999
 # The package overruns an array of 50 utterances, each of which takes at least 0.2 seconds.
-PESQ_MOST_SAMPLES = 10 * PESQ_RATE_HZ
+PESQ_MOST_SAMPLES = 10 * RATE_HZ
 STOI_SHORTEST_SECONDS = 0.4096  # 30 hops of 128 samples and a window of 256, at 10 kHz
 
 
@@ -218,9 +208,8 @@ def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
     Source: ITU-T P.862.2 (2007), in the package `pesq`, which is the ITU's reference code.
     """
-    resampled = [
-        audio.resample(x, sample_rate_hz, PESQ_RATE_HZ) for x in pair_waveforms(sound, recorded)
-    ]
+    both = pair_waveforms(sound, recorded)
+    resampled = [audio.resample(x, sample_rate_hz, RATE_HZ) for x in both]
     pieces = -(-len(resampled[0]) // PESQ_MOST_SAMPLES)
     pairs = zip(*(np.array_split(x, max(1, pieces)) for x in resampled), strict=True)
     scores = np.array([_pesq_of_piece(piece, recorded) for piece, recorded in pairs])
@@ -254,7 +243,7 @@ def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def _pesq_of_piece(sound: np.ndarray, recorded: np.ndarray) -> float:
-    if len(recorded) < PESQ_RATE_HZ // 4 or is_silent(recorded):
+    if len(recorded) < RATE_HZ // 4 or is_silent(recorded):
         return math.nan
     score = math.nan if is_silent(sound) else _p862(sound, recorded)
     if math.isnan(score) and not math.isnan(_p862(recorded, recorded)):
@@ -268,7 +257,7 @@ def _p862(sound: np.ndarray, recorded: np.ndarray) -> float:
     import pesq as package  # optional
 
     try:
-        return float(package.pesq(PESQ_RATE_HZ, recorded, sound, "wb"))
+        return float(package.pesq(RATE_HZ, recorded, sound, "wb"))
     except (package.NoUtterancesError, ValueError):  # ValueError: the package's score is nan
         return math.nan
 
@@ -390,31 +379,19 @@ def measure(
     if mel.sample_rate_hz != sample_rate_hz:
         raise ValueError(f"`mel` must be at {sample_rate_hz} Hz, got {mel.sample_rate_hz} Hz.")
     sound, recorded = pair_waveforms(sound, recorded)
-    measures: dict[str, Callable[[], float]] = {
-        "log_mel_distance_db": lambda: log_mel_distance_db(sound, recorded, mel),
-        "multi_resolution_stft_distance": lambda: multi_resolution_stft_distance(sound, recorded),
-        "pesq": lambda: pesq(sound, recorded, sample_rate_hz),
-        "stoi": lambda: stoi(sound, recorded, sample_rate_hz),
-        **_of_the_voice(sound, recorded, sample_rate_hz, mel.hop_samples),
-        "level_difference_db": lambda: level_difference_db(sound, recorded),
+    found = {
+        "log_mel_distance_db": log_mel_distance_db(sound, recorded, mel),
+        "multi_resolution_stft_distance": multi_resolution_stft_distance(sound, recorded),
     }
-    found = {name: taken() for name, taken in measures.items() if available(name)}
+    for name, take in {"pesq": pesq, "stoi": stoi}.items():
+        if available(name):
+            found[name] = take(sound, recorded, sample_rate_hz)
+    if available("f0_error_cents"):
+        hop, pitch = mel.hop_samples, PitchConvention(sample_rate_hz, mel.hop_samples)
+        own, other = (fundamental_frequency(x, pitch)[0] for x in (sound, recorded))
+        found["f0_within_50_cents"] = f0_within_50_cents(own, other)
+        found["f0_error_cents"] = f0_error_cents(own, other)
+        found["voicing_error"] = voicing_error(own, other)
+        found["residual_kurtosis"] = residual_kurtosis(sound, other, sample_rate_hz, hop)
+    found["level_difference_db"] = level_difference_db(sound, recorded)
     return found | opinions(sound, sample_rate_hz)
-
-
-def _of_the_voice(
-    sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int, hop_samples: int
-) -> dict[str, Callable[[], float]]:
-    """Return the measures that need F0, as functions; {} if pyworld is missing."""
-    if not available("f0_error_cents"):
-        return {}
-    pitch = PitchConvention(sample_rate_hz, hop_samples)
-    f0_hz, recorded_f0_hz = (fundamental_frequency(x, pitch)[0] for x in (sound, recorded))
-    return {
-        "f0_within_50_cents": lambda: f0_within_50_cents(f0_hz, recorded_f0_hz),
-        "f0_error_cents": lambda: f0_error_cents(f0_hz, recorded_f0_hz),
-        "voicing_error": lambda: voicing_error(f0_hz, recorded_f0_hz),
-        "residual_kurtosis": lambda: residual_kurtosis(
-            sound, recorded_f0_hz, sample_rate_hz, hop_samples
-        ),
-    }

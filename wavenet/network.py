@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from onepass.foundation.runtime import compute_dtype
 from onepass.likelihoods.codec import Codec
-from onepass.likelihoods.distribution import Distribution, with_scales
+from onepass.likelihoods.distribution import with_scales
 from onepass.likelihoods.noise import Initial
 from onepass.networks.conditions import Specs, check_specs
 from onepass.replicator.training.rematerialisation import call_rematerialised
@@ -38,8 +38,7 @@ class Network(tf.Module):
     Attributes:
       front_dtype: floating-point type of the waveform and of the output parameters.
       conditioner: computes the condition from mel frames in a vocoder, else None.
-      upsampler: upsamples frames to the sample rate; None if there are no frames or a conditioner
-        reads them.
+      upsampler: upsamples frames to the sample rate, unless a conditioner reads them.
       context_stack: computes a condition from blocks of past samples, or None.
       silence: the network's input before the first sample.
       period: samples after which `renew` computes a part of the state; 0: it never does.
@@ -146,18 +145,6 @@ class Network(tf.Module):
         return Compiled()
 
 
-def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
-    """Return the initial bias of the output layer, [parameters].
-
-    It is zero for distributions without means and scales. Otherwise the initial means are in
-    [-reach, reach], in units of the amplified waveform.
-    """
-    located = with_scales(likelihood)
-    if located is None:
-        return tf.zeros([likelihood.num_parameters])
-    return located.initial_parameters(reach)
-
-
 def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | None:
     """Return an initial speaker embedding [speakers, channels], or None if none is configured."""
     if not config.speakers or not config.speaker_channels:
@@ -200,11 +187,11 @@ class ResidualLayer(tf.Module):
         width: int,
         condition_channels: int,
         last: bool,
-        name: str | None = None,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         residual, gate, skip = channels
         self.dilation, self.width, self.gate_channels = dilation, width, gate
+        self.past_steps = (width - 1) * dilation  # of the input, which the layer reads
         self.gate_kernel = initial.kernel([width, residual, 2 * gate], "gate_kernel")
         self.gate_bias = initial.zeros([2 * gate], "gate_bias")
         self.condition_kernel = None
@@ -218,20 +205,15 @@ class ResidualLayer(tf.Module):
             self.residual_bias = initial.zeros([residual], "residual_bias")
         self.skip_kernel = initial.kernel([gate, skip], "skip_kernel")
 
-    @property
-    def past_steps(self) -> int:
-        """Number of past time steps of the input that the layer reads."""
-        return (self.width - 1) * self.dilation
-
     def __call__(
         self, hidden: tf.Tensor, condition: tf.Tensor | None, past: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor | float]:
         """Return the next hidden state [batch, time, residual] and the skip [batch, time, skip].
 
-        The last layer of a stack returns `hidden` unchanged. The condition may have fewer rows than
-        `hidden`; each row then applies to the same number of time steps. `past` is the preceding
-        input [batch, past_steps, residual], of which a single time step needs only the rows that it
-        reads, [batch, width - 1, residual]; None: zeros.
+        The last layer of a stack returns `hidden` unchanged. The condition may have fewer rows,
+        each for the same number of time steps. `past` is the preceding input [batch, past_steps,
+        residual], by default zeros, of which one step needs only the rows that it reads, [batch,
+        width - 1, residual].
         """
         dtype = hidden.dtype
         # One matrix product for taps and condition is faster than several smaller ones.
@@ -268,21 +250,13 @@ class ResidualStack(tf.Module):
         dilations: tuple[int, ...],
         width: int,
         condition_channels: int,
-        name: str | None = None,
         dtype: tf.DType = tf.float32,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         self.dtype = dtype
+        last = len(dilations) - 1
         self.layers = [
-            ResidualLayer(
-                initial,
-                channels,
-                dilation,
-                width,
-                condition_channels,
-                last=i == len(dilations) - 1,
-                name=f"layer_{i:02d}",
-            )
+            ResidualLayer(initial, channels, dilation, width, condition_channels, i == last)
             for i, dilation in enumerate(dilations)
         ]
         self.skip_scale = math.sqrt(1.0 / len(dilations))
@@ -381,14 +355,9 @@ class Queues:
 def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -> ResidualStack:
     """Return the residual layers for a configuration and a number of condition channels."""
     channels = (config.residual_channels, config.gate_channels, config.skip_channels)
+    dilations, width, dtype = config.dilations, config.filter_width, config.compute_dtype
     return ResidualStack(
-        initial,
-        channels,
-        config.dilations,
-        config.filter_width,
-        condition_channels,
-        "stack",
-        compute_dtype(config.compute_dtype),
+        initial, channels, dilations, width, condition_channels, compute_dtype(dtype)
     )
 
 
@@ -419,8 +388,8 @@ class FrameUpsampler(tf.Module):
     as one matrix product over three neighbouring frames. `config` is a WaveNet's or a student's.
     """
 
-    def __init__(self, config: Any, initial: Initial, name: str = "upsampler") -> None:
-        super().__init__(name=name)
+    def __init__(self, config: Any, initial: Initial) -> None:
+        super().__init__()
         channels = config.condition_channels
         self.frame_width = config.frame_width
         self.frame_kernel = initial.kernel(
@@ -428,10 +397,11 @@ class FrameUpsampler(tf.Module):
         )
         self.frame_bias = initial.zeros([channels], "frame_bias")
         self.factors = config.upsample_factors
-        self.kernels = [
-            tf.Variable(_interpolation(factor, channels), name=f"kernel_{factor}")
-            for factor in self.factors
-        ]
+        self.kernels = []
+        for factor in self.factors:
+            linear = tf.einsum("jf,cd->jcfd", tf.stack(_shares(factor)), tf.eye(channels))
+            kernel = tf.reshape(linear, [3 * channels, factor * channels])
+            self.kernels.append(tf.Variable(kernel, name=f"kernel_{factor}"))
 
     def __call__(self, frames: tf.Tensor) -> tf.Tensor:
         """Return the upsampled condition, [batch, frames * hop, channels]."""
@@ -473,23 +443,16 @@ def _shares(count: int, dtype: tf.DType = tf.float32) -> tuple[tf.Tensor, tf.Ten
     return before, 1.0 - before - after, after
 
 
-def _interpolation(factor: int, channels: int) -> tf.Tensor:
-    kernel = tf.einsum("jf,cd->jcfd", tf.stack(_shares(factor)), tf.eye(channels))
-    return tf.reshape(kernel, [3 * channels, factor * channels])
-
-
 class ContextStack(tf.Module):
     """A stack of layers over earlier blocks, with a long receptive field (section 2.6)."""
 
-    def __init__(self, config: WaveNetConfig, initial: Initial, name: str = "context") -> None:
-        super().__init__(name=name)
+    def __init__(self, config: WaveNetConfig, initial: Initial) -> None:
+        super().__init__()
         channels = config.context_channels
         self.block_samples, self.history = config.context_block_samples, config.context_blocks
         self.front_kernel = initial.kernel([self.block_samples, channels], "front_kernel")
         dilations = tuple(2**i for i in range(config.context_layers))
-        self.stack = ResidualStack(
-            initial, (channels, channels, channels), dilations, 2, 0, "stack"
-        )
+        self.stack = ResidualStack(initial, (channels, channels, channels), dilations, 2, 0)
 
     def __call__(self, wave: tf.Tensor) -> tf.Tensor:
         """Return the condition of each block of samples, [batch, blocks, channels]."""
@@ -509,12 +472,11 @@ class ContextStack(tf.Module):
 class WaveNet(Network):
     """The WaveNet; it contains only variables, no generation state.
 
-    `network(inputs, condition)` returns the parameters of all conditionals p(x_t | x_<t, c) in one
-    pass; `network.condition(...)` computes the condition.
+    A call returns the parameters of all conditionals p(x_t | x_<t, c) in one pass.
     """
 
-    def __init__(self, config: WaveNetConfig, seed: int = 0, name: str = "wavenet") -> None:
-        super().__init__(name=name)
+    def __init__(self, config: WaveNetConfig, seed: int = 0) -> None:
+        super().__init__()
         initial = Initial(seed)
         self.config = config
         self.likelihood, self.codec = config.make_likelihood(), config.make_codec()
@@ -532,8 +494,10 @@ class WaveNet(Network):
         self.head1_bias = initial.zeros([skip], "head1_bias")
         outputs = self.likelihood.num_parameters + config.corrections
         self.head2_kernel = initial.kernel([skip, outputs], "head2_kernel", gain=0.1)
-        reach = 0.0 if config.linear_prediction or config.corrections else 0.5
-        bias = tf.pad(initial_output(self.likelihood, reach), [[0, config.corrections]])
+        bias, located = tf.zeros([outputs]), with_scales(self.likelihood)
+        if located is not None:  # means within half of the range, unless they correct predictions
+            reach = 0.0 if config.linear_prediction or config.corrections else 0.5
+            bias = tf.pad(located.initial_parameters(reach), [[0, config.corrections]])
         self.head2_bias = tf.Variable(bias, name="head2_bias")
         self.prediction_kernel = None
         if config.linear_prediction:
@@ -688,8 +652,7 @@ class WaveNet(Network):
     def of_past(self, past: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters of every sample [batch, time, parameters], from shifted inputs.
 
-        Output t depends on `past` [batch, time], a result of `delay_inputs`, up to t inclusive. The
-        condition includes the context.
+        These are a result of `delay_inputs`; the condition includes the context.
         """
         hidden, prediction = self._front(past)
         return self.head(self.stack(hidden, condition), prediction)

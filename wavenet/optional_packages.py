@@ -5,20 +5,11 @@ import importlib.util
 
 from onepass.foundation.errors import UserError
 
+OF_F0 = ("f0_within_50_cents", "f0_error_cents", "voicing_error", "residual_kurtosis")
 # {extra of this project: {measure: packages that it imports}}
 EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
-    "quality": {
-        "pesq": ("pesq",),
-        "stoi": ("pystoi",),
-        "f0_within_50_cents": ("pyworld",),
-        "f0_error_cents": ("pyworld",),
-        "voicing_error": ("pyworld",),
-        "residual_kurtosis": ("pyworld",),
-    },
-    "listening": {
-        "dnsmos_p808": ("speechmos", "onnxruntime"),
-        "plcmos": ("speechmos", "onnxruntime"),
-    },
+    "quality": {"pesq": ("pesq",), "stoi": ("pystoi",), **dict.fromkeys(OF_F0, ("pyworld",))},
+    "listening": dict.fromkeys(("dnsmos_p808", "plcmos"), ("speechmos", "onnxruntime")),
 }
 
 

@@ -29,22 +29,11 @@ def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
     return 20.0 * np.log10(np.maximum(magnitude, 1e-8))
 
 
-def _envelope(waveform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    stretch = max(1, waveform.size // COLUMNS)
-    starts = np.arange(0, waveform.size, stretch)
-    return starts, np.minimum.reduceat(waveform, starts), np.maximum.reduceat(waveform, starts)
-
-
 def _draw_waveform(axes: Axes, title: str, waveform: np.ndarray, sample_rate_hz: int) -> None:
-    starts, lowest, highest = _envelope(waveform)
-    axes.fill_between(
-        starts / sample_rate_hz,
-        lowest,
-        highest,
-        linewidth=0.4,
-        color="tab:blue",
-        edgecolor="tab:blue",
-    )
+    starts = np.arange(0, waveform.size, max(1, waveform.size // COLUMNS))
+    low, high = np.minimum.reduceat(waveform, starts), np.maximum.reduceat(waveform, starts)
+    seconds, blue = starts / sample_rate_hz, "tab:blue"
+    axes.fill_between(seconds, low, high, linewidth=0.4, color=blue, edgecolor=blue)
     axes.set_title(title, loc="left", fontsize=10, parse_math=False)
     largest = max(1e-3, float(np.max(np.abs(waveform))))
     axes.set_ylim(-1.05 * largest, 1.05 * largest)
@@ -81,8 +70,7 @@ def _check(waveforms: dict[str, np.ndarray]) -> None:
 def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) -> Figure:
     """Return a figure that shows each titled waveform above its spectrogram.
 
-    All spectrograms share a colour scale, which spans the DB_RANGE dB below the loudest point in
-    any of them; 0 dB is a full-scale sine.
+    The shared colours span the DB_RANGE dB below the loudest point; 0 dB is a full-scale sine.
     """
     _check(waveforms)
     arrays = {title: np.asarray(w, np.float64) for title, w in waveforms.items()}

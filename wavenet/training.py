@@ -1,5 +1,6 @@
 """Train WaveNets: preparation of recordings, batches and losses."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from wavenet.data.corpus import Corpus, frames_of, prepare, recordings_of
 from wavenet.data.recordings import SPLITS, DataError, ScanReport, ScanRules, scan
 from wavenet.density import Density
 from wavenet.dev_recordings import condition_of, dev_recordings, up_to
-from wavenet.features import PitchConvention
+from wavenet.features.conventions import PitchConvention
 from wavenet.features.frames import FrameStatistics
 from wavenet.front import request_of
 from wavenet.model import make_network
@@ -60,9 +61,11 @@ def prepare_network(
     if conditioner is None:
         return
     if not same_frames:
-        mean, deviation = mel_statistics(corpus)
-        conditioner.mean.assign(mean)
-        conditioner.deviation.assign(deviation)
+        members = recordings_of(corpus, "train")
+        frames = np.concatenate([frames_of(corpus, member, ("mel",)) for member in members])
+        deviation = np.maximum(frames.std(0, dtype=np.float64), LEAST_DEVIATION)
+        conditioner.mean.assign(frames.mean(0, dtype=np.float64).astype(np.float32))
+        conditioner.deviation.assign(deviation.astype(np.float32))
     reader = conditioner.reader
     if reader is None or not config.pitch_steps:
         return
@@ -84,15 +87,6 @@ def _reader_unlike(network: Network, weights: Arrays) -> Arrays:
     return {name: variable.numpy() for name, variable in variables.items()}
 
 
-def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation (LEAST_DEVIATION or more) of train's mel bands."""
-    frames = np.concatenate(
-        [frames_of(corpus, p, ("mel",)) for p in recordings_of(corpus, "train")]
-    )
-    deviation = np.maximum(frames.std(0, dtype=np.float64), LEAST_DEVIATION)
-    return frames.mean(0, dtype=np.float64).astype(np.float32), deviation.astype(np.float32)
-
-
 def train_reader(
     conditioner: Conditioner, reader: PitchReader, corpus: Corpus, config: TrainConfig
 ) -> None:
@@ -100,13 +94,11 @@ def train_reader(
     bands = conditioner.mel.bands
     clip_samples = READER_FRAMES * config.network.hop_samples
     source = source_of(corpus, "train", clip_samples, ("mel", "f0"))
-    train_pitch_reader(
-        reader,
-        source,
-        config.pitch_steps,
-        config.seed,
-        lambda frames: conditioner.standardise_mel(frames[..., :bands]),
-    )
+
+    def read(frames: tf.Tensor) -> tf.Tensor:
+        return conditioner.standardise_mel(frames[..., :bands])
+
+    train_pitch_reader(reader, source, config.pitch_steps, config.seed, read)
 
 
 def reader_error(
@@ -141,29 +133,23 @@ class EvaluationCallback:
         self.network, self.state, self.config, self.folder = network, state, config, folder
         self.density = Density(network)
         known = corpus.speakers[: config.network.speakers]
-        self.recordings = up_to(
-            dev_recordings(network, corpus, config.data.features, known, "choose"),
-            DEV_SECONDS * config.data.sample_rate_hz,
-        )
+        recordings = dev_recordings(network, corpus, config.data.features, known, "choose")
+        self.recordings = up_to(recordings, DEV_SECONDS * config.data.sample_rate_hz)
 
     def __call__(self, log: MetricsLog, step: int) -> float:
         """Return the bits per dev sample; log them, generated audio and its spectrogram."""
         with self.state.swap_in_average():
             bits = self.density.code_lengths(self.recordings).mean_bits
             log.scalars(step, {"dev_bits_per_sample": bits})
-            self._sample(log, step)
-        return bits
-
-    def _sample(self, log: MetricsLog, step: int) -> None:
-        rate_hz = self.config.data.sample_rate_hz
-        item = self.recordings[0]
-        length = min(int(SAMPLE_SECONDS * rate_hz), len(item["waveform"]))
-        request = request_of(condition_of(self.network, item), length)
-        levels = generate(self.network, request)[0]
+            rate_hz, item = self.config.data.sample_rate_hz, self.recordings[0]
+            recorded = item["waveform"][: int(SAMPLE_SECONDS * rate_hz)]
+            request = request_of(condition_of(self.network, item), len(recorded))
+            levels = generate(self.network, request)[0]
         waveform = self.network.codec.decode(levels).numpy()
-        pair = {"sampled": waveform, "recorded": item["waveform"][:length]}
+        pair = {"sampled": waveform, "recorded": recorded}
         write_sounds(self.folder, log, step, pair, rate_hz)
         log.audio(step, "sample", waveform, rate_hz)
+        return bits
 
 
 def write_sounds(
@@ -237,11 +223,10 @@ class ClipLoss:
         """Return the mean over unmasked samples (or `counted`), and metric "bits_per_sample"."""
         network = self.network
         levels = batch["levels"] if "levels" in batch else network.codec.encode(batch["waveform"])
-        parameters = network.training_parameters(
-            network.inputs(levels),
-            batch.get("frames"),
-            batch["speaker"] if network.config.speakers else None,
-        )
+        inputs, speaker = network.inputs(levels), None
+        if network.config.speakers:
+            speaker = batch["speaker"]
+        parameters = network.training_parameters(inputs, batch.get("frames"), speaker)
         log_prob = network.likelihood.log_prob(parameters, levels)
         counted = batch.get("counted")
         counted = tf.reduce_sum(batch["mask"]) if counted is None else counted
@@ -257,38 +242,22 @@ class ClipLoss:
 
 def batches(corpus: Corpus, config: TrainConfig) -> ClipBatches:
     """Return the training batches; each depends only on the corpus, the seed and the step."""
+    data, around, encode = config.data, clip_context(config), config.network.make_codec().encode
     return ClipBatches(
-        corpus,
-        config.data.clip_samples,
-        config.data.batch_size,
-        config.seed,
-        config.data.features,
-        clip_context(config),
-        config.network.make_codec().encode,
+        corpus, data.clip_samples, data.batch_size, config.seed, data.features, around, encode
     )
 
 
 def clip_context(config: TrainConfig) -> ClipContext:
     """Return the settings for the past, neighbouring frames and augmentation of clips."""
-    data = config.data
-    return ClipContext(
-        data.left_samples,
-        SIDE_FRAMES if config.network.conditioner_units else 0,
-        data.augment_gain_db,
-        data.augment_polarity,
-    )
+    data, side = config.data, SIDE_FRAMES if config.network.conditioner_units else 0
+    return ClipContext(data.left_samples, side, data.augment_gain_db, data.augment_polarity)
 
 
 def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = None) -> ScanReport:
-    """Return the usable recordings in a folder, by the rules of the configuration.
-
-    A cache folder that does not exist is not created.
-    """
-    rules = ScanRules(
-        min_seconds=config.data.min_seconds,
-        dev_share=config.data.dev_share,
-        speaker_folders=config.data.by_speaker,
-    )
+    """Return the usable recordings by the rules of a configuration; no cache folder is created."""
+    least, share, by_folder = config.data.min_seconds, config.data.dev_share, config.data.by_speaker
+    rules = ScanRules(min_seconds=least, dev_share=share, speaker_folders=by_folder)
     existing = cache_folder if cache_folder is not None and cache_folder.is_dir() else None
     report = scan(data, config.data.sample_rate_hz, rules, cache_folder=existing)
     for split in SPLITS:
@@ -330,12 +299,12 @@ def describe_corpus(corpus: Corpus) -> dict:
     known: dict = {"gain_db": corpus.gain_db, "level_db": round(float(np.median(levels_db)), 2)}
     if corpus.mel:
         frames = (frames_of(corpus, member, ("mel",)) for member in members)
-        known["frames"] = FrameStatistics.of(frames).to_dict()
+        known["frames"] = dataclasses.asdict(FrameStatistics.of(frames))
     return known | {"speakers": list(corpus.speakers)}
 
 
 def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
-    """Return the shapes and types of a training batch from `data.clips.clips`."""
+    """Return the shapes and types of a training batch from `batch_sampling.batch`."""
     rows, samples = config.data.batch_size, config.data.left_samples + config.data.clip_samples
     sound = tf.TensorSpec([rows, samples], tf.float32)
     spec = {"waveform": sound, "mask": sound}

@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.foundation.runtime import compute_dtype
-from onepass.likelihoods.distribution import Distribution, LocationScale, with_scales
+from onepass.likelihoods.distribution import with_scales
 from onepass.likelihoods.noise import Initial
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.linear_prediction import predictions, with_past
 from wavenet.network import (
     Network,
@@ -41,19 +41,18 @@ AHEAD = 4  # number of pitch taps after the sample exactly one period ago
 class VocoderWaveNet(Network):
     """The vocoder; it contains only variables, and is called like `WaveNet`."""
 
-    def __init__(
-        self,
-        config: WaveNetConfig,
-        mel: MelConvention,
-        seed: int = 0,
-        name: str = "vocoder_wavenet",
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, config: WaveNetConfig, mel: MelConvention, seed: int = 0) -> None:
+        super().__init__()
         if not config.conditioner_units:
             raise UserError("`conditioner_units` must be above 0 for a vocoder, got 0.")
         initial = Initial(seed)
         self.config, self.codec = config, config.make_codec()
-        self.likelihood = check_location_scale(config.make_likelihood())
+        likelihood = config.make_likelihood()
+        located = with_scales(likelihood)
+        if located is None:
+            name = type(likelihood).__name__
+            raise ValueError(f"`likelihood` must have means and scales for a vocoder, got {name}.")
+        self.likelihood = located
         self.dtype = compute_dtype(config.compute_dtype)
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         residual = config.residual_channels
@@ -62,6 +61,9 @@ class VocoderWaveNet(Network):
         inputs = 2 * config.front_width + config.pitch_taps
         self.front_kernel = initial.kernel([inputs, residual], "front_kernel")
         self.front_bias = initial.zeros([residual], "front_bias")
+        # Of the condition that the gates read, and samples per sub-frame, for which it is constant.
+        self.gate_channels = config.gate_inputs - config.prediction_order - 3
+        self.row_samples = config.hop_samples // config.subframes
         self.stack = stack_of(config, initial, self.gate_channels)
         self.skip_bias = initial.zeros([config.skip_channels], "skip_bias")
         units = config.head_channels
@@ -82,11 +84,6 @@ class VocoderWaveNet(Network):
     def copy_untrained(self) -> "VocoderWaveNet":
         """See `Network.copy_untrained`."""
         return VocoderWaveNet(self.config, self.conditioner.mel)
-
-    @property
-    def gate_channels(self) -> int:
-        """Number of condition channels that the gates read."""
-        return self.config.gate_inputs - self.config.prediction_order - 3
 
     def inputs(self, levels: tf.Tensor) -> tf.Tensor:
         """See `Network.inputs`."""
@@ -115,11 +112,6 @@ class VocoderWaveNet(Network):
             local = tf.concat([local, tf.repeat(row[:, None], tf.shape(local)[1], 1)], -1)
         scalars = tf.stack([made.log_gain, made.log_level, made.period], -1)
         return tf.concat([local, made.coefficients, scalars], -1)
-
-    @property
-    def row_samples(self) -> int:
-        """Number of samples per sub-frame, for which the condition is constant."""
-        return self.config.hop_samples // self.config.subframes
 
     def split(self, condition: tf.Tensor) -> Condition:
         """Split a condition [batch, rows, channels] into its fields."""
@@ -278,11 +270,9 @@ class VocoderWaveNet(Network):
             period = spread(made.period, row_samples)
             taps = self.pitch_taps(residual, period, residual_before)
             step_taps = taps[:, ::bunch]
-        hidden = self.front(
-            past(residual, self.config.front_width, bunch, residual_before),
-            past(scaled, self.config.front_width, bunch, scaled_before),
-            step_taps,
-        )
+        width = self.config.front_width
+        own = past(residual, width, bunch, residual_before)
+        hidden = self.front(own, past(scaled, width, bunch, scaled_before), step_taps)
         local = tf.cast(made.local, hidden.dtype)
         if row_samples < bunch:
             local = local[:, :: bunch // row_samples]
@@ -305,8 +295,7 @@ class VocoderWaveNet(Network):
     def front(self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None) -> tf.Tensor:
         """Return the input of the first layer, [..., residual_channels].
 
-        `residuals` and `scaled` precede the step, oldest first, [..., front_width] each; `taps` are
-        the pitch taps of the step's first sample, or None.
+        `residuals` and `scaled` precede the step, oldest first, [..., front_width] each.
         """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         hidden = tf.matmul(inputs, tf.cast(self.front_kernel, inputs.dtype))
@@ -357,11 +346,7 @@ class VocoderWaveNet(Network):
     def from_recent(
         self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None
     ) -> tf.Tensor:
-        """Return the contribution of the latest samples to the head, [..., 2 head_channels].
-
-        `residuals` and `scaled` precede the sample, oldest first, [..., head_width] each; `taps`
-        are its pitch taps, or None.
-        """
+        """Return the contribution of the latest samples to the head, [..., 2 head_channels]."""
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         gates = tf.matmul(inputs, tf.cast(self.recent_kernel, inputs.dtype))
         return tf.cast(gates, self.dtype)
@@ -380,15 +365,6 @@ class VocoderWaveNet(Network):
         gain = log_gain[..., None]
         means = predicted[..., None] + tf.exp(gain) * means
         return tf.concat([weights, means, log_scales + gain], -1)
-
-
-def check_location_scale(likelihood: Distribution) -> LocationScale:
-    """Return the distribution unchanged, after checking that a vocoder can use it."""
-    found = with_scales(likelihood)
-    if found is None:
-        name = type(likelihood).__name__
-        raise ValueError(f"`likelihood` must have means and scales for a vocoder, got {name}.")
-    return found
 
 
 class _Bottom(NamedTuple):

@@ -59,16 +59,11 @@ _MODULES = (kernels, flow_kernels)
 _SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in _MODULES)
 _KERNELS = f"kernels_{zlib.crc32(_SOURCES):08x}"
 
-SIZES = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            *("front_width", "width", "condition_inputs", "residual_inputs", "residual_vectors"),
-            *("gate_inputs", "gate_vectors", "bunch", "held_inputs", "row_samples", _KERNELS),
-        )
-    ]
-    + [("min_log_scale", np.float64)]
+_COUNTS = (
+    *("front_width", "width", "condition_inputs", "residual_inputs", "residual_vectors"),
+    *("gate_inputs", "gate_vectors", "bunch", "held_inputs", "row_samples", _KERNELS),
 )
+SIZES = np.dtype([*((name, np.int64) for name in _COUNTS), ("min_log_scale", np.float64)])
 """Record type of the sizes that all layers share."""
 
 _FLOW_PARTS = (
@@ -80,17 +75,9 @@ _LAYER_PARTS = ("gate", "gate_bias", "held", "residual", "residual_bias")
 FLOW = np.dtype([(name, np.int64) for name in _FLOW_PARTS])
 """Record type of a flow: the offset of each of its arrays in the memory, in bytes."""
 
-LAYER = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            *("flow", "first", "last", "dilation"),
-            *("past", "window", "capacity"),  # the layer's window of inputs, in rows
-            *_LAYER_PARTS,
-        )
-    ]
-)
-"""Record type of a layer: its position, its window, and the offset of each array in bytes."""
+_PLACE = ("flow", "first", "last", "dilation", "past", "window", "capacity")
+LAYER = np.dtype([(name, np.int64) for name in (*_PLACE, *_LAYER_PARTS)])
+"""Record type of a layer: its position, its window of inputs in rows, and each array's offset."""
 
 
 class PackedFlows(NamedTuple):
@@ -159,25 +146,23 @@ def _layer_parts(layer: FlowLayer, narrow: bool) -> dict[str, np.ndarray]:
         held, each = np.split(np.asarray(layer.condition_kernel), [layer.held_inputs])
         kernels.append(each)
     half_power = math.sqrt(0.5)
+    residual = np.asarray(layer.residual_kernel) * half_power
     return {
         "gate": pack_gates(_concatenate_kernels(kernels, narrow), narrow),
         "gate_bias": pack_gates(np.asarray(layer.gate_bias)[None]),
         "held": pack_gates(held),
-        "residual": pack_outputs(
-            _concatenate_kernels([np.asarray(layer.residual_kernel) * half_power], narrow), narrow
-        ),
+        "residual": pack_outputs(_concatenate_kernels([residual], narrow), narrow),
         "residual_bias": _wide(np.asarray(layer.residual_bias) * half_power),
     }
 
 
 def _flow_parts(flow: Flow, narrow: bool) -> dict[str, np.ndarray]:
+    head1 = _concatenate_kernels([np.asarray(flow.head1_kernel)], narrow)
     return {
         "front": pack_outputs(np.asarray(flow.front_kernel)),
         "front_bias": _wide(flow.front_bias),
         **_bunch_parts(flow, narrow),
-        "head1": pack_outputs(
-            _concatenate_kernels([np.asarray(flow.head1_kernel)], narrow), narrow
-        ),
+        "head1": pack_outputs(head1, narrow),
         "head1_bias": _wide(flow.head1_bias),
         "head2": pack_outputs(np.asarray(flow.head2_kernel)),
         "head2_bias": _wide(flow.head2_bias),
@@ -277,19 +262,9 @@ class Scratch(NamedTuple):
     """Memory for the inputs of `ROWS` rows as bfloat16 pairs; None: products are in float32."""
 
 
-def new_progress(threads: int) -> np.ndarray:
-    """Return the progress counters of threads that have not started."""
-    return np.zeros([threads, _LINE], np.int64)
-
-
 @compiled
 def _address(array: np.ndarray) -> int:
     return array.ctypes.data
-
-
-@compiled
-def _bunch_words(channels: int, pairs: np.ndarray | None) -> int:
-    return RECENT + channels if pairs is None else (RECENT + 1) // 2 + channels // 2
 
 
 @compiled
@@ -415,7 +390,7 @@ def _gates_of_bunch(
     first = tile.start * sizes.bunch + sizes.front_width - RECENT + member
     noise = _address(chunk.noises[tile.sound, number]) + FLOAT_BYTES * first
     weights, pairs = _address(packed.memory), scratch.pairs
-    inputs = _bunch_words(channels, pairs)
+    inputs = RECENT + channels if pairs is None else (RECENT + 1) // 2 + channels // 2
     for row in range(0, tile.rows, ROWS):
         gate_rows(
             _address(scratch.hidden) + row * row_bytes,
@@ -548,17 +523,14 @@ class FlowEngine:
     ) -> tuple[FlowOutput, FlowState]:
         """Return the flows' output for the next noise, float32 [batch, time], and the next state.
 
-        `state` cannot be used again.
-
-        Args:
-          noise: float32 [batch, time]; except in the last call, the time must be a multiple of
-            `bunch_samples` and, if there are `held_inputs`, of `row_samples`.
+        `state` cannot be used again. Except in the last call, the time must be a multiple of
+        `bunch_samples` and, if there are `held_inputs`, of `row_samples`.
         """
         state.check_fresh()
         noise = as_compiled(noise, np.float32)
         _check_shape("noise", noise, (state.batch, None))
         channels = int(self._packed.sizes["condition_inputs"])
-        front, time = state.fronts.shape[-1], noise.shape[1]
+        (batch, flows, front), time = state.fronts.shape, noise.shape[1]
         bunch = int(self._packed.sizes["bunch"])
         bunches = -(-time // bunch)
         given = self._as_float32_array("condition", condition, state.batch, bunches, channels)
@@ -566,10 +538,21 @@ class FlowEngine:
         held_inputs = int(self._packed.sizes["held_inputs"])
         held = self._as_float32_array("held", held, state.batch, rows, held_inputs)
         state.used_up = True
-        whole = np.pad(noise, [(0, 0), (0, bunches * bunch - time)])
         held = np.pad(held, [(0, 0), (0, ROWS), (0, 0)])
-        chunk = self._chunk(state, whole, given, held)
-        self._run_tiles(chunk, bunches)
+        noises = np.zeros([batch, flows + 1, front + (bunches + ROWS) * bunch], np.float32)
+        noises[:, :-1, :front], noises[:, 0, front : front + time] = state.fronts, noise
+        location, log_scale = np.zeros([2, batch, bunches * bunch], np.float32)
+        chunk = Chunk(noises, given, held, location, log_scale, state.windows, state.used)
+        schedule = _schedule(len(chunk.location), bunches, self.threads)
+        # The threads of a run wait for each other, so two runs must not share a pool.
+        workers = self._idle.pop() if self._idle else ThreadPoolExecutor(self.threads)
+        futures = [
+            workers.submit(run_tiles, self._packed, chunk, schedule, self._scratch(), thread)
+            for thread in range(schedule.threads)
+        ]
+        for future in futures:
+            future.result()
+        self._idle.append(workers)
         fronts = chunk.noises[:, :-1, time : time + front].copy()
         output = np.ascontiguousarray(chunk.noises[:, -1, front : front + time])
         flowed = FlowOutput(output, chunk.location[:, :time], chunk.log_scale[:, :time])
@@ -582,41 +565,12 @@ class FlowEngine:
         _check_shape(name, array, shape)
         return array
 
-    def _chunk(
-        self, state: FlowState, noise: np.ndarray, condition: np.ndarray, held: np.ndarray
-    ) -> Chunk:
-        batch, flows, front = state.fronts.shape
-        beyond = ROWS * int(self._packed.sizes["bunch"])
-        noises = np.zeros([batch, flows + 1, front + noise.shape[1] + beyond], np.float32)
-        noises[:, :-1, :front] = state.fronts
-        noises[:, 0, front : front + noise.shape[1]] = noise
-        return Chunk(
-            noises=noises,
-            condition=condition,
-            held=held,
-            location=np.zeros_like(noise),
-            log_scale=np.zeros_like(noise),
-            windows=state.windows,
-            used=state.used,
-        )
-
-    def _run_tiles(self, chunk: Chunk, bunches: int) -> None:
-        schedule = _schedule(len(chunk.location), bunches, self.threads)
-        # The threads of a run wait for each other, so two runs must not share a pool.
-        workers = self._idle.pop() if self._idle else ThreadPoolExecutor(self.threads)
-        futures = [
-            workers.submit(run_tiles, self._packed, chunk, schedule, self._scratch(), thread)
-            for thread in range(schedule.threads)
-        ]
-        for future in futures:
-            future.result()
-        self._idle.append(workers)
-
     def _scratch(self) -> Scratch:
         sizes = self._packed.sizes
         channels = int(sizes["residual_vectors"]) * LANES
         gates = int(sizes["gate_vectors"]) * LANES
         units = max(channels, gates)
+        words = (channels + gates) * int(sizes["width"]) + int(sizes["condition_inputs"]) + RECENT
         rows = TILE_ROWS * int(sizes["bunch"]) // int(sizes["row_samples"]) + 1 + ROWS
         return Scratch(
             condition=aligned_zeros([TILE_ROWS, int(sizes["condition_inputs"])]),
@@ -628,14 +582,8 @@ class FlowEngine:
             scales=aligned_zeros([-(-TILE_ROWS // LANES) * LANES]),
             zeros=aligned_zeros([max(channels, 2 * gates)]),
             offsets=np.zeros([2, TILE_ROWS], np.int64),
-            pairs=aligned_zeros([ROWS * self._row_inputs()]) if self._narrow else None,
+            pairs=aligned_zeros([ROWS * words]) if self._narrow else None,
         )
-
-    def _row_inputs(self) -> int:
-        """Return an upper bound on the number of float32 words that the inputs of one row take."""
-        sizes = self._packed.sizes
-        channels = LANES * int(sizes["residual_vectors"] + sizes["gate_vectors"])
-        return channels * int(sizes["width"]) + int(sizes["condition_inputs"]) + RECENT
 
 
 def compile_kernels() -> None:
@@ -646,7 +594,7 @@ def compile_kernels() -> None:
     chunk = Chunk(none, none, none, none[0], none[0], none, np.zeros([0, 0], np.int64))
     rows, row, offsets = none[0], none[0, 0], np.zeros([2, 0], np.int64)
     scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets, None)
-    run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
+    run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, np.zeros([1, _LINE], np.int64)), scratch, 0)
     recursion.wave(rows, Prediction(none, rows), rows, 1)
     noise_words(0, (), 0, 0)
     recursion.solve_rows(np.ones([1, 2]))
@@ -670,10 +618,11 @@ def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:
     rows = -(-rows // ROWS) * ROWS
     tiles = -(-bunches // rows)
     threads = max(1, min(threads, sounds * tiles))
-    return TileSchedule(rows, tiles, threads, new_progress(threads))
+    return TileSchedule(rows, tiles, threads, np.zeros([threads, _LINE], np.int64))
 
 
 _LANE, _PARITY = np.uint32(FOLD_LANE), np.uint32(KEY_PARITY)
+_ROTATIONS = np.array([[13, 15, 26, 6], [17, 29, 16, 24]], np.uint32)
 
 
 def noise_words(seed: int, rows: Sequence[int] | np.ndarray, start: int, length: int) -> np.ndarray:
@@ -702,38 +651,13 @@ def _fill(key: np.ndarray, rows: np.ndarray, start: np.uint32, made: np.ndarray)
 def _cipher(
     key0: np.uint32, key1: np.uint32, left: np.uint32, right: np.uint32
 ) -> tuple[np.uint32, np.uint32]:
-    key2 = key0 ^ key1 ^ _PARITY
+    keys = (key0, key1, np.uint32(key0 ^ key1 ^ _PARITY))
     left, right = np.uint32(left + key0), np.uint32(right + key1)
-    left, right = _odd_rounds(left, right)
-    left, right = np.uint32(left + key1), np.uint32(right + key2 + np.uint32(1))
-    left, right = _even_rounds(left, right)
-    left, right = np.uint32(left + key2), np.uint32(right + key0 + np.uint32(2))
-    left, right = _odd_rounds(left, right)
-    left, right = np.uint32(left + key0), np.uint32(right + key1 + np.uint32(3))
-    left, right = _even_rounds(left, right)
-    left, right = np.uint32(left + key1), np.uint32(right + key2 + np.uint32(4))
-    left, right = _odd_rounds(left, right)
-    return np.uint32(left + key2), np.uint32(right + key0 + np.uint32(5))
-
-
-@compiled
-def _odd_rounds(left: np.uint32, right: np.uint32) -> tuple[np.uint32, np.uint32]:
-    left, right = _round(left, right, 13)
-    left, right = _round(left, right, 15)
-    left, right = _round(left, right, 26)
-    return _round(left, right, 6)
-
-
-@compiled
-def _even_rounds(left: np.uint32, right: np.uint32) -> tuple[np.uint32, np.uint32]:
-    left, right = _round(left, right, 17)
-    left, right = _round(left, right, 29)
-    left, right = _round(left, right, 16)
-    return _round(left, right, 24)
-
-
-@compiled
-def _round(left: np.uint32, right: np.uint32, count: int) -> tuple[np.uint32, np.uint32]:
-    left = np.uint32(left + right)
-    turned = np.uint32(right << np.uint32(count)) | (right >> np.uint32(32 - count))
-    return left, np.uint32(turned ^ left)
+    for group in range(5):
+        for i in range(4):
+            count = _ROTATIONS[group % 2, i]
+            left = np.uint32(left + right)
+            right = np.uint32((right << count | right >> np.uint32(32 - count)) ^ left)
+        left = np.uint32(left + keys[(group + 1) % 3])
+        right = np.uint32(right + keys[(group + 2) % 3] + np.uint32(group + 1))
+    return left, right

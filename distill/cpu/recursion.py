@@ -113,9 +113,8 @@ def _run(
 def _filter(coefficients: np.ndarray, now: np.ndarray, order: int, count: int) -> None:
     """Add the prediction to each of the `count` samples of `now` after the first `order` samples.
 
-    The contributions of a finished sample to later samples are added at once, with vector
-    instructions; in a dot product per sample, each addition would wait for the one before it. The
-    values of `now` after these samples have no meaning.
+    A finished sample's contributions are added at once, with vector instructions; in a dot product
+    per sample, each addition would wait for the one before it. Later values have no meaning.
     """
     for t in range(order):
         _add(now[order : order + t + 1], coefficients[order - t - 1 :], now[t])

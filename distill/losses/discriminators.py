@@ -35,22 +35,16 @@ class Convolutions(tf.Module):
     """2-D convolutions with rectifiers between; `shapes` are kernels and strides [down, across]."""
 
     def __init__(
-        self,
-        shapes: Sequence[tuple[int, int, list[int]]],
-        channels: int,
-        initial: Initial,
-        name: str,
+        self, shapes: Sequence[tuple[int, int, list[int]]], channels: int, initial: Initial
     ) -> None:
-        super().__init__(name=name)
+        super().__init__()
         self.strides = [strides for _, _, strides in shapes]
         widths = [1, *[channels] * (len(shapes) - 1), 1]
         self.kernels = [
-            initial.kernel([height, width, widths[i], widths[i + 1]], f"{name}/kernel{i}")
+            initial.kernel([height, width, widths[i], widths[i + 1]], f"kernel_{i}")
             for i, (height, width, _) in enumerate(shapes)
         ]
-        self.biases = [
-            initial.zeros([width], f"{name}/bias{i}") for i, width in enumerate(widths[1:])
-        ]
+        self.biases = [initial.zeros([width], f"bias_{i}") for i, width in enumerate(widths[1:])]
 
     def __call__(self, image: tf.Tensor, frozen: bool = False) -> Verdict:
         """Return the `Verdict` for [batch, height, width, 1]; `frozen` weights have no gradient."""
@@ -70,10 +64,10 @@ class SpectrogramDiscriminator(tf.Module):
     """A discriminator of log-magnitude spectrograms of one FFT size, up to a share of the bins."""
 
     def __init__(self, fft_size: int, config: DiscriminatorConfig, initial: Initial) -> None:
-        super().__init__(name=f"spectrum_{fft_size}")
+        super().__init__()
         self.fft_size, self.bins = fft_size, int(config.top_share * (fft_size // 2 + 1))
         shapes = [(height, width, [1, stride]) for height, width, stride in SPECTRUM_KERNELS]
-        self.layers = Convolutions(shapes, config.channels, initial, self.name)
+        self.layers = Convolutions(shapes, config.channels, initial)
 
     def __call__(self, sound: tf.Tensor, frozen: bool = False) -> Verdict:
         """Return the `Verdict` for sounds, float32 [batch, time]."""
@@ -87,10 +81,10 @@ class PeriodDiscriminator(tf.Module):
     """A discriminator that reads every `period`-th sample, each phase separately."""
 
     def __init__(self, period: int, config: DiscriminatorConfig, initial: Initial) -> None:
-        super().__init__(name=f"period_{period}")
+        super().__init__()
         self.period = period
         shapes = [(taps, 1, [stride, 1]) for taps, stride in PERIOD_KERNELS]
-        self.layers = Convolutions(shapes, config.channels, initial, self.name)
+        self.layers = Convolutions(shapes, config.channels, initial)
 
     def __call__(self, sound: tf.Tensor, frozen: bool = False) -> Verdict:
         """Return the `Verdict` for sounds, float32 [batch, time]."""
@@ -104,7 +98,7 @@ class Discriminators(tf.Module):
     """All discriminators of a run."""
 
     def __init__(self, config: DiscriminatorConfig, seed: int = 0) -> None:
-        super().__init__(name="discriminators")
+        super().__init__()
         initial = Initial(seed)
         self.members: list[SpectrogramDiscriminator | PeriodDiscriminator] = [
             *(SpectrogramDiscriminator(size, config, initial) for size in config.spectra),

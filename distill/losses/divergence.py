@@ -73,9 +73,8 @@ def divergence(
 ) -> Divergence:
     """Return an unbiased estimate of the KL of the student from the teacher.
 
-    Args:
-      mask: 1 for each element that counts, [batch, elements...]; None: all count.
-      counted: number of elements to divide by; None: the sum of the mask.
+    The `mask` [batch, elements...] is 1 for each element that counts; `counted`, their number, is
+    by default its sum.
     """
     cross = mean_of(cross_entropy(teacher, drawn, draws), mask, counted)
     own = mean_of(entropy(drawn, kind), mask, counted)
@@ -117,10 +116,9 @@ def standard_draws(
     element, so that together they cover the distribution evenly. Their mean is unbiased and varies
     much less than the mean of independent draws.
 
-    Args:
-      seed: an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2].
-      rows: int32 [batch], the index of each row in its seed's sequence of rows; None: 0, 1, ... A
-        share of a larger batch uses the indices in the whole batch.
+    `seed` is an integer in [0, 2^64), or keys, uint32 [2] for all rows or [rows, 2]; `rows`, int32
+    [batch], are the indices in its seed's sequence of rows, by default 0, 1, ... A share of a
+    larger batch uses the indices in the whole batch.
     """
     rows = tf.range(batch) if rows is None else rows
     if kind == "normal":

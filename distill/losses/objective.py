@@ -24,7 +24,7 @@ from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
 from onepass.replicator import Replicator
 from wavenet.conditioner import SIDE_FRAMES
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 
 SOUND, PHASE = 0, 2  # folded into the seed of a step, for the noise and for the source's phase
 DB_PER_NEPER = 20.0 / math.log(10.0)
@@ -73,12 +73,8 @@ TERMS: dict[str, Factory] = {
 def register(name: str) -> Callable[[Factory], Factory]:
     """Return a decorator that registers a term of the loss, whose weight is in `LossConfig.others`.
 
-    Args:
-      name: the name of the term in `LossConfig.others`. If the term returns a scalar, the scalar is
-        logged under this name.
-
-    Returns:
-      A decorator for a function from `LossConfig` and `Parts` to the term.
+    It decorates a function from `LossConfig` and `Parts` to the term. The name is that in
+    `LossConfig.others`, and that under which a scalar is logged.
     """
 
     def add(factory: Factory) -> Factory:
@@ -109,20 +105,21 @@ class Objective:
         teacher: WaveNetDensity,
         config: LossConfig,
         seed: int,
-        step: tf.Variable,
-        classifier: UnitClassifier | None = None,
-        mel: MelConvention | None = None,
-        discriminators: Discriminators | None = None,
+        parts: Parts,
     ) -> None:
         self.student, self.teacher = student, teacher
-        self.terms = terms_of(config, Parts(step, classifier, mel, discriminators))
-        self._seed, self._step = seed, step
+        self.terms = terms_of(config, parts)
+        self._seed, self._step = seed, parts.step
+        self._side_frames = 0 if student.residual is None else SIDE_FRAMES
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the weighted sum of the terms; and, by name, their values and the level in dB."""
         draw = self.draw(batch)
         loss, values = sum_terms(self.terms, draw)
-        return loss, values | {"level_db": _level_db(draw.output.output, draw.recorded)}
+        sound, recorded = (
+            tf.reduce_mean(tf.square(x)) + 1e-12 for x in (draw.output.output, draw.recorded)
+        )
+        return loss, values | {"level_db": 0.5 * DB_PER_NEPER * tf.math.log(sound / recorded)}
 
     def draw(self, batch: dict[str, tf.Tensor]) -> Draw:
         """Draw the student's sound for a batch; return the `Draw` that the terms read."""
@@ -138,8 +135,7 @@ class Objective:
         """Return the inputs of a share that depend on the whole batch, for `GlobalBatchLoss`.
 
         They are "first_row", int32 [], the index of the share's first row; "counted", the mean
-        number of samples outside padding over all shares; and the inputs of the terms. "level_db",
-        the mean of the shares' levels, needs none.
+        number of samples outside padding over all shares; and the inputs of the terms.
         """
         known = replicator.all_reduce({"counted": tf.reduce_sum(batch["mask"])}, "mean")
         known["first_row"] = replicator.replica_id * _shape(batch)[0]
@@ -188,10 +184,6 @@ class Objective:
 
         return teach
 
-    @property
-    def _side_frames(self) -> int:
-        return 0 if self.student.residual is None else SIDE_FRAMES
-
     def _speaker(self, batch: dict[str, tf.Tensor]) -> tf.Tensor | None:
         return batch["speaker"] if self.student.config.speakers else None
 
@@ -208,10 +200,3 @@ class Objective:
 def _shape(batch: dict[str, tf.Tensor]) -> tuple[int, int]:
     rows, samples = batch["waveform"].shape
     return rows, samples
-
-
-def _level_db(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    ratio = (tf.reduce_mean(tf.square(sound)) + 1e-12) / (
-        tf.reduce_mean(tf.square(recorded)) + 1e-12
-    )
-    return 0.5 * DB_PER_NEPER * tf.math.log(ratio)

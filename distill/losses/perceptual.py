@@ -1,16 +1,14 @@
 """Perceptual losses: distances between the features that a classifier of speech units computes.
 
-The units replace the phones of Parallel WaveNet (van den Oord et al. 2017), because
-only the features inside a network that distinguishes speech sounds matter. Units are k-means
-clusters of cepstra and their deltas, and the network reads partly masked frames, so that it must
-learn how sounds follow one another (both as in the first round of HuBERT, Hsu et al. 2021).
-Transcripts are not used even if they exist: they do not give the time of each sound.
+It should compute the same features for the student's sound as for the recording, either frame by
+frame or in their correlations (van den Oord et al. 2017, "Parallel WaveNet", arXiv 1711.10433): the
+feature reconstruction loss and the style loss of Johnson et al. 2016, "Perceptual Losses for
+Real-Time Style Transfer", equations 2 and 4; the style loss is due to Gatys et al.
 
-van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433): a classifier of speech
-sounds should compute the same features for the student's sound as for the recording, either frame
-by frame or in their correlations. These are the feature reconstruction loss and the style loss of
-Johnson et al. 2016, "Perceptual Losses for Real-Time Style Transfer", equations 2 and 4; the style
-loss is due to Gatys et al.
+The units replace the phones of the paper, because only features matter that distinguish speech
+sounds. They are k-means clusters of cepstra and their deltas, and the network reads partly masked
+frames, so that it must learn how sounds follow one another (both as in the first round of HuBERT,
+Hsu et al. 2021). Transcripts do not give the time of each sound.
 """
 
 import dataclasses
@@ -35,8 +33,8 @@ from onepass.likelihoods.noise import Initial
 from onepass.replicator import Replicator
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train_network
-from wavenet.data import Corpus, frames_of, recordings_of
-from wavenet.features import MelConvention
+from wavenet.data.corpus import Corpus, frames_of, recordings_of
+from wavenet.features.conventions import MelConvention
 
 KIND = "speech units, format 1"
 STATISTICS = ("centres", "mean", "scale", "band_mean", "frame_scale")
@@ -61,21 +59,14 @@ class UnitConfig:
     widths: tuple[int, ...] = (5, 3, 3)
 
     def __post_init__(self) -> None:
-        """Raise UserError, naming the field, if a size is out of range."""
         require(self.num_units >= 2, "num_units", "at least 2", self.num_units)
         require(self.channels >= 1, "channels", "at least 1", self.channels)
-        require(
-            self.widths and min(self.widths) >= 1,
-            "widths",
-            "one or more of at least 1",
-            self.widths,
-        )
+        fits = self.widths and min(self.widths) >= 1
+        require(fits, "widths", "one or more of at least 1", self.widths)
 
 
 class UnitClassifier(tf.Module):
-    """A convolutional network that predicts the speech unit of each frame.
-
-    The frames are log-mel frames, scaled by `wavenet.features.above_silence`.
+    """A convolutional network that predicts the speech unit of each frame of `above_silence`.
 
     Attributes:
       band_mean, frame_scale: statistics of a corpus, float32 [bands] and a scalar, with which
@@ -85,7 +76,7 @@ class UnitClassifier(tf.Module):
     """
 
     def __init__(self, config: UnitConfig, seed: int = 0) -> None:
-        super().__init__(name="unit_classifier")
+        super().__init__()
         self.config = config
         initial, inputs = Initial(seed), config.convention.bands
         self.kernels, self.biases = [], []
@@ -113,7 +104,8 @@ class UnitClassifier(tf.Module):
 
     def units(self, mel: np.ndarray) -> np.ndarray:
         """Return the unit with the nearest centre for each frame of a recording, int32 [frames]."""
-        return _nearest((cepstra(mel) - self.mean) / self.scale, self.centres)
+        points = (cepstra(mel) - self.mean) / self.scale
+        return scipy.cluster.vq.vq(points, self.centres)[0].astype(np.int32)
 
     def name_variables(self) -> dict[str, tf.Variable]:
         """Return the variables by name, as they are stored in a file."""
@@ -137,23 +129,13 @@ class UnitClassifier(tf.Module):
 def cepstra(mel: np.ndarray) -> np.ndarray:
     """Return the lowest cepstra of each frame and their deltas, float32 [frames, 2 * cepstra].
 
-    A cepstrum is a coefficient of the orthonormal DCT over bands; the lowest 13 describe the
-    spectral envelope without the harmonics of the voice. A delta is half the difference between the
-    next frame and the preceding frame.
+    The 13 lowest coefficients of the orthonormal DCT over bands describe the spectral envelope
+    without the harmonics of the voice. A delta is half the difference of the neighbouring frames.
     """
     values = scipy.fft.dct(mel, norm="ortho", axis=1)[:, :CEPSTRA]
     padded = np.pad(values, [(1, 1), (0, 0)], mode="edge")
     deltas = 0.5 * (padded[2:] - padded[:-2])
     return np.concatenate([values, deltas], axis=1).astype(np.float32)
-
-
-def _nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    return scipy.cluster.vq.vq(points, centres)[0].astype(np.int32)
-
-
-def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
-    classifier.band_mean = mel.mean(axis=0)
-    classifier.frame_scale = np.maximum((mel - classifier.band_mean).std(), np.float32(1e-3))
 
 
 def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Generator) -> None:
@@ -223,12 +205,24 @@ def train_units(
     started = time.monotonic()
     classifier = UnitClassifier(UnitConfig(corpus.mel, num_units, channels), seed)
     recordings = [frames_of(corpus, r, ["mel"]) for r in recordings_of(corpus, split)]
-    mel, units = _find_units(classifier, recordings, seed)
+    mel = np.concatenate(recordings)
+    classifier.band_mean = mel.mean(axis=0)
+    classifier.frame_scale = np.maximum((mel - classifier.band_mean).std(), np.float32(1e-3))
+    points = np.concatenate([cepstra(recording) for recording in recordings])
+    _cluster(classifier, points, np.random.default_rng(seed))
+    units = np.concatenate([classifier.units(recording) for recording in recordings])
     log(f"speech units: {num_units} clusters of {len(mel):,} frames")
     shape = batch_size, clip_frames
+
+    def loss(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=batch["units"], logits=classifier.logits(batch["mel"])
+        )
+        return tf.reduce_mean(losses), {}
+
     train_network(
         classifier,
-        lambda batch: (_cross_entropy(classifier, batch), {}),
+        loss,
         OPTIMIZER,
         LoopConfig(steps),
         lambda start, *_: (_batch(mel, units, seed, n, shape) for n in itertools.count(start)),
@@ -237,33 +231,12 @@ def train_units(
     for other, members in corpus.splits.items():
         if members and other != split:
             seconds = time.monotonic() - started
-            log(_describe_accuracy(classifier, corpus, other) + f" after {seconds:.0f} s")
+            right, largest = accuracy(classifier, corpus, other)
+            log(
+                f"speech units: {100 * right:.1f} % of {other} frames recognised (the most "
+                f"frequent unit has {100 * largest:.1f} %) after {seconds:.0f} s"
+            )
     return classifier
-
-
-def _find_units(
-    classifier: UnitClassifier, recordings: list[np.ndarray], seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    mel = np.concatenate(recordings)
-    _standard(classifier, mel)
-    points = np.concatenate([cepstra(recording) for recording in recordings])
-    _cluster(classifier, points, np.random.default_rng(seed))
-    return mel, np.concatenate([classifier.units(recording) for recording in recordings])
-
-
-def _describe_accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> str:
-    right, largest = accuracy(classifier, corpus, split)
-    return (
-        f"speech units: {100 * right:.1f} % of {split} frames recognised (the most frequent unit "
-        f"has {100 * largest:.1f} %)"
-    )
-
-
-def _cross_entropy(classifier: UnitClassifier, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=batch["units"], logits=classifier.logits(batch["mel"])
-    )
-    return tf.reduce_mean(losses)
 
 
 def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[float, float]:
@@ -349,7 +322,6 @@ class PerceptualLoss:
     compared: Callable[[tf.Tensor], tf.Tensor] = tf.identity
 
     def __post_init__(self) -> None:
-        """Raise UserError unless the convention is the classifier's."""
         expected = self.classifier.config.convention
         if self.convention.to_dict() != expected.to_dict():
             raise UserError(
@@ -364,14 +336,10 @@ class PerceptualLoss:
         `energies` are those of the whole batch, float32 [layers]; None: those of `recorded`.
         """
         targets = [tf.stop_gradient(target) for target in self._features(recorded)]
+        each = tf.unstack(_energies(targets) if energies is None else energies)
         parts = [
             tf.reduce_mean(tf.square(values - target)) / tf.maximum(energy, LEAST)
-            for values, target, energy in zip(
-                self._features(sound),
-                targets,
-                tf.unstack(_energies(targets) if energies is None else energies),
-                strict=True,
-            )
+            for values, target, energy in zip(self._features(sound), targets, each, strict=True)
         ]
         return tf.add_n(parts) / len(parts)
 
@@ -383,7 +351,7 @@ class PerceptualLoss:
         return _energies(self._features(recorded))
 
     def _features(self, sound: tf.Tensor) -> list[tf.Tensor]:
-        # The classifier reads `wavenet.features.above_silence` of the log-mel frames.
+        # The classifier reads `wavenet.features.frames.above_silence` of the log-mel frames.
         frames = 1.0 - log_mel(sound, self.convention) / self.convention.silence
         return [self.compared(layer) for layer in self.classifier.features(frames)]
 

@@ -14,25 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import must_be
-from wavenet.features import MelConvention, mel_filters, num_frames
-from wavenet.features.frames import hann_window
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import hann_window, mel_filters, num_frames
 
 EPSILON = 1e-16  # inside the root: |X| of silence is 1e-8, its gradient 0 instead of infinite
-
-
-def _check_waveform(
-    waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int
-) -> None:
-    if hop_samples < 1:
-        raise ValueError(must_be("hop_samples", "at least 1", hop_samples))
-    if fft_size < window_samples:
-        raise ValueError(must_be("fft_size", f"at least {window_samples}", fft_size))
-    if waveform.shape.rank != 2:
-        raise ValueError(f"`waveform` must have the shape [batch, time], got {waveform.shape}.")
-    if waveform.shape[1] is not None and waveform.shape[1] < window_samples:
-        raise ValueError(
-            f"`waveform` must last at least {window_samples} samples, got {waveform.shape[1]}."
-        )
 
 
 def magnitudes(
@@ -46,37 +31,36 @@ def magnitudes(
     window_samples / 4.
     """
     waveform = tf.convert_to_tensor(waveform)
-    _check_waveform(waveform, window_samples, hop_samples, fft_size)
+    if hop_samples < 1:
+        raise ValueError(must_be("hop_samples", "at least 1", hop_samples))
+    if fft_size < window_samples:
+        raise ValueError(must_be("fft_size", f"at least {window_samples}", fft_size))
+    if waveform.shape.rank != 2:
+        raise ValueError(f"`waveform` must have the shape [batch, time], got {waveform.shape}.")
+    if waveform.shape[1] is not None and waveform.shape[1] < window_samples:
+        raise ValueError(
+            f"`waveform` must last at least {window_samples} samples, got {waveform.shape[1]}."
+        )
     segments = tf.signal.frame(waveform, window_samples, hop_samples)
     spectrum = tf.signal.rfft(segments * hann_window(window_samples).astype(np.float32), [fft_size])
     power = tf.square(tf.math.real(spectrum)) + tf.square(tf.math.imag(spectrum))
     return tf.sqrt(power + EPSILON)
 
 
-def _pad_waveform(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
-    samples, hop_samples = waveform.shape[1], convention.hop_samples
-    left = convention.window_samples // 2 - hop_samples // 2
-    last = (num_frames(samples, hop_samples) - 1) * hop_samples
-    right = max(0, last + convention.window_samples - left - samples)
-    mode = "CONSTANT" if convention.padding == "zeros" else "REFLECT"
-    return tf.pad(waveform, [[0, 0], [left, right]], mode)
-
-
 def log_mel(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
-    """Return the frames of `wavenet.features.mel_spectrogram`, float32 [batch, frames, bands].
+    """Return the frames of `frames.mel_spectrogram`, float32 [batch, frames, bands].
 
     Where a band is below the convention's floor, its gradient is zero.
     """
     waveform = tf.convert_to_tensor(waveform)
     if waveform.shape.rank != 2 or not waveform.shape[1]:
         raise ValueError(f"`waveform` must have the shape [batch, time], got {waveform.shape}.")
-    spectrum = magnitudes(
-        _pad_waveform(waveform, convention),
-        convention.window_samples,
-        convention.hop_samples,
-        convention.fft_size,
-    )
-    frames = num_frames(waveform.shape[1], convention.hop_samples)
+    samples, hop, window = waveform.shape[1], convention.hop_samples, convention.window_samples
+    left, frames = window // 2 - hop // 2, num_frames(samples, hop)
+    right = max(0, (frames - 1) * hop + window - left - samples)
+    mode = "CONSTANT" if convention.padding == "zeros" else "REFLECT"
+    padded = tf.pad(waveform, [[0, 0], [left, right]], mode)
+    spectrum = magnitudes(padded, window, hop, convention.fft_size)
     bands = spectrum[:, :frames] @ mel_filters(convention)
     log = tf.math.log(tf.maximum(bands, convention.floor))
     return log if convention.log == "natural" else log / float(np.log(10.0))

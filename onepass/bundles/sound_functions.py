@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from distill.residual import Prediction
-from distill.student import Condition, ParallelWaveNet
+from distill.residual import Condition, Prediction
+from distill.student import ParallelWaveNet
 from onepass.bundles.function import Functions
 from onepass.bundles.sequence_functions import (
     Advanced,

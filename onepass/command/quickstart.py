@@ -27,7 +27,7 @@ from wavenet.copy_synthesis import System, compare, model_system
 from wavenet.data import audio
 from wavenet.dev_recordings import dev_recordings
 from wavenet.evaluation import dev_corpus
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.measures import multi_resolution_stft_distance
 from wavenet.plots import spectrogram_png
 from wavenet.training import SpeechRecipe

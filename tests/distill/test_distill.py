@@ -18,7 +18,7 @@ import onepass
 from distill import model as models
 from distill import training
 from distill.config import PRESETS, ClipConfig, DistillConfig, LossConfig, StudentConfig
-from distill.losses.objective import Objective
+from distill.losses.objective import Objective, Parts
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
 from distill.training import HealthMetrics, collapse_warnings
@@ -29,7 +29,7 @@ from onepass.replicator.training.config import LoopConfig, OptimizerConfig
 from onepass.replicator.training.training_run import train
 from wavenet import optional_packages
 from wavenet.data import audio
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 
 SMALL = DistillConfig(
     StudentConfig(
@@ -119,7 +119,7 @@ def objective_of(config, teacher_run, data):
     config = config.resolve_settings(teacher, teacher_run)
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
     student, step = training.new_student(config, teacher), tf.Variable(0, trainable=False)
-    objective = Objective(student, WaveNetDensity(teacher.network), config.loss, 0, step)
+    objective = Objective(student, WaveNetDensity(teacher.network), config.loss, 0, Parts(step))
     return objective, next(iter(training.batches(corpus, config, teacher)(0)))
 
 

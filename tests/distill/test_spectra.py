@@ -10,7 +10,8 @@ from distill.losses.spectra import log_mel, magnitude_loss, magnitudes, multi_lo
 from onepass.replicator.portable.export import lower
 from wavenet import shipped
 from wavenet.data import audio
-from wavenet.features import MelConvention, mel_spectrogram
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import mel_spectrogram
 
 RATE_HZ = 16000
 CONVENTIONS = (

@@ -19,7 +19,7 @@ from serving.grpc.tensors import encode, message
 from serving.settings import Settings
 from wavenet.data import audio
 from wavenet.data.audio import at_recorded_level, recorded_frames
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 
 SPEAK = "/v1/models/voice:speak"
 GAIN_DB = 6.0

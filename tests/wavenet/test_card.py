@@ -45,7 +45,7 @@ def test_a_run_and_its_export_say_what_the_training_heard(exported):
     stored = json.loads((exported / "model" / "model.json").read_text())
     assert folder.front.level_db == run.front.level_db == stored["level_db"] < 0
     assert folder.front.statistics == run.front.statistics
-    assert stored["frames"] == run.front.statistics.to_dict()
+    assert stored["frames"] == dataclasses.asdict(run.front.statistics)
 
 
 def test_card_names_licence_command_and_measured_figures(exported):

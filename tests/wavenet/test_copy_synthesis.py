@@ -16,7 +16,7 @@ from wavenet.copy_synthesis import (
     table,
 )
 from wavenet.data import audio
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 
 RATE_HZ = 16_000
 MEL = MelConvention(RATE_HZ, hop_samples=200)

@@ -13,7 +13,8 @@ from distill.cpu.recursion import levinson as compiled_levinson
 from distill.model import load
 from onepass.foundation.locations import folder
 from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
-from wavenet.features import MelConvention, above_silence, mel_spectrogram
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import above_silence, mel_spectrogram
 from wavenet.linear_prediction import (
     FLOOR,
     WHITE_NOISE,

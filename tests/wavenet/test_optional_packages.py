@@ -5,7 +5,8 @@ import pytest
 
 from onepass.foundation.errors import UserError
 from wavenet import optional_packages as packages
-from wavenet.features import MelConvention, PitchConvention, fundamental_frequency
+from wavenet.features.conventions import MelConvention, PitchConvention
+from wavenet.features.frames import fundamental_frequency
 from wavenet.measures import measure
 
 MEL = MelConvention(16_000, hop_samples=200)

@@ -10,7 +10,7 @@ import soundfile
 from serving.engine.speech import decode_recording
 from wavenet.data import audio
 from wavenet.data.audio import RecordingInPieces
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import (
     FRAMES_AT_ONCE,
     KEPT_FRAMES,

@@ -6,7 +6,7 @@ import scipy.signal
 
 from wavenet import shipped
 from wavenet.data import audio
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.linear_prediction import measure_untrained_bits
 
 RATE_HZ = 16_000

@@ -101,8 +101,6 @@ class SoundProperties:
     Attributes:
       clipped_share: share of samples, over all channels, at full scale, in [0, 1].
       cancelled: whether the channels cancel in the mono mix, so that the loudest one is used.
-      unread_bytes: number of unread bytes after the end of the audio according to the header.
-      endless: whether the header says that the length of the audio is unknown.
       has_own_length: whether one header accounts for all of the audio.
       offset: mean of the mono mix that is taken out of it (`offset_of`), or 0.
     """
@@ -153,6 +151,12 @@ class Sound(SoundProperties):
     waveform: np.ndarray
 
 
+OF_FILE = (
+    *("sample_rate_hz", "channels", "missing_samples", "endless"),
+    *("has_own_length", "container", "subtype", "stamp"),
+)
+
+
 def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -> SoundProperties:
     """Return a file's properties; `take` gets each block's mean of channels, with its offset."""
     read = SoundFile(path)
@@ -170,19 +174,12 @@ def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -
         raise AudioError(path, "holds no samples")
     return SoundProperties(
         samples=total // read.channels,
-        sample_rate_hz=read.sample_rate_hz,
-        channels=read.channels,
         clipped_share=at_full_scale / total,
         cancelled=mixed.cancels,
         loudest=mixed.loudest,
-        missing_samples=read.missing_samples,
         unread_bytes=read.chunk.unread,
-        endless=read.endless,
-        has_own_length=read.has_own_length,
-        container=read.container,
-        subtype=read.subtype,
         offset=mixed.offset,
-        stamp=read.stamp,
+        **{name: getattr(read, name) for name in OF_FILE},
     )
 
 
@@ -213,11 +210,7 @@ def from_int16(samples: np.ndarray) -> np.ndarray:
 
 
 def read_sound(path: str | os.PathLike[str]) -> Sound:
-    """Read a file at its stored sample rate and mix it to mono.
-
-    The mono mix is the mean of the channels, or the loudest channel if they cancel (`Mixdown`). A
-    constant offset is taken out (`offset_of`).
-    """
+    """Read a file at its stored rate, as the mono mix of `Mixdown` without its `offset_of`."""
     path = Path(path)
     blocks: list[np.ndarray] = []
     found = properties(path, blocks.append)
@@ -277,16 +270,6 @@ def check_samples(waveform: Any, name: str = "waveform", least: int = 1) -> np.n
     return array
 
 
-def _pcm(waveform: Any) -> np.ndarray:
-    check_unmasked(waveform, "waveform")
-    array = np.asarray(waveform)
-    if array.dtype == np.int16 and array.ndim == 1:
-        return array
-    if array.dtype.kind != "f":
-        raise ValueError(must_be("waveform", "floating or int16", array.dtype))
-    return to_int16(check_samples(waveform, least=0))
-
-
 class _Clipping:
     """Counts the samples that `to_int16` clips in a file."""
 
@@ -294,11 +277,16 @@ class _Clipping:
         self._path, self._clipped, self._samples = path, 0, 0
 
     def pcm(self, waveform: np.ndarray) -> np.ndarray:
-        samples, given = _pcm(waveform), np.asarray(waveform)
-        self._samples += samples.size
-        if given.dtype != np.int16:
-            wide = np.rint(given.astype(np.float64) * 32767.5 - 0.5)
-            self._clipped += int(np.count_nonzero(wide != samples))
+        check_unmasked(waveform, "waveform")
+        array = np.asarray(waveform)
+        self._samples += array.size
+        if array.dtype == np.int16 and array.ndim == 1:
+            return array
+        if array.dtype.kind != "f":
+            raise ValueError(must_be("waveform", "floating or int16", array.dtype))
+        samples = to_int16(check_samples(array, least=0))
+        wide = np.rint(array.astype(np.float64) * 32767.5 - 0.5)
+        self._clipped += int(np.count_nonzero(wide != samples))
         return samples
 
     def warn(self) -> None:
@@ -313,8 +301,7 @@ class _Clipping:
 def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: int) -> None:
     """Write a 16-bit WAV or FLAC file, depending on the suffix, atomically.
 
-    A floating-point waveform [samples] is clipped to [-1, 1], with a warning; int16 samples are
-    stored exactly.
+    Floating-point samples are clipped to [-1, 1], with a warning; int16 samples are stored exactly.
     """
     container = WRITTEN.get(Path(path).suffix.lower())
     if container is None:
@@ -333,11 +320,7 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
 def writing(
     path: str | os.PathLike[str], sample_rate_hz: int
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends a waveform [samples] in [-1, 1] to a 16-bit WAV file.
-
-    The file appears at the end of the `with` block, unless the block raises an exception. Only the
-    current piece is kept in memory.
-    """
+    """Yield a function that appends a waveform [samples] to a 16-bit WAV file, as `write` would."""
     clipping = _Clipping(path)
     try:
         with (

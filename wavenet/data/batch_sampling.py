@@ -16,11 +16,9 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """Random changes of a clip.
+    """Random changes of a clip: up to `gain_db` more or less, in frames too, and its polarity.
 
-    Attributes:
-      gain_db: maximum absolute value of a clip's random gain in dB; mel frames change accordingly.
-      silence: natural logarithm of the bands' floor; frames contain results of `above_silence`.
+    `silence` is the natural logarithm of the bands' floor; frames are results of `above_silence`.
     """
 
     gain_db: float
@@ -36,7 +34,6 @@ class ClipSource:
     Attributes:
       frames: conditioning frames of each recording, float32 [frames, channels]; empty for none.
       padding: the frame beyond the ends of a recording, float32 [channels].
-      hop_samples: distance between possible clip starts in samples; 1 without frames.
       left_samples: number of samples before each clip that are included but masked out.
       side_frames: number of additional frames on either side, as context for a conditioner.
     """
@@ -187,14 +184,10 @@ def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, n
         ends = stored[f"{split}_frame_offsets"][1:-1]
         framed = {"frames": np.split(stored[f"{split}_frames"], ends)}
         framed["padding"] = stored["silent_frame"]
-    source = ClipSource(
-        np.split(stored[f"{split}_waveform"], stored[f"{split}_offsets"][1:-1]),
-        stored[f"{split}_speaker"],
-        settings["clip_samples"],
-        hop_samples=json.loads(str(stored["description"]))["hop_samples"],
-        left_samples=settings.get("left_samples", 0),
-        side_frames=settings.get("side_frames", 0),
-        augmentation=None if augmentation is None else Augmentation(**augmentation),
-        **framed,
-    )
+    framed |= {name: settings.get(name, 0) for name in ("left_samples", "side_frames")}
+    framed["hop_samples"] = json.loads(str(stored["description"]))["hop_samples"]
+    framed["augmentation"] = None if augmentation is None else Augmentation(**augmentation)
+    waveforms = np.split(stored[f"{split}_waveform"], stored[f"{split}_offsets"][1:-1])
+    speakers, clip_samples = stored[f"{split}_speaker"], settings["clip_samples"]
+    source = ClipSource(waveforms, speakers, clip_samples, **framed)
     return functools.partial(batch, source, settings["seed"], batch_size=settings["batch_size"])

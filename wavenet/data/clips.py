@@ -51,15 +51,10 @@ def source_of(
         framed["frames"] = [frames_of(corpus, p, features) for p in members]
         framed["padding"] = silent_frame(corpus, features)
         framed["hop_samples"] = corpus.hop_samples
-    return ClipSource(
-        [p.waveform for p in members],
-        [p.speaker for p in members],
-        clip_samples,
-        left_samples=clip_context.left_samples,
-        side_frames=clip_context.side_frames,
-        augmentation=clip_context.augmentation(corpus, features),
-        **framed,
-    )
+    framed |= {"left_samples": clip_context.left_samples, "side_frames": clip_context.side_frames}
+    framed["augmentation"] = clip_context.augmentation(corpus, features)
+    waveforms, speakers = [p.waveform for p in members], [p.speaker for p in members]
+    return ClipSource(waveforms, speakers, clip_samples, **framed)
 
 
 CLIPS = "clips.npz"  # name of the file with recordings in an exported folder
@@ -67,11 +62,7 @@ CLIPS = "clips.npz"  # name of the file with recordings in an exported folder
 
 @dataclasses.dataclass(frozen=True)
 class ClipBatches:
-    """Endless batches of a split's clips, each a pure function of the seed and the step.
-
-    They are those of `batch_sampling.batch`; with `encode` also "levels", int32 of the waveform's
-    shape.
-    """
+    """Endless batches of a split, each a function of seed and step; with `encode` also "levels"."""
 
     corpus: Corpus
     clip_samples: int
@@ -101,15 +92,9 @@ class ClipBatches:
     def portable(self) -> PortableBatches:
         """Return the same batches, without levels, for a machine without TensorFlow."""
         augmentation = self.around.augmentation(self.corpus, self.features)
-        settings = {
-            "file": CLIPS,
-            "split": self.split,
-            "clip_samples": self.clip_samples,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "left_samples": self.around.left_samples,
-            "side_frames": self.around.side_frames,
-            "augmentation": None if augmentation is None else dataclasses.asdict(augmentation),
-        }
+        own, around = ("split", "clip_samples", "batch_size", "seed"), self.around
+        settings = {"file": CLIPS, **{name: getattr(self, name) for name in own}}
+        settings |= {"left_samples": around.left_samples, "side_frames": around.side_frames}
+        settings["augmentation"] = augmentation and dataclasses.asdict(augmentation)
         write = functools.partial(export_npz, self.corpus, features=self.features)
         return PortableBatches(batch_sampling, settings, write)

@@ -1,5 +1,6 @@
 """Preparation of recordings for training: sample rate, level and conditioning frames."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -35,10 +36,8 @@ DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.erro
 class Prepared:
     """A recording that was prepared for training.
 
-    Attributes:
-      waveform: int16 [samples], at the corpus's sample rate and after the gain.
-      mel: log-mel spectrogram, float32 [frames, bands]; empty if the corpus has no mel frames.
-      f0_hz: F0 in Hz, float32 [frames], 0 if unvoiced; empty if the corpus has no pitch frames.
+    Its `waveform` is int16 [samples], after the gain; `mel`, float32 [frames, bands], and `f0_hz`,
+    float32 [frames] and 0 if unvoiced, are empty if the corpus has none.
     """
 
     name: str
@@ -53,10 +52,8 @@ class Prepared:
 class Corpus:
     """The prepared recordings, in memory (about 3.3 bytes per sample with 80 bands and hop 256).
 
-    Attributes:
-      speakers: speaker names; the first `num_train_speakers` have recordings in train.
-      gain_db: gain in dB that was applied to each recording, except that a lower gain was applied
-        where the peak would exceed full scale.
+    The first `num_train_speakers` of the speakers have recordings in train. `gain_db` was applied
+    to each recording, except that a lower gain was applied where the peak would exceed full scale.
     """
 
     sample_rate_hz: int
@@ -73,18 +70,6 @@ class Corpus:
         """Hop length of the frames in samples; 1 if there are no frames."""
         convention = self.mel or self.pitch
         return convention.hop_samples if convention else 1
-
-
-def corpus_gain_db(report: ScanReport, level_db: float | None) -> tuple[float, list[str]]:
-    """Return the gain in dB that brings train's median RMS to `level_db`, to 0.01, and notes."""
-    if level_db is None:
-        return 0.0, []
-    stored_db = float(np.median([r.measured.rms_db for r in report.of("train")]))
-    gain_db = round(level_db - stored_db, 2)
-    return gain_db, [
-        f"level: the median RMS of train is {stored_db:.1f} dB; a gain of {gain_db:+.2f} dB "
-        f"brings it to {level_db:g} dB"
-    ]
 
 
 def _own_gain_db(recording: Recording, gain_db: float) -> float:
@@ -135,14 +120,6 @@ def _arrays(recording: Recording, recipe: _Recipe) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _read_cache(path: Path) -> dict[str, np.ndarray] | None:
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in ("waveform", "mel", "f0_hz")}
-    except DAMAGE:
-        return None
-
-
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an npz file atomically."""
     with replacing(path) as temporary, open(temporary, "wb") as file:
@@ -153,27 +130,15 @@ def _prepare_recording(
     recording: Recording, speaker: int, recipe: _Recipe, cache: Path | None
 ) -> Prepared:
     path = cache / recipe.cache_name(recording) if cache else None
-    arrays = _read_cache(path) if path else None
-    if arrays is None:
+    arrays: dict[str, np.ndarray] = {}
+    if path:
+        with contextlib.suppress(*DAMAGE), open(path, "rb") as file, np.load(file) as stored:
+            arrays = {name: stored[name] for name in ("waveform", "mel", "f0_hz")}
+    if not arrays:
         arrays = _arrays(recording, recipe)
         if path:
             write_arrays(path, arrays)
     return Prepared(recording.name, recording.text, speaker, **arrays)
-
-
-def _check_conventions(recipe: _Recipe) -> None:
-    for name in ("mel", "pitch"):
-        convention = getattr(recipe, name)
-        if convention and convention.sample_rate_hz != recipe.sample_rate_hz:
-            raise ValueError(
-                f"`{name}.sample_rate_hz` must be the corpus's {recipe.sample_rate_hz}, "
-                f"got {convention.sample_rate_hz}."
-            )
-    if recipe.mel and recipe.pitch and recipe.mel.hop_samples != recipe.pitch.hop_samples:
-        raise ValueError(
-            f"`pitch.hop_samples` must be that of mel, {recipe.mel.hop_samples}, "
-            f"got {recipe.pitch.hop_samples}."
-        )
 
 
 def prepare(
@@ -188,14 +153,29 @@ def prepare(
 ) -> Corpus:
     """Read the recordings of a scan, resample and amplify them, and compute their frames."""
     notes: list[str] = []
-    if gain_db is None:
-        gain_db, notes = corpus_gain_db(report, level_db)
+    if gain_db is None and level_db is not None:
+        stored_db = float(np.median([r.measured.rms_db for r in report.of("train")]))
+        gain_db = round(level_db - stored_db, 2)
+        notes.append(
+            f"level: the median RMS of train is {stored_db:.1f} dB; a gain of {gain_db:+.2f} dB "
+            f"brings it to {level_db:g} dB"
+        )
+    gain_db = gain_db or 0.0
     if loud := [show_path(r.name) for r in report.recordings if _own_gain_db(r, gain_db) < gain_db]:
         notes.append(
             f"level: amplified by less, so that their peaks stay below full scale: {some(loud)}"
         )
     recipe = _Recipe(report.sample_rate_hz, gain_db, mel, pitch)
-    _check_conventions(recipe)
+    for name, convention in (("mel", mel), ("pitch", pitch)):
+        if convention and convention.sample_rate_hz != report.sample_rate_hz:
+            raise ValueError(
+                f"`{name}.sample_rate_hz` must be the corpus's {report.sample_rate_hz}, "
+                f"got {convention.sample_rate_hz}."
+            )
+    if mel and pitch and mel.hop_samples != pitch.hop_samples:
+        raise ValueError(
+            f"`pitch.hop_samples` must be that of mel, {mel.hop_samples}, got {pitch.hop_samples}."
+        )
     cache = None if cache_folder is None else make_folder(Path(cache_folder))
     train = sorted({r.speaker for r in report.of("train")})
     speakers = (*train, *sorted({r.speaker for r in report.recordings} - {*train}))
@@ -204,26 +184,18 @@ def prepare(
     for speed in speeds:
         other = dataclasses.replace(recipe, speed=speed)
         wanted += [(r, other.of(r)) for r in report.of("train")]
-    prepared = in_threads(
-        lambda pair: _prepare_recording(pair[0], number[pair[0].speaker], pair[1], cache),
-        wanted,
-        "preparing",
-        "recording",
-    )
+
+    def prepare_one(pair: tuple[Recording, _Recipe]) -> Prepared:
+        recording, own = pair
+        return _prepare_recording(recording, number[recording.speaker], own, cache)
+
+    prepared = in_threads(prepare_one, wanted, "preparing", "recording")
     splits = {
         split: tuple(p for p, (r, _) in zip(prepared, wanted, strict=True) if r.split == split)
         for split in SPLITS
     }
-    return Corpus(
-        report.sample_rate_hz,
-        splits,
-        speakers,
-        len(train),
-        gain_db,
-        mel,
-        pitch,
-        tuple(notes),
-    )
+    rate_hz = report.sample_rate_hz
+    return Corpus(rate_hz, splits, speakers, len(train), gain_db, mel, pitch, tuple(notes))
 
 
 def recordings_of(corpus: Corpus, split: str) -> tuple[Prepared, ...]:
@@ -261,8 +233,8 @@ def full_recordings(
 ) -> Iterator[dict[str, Any]]:
     """Yield every recording of a split in full, as a dict.
 
-    It has "name" and "text"; "waveform", float32 [samples]; "samples", int16 [samples]; "speaker",
-    int; and, with features, "frames", float32 [frames, channels].
+    "waveform" is float32 [samples], "samples" int16, "speaker" a number, "frames" float32 [frames,
+    channels], if there are features; "name" and "text" are strings.
     """
     for prepared in recordings_of(corpus, split):
         item: dict[str, Any] = {
@@ -282,20 +254,6 @@ def _concatenate_arrays(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.nd
     return np.concatenate(arrays), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _description(corpus: Corpus, features: Sequence[str]) -> str:
-    values = {
-        "sample_rate_hz": corpus.sample_rate_hz,
-        "hop_samples": corpus.hop_samples if features else 1,
-        "gain_db": corpus.gain_db,
-        "features": list(features),
-        "speakers": list(corpus.speakers),
-        "num_train_speakers": corpus.num_train_speakers,
-        "mel": corpus.mel.to_dict() if corpus.mel else None,
-        "pitch": corpus.pitch.to_dict() if corpus.pitch else None,
-    }
-    return json.dumps(values)
-
-
 def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[str] = ()) -> None:
     """Write a corpus to one npz file, from which `batch_sampling.open_batches` draws batches.
 
@@ -305,7 +263,17 @@ def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[
     channels] and `SPLIT_frame_offsets`. The file also contains `description`, in JSON, and, with
     features, `silent_frame` float32 [channels].
     """
-    arrays = {"description": np.array(_description(corpus, features))}
+    description = {
+        "sample_rate_hz": corpus.sample_rate_hz,
+        "hop_samples": corpus.hop_samples if features else 1,
+        "gain_db": corpus.gain_db,
+        "features": list(features),
+        "speakers": list(corpus.speakers),
+        "num_train_speakers": corpus.num_train_speakers,
+        "mel": corpus.mel.to_dict() if corpus.mel else None,
+        "pitch": corpus.pitch.to_dict() if corpus.pitch else None,
+    }
+    arrays = {"description": np.array(json.dumps(description))}
     if features:
         arrays["silent_frame"] = silent_frame(corpus, features)
     for split, members in corpus.splits.items():

@@ -6,6 +6,7 @@ files that were joined end to end, and chained Ogg streams are then read whole. 
 that libsndfile leaves unread are counted.
 """
 
+import contextlib
 import errno
 import math
 import os
@@ -36,6 +37,7 @@ LITTLE, BIG = (b"RIFF", b"RF64"), (b"FORM", b"RIFX")
 PRINTABLE = frozenset(string.printable.encode())
 OFFSET_BYTES = {b"data": 0, b"SSND": 8}  # fields of an audio chunk before its audio
 PADDING_BYTES = 1024  # maximum size of meaningless padding that programs append
+Stamp = tuple[int, int, int, int]  # the identity of a file: device, inode, bytes, ns of its change
 
 
 class AudioError(UserError):
@@ -49,21 +51,14 @@ class AudioError(UserError):
 class AudioChunk(NamedTuple):
     """The audio chunk of a WAV or AIFF file, all zeros for other files.
 
-    Attributes:
-      promised: length of the audio according to the header, in bytes.
-      held: number of these bytes that are in the file.
-      unread: number of bytes after the audio that do not belong to a chunk. If the stated length of
-        the audio is too small, these are the rest of the audio. Up to `PADDING_BYTES` count as 0.
+    The header promises so many bytes, of which the file has `held`. After them, `unread` bytes do
+    not belong to a chunk: if the stated length of the audio is too small, these are the rest of it.
+    Up to `PADDING_BYTES` count as 0.
     """
 
     promised: int = 0
     held: int = 0
     unread: int = 0
-
-    @property
-    def is_endless(self) -> bool:
-        """Return whether the header says that the length is unknown: it may still be written."""
-        return self.promised >= UNKNOWN_BYTES and self.promised > self.held
 
 
 def find_audio_chunk(file: BinaryIO) -> AudioChunk:
@@ -99,34 +94,20 @@ def find_audio_chunk(file: BinaryIO) -> AudioChunk:
     return AudioChunk(promised, held, left if heard and left > PADDING_BYTES else 0)
 
 
-class Stamp(NamedTuple):
-    """The identity of a file: device, inode, size in bytes and modification time in ns."""
-
-    device: int
-    inode: int
-    size: int
-    modified: int
-
-
 class SoundFile:
     """A reader of audio files; consecutive streams in a file are read as one recording.
 
-    Attributes:
-      stamp: identity of the file, set before the first block.
-      sample_rate_hz, channels: set by the first block.
-      container, subtype: libsndfile's names of the format, set by the first block.
-      chunk: the audio chunk, set by the first block.
-      missing_samples: samples per channel that the header promises and the file does not have, set
-        after the last block.
-      endless: whether the header says that the length is unknown, set by the first block.
-      is_joined: whether the file has more samples than its header says, set after the last block.
+    The first block sets all attributes but two, which the last block sets: `missing_samples`, the
+    samples per channel that the header promises and the file does not have, and `is_joined`,
+    whether the file has more samples than its header says. `endless` is whether the header says
+    that the length is unknown; container and subtype are libsndfile's names.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.sample_rate_hz = self.channels = self.missing_samples = 0
         self.container = self.subtype = ""
-        self.chunk, self.stamp = AudioChunk(), Stamp(0, 0, 0, 0)
+        self.chunk, self.stamp = AudioChunk(), (0, 0, 0, 0)
         self.endless = self.is_joined = False
 
     @property
@@ -145,7 +126,7 @@ class SoundFile:
                 with _Forward(file if is_compressed else os.fsencode(self._path)) as decoder:
                     yield from self._read(decoder, is_compressed)
                 if is_compressed and not is_installed("av"):
-                    unread = self.stamp.size - file.tell()
+                    unread = os.path.getsize(self._path) - file.tell()
                     self.chunk = AudioChunk(0, 0, unread if unread > PADDING_BYTES else 0)
         except (soundfile.SoundFileError, OSError) as error:
             self.check_unchanged(self.stamp)
@@ -160,7 +141,9 @@ class SoundFile:
 
     def _read(self, file: soundfile.SoundFile, is_compressed: bool) -> Iterator[np.ndarray]:
         self.container, self.subtype = file.format, file.subtype
-        self.endless = self.chunk.is_endless or file.frames >= UNKNOWN_SAMPLES
+        chunk = self.chunk
+        is_unknown = chunk.promised >= UNKNOWN_BYTES and chunk.promised > chunk.held
+        self.endless = is_unknown or file.frames >= UNKNOWN_SAMPLES
         promised = 0 if self.endless else file.frames
         counted = self._count_by_ffmpeg() if is_compressed and is_installed("av") else 0
         self.is_joined = counted > promised + _tolerance(file.subtype)
@@ -204,7 +187,10 @@ class SoundFile:
         try:
             with av.open(os.fspath(self._path)) as container:
                 for packet in container.demux(audio=0):
-                    for frame in _frames(packet):
+                    frames: list[Any] = []
+                    with contextlib.suppress(av.InvalidDataError):
+                        frames = list(packet.decode())
+                    for frame in frames:
                         self._check(frame.sample_rate, frame.layout.nb_channels)
                         kept.append(_samples_of(frame))
                         samples += len(kept[-1])
@@ -248,15 +234,6 @@ def _decode(file: soundfile.SoundFile) -> Iterator[np.ndarray]:
         yield block
 
 
-def _frames(packet: Any) -> list[Any]:
-    import av
-
-    try:
-        return list(packet.decode())
-    except av.InvalidDataError:
-        return []
-
-
 def _samples_of(frame: Any) -> np.ndarray:
     """Return a frame's samples in [-1, 1], float32 [samples, channels]."""
     samples = frame.to_ndarray()
@@ -277,7 +254,7 @@ def _stamp_of(path: Path) -> Stamp:
         raise AudioError(path, "is not a file")
     if status.st_size == 0:
         raise AudioError(path, "holds zero bytes")
-    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def missing_samples(promised: int, there: int, chunk: AudioChunk, subtype: str) -> int:

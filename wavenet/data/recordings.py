@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -43,15 +43,6 @@ class Row:
     split: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Tables:
-    """The rows of a folder's tables, the splits with a table, and notes about unusable tables."""
-
-    rows: tuple[Row, ...]
-    splits: frozenset[str]
-    notes: tuple[str, ...]
-
-
 def _rows(path: Path) -> list[Row] | None:
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as lines:
         reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -77,8 +68,10 @@ def _lj_speech_rows(path: Path) -> list[Row] | None:
     ]
 
 
-def read_tables(folder: Path) -> Tables:
-    """Read every `*.tsv` with a column `file` in a folder, and `metadata.csv` as in LJ Speech.
+def read_tables(folder: Path) -> tuple[list[Row], set[str], list[str]]:
+    """Return the rows of a folder's tables, the splits with a table, and notes on unusable tables.
+
+    These are every `*.tsv` with a column `file`, and `metadata.csv` as in LJ Speech.
 
     The first line of a `*.tsv` is the header; the columns `text` and `speaker` are optional, and
     other columns are ignored. `train.tsv` and `dev.tsv` also define the split. `metadata.csv` has
@@ -101,10 +94,10 @@ def read_tables(folder: Path) -> Tables:
             continue
         rows += found
         splits |= {path.stem} & set(SPLITS)
-    return Tables(tuple(rows), frozenset(splits), tuple(notes))
+    return rows, splits, notes
 
 
-def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], list[str]]:
+def match(rows: Iterable[Row], names: set[str]) -> tuple[dict[str, Row], list[Row], list[str]]:
     """Return each recording's row by name, the rows without a recording, and notes.
 
     Of several rows the last one's texts and speakers count, with a note where they differ. Names
@@ -117,35 +110,26 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
     stems: dict[str, str] = {}
     for path in sorted(names):
         stems.setdefault(PurePosixPath(path).stem, path)
-    for row in tables.rows:
+    for row in rows:
         candidates = [f"{row.split}/{row.file}"] if row.split else []
         if row.table == LJ_SPEECH:
             candidates += [stems.get(row.file, ""), stems.get(PurePosixPath(row.file).stem, "")]
         found = next((name for name in [*candidates, row.file] if name in names), None)
         if found is None:
             missing.append(row)
-        else:
-            contradicted += [found] if _contradicts(matched.get(found), row) else []
-            _keep(matched, found, row)
+            continue
+        earlier = matched.get(found, row)
+        pairs = ((earlier.text, row.text), (earlier.speaker, row.speaker))
+        contradicted += [found] if any(a and b and a != b for a, b in pairs) else []
+        # A file in both splits is assigned to dev, so that dev recordings are not trained on.
+        split = "dev" if "dev" in (row.split, earlier.split) else row.split or earlier.split
+        text, speaker = row.text or earlier.text, row.speaker or earlier.speaker
+        matched[found] = dataclasses.replace(row, text=text, speaker=speaker, split=split)
     notes = []
     if contradicted:
         files = some([show_path(name) for name in dict.fromkeys(contradicted)])
         notes.append(f"listed again with another text or speaker, the last row counts: {files}")
     return matched, missing, notes
-
-
-def _contradicts(earlier: Row | None, row: Row) -> bool:
-    pairs = [(earlier.text, row.text), (earlier.speaker, row.speaker)] if earlier else []
-    return any(one and other and one != other for one, other in pairs)
-
-
-def _keep(matched: dict[str, Row], name: str, row: Row) -> None:
-    earlier: Mapping[str, str] = dataclasses.asdict(matched[name]) if name in matched else {}
-    text, speaker = row.text or earlier.get("text", ""), row.speaker or earlier.get("speaker", "")
-    # A file in both splits is assigned to dev, so that dev recordings are not trained on.
-    either = (row.split, earlier.get("split", ""))
-    split = "dev" if "dev" in either else row.split or either[1]
-    matched[name] = dataclasses.replace(row, text=text, speaker=speaker, split=split)
 
 
 FILE = "measurements.json"
@@ -156,8 +140,7 @@ VERSION = 4
 class FileInfo:
     """Properties of a decoded audio file; those of `SoundProperties` have the same meaning.
 
-    `peak_db` and `rms_db` are of the mono mix, in dB of full scale; `digest` is a hash of the
-    sample rate and the mono mix.
+    Levels are of the mono mix, in dB of full scale; `digest` is `digest_of` the file.
     """
 
     sample_rate_hz: int
@@ -232,13 +215,10 @@ class ScanRules:
     """Rules for usable recordings, and for the split if the folder has none.
 
     Attributes:
-      min_seconds: minimum length of a recording in seconds.
       silent_peak_db: recordings with a peak below this, in dB of full scale, are left out.
       max_clipped_share: recordings with a larger share of samples at full scale, in [0, 1], count
         as clipped.
-      keep_clipped: whether to use clipped recordings anyway.
-      dev_share: share of the files that are assigned to dev, in [0, 1), by a hash of the name; 0
-        leaves dev empty.
+      dev_share: share of the files that are assigned to dev by a hash of the name; may be 0.
       speaker_folders: whether the folder of a recording names the speaker if no table does;
         recordings without a speaker are then left out, unless no recording has one.
     """
@@ -346,25 +326,6 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
     return sounds, [*notes, *unread(names, SUFFIXES)]
 
 
-def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileInfo | AudioError]:
-    known = load_infos(cache_folder) if cache_folder else {}
-    keys = [cache_key(path) for path in paths]  # before reading: files may change
-
-    def measure_file(keyed: tuple[str, Path]) -> FileInfo | AudioError:
-        key, path = keyed
-        try:
-            return known.get(key) or read_info(path)
-        except AudioError as error:
-            return error
-
-    pairs = list(zip(keys, paths, strict=True))
-    results = in_threads(measure_file, pairs, "scanning", "recording")
-    good = {k: r for k, r in zip(keys, results, strict=True) if isinstance(r, FileInfo)}
-    if cache_folder and good.keys() - known.keys():
-        save_infos(cache_folder, known | good)
-    return results
-
-
 def _rejection(name: str, measured: FileInfo | AudioError, rules: ScanRules) -> LeftOut | None:
     if isinstance(measured, AudioError):
         return LeftOut(name, "unreadable", measured.reason)
@@ -380,36 +341,6 @@ def _rejection(name: str, measured: FileInfo | AudioError, rules: ScanRules) -> 
 
 def _split_folders(folder: Path) -> bool:
     return all((folder / split).is_dir() for split in SPLITS)
-
-
-def _splits(
-    folder: Path, names: Sequence[str], tables: Tables, rows: dict[str, Row], rules: ScanRules
-) -> dict[str, str]:
-    if _split_folders(folder):
-        tops = {name: name.split("/")[0] for name in names}
-        return {name: top for name, top in tops.items() if top in SPLITS}
-    if tables.splits == set(SPLITS):
-        return {name: rows[name].split for name in names if name in rows and rows[name].split}
-    return dict(zip(names, split_by_hash(names, rules.dev_share), strict=True))
-
-
-def _speaker(name: str, row: Row | None, rules: ScanRules) -> str:
-    if row and row.speaker:
-        return row.speaker
-    parents = [part for part in Path(name).parts[:-1] if part not in SPLITS]
-    return parents[-1] if rules.speaker_folders and parents else ""
-
-
-def _without_copies(
-    recordings: Sequence[Recording],
-) -> tuple[tuple[Recording, ...], list[LeftOut]]:
-    first: dict[str, Recording] = {}
-    copies = []
-    for recording in recordings:
-        kept = first.setdefault(recording.measured.digest, recording)
-        if kept is not recording:
-            copies.append(LeftOut(recording.name, "a copy", f"the sound of {kept.name}"))
-    return tuple(first.values()), copies
 
 
 def _check_splits(
@@ -470,44 +401,63 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
 def _usable(
     folder: Path, names: Sequence[str], rules: ScanRules, cache_folder: Path | None
 ) -> tuple[dict[str, FileInfo], list[LeftOut]]:
-    good, bad = {}, []
-    results = _measure_all([folder / name for name in names], cache_folder)
+    known = load_infos(cache_folder) if cache_folder else {}
+    keys = {name: cache_key(folder / name) for name in names}  # before reading: files may change
+
+    def measure_file(name: str) -> FileInfo | AudioError:
+        try:
+            return known.get(keys[name]) or read_info(folder / name)
+        except AudioError as error:
+            return error
+
+    results = in_threads(measure_file, list(names), "scanning", "recording")
+    good, bad, measured = {}, [], dict(known)
     for name, result in zip(names, results, strict=True):
+        if isinstance(result, FileInfo):
+            measured[keys[name]] = result
         if problem := _rejection(name, result, rules):
             bad.append(problem)
         elif isinstance(result, FileInfo):
             good[name] = result
+    if cache_folder and measured.keys() - known.keys():
+        save_infos(cache_folder, measured)
     return good, bad
 
 
 def _recordings(
     folder: Path,
     measured: dict[str, FileInfo],
-    tables: Tables,
+    table_splits: set[str],
     rows: dict[str, Row],
     rules: ScanRules,
 ) -> tuple[tuple[Recording, ...], list[LeftOut]]:
-    splits = _splits(folder, list(measured), tables, rows, rules)
-    lost = [LeftOut(name, "in no split", "") for name in measured if name not in splits]
+    names = list(measured)
+    if _split_folders(folder):
+        tops = {name: name.split("/")[0] for name in names}
+        splits = {name: top for name, top in tops.items() if top in SPLITS}
+    elif table_splits == set(SPLITS):
+        splits = {name: rows[name].split for name in names if name in rows and rows[name].split}
+    else:
+        splits = dict(zip(names, split_by_hash(names, rules.dev_share), strict=True))
+    lost = [LeftOut(name, "in no split", "") for name in names if name not in splits]
     recordings = []
     for name, split in sorted(splits.items(), key=lambda item: (item[1], item[0])):
-        row = rows.get(name)
-        speaker, text = _speaker(name, row, rules), row.text if row else ""
+        row, folders = rows.get(name), [p for p in Path(name).parts[:-1] if p not in SPLITS]
+        speaker, text = (row.speaker, row.text) if row else ("", "")
+        if rules.speaker_folders and folders:
+            speaker = speaker or folders[-1]
         recordings.append(Recording(name, folder / name, split, speaker, text, measured[name]))
-    recordings, nameless = _of_known_speakers(recordings, rules)
-    kept, copies = _without_copies(recordings)
-    return kept, lost + nameless + copies
-
-
-def _of_known_speakers(
-    recordings: Sequence[Recording], rules: ScanRules
-) -> tuple[list[Recording], list[LeftOut]]:
-    nameless = [r for r in recordings if not r.speaker]
-    if not rules.speaker_folders or len(nameless) == len(recordings):
-        return list(recordings), []
-    why = "others have one by a table or a folder"
-    lost = [LeftOut(r.name, "without a speaker", why) for r in nameless]
-    return [r for r in recordings if r.speaker], lost
+    nameless = [r.name for r in recordings if rules.speaker_folders and not r.speaker]
+    if len(nameless) < len(recordings):
+        why = "others have one by a table or a folder"
+        lost += [LeftOut(name, "without a speaker", why) for name in nameless]
+        recordings = [r for r in recordings if r.speaker or not rules.speaker_folders]
+    kept: dict[str, Recording] = {}
+    for recording in recordings:
+        first = kept.setdefault(recording.measured.digest, recording)
+        if first is not recording:
+            lost.append(LeftOut(recording.name, "a copy", f"the sound of {first.name}"))
+    return tuple(kept.values()), lost
 
 
 def scan(
@@ -526,16 +476,16 @@ def scan(
     """
     folder = Path(folder)
     names, notes = _find(folder)
-    tables = read_tables(folder)
-    rows, missing, contradictions = match(tables, set(names))
+    listed, table_splits, table_notes = read_tables(folder)
+    rows, missing, contradictions = match(listed, set(names))
     left_out = [LeftOut(row.file, "not there", f"listed in {row.table}") for row in missing]
     cache = None if cache_folder is None else Path(cache_folder)
     measured, unusable = _usable(folder, names, rules, cache)
-    recordings, lost = _recordings(folder, measured, tables, rows, rules)
+    recordings, lost = _recordings(folder, measured, table_splits, rows, rules)
     left_out += unusable + lost
     _check_splits(folder, recordings, left_out, rules)
     clipped = [r.name for r in recordings if r.measured.clipped_share > rules.max_clipped_share]
-    notes += [*tables.notes, *contradictions, *_notes(recordings, sample_rate_hz)]
+    notes += [*table_notes, *contradictions, *_notes(recordings, sample_rate_hz)]
     return ScanReport(
         folder, sample_rate_hz, recordings, tuple(left_out), tuple(clipped), tuple(notes)
     )

@@ -54,10 +54,8 @@ def hann_window(window_samples: int) -> np.ndarray:
 @functools.lru_cache(maxsize=16)
 def mel_filters(convention: MelConvention) -> np.ndarray:
     """Return the triangular filters as a read-only array, float32 [fft_size / 2 + 1, bands]."""
-    low_mel, high_mel = hz_to_mel(
-        np.array([convention.low_hz, convention.top_hz]), convention.scale
-    )
-    points_hz = mel_to_hz(np.linspace(low_mel, high_mel, convention.bands + 2), convention.scale)
+    low, high = hz_to_mel(np.array([convention.low_hz, convention.top_hz]), convention.scale)
+    points_hz = mel_to_hz(np.linspace(low, high, convention.bands + 2), convention.scale)
     bins = np.arange(convention.fft_size // 2 + 1)[:, None]
     bins_hz = bins * (convention.sample_rate_hz / convention.fft_size)
     filters = triangles(points_hz, bins_hz)
@@ -125,15 +123,13 @@ def mel_pieces(
     held = np.zeros(0, np.float32)
     for block in _pad_blocks(blocks, samples, convention):
         held = np.concatenate([held, block])
-        while left and len(held) >= _needed_samples(left, convention):
+        while left:
             frames = min(left, FRAMES_AT_ONCE)
+            if len(held) < (frames - 1) * hop + convention.window_samples:
+                break
             windows = np.lib.stride_tricks.sliding_window_view(held, convention.window_samples)
             yield _log_mel(windows[::hop][:frames], convention)
             held, left = held[frames * hop :], left - frames
-
-
-def _needed_samples(frames: int, convention: MelConvention) -> int:
-    return (min(frames, FRAMES_AT_ONCE) - 1) * convention.hop_samples + convention.window_samples
 
 
 def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
@@ -197,7 +193,17 @@ def griffin_lim(
       refit: replace |s| by |t_n| after a few updates that fit it to the mel frames, which is no
         longer Griffin-Lim, but clearly better.
     """
-    frames = _check_mel(mel_frames, convention, num_samples)
+    frames, hop = np.asarray(mel_frames, np.float64), convention.hop_samples
+    if frames.ndim != 2 or not len(frames) or frames.shape[1] != convention.bands:
+        raise ValueError(
+            f"`mel_frames` must have the shape [frames, {convention.bands}], got {frames.shape}."
+        )
+    if not np.all(np.isfinite(frames)):
+        raise ValueError("`mel_frames` must be finite, got NaN or infinity.")
+    if num_samples < 1 or num_frames(num_samples, hop) != len(frames):
+        most = len(frames) * hop
+        rule = f"above {most - hop} and at most {most} for {len(frames)} frames"
+        raise ValueError(must_be("num_samples", rule, num_samples))
     bands = _bands(frames, convention)
     if iterations < 0:
         raise ValueError(must_be("iterations", "at least 0", iterations))
@@ -229,22 +235,6 @@ def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.n
     bands = _bands(np.asarray(mel_frames, np.float64), convention)
     level = np.repeat(bands.mean(axis=1, keepdims=True), convention.fft_size // 2 + 1, axis=1)
     return _towards(level, bands, convention, MAGNITUDE_UPDATES)
-
-
-def _check_mel(mel_frames: np.ndarray, convention: MelConvention, num_samples: int) -> np.ndarray:
-    frames = np.asarray(mel_frames, np.float64)
-    if frames.ndim != 2 or not len(frames) or frames.shape[1] != convention.bands:
-        raise ValueError(
-            f"`mel_frames` must have the shape [frames, {convention.bands}], got {frames.shape}."
-        )
-    if not np.all(np.isfinite(frames)):
-        raise ValueError("`mel_frames` must be finite, got NaN or infinity.")
-    hop = convention.hop_samples
-    if num_samples < 1 or num_frames(num_samples, hop) != len(frames):
-        most = len(frames) * hop
-        rule = f"above {most - hop} and at most {most} for {len(frames)} frames"
-        raise ValueError(must_be("num_samples", rule, num_samples))
-    return frames
 
 
 def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
@@ -365,24 +355,7 @@ class RepeatedFrames:
     def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
         """Return the frames in a slice of rows and a slice of frames, float32."""
         rows, part = place
-        repeated = np.repeat(self._frames[part][None], self.shape[0], 0)
-        return repeated[rows]
-
-
-def _estimate(x: np.ndarray, convention: PitchConvention) -> np.ndarray:
-    require("pyworld", "quality", "The fundamental frequency")
-    import pyworld  # optional, and slow to import
-
-    rate_hz = convention.sample_rate_hz
-    settings = dict(
-        f0_floor=convention.low_hz,
-        f0_ceil=convention.high_hz,
-        frame_period=1000.0 * convention.hop_samples / rate_hz,
-    )
-    if convention.method == "harvest":
-        return pyworld.harvest(x, rate_hz, **settings)[0]
-    raw_hz, positions_seconds = pyworld.dio(x, rate_hz, **settings)
-    return pyworld.stonemask(x, raw_hz, positions_seconds, rate_hz)
+        return np.repeat(self._frames[part][None], self.shape[0], 0)[rows]
 
 
 def fundamental_frequency(
@@ -397,12 +370,23 @@ def fundamental_frequency(
     x = np.asarray(waveform, np.float64)
     if x.ndim != 1 or not x.size:
         raise ValueError(f"`waveform` must have the shape [samples], got {x.shape}.")
+    require("pyworld", "quality", "The fundamental frequency")
+    import pyworld  # optional, and slow to import
+
     frames = num_frames(x.size, hop_samples)
     # WORLD centres frame i on sample i * hop, so half a hop is dropped; it also needs a minimum
     # length.
     wanted = max(frames * hop_samples, convention.sample_rate_hz // 10)
     x = np.pad(x[hop_samples // 2 :], (0, max(0, wanted - x.size + hop_samples)))
-    f0_hz = _estimate(np.ascontiguousarray(x), convention)[:frames].astype(np.float32)
+    x, rate_hz = np.ascontiguousarray(x), convention.sample_rate_hz
+    period = 1000.0 * hop_samples / rate_hz
+    settings = dict(f0_floor=convention.low_hz, f0_ceil=convention.high_hz, frame_period=period)
+    if convention.method == "harvest":
+        estimated = pyworld.harvest(x, rate_hz, **settings)[0]
+    else:
+        raw_hz, positions_seconds = pyworld.dio(x, rate_hz, **settings)
+        estimated = pyworld.stonemask(x, raw_hz, positions_seconds, rate_hz)
+    f0_hz = estimated[:frames].astype(np.float32)
     return f0_hz, f0_hz > 0.0
 
 
@@ -445,10 +429,6 @@ class FrameStatistics:
         mean, square = sums[1:] / sums[0]
         deviation = math.sqrt(max(0.0, square - mean**2))
         return cls(round(high, 4), round(float(mean), 4), round(deviation, 4))
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the statistics as an entry of model.json."""
-        return dataclasses.asdict(self)
 
 
 def read_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:

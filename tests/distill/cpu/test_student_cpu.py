@@ -17,10 +17,11 @@ from distill.config import StudentConfig
 from distill.cpu import engine as engine_module
 from distill.cpu import kernels
 from distill.cpu.engine import TILE_ROWS, FlowEngine, compile_kernels, noise_words, pack, run_tiles
-from distill.student import Condition, ParallelWaveNet
+from distill.residual import Condition
+from distill.student import ParallelWaveNet
 from onepass.foundation.errors import UserError
 from onepass.likelihoods import noise as counter_noise
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.front import Request
 
 # Channel counts below, between and above whole vectors; pasts shorter and longer than a tile.

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from distill.losses.perceptual import PerceptualLoss, UnitClassifier, UnitConfig, gram
 from onepass.replicator.portable.export import lower
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 
 RATE_HZ, HOP = 8000, 80
 MEL = MelConvention(RATE_HZ, HOP, window_samples=240, fft_size=256, bands=12, floor=1e-3)

@@ -10,9 +10,10 @@ from distill.losses import perceptual
 from distill.losses.perceptual import UnitClassifier, UnitConfig
 from onepass.foundation.errors import UserError
 from onepass.foundation.files import read_npz, write_npz
-from wavenet.data import Corpus, Prepared, frames_of, recordings_of
 from wavenet.data.audio import from_int16, to_int16
-from wavenet.features import MelConvention, mel_spectrogram
+from wavenet.data.corpus import Corpus, Prepared, frames_of, recordings_of
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import mel_spectrogram
 
 RATE_HZ, HOP = 8000, 80
 MEL = MelConvention(RATE_HZ, HOP, window_samples=256, fft_size=256, bands=16)

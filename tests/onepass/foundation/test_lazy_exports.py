@@ -24,7 +24,7 @@ PACKAGES = (
     ),
     *("onepass.replicator.training.config", "serving", "wavenet", "wavenet.features"),
 )
-LAZY = ("onepass.likelihoods", "onepass", "onepass.replicator", "serving", "wavenet.features")
+LAZY = ("onepass.likelihoods", "onepass", "onepass.replicator", "serving")
 
 
 @pytest.mark.parametrize("package", LAZY)

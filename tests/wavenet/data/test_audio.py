@@ -8,7 +8,8 @@ import pytest
 import soundfile
 
 from onepass.foundation.errors import UserError
-from wavenet.data import audio, scan
+from wavenet.data import audio
+from wavenet.data.recordings import scan
 
 RATE_HZ = 16000
 

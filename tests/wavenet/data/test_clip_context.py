@@ -7,7 +7,8 @@ import pytest
 
 from wavenet.data import audio, batch_sampling
 from wavenet.data.batch_sampling import Augmentation, ClipSource, batch
-from wavenet.features import MelConvention, above_silence, mel_spectrogram
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import above_silence, mel_spectrogram
 
 HOP, CLIP, LEFT, SIDE = 100, 400, 300, 3
 MEL = MelConvention(16_000, HOP, window_samples=400, fft_size=512, bands=8, low_hz=60.0)

@@ -10,14 +10,10 @@ import soundfile
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from wavenet.data import audio, batch_sampling, clips, corpus, scan
-from wavenet.features import (
-    MelConvention,
-    PitchConvention,
-    above_silence,
-    fundamental_frequency,
-    mel_spectrogram,
-)
+from wavenet.data import audio, batch_sampling, clips, corpus
+from wavenet.data.recordings import scan
+from wavenet.features.conventions import MelConvention, PitchConvention
+from wavenet.features.frames import above_silence, fundamental_frequency, mel_spectrogram
 
 RATE_HZ = 16000
 HOP = 100

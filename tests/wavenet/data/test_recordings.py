@@ -9,7 +9,8 @@ import soundfile
 
 from onepass.foundation.errors import UserError
 from wavenet import shipped
-from wavenet.data import DataError, ScanRules, audio, corpus, recordings, scan
+from wavenet.data import audio, corpus, recordings
+from wavenet.data.recordings import DataError, ScanRules, scan
 
 RATE_HZ = 16000
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from wavenet.data import audio, decoding, scan
+from wavenet.data import audio, decoding
 from wavenet.data.audio import SoundFile, mono_blocks, properties
+from wavenet.data.recordings import scan
 
 RATE_HZ = 16000
 

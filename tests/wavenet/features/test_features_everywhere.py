@@ -11,7 +11,8 @@ pytestmark = pytest.mark.integration
 PROGRAM = """
 import hashlib
 import numpy as np
-from wavenet.features import MelConvention, mel_spectrogram
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import mel_spectrogram
 sound = np.random.default_rng(0).normal(0, 0.1, 48_000).astype(np.float32)
 print(hashlib.sha256(mel_spectrogram(sound, MelConvention(16_000, 200)).tobytes()).hexdigest())
 """

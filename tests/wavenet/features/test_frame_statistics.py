@@ -1,11 +1,19 @@
 """Frames of another convention are distinguished from those that a model was trained on."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from wavenet.data import audio
-from wavenet.features import MelConvention, above_silence, mel_spectrogram
-from wavenet.features.frames import FrameStatistics, read_statistics, unlike
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import (
+    FrameStatistics,
+    above_silence,
+    mel_spectrogram,
+    read_statistics,
+    unlike,
+)
 from wavenet.shipped import recordings_folder
 
 MEL = MelConvention(16_000, 200)
@@ -78,7 +86,7 @@ def test_statistics_of_recordings_are_those_of_all_their_frames(speech):
 
 def test_a_model_json_says_what_it_says_or_nothing():
     known = FrameStatistics(1.1, 0.54, 0.16)
-    assert read_statistics({"frames": known.to_dict()}) == known
+    assert read_statistics({"frames": dataclasses.asdict(known)}) == known
     for broken in ({}, {"frames": None}, {"frames": {"mean": 1}}, {"frames": {"mean": "x"}}):
         assert read_statistics(broken) is None
     assert read_statistics({"frames": {"high": 1, "mean": 0, "deviation": 0}}) is None

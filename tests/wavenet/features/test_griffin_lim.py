@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from wavenet.features import (
-    MelConvention,
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frames import (
     griffin_lim,
     magnitudes_of_mel,
     mel_filters,

@@ -8,7 +8,7 @@ import pytest
 
 from wavenet import measures
 from wavenet.data import audio
-from wavenet.features import MelConvention
+from wavenet.features.conventions import MelConvention
 from wavenet.optional_packages import available
 
 RATE_HZ = 16_000
