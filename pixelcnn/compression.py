@@ -93,8 +93,8 @@ class MixturePixels:
         clipped = np.maximum(scales, likelihood.min_log_scale) + math.log(half)
         scale_off = self.off[:, 1 + count + channel]
         offs = (_whole(weight_off), _whole(half * off), _whole(scale_off)) if self.bounded else None
-        parts = (_whole(weights), _whole(half * (means + 1.0)), _whole(clipped))
-        self._mixture = Mixture(likelihood.levels, *parts, offs)
+        means = _whole(half * (means + 1.0))
+        self._mixture = Mixture(likelihood.levels, _whole(weights), means, _whole(clipped), offs)
         return self._mixture
 
 

@@ -115,8 +115,10 @@ def _of_samples(given: EvaluateArguments, model: "Trained", dataset: Any) -> dic
     if classifier is None:
         print("samples are not evaluated: --data has no training images", file=sys.stderr)
         return {}
-    asked = (given.samples, given.seed, given.guidance, given.temperature)
-    return {"samples": evaluate_samples(model, dataset, classifier, *asked)}
+    measures = evaluate_samples(
+        model, dataset, classifier, given.samples, given.seed, given.guidance, given.temperature
+    )
+    return {"samples": measures}
 
 
 def training_data(path: Path) -> str:

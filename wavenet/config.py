@@ -312,9 +312,16 @@ class DataConfig:
         """Return the convention of the mel frames, or None without mel frames."""
         if "mel" not in self.features:
             return None
-        window, low_hz, high_hz = self.mel_window_samples, self.mel_low_hz, self.mel_high_hz
-        sizes = (self.sample_rate_hz, hop_samples, window, window, self.mel_bands)
-        return MelConvention(*sizes, low_hz, high_hz, padding=self.mel_padding)
+        return MelConvention(
+            self.sample_rate_hz,
+            hop_samples,
+            self.mel_window_samples,
+            self.mel_window_samples,
+            self.mel_bands,
+            self.mel_low_hz,
+            self.mel_high_hz,
+            padding=self.mel_padding,
+        )
 
     def pitch(self, hop_samples: int) -> PitchConvention | None:
         """Return the convention of the F0 frames, or None without F0 frames."""
