@@ -267,7 +267,7 @@ class Server:
         """Stop accepting requests; return whether all accepted ones were answered in time."""
         loop, seconds = asyncio.get_running_loop(), self.settings.drain_seconds
         end = loop.time() + seconds
-        self.registry.drain()
+        self.registry.draining = True
         answered = await asyncio.gather(self._http.drain(), self._stop_grpc(seconds))
         is_idle = await self.registry.stop(max(0.0, end - loop.time()))
         await self._probes.drain()

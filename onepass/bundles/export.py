@@ -25,7 +25,7 @@ from onepass.bundles.bundle import MODEL_FOLDER, Program
 from onepass.bundles.formats import BUNDLE, FORMATS, FormatName
 from onepass.bundles.function import Function, Functions, name_variables
 from onepass.bundles.functions import Length, functions
-from onepass.bundles.manifest import check_folder, private_key, sign, write_manifest
+from onepass.bundles.manifest import check_folder, read_key, sign, write_manifest
 from onepass.bundles.own_functions import Entries
 from onepass.bundles.sampling import only_output
 from onepass.bundles.signature import (
@@ -92,10 +92,8 @@ def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], li
         if not any(info.dtype.kind == "f" for info in given):
             reason = f"read back, its draw is refused: {fault}"
             raise UserError(f"The model cannot be exported: {reason}")
-        reason = f"which refuses conditions: {fault}"
-        warnings.warn(
-            f"The bundle's draw was not compared with the model's, {reason}", stacklevel=6
-        )
+        compared = "The bundle's draw was not compared with the model's"
+        warnings.warn(f"{compared}, which refuses conditions: {fault}", stacklevel=6)
         return
     found = {"draw": elements}
     if LOG_PROB in signatures:
@@ -148,12 +146,10 @@ def write_program(
     functions: Functions,
     spec: Mapping[str, Any] = MappingProxyType({}),
     live: Live | None = None,
-) -> list[str]:
-    """Write program and model.json, compare its draw; return signature names.
-
-    It is compared with `live`'s, or with that of the functions that it is written from.
-    """
-    module, traced = tf.Module(name="model"), _trace(functions.calls)
+) -> None:
+    """Write program and model.json, and compare its draw with `live`'s or that of `functions`."""
+    module = tf.Module(name="model")
+    traced = {name: each.trace() for name, each in functions.calls.items()}
 
     def draw(inputs: Arrays, elements: np.ndarray) -> tuple[Any, Any]:
         del elements
@@ -168,25 +164,16 @@ def write_program(
     declared = {name: each.signature for name, each in functions.calls.items()}
     graph = check_program(folder, declared)
     check_draw(folder, graph, declared, live or draw)
-    lowered = _lower(functions)
+    try:
+        lowered = {name: each.trace() for name, each in functions.lowered().items()}
+    except ValueError:  # an operation without a portable form
+        lowered = {}
     if lowered:
         with tempfile.TemporaryDirectory(dir=folder) as place:  # `save` also writes the variables
             with name_for_tensorflow(Path(place)) as name:
                 tf.saved_model.save(module, name, lowered, options)
             os.replace(Path(place) / PROGRAM, folder / LOWERED)
         check_program(folder, declared)
-    return list(declared)
-
-
-def _trace(functions: Mapping[str, Function]) -> dict[str, Any]:
-    return {name: function.trace() for name, function in functions.items()}
-
-
-def _lower(functions: Functions) -> dict[str, Any]:
-    try:
-        return _trace(functions.lowered())
-    except ValueError:  # an operation without a portable form
-        return {}
 
 
 def seal(folder: Path, out: Path, warm: bool, key: Any, serving: Mapping[str, Any]) -> bool:
@@ -202,7 +189,7 @@ def _write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
     """Write the warm-up requests; return False if tensorflow-serving-api is not installed.
 
     They call only `serving_default`: TensorFlow Serving is distributed without XLA, and rejects a
-    version whose warm-up fails. `Bundle.warm` does not use them.
+    version whose warm-up fails.
     """
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
@@ -215,11 +202,11 @@ def _write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
         request.inputs[key].CopyFrom(tf.make_tensor_proto(array))
     log = prediction_log_pb2.PredictLog(request=request)
     record = prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString()
-    path = Path(folder) / WARMUP
+    path = folder / WARMUP
     path.parent.mkdir()
     with (
-        name_for_tensorflow(path.parent) as folder_name,
-        tf.io.TFRecordWriter(f"{folder_name}/{path.name}") as writer,
+        name_for_tensorflow(path.parent) as place,
+        tf.io.TFRecordWriter(f"{place}/{path.name}") as writer,
     ):
         writer.write(record)
     return True
@@ -342,10 +329,7 @@ def export(
 def write_fixed(
     found: Functions, out: Path, name: str, rows: int = 1, length: Length = None
 ) -> Path:
-    """Write the functions of one size in the format `name`, with their manifest; return `out`.
-
-    A function that the format cannot express is left out, with a warning.
-    """
+    """Write the functions of one size in the format `name`, with their manifest; return `out`."""
     length = length if isinstance(length, int | None) else None  # the shape of an image is known
     with replacing_folder(out) as folder, named_reasons("exported"):
         made = found.of_size(whole_number(rows, "rows"), length)
@@ -359,11 +343,7 @@ def write_fixed(
 def write_functions(
     folder: Path, name: str, made: Mapping[str, Function], known: Mapping[str, tf.Variable]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Write functions in a format; return the entries of the manifest, and what was left out.
-
-    Raises:
-      UserError: the format can express none of them.
-    """
+    """Write functions in a format; return the entries of the manifest, and what was left out."""
     variables = name_variables((function.trace() for function in made.values()), known)
     entries, reasons = {}, []
     for each, function in made.items():
@@ -383,7 +363,7 @@ def write_functions(
 def _write_bundle(
     model: Any, found: Functions, out: Path, sign_with: Path | None, warm: bool
 ) -> Path:
-    key = None if sign_with is None else private_key(sign_with)
+    key = None if sign_with is None else read_key(sign_with, "private")
     draws_elements = model.kind == Autoregressive.kind
     draw = drawn_again if draws_elements else drawn_from_noise
     with replacing_folder(out) as folder, named_reasons("exported", folder / PROGRAM):

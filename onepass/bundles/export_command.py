@@ -13,7 +13,7 @@ from onepass.bundles.export import check_new, seal, write_program, write_spec
 from onepass.bundles.export_arguments import ExportArguments, entries_of
 from onepass.bundles.formats import BUNDLE
 from onepass.bundles.functions import functions
-from onepass.bundles.manifest import check_folder, folder_kind, private_key
+from onepass.bundles.manifest import check_folder, folder_kind, read_key
 from onepass.families import ModelFamily
 from onepass.foundation.card import write_folder
 from onepass.foundation.errors import UserError, require
@@ -48,7 +48,7 @@ def write_export(given: ExportArguments) -> list[str]:
         return _export_model(given, family or families.registered(usual), is_own)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
     lines, out = [], _check_options(given)
-    key = private_key(given.sign) if given.sign else None
+    key = read_key(given.sign, "private") if given.sign else None
     _check_disk(out, model_folder(given.run))
     with replacing_folder(out) as folder:
         measured = _write_model(given, folder)
@@ -162,7 +162,8 @@ def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) ->
     write_spec(folder, spec)
     model = family.parts.load(folder)
     found = functions(model, batches=given.batches, buckets=given.buckets)
-    lines = [f"{given.out}: {', '.join(write_program(folder, found, spec))}"]
+    write_program(folder, found, spec)
+    lines = [f"{given.out}: {', '.join(found.calls)}"]
     if not seal(folder, out, given.warm, key, found.description):
         lines.append("without warm-up requests: these need the package tensorflow-serving-api")
     return lines

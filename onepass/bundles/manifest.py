@@ -82,21 +82,27 @@ def verify(folder: Path, manifest_digest: str = "") -> None:
     No file may be missing from the folder or from the manifest, and none may be a link. If
     `manifest_digest` is given, it must be the manifest's SHA-256.
     """
-    listed = _read(folder, manifest_digest)
-    found = files_of(folder)
-    if sum((Path(folder) / name).lstat().st_size for name in found) > MOST_BYTES:
+    path, missing = folder / MANIFEST, f"{folder} is not a bundle: it has no {MANIFEST}."
+    manifest = read_object(path, MOST_MANIFEST_BYTES, missing, manifest_digest)
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{path} is not of format {FORMAT}, which this version reads.")
+    listed, found = manifest.get("sha256"), files_of(folder)
+    if not isinstance(listed, dict):
+        raise UserError(f"{path} must hold the key `sha256`.")
+    if sum((folder / name).lstat().st_size for name in found) > MOST_BYTES:
         raise UserError(f"{folder} must have at most {MOST_BYTES:,} bytes.")
+    changed = f"{folder} was changed since its export"
     for name in sorted(listed.keys() - set(found)):
-        raise UserError(f"{folder} was changed since its export: {name} is missing.")
+        raise UserError(f"{changed}: {name} is missing.")
     for name in found:
         if name not in listed:
-            raise UserError(f"{folder} was changed since its export: {name} was added.")
+            raise UserError(f"{changed}: {name} was added.")
         try:
-            same = digest(Path(folder) / name) == listed[name]
+            same = digest(folder / name) == listed[name]
         except OSError as error:
-            raise UserError(f"{Path(folder) / name} cannot be read: {error.strerror}.") from error
+            raise UserError(f"{folder / name} cannot be read: {error.strerror}.") from error
         if not same:
-            raise UserError(f"{folder} was changed since its export: {name} differs.")
+            raise UserError(f"{changed}: {name} differs.")
 
 
 def files_of(folder: Path) -> list[str]:
@@ -119,28 +125,8 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read(folder: Path, digest: str) -> dict[str, str]:
-    path, missing = Path(folder) / MANIFEST, f"{folder} is not a bundle: it has no {MANIFEST}."
-    manifest = read_object(path, MOST_MANIFEST_BYTES, missing, digest)
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{path} is not of format {FORMAT}, which this version reads.")
-    digests = manifest.get("sha256")
-    if not isinstance(digests, dict):
-        raise UserError(f"{path} must hold the key `sha256`.")
-    return digests
-
-
-def private_key(path: Path) -> Any:
-    """Read a private ed25519 key from a PEM file; raise UserError if that fails."""
-    return _key(path, "private")
-
-
-def public_key(path: Path) -> Any:
-    """Read a public ed25519 key from a PEM file; raise UserError if that fails."""
-    return _key(path, "public")
-
-
-def _key(path: Path, kind: Literal["private", "public"]) -> Any:
+def read_key(path: Path, kind: Literal["private", "public"]) -> Any:
+    """Read an ed25519 key from a PEM file; raise UserError if that fails."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
@@ -205,7 +191,9 @@ def folder_kind(path: Path) -> FolderKind:
     Raises:
       UserError: the folder has files of two kinds, or functions of one size for another runtime.
     """
-    program = _first(path, PROGRAMS) or _of_version(path)
+    of_versions = ((each.name, _first(each, PROGRAMS)) for each in versions_of(path))
+    program = _first(path, PROGRAMS)
+    program = program or next((f"{version}/{name}" for version, name in of_versions if name), "")
     if _first(path, (SAVED_FILE,)):
         _refuse(path, SAVED_FILE, program or _first(path, NOT_SAVED))
         return "saved"
@@ -230,12 +218,6 @@ def _refuse(path: Path, one: str, other: str) -> None:
 def _first(path: Path, names: tuple[str, ...]) -> str:
     """Return the first of `names` that the folder contains, even as a broken link; "" if none."""
     return next((name for name in names if os.path.lexists(path / name)), "")
-
-
-def _of_version(path: Path) -> str:
-    """Return VERSION/PROGRAM for a version in the folder NAME that has a program, or ""."""
-    found = ((folder.name, _first(folder, PROGRAMS)) for folder in versions_of(path))
-    return next((f"{version}/{program}" for version, program in found if program), "")
 
 
 def versions_of(path: Path) -> list[Path]:

@@ -372,22 +372,24 @@ class FairThreads:
         return len(running) < self._most_of_client
 
     def _run(self, job: _Job, future: Future) -> None:
-        client = job.client
-        try:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(job.run())
-                except BaseException as error:
-                    future.set_exception(error)
-        finally:
-            with self._lock:
-                self._running[client].remove(job.size)
-                if not self._running[client]:
-                    del self._running[client]
-                self._start_next()
+        run_to_future(future, job.run)
+        with self._lock:
+            self._running[job.client].remove(job.size)
+            if not self._running[job.client]:
+                del self._running[job.client]
+            self._start_next()
 
 
 THREADS = FairThreads()
+
+
+def run_to_future(future: Future, work: Callable[[], Any]) -> None:
+    """Give a future, unless it was cancelled, the result or the error of work."""
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
 
 
 async def run_in_turn(

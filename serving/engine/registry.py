@@ -20,6 +20,7 @@ from onepass.bundles import manifest
 from onepass.bundles.bundle import Servable
 from onepass.bundles.errors import DeadlineExceeded, NotFound, NotReady, ServingError, shorten_text
 from onepass.foundation.errors import UserError
+from serving.engine.clients import run_to_future
 from serving.engine.prefix_states import StateCache
 from serving.engine.served_model import ServedModel
 from serving.observability import Metrics, event
@@ -140,68 +141,22 @@ class LoadTimeout(DeadlineExceeded):
         self.attempt = attempt
 
 
-class ModelLoader:
-    """Loads bundles in threads, by `load` or, if that is None, by `bundle_loader`."""
-
-    def __init__(self, settings: Settings, load: Callable[[Path], Servable] | None = None):
-        self._load_bundle = load or bundle_loader(settings)
-        self._load_seconds = settings.load_seconds
-        self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
-
-    async def load(self, name: str, found: FoundVersion, is_retry: bool = False) -> Servable:
-        """Load and warm a version; return its bundle, or raise LoadTimeout after `load_seconds`.
-
-        The log reports only the first attempt. LOADS_AT_ONCE versions load at a time, but a load
-        that takes longer than REPORT_SECONDS is no longer counted; the log reports that it
-        continues.
-        """
-
-        def warm() -> Servable:
-            if not is_retry:
-                event(LOG, "loading", model=name, version=found.number)
-            bundle = self._load_bundle(found.path)
-            bundle.warm()
-            return bundle
-
-        async with self._slots:
-            attempt = _in_daemon_thread(warm, f"load-{name}")
-            end = time.monotonic() + self._load_seconds
-            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, self._load_seconds))
-        while not attempt.done() and (left := end - time.monotonic()) > 0:
-            event(LOG, "still loading or warming", model=name, version=found.number)
-            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, left))
-        if not attempt.done():
-            # Retrieves the exception, so that asyncio does not log it.
-            attempt.add_done_callback(lambda ended: ended.exception())
-            raise LoadTimeout(self._load_seconds, attempt)
-        return attempt.result()
-
-
-def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Future[Servable]":
-    """Start work in a daemon thread, which may be abandoned; its future cannot be cancelled."""
-    done: concurrent.futures.Future[Servable] = concurrent.futures.Future()
-
-    def run() -> None:
-        done.set_running_or_notify_cancel()  # cannot be cancelled any more
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return asyncio.wrap_future(done)
-
-
 def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
     """Return a function that loads a version's bundle from its folder, according to the settings.
 
     Bundles signed with a trusted key run in this process; others in a separate process or, without
     a sandbox, in this one if no keys are trusted, and else they are rejected.
     """
-    keys = [manifest.public_key(Path(path)) for path in settings.trust]
+    keys = [manifest.read_key(Path(path), "public") for path in settings.trust]
     if settings.sandbox:
         check_available()
-        _check_connections(settings)
+        most = MOST_CONNECTIONS - 1 - SPARE_CONNECTIONS - settings.threads
+        if settings.max_streams > most:
+            raise UserError(
+                f"`--max-streams` must be at most {most} in a sandbox (with `--threads` "
+                f"{settings.threads}), got {settings.max_streams}: start more servers, or serve "
+                "bundles that you trust with `--no-sandbox`."
+            )
     fork_server = ForkServer(settings.weights, settings.backend)
     named = {"backend": settings.backend, "weights": settings.weights}
 
@@ -216,16 +171,6 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
         return bundle.load(path, settings.backend, signed, settings.weights)
 
     return load
-
-
-def _check_connections(settings: Settings) -> None:
-    most = MOST_CONNECTIONS - 1 - SPARE_CONNECTIONS - settings.threads
-    if settings.max_streams > most:
-        raise UserError(
-            f"`--max-streams` must be at most {most} in a sandbox (with `--threads` "
-            f"{settings.threads}), got {settings.max_streams}: start more servers, or serve "
-            "bundles that you trust with `--no-sandbox`."
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,21 +278,19 @@ class VersionSet:
 
     def statuses(self) -> list[VersionStatus]:
         """Return the status of each version, lowest first."""
-        statuses_by_number = {number: VersionStatus(number, "END") for number in self.ended}
+        current = -1 if self.current is None else self.current.version
+        states: dict[int, tuple[State, str]] = {number: ("END", "") for number in self.ended}
         for found in self.found:
-            statuses_by_number[found.number] = VersionStatus(found.number, "START")
-            if self.current is not None and found.number < self.current.version:
-                statuses_by_number[found.number] = VersionStatus(found.number, "END")
+            states[found.number] = ("END" if found.number < current else "START"), ""
         for number, broken in self.broken.items():
-            statuses_by_number[number] = VersionStatus(number, "END", broken.error)
+            states[number] = "END", broken.error
         for served in self.unloading:
-            statuses_by_number[served.version] = VersionStatus(served.version, "UNLOADING")
+            states[served.version] = "UNLOADING", ""
         if self.loading is not None:
-            statuses_by_number[self.loading] = VersionStatus(self.loading, "LOADING")
+            states[self.loading] = "LOADING", ""
         if self.current is not None:
-            version = self.current.version
-            statuses_by_number[version] = VersionStatus(version, "AVAILABLE", self.problem)
-        return [statuses_by_number[number] for number in sorted(statuses_by_number)]
+            states[current] = "AVAILABLE", self.problem
+        return [VersionStatus(n, state, error) for n, (state, error) in sorted(states.items())]
 
     def list_loaded(self) -> list[ServedModel]:
         """Return the loaded versions, which may still answer requests; the current one is last."""
@@ -371,7 +314,8 @@ class ModelRegistry:
         metrics: Metrics | None = None,
     ):
         self.root, self.settings = Path(root), settings
-        self._loader, self._metrics = ModelLoader(settings, load), metrics or Metrics()
+        self._load_bundle, self._metrics = load or bundle_loader(settings), metrics or Metrics()
+        self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._states = StateCache(settings.prefix_bytes, self._metrics)
         self._version_sets: dict[str, VersionSet] = {}
         self._ignored: dict[str, str] = {}  # reasons that the log has, by folder
@@ -391,17 +335,13 @@ class ModelRegistry:
         """
         if self._initial_names is None or self.draining or not self._initial_load.is_set():
             return False
-        return not self._version_sets or any(
-            version_set.current for version_set in self._version_sets.values()
-        )
+        return not self._version_sets or any(x.current for x in self._version_sets.values())
 
     @property
     def is_busy(self) -> bool:
         """True if a thread loads a model or works on a request."""
-        return any(
-            version_set.is_loading or any(served.is_busy for served in version_set.list_loaded())
-            for version_set in self._version_sets.values()
-        )
+        sets = self._version_sets.values()
+        return any(x.is_loading or any(one.is_busy for one in x.list_loaded()) for x in sets)
 
     def names(self) -> list[str]:
         """Return the names of all models found; raise NotReady before the first scan."""
@@ -424,9 +364,8 @@ class ModelRegistry:
                 return served
         known = [None, version_set.loading, *(found.number for found in version_set.found)]
         if current is None and version in known:
-            if version_set.loading is None and version_set.broken:
-                why = version_set.broken[max(version_set.broken)].error
-                raise NotReady(f"`{name}` cannot be loaded. {why}")
+            if version_set.loading is None and (broken := version_set.broken):
+                raise NotReady(f"`{name}` cannot be loaded. {broken[max(broken)].error}")
             raise NotReady(f"`{name}` is being loaded.")
         if version is not None and version == version_set.loading:
             raise NotReady(f"Version {version} of `{name}` is being loaded.")
@@ -435,9 +374,7 @@ class ModelRegistry:
     async def start(self) -> None:
         """Scan the folder and start polling it; models are loaded in the background."""
         await self._scan_folder()
-        self._initial_names = {
-            name for name, version_set in self._version_sets.items() if version_set.found
-        }
+        self._initial_names = {name for name, each in self._version_sets.items() if each.found}
         self._check_initial_load()
         self._poller = asyncio.create_task(self._poll())
 
@@ -445,13 +382,9 @@ class ModelRegistry:
         """Wait until every model of the first scan is loaded or known to be broken."""
         await self._initial_load.wait()
 
-    def drain(self) -> None:
-        """Stop being ready; requests are still answered."""
-        self.draining = True
-
     async def stop(self, drain_seconds: float) -> bool:
         """Stop, answering requests for `drain_seconds`; return whether all were answered."""
-        self.drain()
+        self.draining = True
         if self._poller is not None:
             self._poller.cancel()
             await asyncio.wait([self._poller])
@@ -518,9 +451,10 @@ class ModelRegistry:
     async def _remove_ended(self) -> None:
         for name, version_set in list(self._version_sets.items()):
             current = version_set.current
-            if current is None or not hasattr(current.bundle, "is_alive"):
-                continue  # the model runs in this process
-            if await asyncio.to_thread(getattr, current.bundle, "is_alive"):
+            # A model that runs in this process has no `is_alive`.
+            if current is None or await asyncio.to_thread(
+                getattr, current.bundle, "is_alive", True
+            ):
                 continue
             if current is version_set.current:
                 self._unload_current(version_set)
@@ -543,7 +477,7 @@ class ModelRegistry:
         start = time.monotonic()
         try:
             is_retry = found.number in version_set.broken
-            bundle = await self._loader.load(name, found, is_retry)
+            bundle = await self._load_in_time(name, found, is_retry)
         except Exception as error:
             self._record_failure(name, version_set, found, error)
         else:
@@ -560,6 +494,40 @@ class ModelRegistry:
             event(LOG, "ready", model=name, version=found.number, seconds=seconds)
         version_set.loading = None
         self._check_initial_load()
+
+    async def _load_in_time(self, name: str, found: FoundVersion, is_retry: bool) -> Servable:
+        """Load and warm a version; return its bundle, or raise LoadTimeout after `load_seconds`.
+
+        The log reports only the first attempt. LOADS_AT_ONCE versions load at a time, but a load
+        that takes longer than REPORT_SECONDS is no longer counted; the log reports that it
+        continues.
+        """
+
+        def warm() -> Servable:
+            if not is_retry:
+                event(LOG, "loading", model=name, version=found.number)
+            bundle = self._load_bundle(found.path)
+            bundle.warm()
+            return bundle
+
+        seconds = self.settings.load_seconds
+        async with self._load_slots:
+            done: concurrent.futures.Future[Servable] = concurrent.futures.Future()
+            # A daemon, which may be abandoned.
+            threading.Thread(
+                target=run_to_future, args=(done, warm), name=f"load-{name}", daemon=True
+            ).start()
+            attempt = asyncio.wrap_future(done)
+            end = time.monotonic() + seconds
+            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, seconds))
+        while not attempt.done() and (left := end - time.monotonic()) > 0:
+            event(LOG, "still loading or warming", model=name, version=found.number)
+            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, left))
+        if not attempt.done():
+            # Retrieves the exception, so that asyncio does not log it.
+            attempt.add_done_callback(lambda ended: ended.exception())
+            raise LoadTimeout(seconds, attempt)
+        return attempt.result()
 
     def _record_failure(
         self, name: str, version_set: VersionSet, found: FoundVersion, error: Exception
@@ -583,9 +551,8 @@ class ModelRegistry:
         self._metrics.load_failed(name)
         if is_known:  # and logged
             return
-        retry = "when it changes"
-        if delay_seconds < math.inf:
-            retry = f"in {delay_seconds:g} s, then ever less often, logged if the reason changes"
+        later = f"in {delay_seconds:g} s, then ever less often, logged if the reason changes"
+        retry = later if delay_seconds < math.inf else "when it changes"
         LOG.error(
             "cannot be loaded: %s",
             reason,

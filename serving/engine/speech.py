@@ -18,6 +18,7 @@ import soundfile
 import soxr
 from pydantic import Field
 
+from onepass import speech
 from onepass.bundles.errors import InvalidInput, NotFound, NotReady, TooLarge
 from onepass.bundles.sampling import check_convention, check_speaker
 from onepass.bundles.signature import PLAIN, Signature
@@ -62,18 +63,7 @@ def wav_header(sample_rate_hz: int, num_samples: int | None = None) -> bytes:
     riff = b"RIFF" + struct.pack("<I", min(size + HEAD_BYTES - 8, UNKNOWN_LENGTH)) + b"WAVE"
     # PCM, mono, 2 bytes per sample.
     form = struct.pack("<IHHIIHH", 16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)
-    head = riff + b"fmt " + form
-    return head + b"data" + struct.pack("<I", size)
-
-
-def little_endian(waveform: np.ndarray) -> bytes:
-    """Encode a waveform as little-endian 16-bit samples, as WAV stores them."""
-    return to_int16(waveform).astype("<i2").tobytes()
-
-
-def big_endian(waveform: np.ndarray) -> bytes:
-    """Encode a waveform as big-endian 16-bit samples (RFC 2586, RFC 3551 section 4.5.11)."""
-    return to_int16(waveform).astype(">i2").tobytes()
+    return riff + b"fmt " + form + b"data" + struct.pack("<I", size)
 
 
 def encode_sound(
@@ -88,20 +78,18 @@ def encode_sound(
         return FILES[name][0], _encode_whole(name, sound, sample_rate_hz, limit)
     if name == "wav":
         header = wav_header(sample_rate_hz, num_samples)
-        return "audio/wav", _encode_chunks(sound, little_endian, header)
-    if name == "l16":
+        return "audio/wav", _encode_chunks(sound, "<i2", header)
+    if name == "l16":  # big-endian: RFC 2586, RFC 3551 section 4.5.11
         media_type = f"audio/L16;rate={sample_rate_hz};channels=1"
-        return media_type, _encode_chunks(sound, big_endian)
+        return media_type, _encode_chunks(sound, ">i2")
     resampled = _resample(sound, sample_rate_hz, OPENAI_PCM_HZ)
-    return f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", _encode_chunks(resampled, little_endian)
+    return f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", _encode_chunks(resampled, "<i2")
 
 
-async def _encode_chunks(
-    sound: Chunks, encode: Callable[[np.ndarray], bytes], head: bytes = b""
-) -> Data:
+async def _encode_chunks(sound: Chunks, dtype: str, head: bytes = b"") -> Data:
     async with contextlib.aclosing(sound):
         async for chunk in sound:
-            yield head + encode(chunk)
+            yield head + to_int16(chunk).astype(dtype).tobytes()
             head = b""
         if head:
             yield head
@@ -129,7 +117,6 @@ async def _resample(sound: Chunks, from_hz: int, to_hz: int) -> Chunks:
 
 
 def _file_bytes(name: str, waveform: np.ndarray, rate_hz: int) -> bytes:
-    """Encode a waveform [samples] as a file; for Opus, resample it to a rate that Opus supports."""
     _, container, subtype = FILES[name]
     if name == "opus" and rate_hz not in OPUS_HZ:
         opus_hz = min((rate for rate in OPUS_HZ if rate > rate_hz), default=OPUS_HZ[-1])
@@ -199,15 +186,11 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
         raise InvalidInput(OWN_LENGTH)
     if file.subtype not in SUBTYPES:
         raise InvalidInput("`recording` must hold uncompressed samples, or be FLAC.")
-    if not LOWEST_HZ <= file.samplerate <= HIGHEST_HZ:
-        raise InvalidInput(
-            f"`recording` must have from {LOWEST_HZ} to {HIGHEST_HZ} samples per second, got "
-            f"{file.samplerate}."
-        )
-    if file.channels > MAX_CHANNELS:
-        raise InvalidInput(
-            f"`recording` must have at most {MAX_CHANNELS} channels, got {file.channels}."
-        )
+    if not LOWEST_HZ <= (rate_hz := file.samplerate) <= HIGHEST_HZ:
+        rule = f"from {LOWEST_HZ} to {HIGHEST_HZ} samples per second"
+        raise InvalidInput(f"`recording` must have {rule}, got {rate_hz}.")
+    if (count := file.channels) > MAX_CHANNELS:
+        raise InvalidInput(f"`recording` must have at most {MAX_CHANNELS} channels, got {count}.")
     if file.frames > max_seconds * file.samplerate:
         raise TooLarge(f"`recording` must last at most {max_seconds:g} seconds.")
 
@@ -311,14 +294,11 @@ def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray 
 
 def supports_text(served: ServedModel) -> bool:
     """Return whether a text front end for the model and espeak-ng are installed."""
-    from onepass import speech
-    from onepass.speech.phonemes import PROGRAM
-
     try:
         speech.shipped_voice(served.spec).check(served.spec)
     except UserError:
         return False
-    return shutil.which(PROGRAM) is not None
+    return shutil.which(phonemes.PROGRAM) is not None
 
 
 def check_length(words: str, most: int = phonemes.MAX_CHARACTERS, speed: float = 1.0) -> None:
@@ -346,8 +326,6 @@ def text_frames(
     `speed` is relative to the recordings; `pause` is called between pieces of the work, and stops
     it by raising; `more` are further arguments of `speech.text_frames`.
     """
-    from onepass import speech
-
     if words is not None:
         check_length(words, speed=speed)
     try:
@@ -366,16 +344,6 @@ def text_frames(
         raise TooLarge(str(error)) from error
     except UserError as error:
         raise InvalidInput(str(error)) from error
-
-
-def time_words(
-    served: ServedModel, words: str | None, **more: Any
-) -> list[tuple[str, float, float]]:
-    """Return a text's words with the seconds of their begin and end; arguments as `text_frames`."""
-    from onepass import speech
-
-    times = speech.text_times(served.bundle, words, **more)
-    return [(word.word, round(word.start, 3), round(word.end, 3)) for word in times]
 
 
 async def speak_parts(

@@ -17,7 +17,7 @@ import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
@@ -71,6 +71,7 @@ CONTENTS = {
 }
 STATES = tensors.enum_values("tensorflow.serving.ModelVersionStatus.State")
 WATCH_SECONDS = 0.25
+Context: TypeAlias = grpc.aio.ServicerContext
 Status = health_pb2.HealthCheckResponse.ServingStatus
 HEALTH = "grpc.health.v1.Health"
 SERVICES = (
@@ -114,7 +115,7 @@ class Call:
         self,
         method: str,
         metadata: dict[str, Any],
-        context: grpc.aio.ServicerContext,
+        context: Context,
         metrics: Metrics,
     ):
         self.method, self._context, self._metrics = method, context, metrics
@@ -232,9 +233,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return method_handler(self._answering(method, handler, metadata))
 
     def _answering(self, method: str, handler: Any, metadata: dict[str, Any]) -> Callable:
-        async def answer_call(
-            messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext
-        ) -> bytes | None:
+        async def answer_call(messages: AsyncIterator[bytes], context: Context) -> bytes | None:
             async with Call(method, metadata, context, self._metrics) as call:
                 given = metadata.get("authorization", b"")
                 given = given.encode() if isinstance(given, str) else given
@@ -253,7 +252,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return answer_call
 
     async def _forward_stream(
-        self, call: Call, handler: Any, messages: Any, context: grpc.aio.ServicerContext
+        self, call: Call, handler: Any, messages: Any, context: Context
     ) -> None:
         if handler.request_streaming:
             responses = handler.stream_stream(self._each_message(call, handler, messages), context)
@@ -300,7 +299,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             next_one.cancel()
 
 
-def seconds_left(context: grpc.aio.ServicerContext, settings: Settings, times: int = 1) -> float:
+def seconds_left(context: Context, settings: Settings, times: int = 1) -> float:
     """Return the seconds until the call's deadline, at most `times` times the server's limit."""
     left, longest = context.time_remaining(), times * settings.timeout_seconds
     return longest if left is None else min(left, longest)
@@ -329,7 +328,7 @@ class Services:
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
-    async def predict(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def predict(self, request: Message, context: Context) -> Any:
         """Return the outputs of a signature for the request's inputs."""
         served = self._served(request.model_spec)
         name = request.model_spec.signature_name or PLAIN
@@ -344,7 +343,7 @@ class Services:
             tensors.encode(outputs[output], response.outputs[output])
         return response
 
-    async def get_model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def get_model_metadata(self, request: Message, context: Context) -> Any:
         """Return the signatures of a model."""
         if list(request.metadata_field) != [METADATA]:
             raise errors.InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
@@ -356,7 +355,7 @@ class Services:
         response.metadata[METADATA].Pack(signatures)
         return response
 
-    async def classify(self, request: Message, context: grpc.aio.ServicerContext) -> None:
+    async def classify(self, request: Message, context: Context) -> None:
         """Abort with UNIMPLEMENTED, like all methods for tf.Example."""
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED,
@@ -365,7 +364,7 @@ class Services:
 
     regress = multi_inference = classify
 
-    async def get_model_status(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def get_model_status(self, request: Message, context: Context) -> Any:
         """Return the status of all versions of a model, or of the requested version."""
         name, version = model_named(request.model_spec)
         response = tensors.message("tensorflow.serving.GetModelStatusResponse")()
@@ -380,15 +379,15 @@ class Services:
             raise errors.NotFound(f"There is no version {version} of {name}.")
         return response
 
-    async def server_live(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def server_live(self, request: Message, context: Context) -> Any:
         """Answer that the server is live."""
         return tensors.message("inference.ServerLiveResponse")(live=True)
 
-    async def server_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def server_ready(self, request: Message, context: Context) -> Any:
         """Return whether the server accepts requests."""
         return tensors.message("inference.ServerReadyResponse")(ready=self._registry.ready)
 
-    async def model_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def model_ready(self, request: Message, context: Context) -> Any:
         """Return whether a model is ready; raise NotFound for an unknown name or version."""
         response = tensors.message("inference.ModelReadyResponse")
         try:
@@ -399,19 +398,19 @@ class Services:
             return response(ready=False)
         return response(ready=self._registry.ready)
 
-    async def server_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def server_metadata(self, request: Message, context: Context) -> Any:
         """Return the name of the server and its version."""
         made = tensors.message("inference.ServerMetadataResponse")
         return made(name="onepass", version=SERVER_VERSION)
 
-    async def model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def model_metadata(self, request: Message, context: Context) -> Any:
         """Return the inputs and outputs of a model's signature `serving_default`."""
         served = self._resolve_model(request.name, request.version)
         return tensors.message("inference.ModelMetadataResponse")(
             **metadata_of(self._registry, served)
         )
 
-    async def model_infer(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def model_infer(self, request: Message, context: Context) -> Any:
         """Return the outputs for the request's inputs, as raw bytes."""
         served = self._resolve_model(request.model_name, request.model_version)
         name = request.parameters[SIGNATURE].string_param if SIGNATURE in request.parameters else ""
@@ -445,7 +444,7 @@ class Services:
         name, version = model_named(spec)
         return self._registry.get(name, version)
 
-    async def list(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def list(self, request: Message, context: Context) -> Any:
         """Return all models that are ready, with their model.json."""
         response = tensors.message("onepass.ListResponse")()
         for name in self._registry.names():
@@ -455,9 +454,7 @@ class Services:
                 response.models.add(name=name, spec_json=json.dumps(served.spec), **facts)
         return response
 
-    async def speak(
-        self, request: Message, context: grpc.aio.ServicerContext
-    ) -> AsyncGenerator[Any, None]:
+    async def speak(self, request: Message, context: Context) -> AsyncGenerator[Any, None]:
         """Yield responses with chunks of audio, whose samples are little-endian float32 bytes."""
         served = self._served(request.model_spec)
         rate_hz = served.speech_bundle.spec["sample_rate_hz"]

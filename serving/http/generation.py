@@ -20,6 +20,7 @@ from starlette.responses import Response
 from onepass.bundles.errors import Internal, InvalidInput, ServingError
 from onepass.bundles.sampling import CONDITIONS, image_inputs
 from onepass.bundles.signature import fastest
+from onepass.speech import text_times
 from onepass.speech.markup import is_ssml, note_on_markup
 from onepass.speech.phonemes import MAX_CHARACTERS, characters_at, text_parts
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
@@ -186,9 +187,10 @@ class SpeakRoute(routes.Endpoints):
 
 async def _words(served: ServedModel, fields: SpeakRequest, limit: float) -> str:
     """Return the times of the words of a text or of phonemes, as JSON in ASCII."""
-    more = {"phonemes": fields.phonemes, "pronunciations": fields.pronunciations}
-    work = functools.partial(speech.time_words, served, fields.text, **more)
-    return json.dumps(await run_in_turn(limit, work), separators=(",", ":"))
+    more: Any = {"phonemes": fields.phonemes, "pronunciations": fields.pronunciations}
+    work = functools.partial(text_times, served.bundle, fields.text, **more)
+    words = [(x.word, round(x.start, 3), round(x.end, 3)) for x in await run_in_turn(limit, work)]
+    return json.dumps(words, separators=(",", ":"))
 
 
 async def _frames(served: ServedModel, fields: SpeakRequest, limit: float) -> np.ndarray | None:

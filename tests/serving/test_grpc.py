@@ -181,7 +181,7 @@ def test_health_follows_readiness_while_it_is_watched(fresh):
         request = health_pb2.HealthCheckRequest(service="voice")
         watch = map(status_of, health_pb2_grpc.HealthStub(channel).Watch(request, timeout=10))
         assert next(watch) == SERVING
-        running.registry.drain()
+        running.registry.draining = True
         assert next(watch) == NOT_SERVING
         assert health(channel) == health(channel, "voice") == NOT_SERVING
         assert list(watch) == []  # a watch does not keep a server that leaves

@@ -17,8 +17,7 @@ import serving
 from onepass.bundles.manifest import (
     MANIFEST,
     SIGNATURE,
-    private_key,
-    public_key,
+    read_key,
     sign,
     signed_manifest,
     verify,
@@ -51,12 +50,12 @@ def bundle(tmp_path, keys):
     folder.mkdir(parents=True)
     (folder / "model.json").write_text(json.dumps({"kind": "sound", "control": {}}))
     write_manifest(folder)
-    sign(folder, "voice", 1, private_key(keys / "own.pem"))
+    sign(folder, "voice", 1, read_key(keys / "own.pem", "private"))
     return folder
 
 
 def test_what_one_of_the_keys_signed_is_known(bundle, keys):
-    own, other = (public_key(keys / name) for name in ("own.pub", "other.pub"))
+    own, other = (read_key(keys / name, "public") for name in ("own.pub", "other.pub"))
     digest = signed_manifest(bundle, [other, own])
     assert len(digest) == 64
     verify(bundle, digest)  # the signature is no file of the bundle
@@ -83,11 +82,11 @@ def shorten(folder):
 def test_a_signature_of_something_else_is_refused(bundle, keys, change):
     change(bundle)
     with pytest.raises(UserError, match="is signed by none of the keys"):
-        signed_manifest(bundle, [public_key(keys / "own.pub")])
+        signed_manifest(bundle, [read_key(keys / "own.pub", "public")])
 
 
 def test_a_signature_of_another_key_name_or_version_is_refused(bundle, keys):
-    own, other = (public_key(keys / name) for name in ("own.pub", "other.pub"))
+    own, other = (read_key(keys / name, "public") for name in ("own.pub", "other.pub"))
     with pytest.raises(UserError, match="is signed by none of the keys"):
         signed_manifest(bundle, [other])
     for place in ("voice/2", "digits/1"):
@@ -97,7 +96,7 @@ def test_a_signature_of_another_key_name_or_version_is_refused(bundle, keys):
 
 
 def test_a_manifest_that_is_changed_after_its_signature_was_checked_is_refused(bundle, keys):
-    digest = signed_manifest(bundle, [public_key(keys / "own.pub")])
+    digest = signed_manifest(bundle, [read_key(keys / "own.pub", "public")])
     change_the_manifest(bundle)
     with pytest.raises(UserError, match="is not the one that was signed"):
         verify(bundle, digest)
@@ -106,21 +105,21 @@ def test_a_manifest_that_is_changed_after_its_signature_was_checked_is_refused(b
 def test_a_file_that_is_changed_under_a_signed_manifest_is_refused(bundle, keys):
     (bundle / "model.json").write_text("{}")
     with pytest.raises(UserError, match=r"model\.json differs"):
-        verify(bundle, signed_manifest(bundle, [public_key(keys / "own.pub")]))
+        verify(bundle, signed_manifest(bundle, [read_key(keys / "own.pub", "public")]))
 
 
 def test_keys_of_another_kind_are_one_line(keys, bundle):
-    for read, name, says in (
-        (private_key, "rsa.pem", "must be an ed25519 key"),
-        (private_key, "own.pub", "must be a private key in PEM"),
-        (public_key, "own.pem", "must be a public key in PEM"),
-        (public_key, "none.pub", "Cannot read the key .*: No such file"),
+    for kind, name, says in (
+        ("private", "rsa.pem", "must be an ed25519 key"),
+        ("private", "own.pub", "must be a private key in PEM"),
+        ("public", "own.pem", "must be a public key in PEM"),
+        ("public", "none.pub", "Cannot read the key .*: No such file"),
     ):
         with pytest.raises(UserError, match=says):
-            read(keys / name)
+            read_key(keys / name, kind)
     os.mkfifo(bundle / "pipe")
     with pytest.raises(UserError, match="must be a plain file"):
-        public_key(bundle / "pipe")
+        read_key(bundle / "pipe", "public")
 
 
 def test_without_a_sandbox_only_what_is_trusted_is_loaded(bundle, keys, monkeypatch):
@@ -138,7 +137,7 @@ def test_without_a_sandbox_only_what_is_trusted_is_loaded(bundle, keys, monkeypa
     with pytest.raises(UserError, match="must be signed to be loaded without a sandbox"):
         trusting(store.root / "unsigned/1")
     assert bundle_loader(Settings(sandbox=False))(store.root / "unsigned/1").name == "unsigned"
-    digest = signed_manifest(bundle, [public_key(keys / "own.pub")])
+    digest = signed_manifest(bundle, [read_key(keys / "own.pub", "public")])
     assert given == [(digest, "float32"), ("", "float32")]
 
 
@@ -163,7 +162,7 @@ def test_export_signs_for_the_name_and_the_version_that_it_writes(tmp_path, keys
     words = ["export", image_bundles.model_folder("pixelcnn"), "--out", out]
     assert onepass.main([*map(str, words), "--sign", str(keys / "own.pem")]) == 0
     assert (out / MANIFEST).exists() and (out / SIGNATURE).stat().st_size == 64
-    digest = signed_manifest(out, [public_key(keys / "own.pub")])
+    digest = signed_manifest(out, [read_key(keys / "own.pub", "public")])
     assert serving.load(out, manifest_digest=digest).version == 3
 
 
