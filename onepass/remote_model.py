@@ -153,18 +153,16 @@ class RemoteModel(Sampling):
     ) -> Iterator[list[np.ndarray]]:
         signature = fastest(self._signatures)
         inputs = self._inputs_of(signature)
+        name = "caption" if self.spec.get("condition") in CAPTIONS else "label"
+        classes = [str(each) for each in self.spec.get("classes") or ()]
         for start in range(0, len(conditions), ROWS):
             part = conditions[start : start + ROWS]
             rows = np.arange(start, start + len(part), dtype=np.int32)
-            codes = self._codes(part)
-            batch = image_inputs(inputs, seed, rows, temperature, guidance, codes, UserError)
+            with self._own_errors():
+                codes = condition_rows(name, part, classes)
+                batch = image_inputs(inputs, seed, rows, temperature, guidance, codes)
             outputs = self._outputs(signature, batch)
             yield from (scales_of(outputs, row) for row in range(len(part)))
-
-    def _codes(self, conditions: list) -> Arrays:
-        name = "caption" if self.spec.get("condition") in CAPTIONS else "label"
-        classes = [str(each) for each in self.spec.get("classes") or ()]
-        return condition_rows(name, conditions, classes, problem=UserError)
 
     @functools.cached_property
     def _signatures(self) -> dict[str, dict[str, TensorInfo]]:

@@ -29,17 +29,11 @@ Make = Callable[[Tensors], Tensors]
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A pure function of tensors by name.
-
-    Attributes:
-      fn: the function, from inputs to outputs.
-      signature: the inputs and outputs; without outputs, those that `fn` returns.
-      state: names of the inputs that a call returns for the next one; the first has zeros.
-    """
+    """A pure function of tensors by name."""
 
     fn: Make
-    signature: Signature
-    state: tuple[str, ...] = ()
+    signature: Signature  # without outputs, those that `fn` returns
+    state: tuple[str, ...] = ()  # inputs that a call returns for the next one; first zeros
 
     @property
     def specs(self) -> dict[str, tf.TensorSpec]:
@@ -96,29 +90,18 @@ class Function:
 
 @dataclasses.dataclass
 class Functions:
-    """The functions of a model, and what its export says of them.
+    """The functions of a model by name, and what its export says of them."""
 
-    Attributes:
-      calls: functions of batches of rows of any length, by name.
-      fixed: function from numbers of rows and of elements (None: the model's own) to the functions
-        of this size, by name.
-      batches: allowed numbers of rows of a call.
-      serving: entries of `serving` in model.json besides the signatures: buckets, pieces.
-      spec: entries of model.json besides `serving`.
-      variables: variables that the functions read, by name; those that a trace lists need not be
-        here, but a derived step reads variables by their handles, which it does not list.
-      conditions: of a user's model, the `Conditions` that it reads.
-      lowered: function that returns the calls other than `serving_default` as StableHLO, if they
-        have a portable form.
-    """
-
-    calls: dict[str, Function]
+    calls: dict[str, Function]  # of batches of rows of any length
+    # Those of a size, of a number of rows and of elements (None: the model's own).
     fixed: Callable[[int, int | None], dict[str, Function]]
-    batches: Sequence[int]
-    serving: dict[str, Any] = dataclasses.field(default_factory=dict)
-    spec: dict[str, Any] = dataclasses.field(default_factory=dict)
+    batches: Sequence[int]  # allowed numbers of rows of a call
+    serving: dict[str, Any] = dataclasses.field(default_factory=dict)  # buckets, pieces
+    spec: dict[str, Any] = dataclasses.field(default_factory=dict)  # without `serving`
+    # By name; needed are those that no trace lists, as a derived step reads them by their handles.
     variables: Mapping[str, tf.Variable] = dataclasses.field(default_factory=dict)
-    conditions: Any = None
+    conditions: Any = None  # of a user's model, the `Conditions` that it reads
+    # The calls other than `serving_default` as StableHLO, if they have a portable form.
     lowered: Callable[[], dict[str, Function]] = dict
 
     @property
@@ -134,8 +117,7 @@ class Functions:
 
     def of_size(self, rows: int, length: int | None = None) -> dict[str, Function]:
         """Return the functions of one size, each with the inputs that it reads."""
-        made = self.fixed(rows, length).items()
-        return {name: function.without_unread() for name, function in made}
+        return {name: each.without_unread() for name, each in self.fixed(rows, length).items()}
 
 
 def name_variables(
@@ -155,23 +137,23 @@ def by_rows(signature: Signature, row: Make) -> Make:
     def rows(given: Tensors) -> Tensors:
         count = next(iter(given.values())).shape[0]
         if count is not None:
-            single = lambda one: {n: x[tf.newaxis] for n, x in row(one).items()}  # noqa: E731
-            return each_alone(single, given, count)
+            alone = lambda n: rows_at(row(rows_at(given, slice(n, n + 1))), tf.newaxis)  # noqa: E731
+            return each_alone(alone, count)
         return tf.map_fn(row, {n: tensor[:, tf.newaxis] for n, tensor in given.items()}, **options)
 
     return rows
 
 
-def each_alone(run: Callable[[Any], Any], given: Any, rows: int) -> Any:
-    """Return the results of a known number of rows, each computed in a batch of one.
+def each_alone(run: Callable[[int], Any], rows: int) -> Any:
+    """Return the results of `run` for each of a known number of rows, joined to one batch.
 
     XLA gives no portable form of a loop over rows.
     """
-    parts = [run(rows_at(given, slice(n, n + 1))) for n in range(rows)]
+    parts = [run(n) for n in range(rows)]
     return tf.nest.map_structure(lambda *values: tf.concat(values, 0), *parts)
 
 
-def rows_at(given: Any, index: tf.Tensor | slice | int) -> Any:
+def rows_at(given: Any, index: tf.Tensor | slice | int | None) -> Any:
     """Return rows of each tensor of a nest, which may also contain None."""
     return tf.nest.map_structure(lambda x: None if x is None else x[index], given)
 
@@ -182,10 +164,7 @@ def drawing_functions(
     density: Mapping[str, Function] = MappingProxyType({}),
     sizes: Sequence[int] = (),
 ) -> Functions:
-    """Return the functions of a model that draws whole rows of one shape.
-
-    `density` has functions of given elements, whose axes have these `sizes`.
-    """
+    """Return the functions of a model of whole rows; `density` has those of given elements."""
     drawn = {name: each for name, each in calls.items() if name not in WHOLE}
 
     def fixed(rows: int, length: int | None) -> dict[str, Function]:

@@ -10,7 +10,7 @@ without options.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,10 +125,15 @@ def _of_own(
         )
     conditions = Conditions(model, entries)
     if model.order == "raster":
-        shape = _image_shape(model, length)
-        found = _of_images(assigning_nothing(model), shape, conditions)
+        if length is None:  # the default of a network of one size
+            network = model.symbol_network
+            sizes = getattr(network, "declared", network.inputs).shape[1:].as_list()
+            length = None if None in sizes else sizes
+        shape = check_draw_length(length, "raster")
+        found = _of_shape(assigning_nothing(model), shape, conditions)
     else:
-        found = _of_sequences(assigning_nothing(model), _length(length), conditions)
+        longest = None if length is None else check_draw_length(length, "time")[0]
+        found = _of_sequences(assigning_nothing(model), longest, conditions)
     # Sound is served piece by piece, and frames are read all at once.
     is_sound = model.sample_rate_hz is not None and not conditions.at_frame_rate
     found.batches = sorted(set(batches)) or found.batches
@@ -152,7 +157,7 @@ def _of_sequences(model: Any, length: int | None, conditions: Conditions) -> Fun
     if conditions.at_frame_rate:
         if length is None:
             raise UserError("The model reads frames, so that `length` must be given.")
-        return _of_length(model, length, conditions)
+        return _of_shape(pad_log_prob(model, [length]), (length,), conditions)
     lengths = _lengths(model.sample_rate_hz, length)
     draws_elements = model.kind == Autoregressive.kind
     for each in lengths if draws_elements else ():
@@ -167,60 +172,23 @@ def _of_sequences(model: Any, length: int | None, conditions: Conditions) -> Fun
             raise UserError(
                 f"The network has no step, so that `length` must be given: {error}"
             ) from error
-        return _of_length(model, length, conditions)
+        return _of_shape(pad_log_prob(model, [length]), (length,), conditions)
     found = sequence_functions(streaming, lengths)
     if draws_elements:
         padded = pad_log_prob(model, lengths)
         density = density_functions(padded, conditions, None, None)
         found.calls[LOG_PROB] = density[LOG_PROB]
-        prompt_functions(found, padded, streaming)
-        found.fixed = _with_density(found.fixed, density, lengths[-1])
+        _add_prompts(found, padded, streaming)
+        drawing = found.fixed
+
+        def fixed(rows: int, length: int | None) -> dict[str, Function]:
+            size = min(length or PIECES[0], lengths[-1])
+            given = {name: each.fixed(rows, [size]) for name, each in density.items()}
+            return drawing(rows, size) | given
+
+        found.fixed = fixed
     found.spec["max_length"] = lengths[-1]
     return found
-
-
-def _with_density(
-    fixed: Callable[..., dict[str, Function]], density: dict[str, Function], longest: int
-) -> Callable[..., dict[str, Function]]:
-    """Return `fixed` with the functions of given elements, besides those that draw."""
-
-    def make(rows: int, length: int | None) -> dict[str, Function]:
-        size = min(length or PIECES[0], longest)
-        given = {name: each.fixed(rows, [size]) for name, each in density.items()}
-        return fixed(rows, size) | given
-
-    return make
-
-
-def _of_length(model: Any, length: int, conditions: Conditions) -> Functions:
-    only = length if conditions.at_frame_rate else None
-    padded = pad_log_prob(model, [length])
-    density = density_functions(padded, conditions, None, only)
-    return functions_of_shape(padded, (length,), False, conditions, density)
-
-
-def _of_images(model: Autoregressive, shape: tuple[int, ...], conditions: Conditions) -> Functions:
-    height, width, channels = shape
-    is_level = model.codec.levels == 256 and element_type(model) == np.int32
-    is_byte_image = is_level and height == width and channels in (1, 3)
-    density = density_functions(model, conditions, channels, None)
-    found = functions_of_shape(model, shape, is_byte_image, conditions, density)
-    if is_byte_image:
-        found.spec = {"makes": IMAGE, "size": height, "channels": channels, "classes": []}
-    return found
-
-
-def _length(length: Length) -> int | None:
-    return None if length is None else check_draw_length(length, "time")[0]
-
-
-def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
-    network = model.symbol_network
-    declared = getattr(network, "declared", network.inputs)  # default of a one-size network
-    if length is not None:
-        return check_draw_length(length, "raster")
-    sizes = declared.shape[1:].as_list()
-    return check_draw_length(None if None in sizes else sizes, "raster")
 
 
 def _lengths(sample_rate_hz: int | None, length: int | None) -> list[int]:
@@ -259,8 +227,7 @@ class Chosen:
         )
 
 
-def restrict_tokens(distribution: Distribution) -> Any:
-    """Return a `Chosen` for a distribution over tokens, or any other distribution unchanged."""
+def _restrict_tokens(distribution: Distribution) -> Any:
     return distribution if table_of(distribution) is None else Chosen(distribution)
 
 
@@ -272,30 +239,22 @@ class Bounded:
     count: tf.Tensor
 
     def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return drawn symbols, replaced by the prompt's symbols at positions that it covers."""
+        """See `Prompt.over`."""
         return self.prompt.over(drawn, position)
 
     def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """Return whether the row ends with the symbols [1, 1] at a position, bool [1, 1]."""
+        """See `Prompt.ends`."""
         return self.prompt.ends(drawn, position) | (position + 1 >= self.count)
 
 
 class Part(NamedTuple):
-    """A request for symbols of one row, starting at a position.
-
-    Attributes:
-      source: the noise, starting at the first of these symbols.
-      heat: the temperature, or the `Choice` among tokens that includes it.
-      prompt: symbols [1, at least `count`] that begin with the prefix, and those that end the row.
-      count: int32 [], number of symbols to return, including the prefix.
-      channels: [1, time, channels], the condition, or None.
-    """
+    """A request for symbols of one row, starting at a position, at which noise and prompt start."""
 
     source: NoiseSource
-    heat: Any
-    prompt: Prompt
-    count: tf.Tensor
-    channels: Any
+    heat: Any  # the temperature, or the `Choice` among tokens that includes it
+    prompt: Prompt  # symbols [1, at least `count`]
+    count: tf.Tensor  # int32 [], number of symbols to return, including the prefix
+    channels: Any  # the condition, [1, time, channels], or None
 
 
 class Rows:
@@ -305,14 +264,12 @@ class Rows:
         self._streaming, self._network = streaming, model.symbol_network
         self._samplers = Samplers(model)
         distribution = model.distribution
-        self._distribution = restrict_tokens(distribution)
+        self._distribution = _restrict_tokens(distribution)
         self.longest_loop = streaming.pieces[1]
-        is_of_tokens = table_of(distribution) is not None
         counts = {COUNTS: tf.TensorSpec([distribution.levels or 0], tf.int32)}
-        self.memory: StateSpecs = counts if is_of_tokens else {}
-        options: dict[str, Any] = {"jit_compile": True, "autograph": False}
-        self._draw = tf.function(self._draw_symbols, **options)
-        self._read = tf.function(self._after, **options)
+        self.memory: StateSpecs = {} if table_of(distribution) is None else counts
+        self._draw = tf.function(self._draw_symbols, jit_compile=True, autograph=False)
+        self._read = tf.function(self._after, jit_compile=True, autograph=False)
         sizes = PASSES if self._network.block == 1 else ()
         self._sizes = [size for size in sizes if size < self.longest_loop]
 
@@ -404,7 +361,7 @@ STOP = "stop"
 FLAG = TensorInfo(INT32, (None,), 0, 1, 0)
 
 
-def prompt_functions(found: Functions, model: Autoregressive, streaming: StreamingSequence) -> None:
+def _add_prompts(found: Functions, model: Autoregressive, streaming: StreamingSequence) -> None:
     """Add the calls `prompted` and `prompted_chunk` of a model with a step."""
     base = found.calls[COMPILED].signature
     prompt = base.inputs | _prompt_infos(model, found.serving["buckets"][-1])
@@ -419,25 +376,23 @@ def prompt_functions(found: Functions, model: Autoregressive, streaming: Streami
         found.calls[name] = Function(made, signature, states_among(signature))
 
 
-def functions_of_shape(
-    model: Autoregressive,
-    shape: tuple[int, ...],
-    is_byte_image: bool,
-    conditions: Conditions,
-    density: Mapping[str, Function],
-) -> Functions:
+def _of_shape(model: Autoregressive, shape: tuple[int, ...], conditions: Conditions) -> Functions:
     """Return the functions that generate whole rows, for a model whose arrays have one shape.
 
     For an 8-bit image, the output's name and the shape of the temperature are as for an image
     model. A model in raster order that is not over tokens takes no prompt.
     """
+    in_time, (size, *sides) = model.order == "time", shape
+    is_level = model.codec.levels == 256 and element_type(model) == np.int32
+    is_byte_image = is_level and sides in ([size, 1], [size, 3])
     output = IMAGE if is_byte_image else ELEMENTS
     info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
     heat = (None, 1) if is_byte_image else (None,)
     coldest, hottest = (0.0, MAX_TEMPERATURE) if tempers(model.distribution) else (1.0, 1.0)
-    in_time = model.order == "time"
     sizes = shape[:1] if in_time else shape[:2]
     inputs = noise_infos(heat, coldest, hottest) | conditions.infos(sizes)
+    channels, only = None if in_time else shape[2], size if conditions.at_frame_rate else None
+    density = density_functions(model, conditions, channels, only)
     whole = Signature(inputs, {output: info})
     calls = {
         name: _of_passes(model, shape, whole, conditions, is_compiled)
@@ -450,6 +405,8 @@ def functions_of_shape(
         nats = TensorInfo(FLOAT32, (None, *shape))
         prompted = Signature({**prompt, WITH_LOG_PROB: FLAG}, {output: info, LOG_PROB: nats})
         found.calls[PROMPTED] = _of_passes(model, shape, prompted, conditions)
+    if is_byte_image:
+        found.spec = {"makes": IMAGE, "size": size, "channels": channels, "classes": []}
     if conditions.at_frame_rate:
         network = function_of(model.symbol_network.call, network_specs(model))
         found.variables = name_variables([network.get_concrete_function()])
@@ -467,10 +424,6 @@ def _prompt_infos(model: Autoregressive, longest: int) -> dict[str, TensorInfo]:
 
 def _encode(model: Autoregressive) -> Callable[..., tf.Tensor]:
     return lambda elements, name: tf.cast(model.codec.encode(elements), tf.int32)
-
-
-def _heat(model: Autoregressive, given: Tensors) -> Any:
-    return choice_of(given, _encode(model), model.codec.levels or 0)
 
 
 def _prompt(model: Autoregressive, given: Tensors, symbols: tf.Tensor) -> Prompt:
@@ -514,7 +467,7 @@ def _of_steps(
         known = model.codec.encode(given[PREFIX][:, :count])
         part = Part(
             noise_source(given, start),
-            _heat(model, given),
+            choice_of(given, _encode(model), model.codec.levels or 0),
             _prompt(model, given, _pad_values(known, count + rows.longest_loop)),
             count,
             _pad_values(given.get("frames"), count + rows.longest_loop),
@@ -569,7 +522,7 @@ def _of_passes(
     (output,) = signature.outputs.keys() - {LOG_PROB}
     scores = LOG_PROB in signature.outputs
     network: Any = model.symbol_network
-    draws = restrict_tokens(model.distribution) if scores else model.distribution
+    draws = _restrict_tokens(model.distribution) if scores else model.distribution
     positions = shape[:2] if pixel_channels(model.distribution) else shape
 
     @tf.function(autograph=False, jit_compile=is_compiled)
@@ -588,7 +541,8 @@ def _of_passes(
             known = _pad_values(model.codec.encode(given[PREFIX]), shape[0])
             prompt = _prompt(model, given, tf.ensure_shape(known, [1, shape[0]]))
         row = tf.ensure_shape(given["row"], [1])
-        symbols = drawn(source.key[0], row, _heat(model, given), conditions.of(given), prompt)
+        heat = choice_of(given, _encode(model), model.codec.levels or 0)
+        symbols = drawn(source.key[0], row, heat, conditions.of(given), prompt)
         symbols = tf.ensure_shape(symbols, [1, *shape])
         if prompt is not None:
             symbols = prompt.fill_ended(symbols)

@@ -49,28 +49,19 @@ START = "start"
 
 @dataclasses.dataclass
 class Drawn:
-    """Rows of a call, drawn together.
+    """Rows of a call, drawn together."""
 
-    Attributes:
-      symbols: [rows, longest], zeros beyond the length of a row.
-      nats: log-probabilities [rows, longest]; None unless a row asks for them.
-      ended: whether a symbol has ended the row, bool [rows].
-      state: the network's state after each row, [rows, ...] each; empty if no one keeps it.
-    """
-
-    symbols: np.ndarray
-    nats: np.ndarray | None
-    ended: np.ndarray
-    state: list[np.ndarray]
+    symbols: np.ndarray  # [rows, longest], zeros beyond the length of a row
+    nats: np.ndarray | None  # log-probabilities [rows, longest], if a row asks for them
+    ended: np.ndarray  # whether a symbol has ended the row, bool [rows]
+    state: list[np.ndarray]  # the network's, [rows, ...] each; empty if no one keeps it
 
 
 class NarrowSequence:
     """The calls of a bundle's signatures with large weights of the type `weights`; thread-safe.
 
-    Raises UserError if the model does not run on the step machine.
-
-    Attributes:
-      signatures: the bundle's, with the state of this network.
+    Its `signatures` are the bundle's with the state of this network. Raises UserError if the model
+    does not run on the step machine.
     """
 
     def __init__(

@@ -69,8 +69,8 @@ CALL = "call"
 def pad_log_prob(model: Autoregressive, lengths: Sequence[int]) -> Autoregressive:
     """Return a model whose `log_prob` may be traced for rows of any length up to the longest.
 
-    The same model is returned if its graph does not depend on the length, if it has conditions, or
-    if its rows are longer than those that are stored.
+    It is the same one if its graph does not depend on the length, or if it has conditions or rows
+    longer than those that are stored.
     """
     network = model.symbol_network
     if model.conditions or lengths[-1] > LENGTHS[-1]:  # loops over time are written out
@@ -100,41 +100,32 @@ Entries = int | Mapping[str, int | Sequence[int]] | None
 
 
 class Conditions:
-    """The conditions that a model reads, and their inputs.
+    """The conditions that a model reads, and their inputs; `entries` are those of `export`.
 
     Inside the program, the conditions with one row per element of a sequence are concatenated along
-    their channels to one tensor, `frames` [batch, time, channels].
-
-    Args:
-      entries: sizes for the axes of unknown size, in conditions that are the same at every time
-        step: a number for all conditions, or numbers by the condition's name.
-
-    Attributes:
-      is_frames: whether the model has only one condition and its input is called `frames`, because
-        the condition has one row per element of a sequence.
-      at_frame_rate: whether a condition has a row for every few time steps. It is given for whole
-        sequences, whose length is fixed.
+    their channels to one tensor, `frames` [batch, time, channels]; `is_frames` if the input of the
+    only condition is that. A condition `at_frame_rate`, with a row for every few time steps, is
+    given for whole sequences, whose length is fixed.
     """
 
     def __init__(self, model: Any, entries: Entries = None):
         known = getattr(model, "conditions", None)
         specs = as_specs(model.condition_channels) if known is None else known
         self._axes = 1 if model.order == "time" else 2
-        self._timed = {name for name, x in specs.items() if is_at_rate(x, self._axes)}
-        self._specs = _fix_sizes(specs, self._timed, self._axes, entries)
-        only = next(iter(specs.values())) if len(specs) == 1 else None
-        self.is_frames = only is not None and self._axes == 1 and bool(self._timed)
-        self.is_frames &= only is not None and only.shape.rank == 3 and only.dtype.is_floating
-        self.names = {name: input_of(name, len(specs)) for name in specs}
-        self.names = dict.fromkeys(specs, FRAMES) if self.is_frames else self.names
+        timed = {name for name, x in specs.items() if is_at_rate(x, self._axes)}
+        self._specs = _fix_sizes(specs, timed, self._axes, entries)
+        self._timed = {name: spec for name, spec in self._specs.items() if name in timed}
+        in_time = list(self._timed.values()) if self._axes == 1 else []
+        only = in_time[0] if len(specs) == len(in_time) == 1 else None
+        self.is_frames = only is not None and only.shape.rank == 3 and only.dtype.is_floating
+        self.names = {n: FRAMES if self.is_frames else input_of(n, len(specs)) for n in specs}
         network = getattr(model, "symbol_network", None)
         self._counts = {} if self.is_frames else getattr(network, "class_counts", {})
-        timed = [self._specs[name] for name in specs if name in self._timed and self._axes == 1]
-        self._sizes = [math.prod(spec.shape[2:]) for spec in timed]
+        self._sizes = [math.prod(spec.shape[2:]) for spec in in_time]
         self.channels = sum(self._sizes)
         self.has_fixed = len(self._timed) < len(specs)
         self.at_frame_rate = any(isinstance(spec, Frames) for spec in specs.values())
-        exact = all(x.dtype.is_floating and x.dtype.size <= 4 for x in timed)
+        exact = all(x.dtype.is_floating and x.dtype.size <= 4 for x in in_time)
         self.dtype = tf.float32 if exact else tf.float64  # float64 represents integers up to 2^53
 
     def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
@@ -154,11 +145,9 @@ class Conditions:
 
     def of(self, given: Tensors, length: Any = None) -> Tensors:
         """Return the conditions by name, for `length` steps."""
-        named = {}
-        for name, place in self.names.items():
-            cut = name in self._timed and length is not None
-            named[name] = given[place][:, :length] if cut else given[place]
-        return named
+        named = {name: given[place] for name, place in self.names.items()}
+        cut = {} if length is None else self._timed
+        return {n: x[:, :length] if n in cut else x for n, x in named.items()}
 
     def select_fixed(self, given: Tensors) -> Tensors:
         """Return, by condition name, the inputs for conditions that are the same at every step."""
@@ -177,11 +166,9 @@ class Conditions:
         if self.is_frames or not self.channels:
             return given
         parts = []
-        for name in self._specs:
-            if name in self._timed:
-                part = tf.cast(given[self.names[name]], self.dtype)
-                shape = tf.concat([tf.shape(part)[:2], [math.prod(part.shape[2:])]], 0)
-                parts.append(tf.reshape(part, shape))
+        for name, size in zip(self._timed, self._sizes, strict=True):
+            part = tf.cast(given[self.names[name]], self.dtype)
+            parts.append(tf.reshape(part, tf.concat([tf.shape(part)[:2], [size]], 0)))
         none = tf.zeros_like(given[NUM_SAMPLES])
         frames = tf.ensure_shape(tf.concat(parts, -1), [None, None, self.channels])
         counts = {"num_frames": given[NUM_SAMPLES], "frames_before": none, "frames_after": none}
@@ -191,10 +178,8 @@ class Conditions:
         """Return `frames` as the condition that samplers read, without what does not change."""
         if frames is None:
             return NOTHING
-        timed = {name: spec for name, spec in self._specs.items() if name in self._timed}
-        parts = tf.split(frames, self._sizes, -1)
-        found = {}
-        for (name, spec), part in zip(timed.items(), parts, strict=True):
+        parts, found = tf.split(frames, self._sizes, -1), {}
+        for (name, spec), part in zip(self._timed.items(), parts, strict=True):
             shape = tf.concat([tf.shape(part)[:2], spec.shape[2:]], 0)
             part = tf.ensure_shape(tf.reshape(part, shape), [*part.shape[:2], *spec.shape[2:]])
             found[name] = tf.cast(part, spec.dtype)
@@ -350,8 +335,7 @@ class StreamingAutoregressive(StreamingSequence):
 
     def __init__(self, model: Autoregressive, longest: int, conditions: Conditions):
         network = model.symbol_network
-        specs = network_specs(model)
-        call = function_of(network.call, specs)
+        call = function_of(network.call, network_specs(model))
         first = state_before(network, 1, longest, Condition({}, conditions.zeros()))
         super().__init__(model, longest, first, [call], conditions)
         self.tempers = tempers(model.distribution)
@@ -400,7 +384,7 @@ def density_functions(
 ) -> dict[str, Function]:
     """Return `log_prob`, and `call`, which returns the parameters of every element's distribution.
 
-    Sequences have no `channels`; `length` is the only length, or None for any.
+    Sequences have no `channels`, and `length` if it is the only one.
     """
     axes = (None, length) if channels is None else (None, None, None, channels)
     low, high = element_range(model)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-import operator
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -54,9 +54,8 @@ LAST_ROW = 2**31 - 1  # largest row number of a seed
 class Request:
     """The checked arguments of a call that generates rows of a model, in a bundle or on a server.
 
-    Attributes:
-      shape: shape of a row: (time,) or (height, width, channels).
-      side_frames: number of frames before and after a segment that its elements depend on.
+    A row has the `shape` (time,) or (height, width, channels); the elements of a segment depend on
+    up to `side_frames` frames before and after it.
     """
 
     num: int
@@ -64,9 +63,9 @@ class Request:
     seed: int
     conditions: Arrays
     draw: Draw
-    first_row: int = 0
-    hop_samples: int = 1
-    side_frames: int = 0
+    first_row: int
+    hop_samples: int
+    side_frames: int
 
     @property
     def temperature(self) -> np.ndarray:
@@ -97,7 +96,7 @@ class Request:
         after = max(0, min(frames.shape[1] - high, self.side_frames))
         counts = {"frames_before": before, "num_frames": high - low, "frames_after": after}
         if "frames_before" not in known:  # a whole row, whose neighbours are part of it
-            counts = {"num_frames": before + high - low + after}
+            counts = {"num_frames": sum(counts.values())}
         window = frames[:, low - before : high + after]
         arrays = {name: np.full([len(frames)], value, np.int32) for name, value in counts.items()}
         return {FRAMES: window, **arrays}
@@ -110,14 +109,6 @@ class Request:
             if kind.is_prompted and name in known:
                 inputs |= kind.arrays(getattr(self.draw, name), name, rows, first, count)
         return {n: as_elements(known[n], x, n) if n in LISTS else x for n, x in inputs.items()}
-
-
-def seed_number(seed: Any) -> int:
-    """Return a seed as a Python integer; raise ValueError unless it is an integer in [0, 2^64)."""
-    try:
-        return operator.index(check_seed(seed))
-    except TypeError:  # a key, which only a live model takes
-        raise ValueError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.") from None
 
 
 def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperature: Any) -> Arrays:
@@ -159,10 +150,10 @@ class Sampling(Model):
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Raise a ValueError of the block as an error of type `problem`."""
+        """Raise a ValueError or InvalidInput of the block as an error of type `problem`."""
         try:
             yield
-        except ValueError as error:
+        except (ValueError, InvalidInput) as error:
             raise self.problem(str(error)) from error
 
     def check_options(self, **options: Any) -> None:
@@ -184,8 +175,7 @@ class Sampling(Model):
         """Return whole rows, and their log-probabilities if the draw asks for them."""
         with self._own_errors():
             return_log_prob = check_flag(draw.return_log_prob, "return_log_prob")
-        request = self._request(draw, for_all)
-        elements, nats = self._elements(request, return_log_prob)
+        elements, nats = self._elements(self._request(draw, for_all), return_log_prob)
         if not return_log_prob:
             return elements
         return elements, self.log_prob(elements, draw.condition) if nats is None else nats
@@ -217,7 +207,7 @@ class Sampling(Model):
             row = whole_number(draw.row, "row", 0)
             if row + num - 1 > LAST_ROW:
                 raise ValueError(must_be("row", f"at most {LAST_ROW} for the last row", row))
-            seed, draw = seed_number(draw.seed), draw.checked(num, shape[0], order)
+            seed, draw = check_seed(draw.seed), draw.checked(num, shape[0], order)
             conditions = self._conditions(draw, num, shape[0], for_all)
         hop = self.spec.get("hop_samples", 1)
         return Request(num, shape, seed, conditions, draw, row, hop, side_frames)
@@ -249,11 +239,12 @@ class Sampling(Model):
             if len(sizes) == 2:
                 names = names_of(self.spec, known)
                 given |= condition_arrays(condition, names, known, sizes[0], sizes[1])
-        parts = []
-        for first in range(0, max(1, len(given[ELEMENTS])), BATCHES[-1]):
-            inputs = {name: array[first : first + BATCHES[-1]] for name, array in given.items()}
-            parts.append(self._outputs(LOG_PROB, inputs)[LOG_PROB])
-        return np.concatenate(parts)
+        most = BATCHES[-1]
+        parts = [
+            self._outputs(LOG_PROB, {n: x[first : first + most] for n, x in given.items()})
+            for first in range(0, max(1, len(given[ELEMENTS])), most)
+        ]
+        return np.concatenate([part[LOG_PROB] for part in parts])
 
     def _check_weights(self, weights: str) -> None:
         """Raise UserError for other weights than a server's; the default stands for those."""
@@ -305,7 +296,6 @@ class Sampling(Model):
             yield {name: array[:count] for name, array in outputs.items()}
 
     def _outputs_of_request(self, signature: str, inputs: Arrays, request: Request) -> Arrays:
-        del request
         return self._outputs(signature, inputs)
 
     def _signature_for(self, request: Request, plain: str, prompted: str) -> str:
@@ -324,9 +314,8 @@ class Sampling(Model):
             if name not in known and kind.needs_tokens:
                 raise self.problem(f"`{name}` needs a distribution over tokens.")
             if name not in known and kind.needs_levels:
-                raise self.problem(
-                    f"`{name}` needs a model of integer symbols, got one of real numbers."
-                )
+                needed = "a model of integer symbols, got one of real numbers."
+                raise self.problem(f"`{name}` needs {needed}")
         return prompted
 
     def _parts(
@@ -379,7 +368,6 @@ def only_output(outputs: Arrays) -> np.ndarray:
 
 CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}  # name in requests per input
 NUMBER = re.compile(r"[0-9]{1,9}")
-Problem = Callable[[str], Exception]
 
 
 def image_inputs(
@@ -389,22 +377,17 @@ def image_inputs(
     temperature: float | Sequence[float] = 1.0,
     guidance: float = 0.0,
     condition: Mapping[str, np.ndarray] | None = None,
-    problem: Problem = InvalidInput,
 ) -> Arrays:
-    """Return the inputs of a batch of images."""
-    try:
-        seed = seed_number(seed)
-    except ValueError as error:
-        raise problem(str(error)) from error
+    """Return the inputs of a batch of images; raise InvalidInput, or ValueError for the seed."""
     count, scales = len(rows), known["temperature"].shape[1] or 1
     each = np.atleast_1d(temperature)
     if len(each) not in (1, scales):
-        raise problem(f"`temperature` must be one number or {scales}, got {len(each)}.")
-    inputs = noise_inputs(known, seed, rows, each)
+        raise InvalidInput(f"`temperature` must be one number or {scales}, got {len(each)}.")
+    inputs = noise_inputs(known, check_seed(seed), rows, each)
     if "guidance" in known:
         inputs["guidance"] = np.full([count], guidance, np.float32)
     elif guidance:
-        raise problem("`guidance` must be 0: the model has no null condition.")
+        raise InvalidInput("`guidance` must be 0: the model has no null condition.")
     for name, value in (condition or {}).items():
         inputs[name] = np.repeat(value, count // len(value), 0)
     return inputs
@@ -416,17 +399,14 @@ def condition_rows(
     classes: Sequence[str] = (),
     info: TensorInfo | None = None,
     field: str = "label",
-    problem: Problem = InvalidInput,
 ) -> Arrays:
     """Return the conditions of images as an input by its name, with one row per image.
 
-    Args:
-      name: the input: "label", "caption" or "map".
-      values: for each image a class (name or index), a caption, or a map int [side, side].
-      info: the input in the signature, which limits the index of a class; None: no limit is known.
+    A value is a class (name or index), a caption, or a map int [side, side]; `info`, of the input
+    in the signature, limits the index of a class.
     """
     if name == "label":
-        labels = [label_index(field, each, classes, info, problem) for each in values]
+        labels = [_label_index(field, each, classes, info) for each in values]
         return {name: np.array(labels, np.int32)}
     if name != "caption":
         return {name: np.stack(values)}
@@ -446,13 +426,7 @@ def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
     return [*sorted(smaller, key=len), whole]
 
 
-def label_index(
-    field: str,
-    value: Any,
-    classes: Sequence[str],
-    info: TensorInfo | None = None,
-    problem: Problem = InvalidInput,
-) -> int:
+def _label_index(field: str, value: Any, classes: Sequence[str], info: TensorInfo | None) -> int:
     """Return the index of a class, given by name (in upper or lower case) or by index."""
     value = int(value) if isinstance(value, np.integer) else value
     word = str(value).strip()
@@ -464,7 +438,8 @@ def label_index(
     high = len(classes) - 1 if classes or info is None else int(info.high or 0)
     if type(value) in (int, str) and NUMBER.fullmatch(word) and (int(word) <= high or high < 0):
         return int(word)
-    raise problem(f"`{field}` must be a class, got `{shorten_text(word)}`; {classes_of(classes)}.")
+    got = f"got `{shorten_text(word)}`; {classes_of(classes)}."
+    raise InvalidInput(f"`{field}` must be a class, {got}")
 
 
 def classes_of(classes: Sequence[str]) -> str:
@@ -516,16 +491,14 @@ class ImageSampling(Sampling):
         if draw.length not in (None, self.size, (self.size, self.size, self.channels)):
             raise InvalidInput(f"`length` must be {self.size}, as exported, got {draw.length}.")
         with self._own_errors():
-            num, seed = whole_number(draw.num, "num"), check_seed(draw.seed)
-            first = whole_number(draw.row, "row", 0)
-        conditions: list[Any] = [draw.condition] * num
-        if isinstance(draw.condition, list | tuple):
-            conditions = list(draw.condition)
+            num, first = whole_number(draw.num, "num"), whole_number(draw.row, "row", 0)
+        given = draw.condition
+        conditions = list(given) if isinstance(given, list | tuple) else [given] * num
         if len(conditions) != num:
             raise InvalidInput(f"`condition` must be one or {num}, got {len(conditions)}.")
         heat = 1.0 if draw.temperature is None else draw.temperature
         calls = [
-            self.inputs(value, seed, row, heat, draw.prefix, draw.guidance)
+            self.inputs(value, draw.seed, row, heat, draw.prefix, draw.guidance)
             for row, value in enumerate(conditions, first)
         ]
         return (self._scales(signature, inputs) for signature, inputs in calls)
@@ -544,14 +517,13 @@ class ImageSampling(Sampling):
         A prefix is a small image [side, side, channels] to enlarge (multiscale), or pixels [n,
         channels] or rows [rows, size, channels] to begin with (PixelCNN), uint8.
         """
-        known = self.signatures[COMPILED].inputs
-        conditions = self.condition(condition)
-        inputs: dict[str, Any] = image_inputs(known, seed, [row], temperature, guidance, conditions)
-        signature = COMPILED
+        known, given = self.signatures[COMPILED].inputs, self.condition(condition)
+        signature, begun = COMPILED, dict[str, Any]()
         if prefix is not None:
             signature, begun = self._continue_prefix(np.asarray(prefix))
-            inputs |= begun
-        return signature, self.check(signature, inputs)
+        with self._own_errors():
+            inputs = image_inputs(known, seed, [row], temperature, guidance, given)
+        return signature, self.check(signature, inputs | begun)
 
     def _continue_prefix(self, prefix: np.ndarray) -> tuple[str, dict[str, Any]]:
         channels, size = self.channels, self.size
@@ -617,18 +589,9 @@ def check_speaker(known: Sequence[str], name: str | None) -> None:
         raise InvalidInput(f"`speaker` must be {rule}." if known else one_voice)
 
 
-def _refine(chunks: Iterator[np.ndarray], condition: Any, refiner: Any) -> Iterator[np.ndarray]:
-    if refiner is None:
-        return chunks
-    from distill.refinement import refine_chunks
-
-    return refine_chunks(chunks, np.asarray(condition), refiner)
-
-
 def restore_level(sound: np.ndarray, condition: Any) -> np.ndarray:
     """Scale a sound to its recording's level, if `condition` consists of a recording's frames."""
-    gain_db = getattr(condition, "gain_db", 0.0)
-    if not gain_db:
+    if not (gain_db := getattr(condition, "gain_db", 0.0)):
         return sound
     # Such frames come from `wavenet`, which a bundle does not need otherwise.
     from wavenet.data.audio import at_recorded_level
@@ -716,10 +679,9 @@ class SoundSampling(Sampling):
 
     def _draw_sounds(self, draw: Draw) -> np.ndarray:
         draw = self._read_recording(draw)
-        refiner = self._refiner(draw)
-        sound = self._draw_rows(draw, for_all=True)
-        sound = np.concatenate(list(_refine(iter([sound]), draw.condition, refiner)), axis=1)
-        return restore_level(sound, draw.condition)
+        refine, _ = self._refinement(draw)
+        sound = refine(iter([self._draw_rows(draw, for_all=True)]))
+        return restore_level(np.concatenate(list(sound), axis=1), draw.condition)
 
     def _elements(self, request: Request, with_nats: bool) -> tuple[np.ndarray, np.ndarray | None]:
         if self._engine is not None:
@@ -738,16 +700,13 @@ class SoundSampling(Sampling):
         request = self._request(draw, for_all=True)
         with self._own_errors():
             samples = whole_number(CHUNK_SAMPLES if chunk is None else chunk, "chunk")
-        refiner = self._refiner(draw)
-        # The first chunk includes the look-ahead of its refinement.
-        ahead = 0 if refiner is None else refiner.reach_frames * refiner.convention.hop_samples
+        refine, ahead = self._refinement(draw)
         if self._engine is not None:
             sound = self._engine.stream(request, samples, ahead)
         else:
             opening = self.spec["serving"]["streaming"]["pieces"][0] + ahead
             sound = self.stream_chunks(request, samples, opening)
-        sound = _refine(sound, draw.condition, refiner)
-        return (restore_level(part, draw.condition) for part in sound)
+        return (restore_level(part, draw.condition) for part in refine(sound))
 
     def _read_recording(self, draw: Draw) -> Draw:
         recording = draw.condition
@@ -779,8 +738,8 @@ class SoundSampling(Sampling):
             found[SPEAKER] = np.full([rows], index, np.int32)
         return found
 
-    def _refiner(self, draw: Draw) -> Any:
-        """Return the `Refiner` of what is drawn; None if it is returned as it is drawn."""
+    def _refinement(self, draw: Draw) -> tuple[Callable[[Any], Iterator[np.ndarray]], int]:
+        """Return a function that refines chunks, and by how much it has the first one longer."""
         condition, mel = draw.condition, (self.spec.get("features") or {}).get("mel")
         passes = int(self.spec.get("refine", 0)) if hasattr(condition, "gain_db") else 0
         if draw.refine is not None:
@@ -790,12 +749,14 @@ class SoundSampling(Sampling):
             rule = "0 for a model that is not a student of a mel"
             raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
         if not passes or not mel or condition is None:
-            return None
+            return iter, 0
         # Imported here because a bundle needs neither package for anything else.
-        from distill.refinement import Refiner
+        from distill.refinement import Refiner, refine_chunks
         from wavenet.features.conventions import MelConvention
 
-        return Refiner(MelConvention.from_dict(mel), passes)
+        refiner, frames = Refiner(MelConvention.from_dict(mel), passes), np.asarray(condition)
+        ahead = refiner.reach_frames * refiner.convention.hop_samples
+        return functools.partial(refine_chunks, frames=frames, refiner=refiner), ahead
 
     def _length(self, condition: Any, length: int | None) -> int:
         most = None

@@ -16,6 +16,7 @@ Generation from it is causal, so nothing after a row's end changes the row.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -66,19 +67,13 @@ class Conditioning:
 
 
 class NoiseSource(NamedTuple):
-    """The numbers that determine the noise of a segment, which depends on nothing else.
+    """The numbers that determine the noise of a segment, which depends on nothing else."""
 
-    Attributes:
-      key: uint32 [batch, 2], the high and the low 32 bits of the seed.
-      temperature: float32 [batch], factor of the noise, or temperature of a distribution.
-      drawn: the noise itself, if it is drawn already; then there are no keys and rows.
-    """
-
-    key: Any
+    key: Any  # uint32 [batch, 2], the high and the low 32 bits of the seed
     row: Any
     start: Any
-    temperature: Any
-    drawn: Any = None
+    temperature: Any  # float32 [batch], factor of the noise, or temperature of a distribution
+    drawn: Any = None  # the noise itself, if it is drawn already, without keys and rows
 
     def after(self, samples: Size) -> "NoiseSource":
         """Return the noise that starts `samples` samples later."""
@@ -88,16 +83,9 @@ class NoiseSource(NamedTuple):
 class StreamingModel:
     """A model as pure functions that continue from a state; by default a model of speech.
 
-    Attributes:
-      hop_samples, feature_channels, speakers: the network's settings of frames and speakers.
-      pieces: the short and the long compiled length, in samples, of whole frames; the first divides
-        the second. The length of every chunk of a stream but the last must be a multiple of the
-        first, and all rows of a call of `chunk` must have equal length. `frames_before` and
-        `frames_after` count the frames that a call gets before and after the segment, as many as
-        they allow but for the ends of the sound.
-      rows_alone: whether each row must be computed with batch size 1.
-      clips: whether samples are clipped to full scale.
-      largest_feature: largest magnitude allowed in `frames`; None: any.
+    The length of every chunk of a stream but the last must be a multiple of the short piece, and
+    all rows of a call of `chunk` must have equal length. A call gets as many frames before and
+    after the segment as `side_frames` allows but for the ends of the sound.
     """
 
     variables: Mapping[str, tf.Variable]
@@ -105,14 +93,14 @@ class StreamingModel:
     feature_channels: int
     speakers: int
     side_frames: int
-    pieces: tuple[int, int]
+    pieces: tuple[int, int]  # compiled lengths in samples, of whole frames; one divides the next
     channels: int
     dtype: tf.DType
     has_phase: bool = False
-    rows_alone: bool = True
+    rows_alone: bool = True  # whether each row must be computed with batch size 1
     output = "sound"
-    clips: bool = True
-    largest_feature: float | None = MAX_FEATURE
+    clips: bool = True  # whether samples are clipped to full scale
+    largest_feature: float | None = MAX_FEATURE  # largest magnitude in `frames`; None: any
     tempers: bool = True  # whether temperatures other than 1 are allowed
 
     def state(self) -> StateSpecs:
@@ -126,9 +114,10 @@ class StreamingModel:
 
     def row_infos(self, longest: int) -> dict[str, TensorInfo]:
         """Return the inputs for rows of up to `longest` frames: their lengths and conditions."""
+        count = _numbers(low=1, high=longest)
         if not self.feature_channels:
-            return {NUM_SAMPLES: _numbers(low=1, high=longest)}
-        return {FRAMES: self.frame_info(), NUM_FRAMES: _numbers(low=1, high=longest)}
+            return {NUM_SAMPLES: count}
+        return {FRAMES: self.frame_info(), NUM_FRAMES: count}
 
     def join_frames(self, given: State) -> State:
         """Convert inputs that clients send to the model's; by default unchanged."""
@@ -160,10 +149,8 @@ class StreamingModel:
     ) -> Conditioning:
         """Return the condition of a segment of one sound.
 
-        Args:
-          frames: float32 [1, frames, features], including neighbours on both sides, or None.
-          phase: float64 [1], the source's phase before the segment in cycles, or None.
-          skipped: int32 [], number of frames before the segment.
+        It is made of `frames` float32 [1, frames, features], `skipped` of them before the segment,
+        and of the source's phase before it, float64 [1], in cycles.
         """
         raise NotImplementedError
 
@@ -174,20 +161,13 @@ class StreamingModel:
     def advance(
         self, source: NoiseSource, noise: tf.Tensor, channels: Maybe, state: State
     ) -> Advanced:
-        """Return the next samples, float32 [batch, samples], and the state after them.
-
-        Args:
-          source: where `noise` comes from, with the position and the temperature of every row.
-          channels: the condition of the samples, [batch, samples, channels], or None.
-        """
+        """Return the next samples, float32 [batch, samples], and the state after them."""
         raise NotImplementedError
 
 
 def storable(dtype: tf.DType) -> tf.DType:
     """Return the type in which a state of a type is sent, which every protocol supports."""
-    if dtype == tf.bool:
-        return tf.int32
-    return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
+    return {tf.bool: tf.int32, tf.bfloat16: tf.float32, tf.float16: tf.float32}.get(dtype, dtype)
 
 
 class StreamingRows(StreamingModel):
@@ -260,8 +240,8 @@ def _from_stored(value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
     """Return the pieces rounded up to whole frames, the long one a multiple of the short one."""
-    short = -(-pieces[0] // hop_samples) * hop_samples
-    return short, -(-pieces[1] // short) * short
+    short = _round_up(pieces[0], hop_samples)
+    return short, _round_up(pieces[1], short)
 
 
 MAX_SEGMENT_SAMPLES = 160_000  # per row, whose conditioning must fit into memory
@@ -272,18 +252,15 @@ Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """The frames that condition a segment of each row; every field is int32 [batch].
-
-    `samples` is 0 in a row that has ended.
-    """
+    """The frames that condition a segment of each row; every field is int32 [batch]."""
 
     low: Any
     high: Any
     skipped: Any
-    samples: Any
+    samples: Any  # 0 in a row that has ended
 
 
-def make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
+def _make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
     """Return the functions that generate one piece, by its length in samples, longest first."""
     short, long = streaming.pieces
     return {size: _step(streaming, size, compiled) for size in dict.fromkeys((long, short))}
@@ -291,12 +268,10 @@ def make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
 
 def first_state(streaming: StreamingModel, batch: Size) -> State:
     """Return the state before the first sample of each of `batch` rows."""
-    return {
-        name: tf.zeros([batch, *spec.shape], spec.dtype) for name, spec in streaming.state().items()
-    }
+    return {n: tf.zeros([batch, *x.shape], x.dtype) for n, x in streaming.state().items()}
 
 
-def trim_to_lengths(streaming: StreamingModel, sound: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+def _trim_to_lengths(streaming: StreamingModel, sound: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     """Clip samples, set those after a row's end to 0, and cut at the longest row."""
     sound = sound[:, : tf.reduce_max(lengths)]
     if streaming.clips:
@@ -305,25 +280,19 @@ def trim_to_lengths(streaming: StreamingModel, sound: tf.Tensor, lengths: tf.Ten
     return tf.where(within, sound, tf.zeros_like(sound))
 
 
-def row_conditioning(
-    streaming: StreamingModel,
-    frames: Maybe,
-    speaker: Maybe,
-    window: Window | None,
-    samples: Size,
-    phase: Maybe,
+def _row_conditioning(
+    streaming: StreamingModel, given: Tensors, window: Window | None, samples: Size, phase: Maybe
 ) -> Conditioning:
     """Return the conditioning of `samples` samples of each row, [batch, samples, ...].
 
     Shorter rows are padded with zeros. There is no `window` without frames, and no `phase`, float64
     [batch] before the segment, without a source that has one.
     """
+    frames, speaker = given.get(FRAMES), given.get(SPEAKER)
     if frames is None or window is None:
-        return (
-            streaming.conditioning(None, speaker, samples, None, 0)
-            if streaming.channels
-            else Conditioning(None)
-        )
+        if not streaming.channels:
+            return Conditioning(None)
+        return streaming.conditioning(None, speaker, samples, None, 0)
     before: Any = phase  # not None if the model has a phase
     shapes = {"channels": tf.TensorSpec([None, streaming.channels], streaming.dtype)}
     if streaming.has_phase:
@@ -331,10 +300,8 @@ def row_conditioning(
 
     def row(n: tf.Tensor) -> dict[str, tf.Tensor]:
         # A row that has ended has no frames in the segment, and so no conditioning.
-        def end_chunk() -> dict[str, tf.Tensor]:
-            empty = {
-                name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in shapes.items()
-            }
+        def nothing() -> dict[str, tf.Tensor]:
+            empty = {"channels": tf.zeros([0, streaming.channels], streaming.dtype)}
             return {**empty, "phase": before[n]} if streaming.has_phase else empty
 
         def conditioning() -> dict[str, tf.Tensor]:
@@ -347,18 +314,15 @@ def row_conditioning(
             )
             return {name: getattr(result, name)[0] for name in shapes}
 
-        parts = tf.cond(window.samples[n] > 0, conditioning, end_chunk)
-        short = samples - window.samples[n]
-        for name in shapes.keys() - {"phase"}:
-            sides = [[0, short]] + [[0, 0]] * (len(shapes[name].shape) - 1)
-            parts[name] = tf.pad(parts[name], sides)
-        return parts
+        parts = tf.cond(window.samples[n] > 0, conditioning, nothing)
+        missing = samples - window.samples[n]
+        return {**parts, "channels": tf.pad(parts["channels"], [[0, missing], [0, 0]])}
 
     rows = tf.range(tf.shape(window.samples)[0])
     return Conditioning(**tf.map_fn(row, rows, fn_output_signature=shapes))
 
 
-def run_steps(
+def _run_steps(
     steps: dict[int, Step],
     source: NoiseSource,
     conditioning: Conditioning,
@@ -403,23 +367,20 @@ def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
         return run
 
     def make_piece(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
-        given, count = (source, channels, state), source.start.shape[0]
+        def alone(n: Size) -> Advanced:
+            row = slice(n, n + 1)
+            return run(rows_at(source, row), rows_at(channels, row), rows_at(state, row))
 
-        def alone(one: tuple[NoiseSource, Maybe, State]) -> Advanced:
-            source, channels, state = one
-            return run(source, channels, state)
-
-        if count is not None:
-            made: Advanced = each_alone(alone, given, count)
+        if source.start.shape[0] is not None:
+            made: Advanced = each_alone(alone, source.start.shape[0])
             return made
-
-        def row(n: tf.Tensor) -> Any:
-            return rows_at(alone(rows_at(given, slice(n, n + 1))), 0)
-
         shapes = {name: tf.TensorSpec(v.shape[1:], v.dtype) for name, v in state.items()}
-        signature = (tf.TensorSpec([size], tf.float32), shapes)
-        rows = tf.range(tf.shape(source.start)[0])
-        return tf.map_fn(row, rows, fn_output_signature=signature, parallel_iterations=ROWS_AT_ONCE)
+        return tf.map_fn(
+            lambda n: rows_at(alone(n), 0),
+            tf.range(tf.shape(source.start)[0]),
+            fn_output_signature=(tf.TensorSpec([size], tf.float32), shapes),
+            parallel_iterations=ROWS_AT_ONCE,
+        )
 
     return make_piece
 
@@ -436,8 +397,7 @@ def _window(
     return Window(low * same, high, (frame - low) * same, requested)
 
 
-def round_up(samples: Size, unit: int) -> Any:
-    """Return the smallest multiple of `unit` that is at least `samples`."""
+def _round_up(samples: Size, unit: int) -> Any:
     return -(-samples // unit) * unit
 
 
@@ -459,42 +419,37 @@ def sequence_functions(
     batches: Sequence[int] = (),
     temperature: float = 1.0,
 ) -> Functions:
-    """Return the functions of a model that continues from a state, for rows of `lengths` frames.
+    """Return the functions of a model that continues from a state.
 
-    `temperature` is the only one unless `streaming.tempers`; the last of the lengths is the longest
-    sound's.
+    Rows are padded to one of `lengths`, in frames; unless `streaming.tempers`, `temperature` is the
+    only one.
     """
     signatures = _signatures(streaming, lengths[-1], temperature)
-    plain, compiled = make_steps(streaming, compiled=False), make_steps(streaming, compiled=True)
-    calls = {
-        PLAIN: Function(lambda given: _synthesize(streaming, plain, given), signatures[PLAIN]),
-        COMPILED: Function(
-            lambda given: _synthesize(streaming, compiled, given), signatures[COMPILED]
-        ),
-        CHUNK: Function(
-            lambda given: _chunk(streaming, compiled, given),
-            signatures[CHUNK],
-            states_among(signatures[CHUNK]),
-        ),
-    }
+    steps = {name: _make_steps(streaming, compiled=name != PLAIN) for name in (PLAIN, COMPILED)}
+
+    def function(make: Callable[..., Tensors], name: str, steps: dict[int, Step]) -> Function:
+        run = functools.partial(make, streaming, steps)
+        return Function(run, signatures[name], states_among(signatures[name]))
+
+    calls = {name: function(_synthesize, name, each) for name, each in steps.items()}
+    calls[CHUNK] = function(_chunk, CHUNK, steps[COMPILED])
     # The lengths, in frames, that rows are padded to, and those of the pieces in samples.
     pieces = {"pieces": list(streaming.pieces), "rows_alone": streaming.rows_alone}
-    serving = {"buckets": list(lengths), "streaming": pieces}
-    usual_batches = ANY_BATCHES if streaming.rows_alone else BATCHES
-
-    def fixed(rows: int, length: int | None) -> dict[str, Function]:
-        return _of_size(streaming, signatures[CHUNK], rows, length)
-
-    allowed = sorted(set(batches)) or usual_batches
-    spec = {"unit_samples": streaming.pieces[0]}
-    return Functions(calls, fixed, allowed, serving, spec, streaming.variables)
+    return Functions(
+        calls,
+        fixed=functools.partial(_of_size, streaming, signatures[CHUNK]),
+        batches=sorted(set(batches)) or (ANY_BATCHES if streaming.rows_alone else BATCHES),
+        serving={"buckets": list(lengths), "streaming": pieces},
+        spec={"unit_samples": streaming.pieces[0]},
+        variables=streaming.variables,
+    )
 
 
 def _of_size(
     streaming: StreamingModel, chunk: Signature, rows: int, length: int | None
 ) -> dict[str, Function]:
     """Return `noise`, `condition`, `step` and `draw` for `length` samples, in whole frames."""
-    samples = round_up(length or streaming.pieces[0], streaming.hop_samples)
+    samples = _round_up(length or streaming.pieces[0], streaming.hop_samples)
     noise = {n: info for n, info in chunk.inputs.items() if n in noise_infos()}
     start = {"start": chunk.inputs["start"]}
     temperature = {"temperature": noise.pop("temperature")}
@@ -505,9 +460,10 @@ def _of_size(
 
     def draw_noise(given: Tensors) -> Tensors:
         source = NoiseSource(keys_of(given["seed"]), given["row"], given["start"], None)
-        make = lambda one: streaming.noise(one, samples)  # noqa: E731
-        alone = streaming.rows_alone
-        return {"noise": each_alone(make, source, rows) if alone else make(source)}
+        if not streaming.rows_alone:
+            return {"noise": streaming.noise(source, samples)}
+        alone = lambda n: streaming.noise(rows_at(source, slice(n, n + 1)), samples)  # noqa: E731
+        return {"noise": each_alone(alone, rows)}
 
     def find_condition(given: Tensors) -> Tensors:
         given = streaming.join_frames({**given, NUM_SAMPLES: tf.fill([rows], samples)})
@@ -581,11 +537,8 @@ def _signatures(
     position = {"start": _numbers(low=0, default=0)}
     length, window = streaming.row_infos(longest), {}
     if FRAMES in length:
-        side = streaming.side_frames
-        window = {
-            "frames_before": _numbers(low=0, high=side, default=0),
-            "frames_after": _numbers(low=0, high=side, default=0),
-        }
+        side = _numbers(low=0, high=streaming.side_frames, default=0)
+        window = {"frames_before": side, "frames_after": side}
     every = Signature({**length, **noise}, sound)
     chunk = Signature({**length, **window, **position, **noise, **state}, {**sound, **returned})
     return {PLAIN: every, COMPILED: every, CHUNK: chunk}
@@ -601,23 +554,19 @@ def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensor
     """Generate whole sounds, from position 0, in segments whose conditioning fits into memory."""
     given = streaming.join_frames(given)
     frames, batch = given.get("frames"), tf.shape(given["row"])[0]
-    source = noise_source(given, tf.zeros_like(given["row"]))
-    if frames is None:
-        lengths = given["num_samples"]
-    else:
+    source, lengths = noise_source(given, tf.zeros_like(given["row"])), given.get("num_samples")
+    if frames is not None:
         lengths = tf.minimum(given["num_frames"], tf.shape(frames)[1]) * streaming.hop_samples
     longest = tf.reduce_max(lengths)
     wanted = MAX_BATCH_SEGMENT_SAMPLES // batch
     wanted = tf.clip_by_value(wanted, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES)
-    segment = round_up(wanted, streaming.pieces[0])
+    segment = _round_up(wanted, streaming.pieces[0])
 
     def body(first: tf.Tensor, sound: tf.Tensor, phase: tf.Tensor, state: State) -> tuple[Any, ...]:
-        samples = tf.minimum(segment, round_up(longest - first, streaming.pieces[0]))
+        samples = tf.minimum(segment, _round_up(longest - first, streaming.pieces[0]))
         window = _window(streaming, lengths, first, samples)
-        conditioning = row_conditioning(
-            streaming, frames, given.get("speaker"), window, samples, phase
-        )
-        new, state = run_steps(steps, source.after(first), conditioning, state, samples)
+        conditioning = _row_conditioning(streaming, given, window, samples, phase)
+        new, state = _run_steps(steps, source.after(first), conditioning, state, samples)
         phase = phase if conditioning.phase is None else conditioning.phase
         return first + samples, tf.concat([sound, new], 1), phase, state
 
@@ -631,7 +580,7 @@ def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensor
         shape_invariants=(*shapes, _shapes(state)),
         parallel_iterations=1,
     )
-    sound = trim_to_lengths(streaming, sound, lengths)
+    sound = _trim_to_lengths(streaming, sound, lengths)
     if frames is not None:
         missing = tf.shape(frames)[1] * streaming.hop_samples - tf.shape(sound)[1]
         sound = tf.pad(sound, [[0, 0], [0, missing]])
@@ -649,15 +598,13 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
         lengths = count * hop
         high = tf.minimum(before + count + given["frames_after"], tf.shape(frames)[1])
         window = Window(tf.zeros_like(before), high, before, lengths)
-    samples = round_up(tf.reduce_max(lengths), streaming.pieces[0])
-    conditioning = row_conditioning(
-        streaming, frames, given.get("speaker"), window, samples, given.get(PHASE)
-    )
-    sound, later = run_steps(steps, noise_source(given, start), conditioning, state, samples)
+    samples = _round_up(tf.reduce_max(lengths), streaming.pieces[0])
+    conditioning = _row_conditioning(streaming, given, window, samples, given.get(PHASE))
+    sound, later = _run_steps(steps, noise_source(given, start), conditioning, state, samples)
     after = {f"{STATE}{name}": value for name, value in later.items()}
     if streaming.has_phase:
         after[PHASE] = conditioning.phase
-    made = trim_to_lengths(streaming, sound, lengths)
+    made = _trim_to_lengths(streaming, sound, lengths)
     return {streaming.output: made, "num_samples": lengths, **after}
 
 

@@ -10,7 +10,6 @@ at every time step.
 
 import dataclasses
 import math
-import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,10 +73,8 @@ def condition_arrays(
 ) -> dict[str, np.ndarray]:
     """Return conditions as inputs with `rows` batch rows, checked as for a live model.
 
-    Args:
-      given: None; an array for the only condition; or arrays by name.
-      length: number of time steps of a row; None: any number is accepted.
-      for_all: whether one row may be given for all batch rows even in a condition with a time axis.
+    A row has `length` time steps, None: any number; with `for_all`, one row may be given for all
+    even in a condition with a time axis.
     """
     rules = {name: _rule_of(place, known, rows, length) for name, place in names.items()}
     return {names[name]: array for name, array in check_values(given, rules, for_all).items()}
@@ -103,7 +100,7 @@ def counted_inputs(known: Mapping[str, Any]) -> dict[str, str]:
     return {name: counts[name] for name in known if counts.get(name) in known}
 
 
-def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) -> None:
+def _share_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) -> None:
     """Repeat in place, for every row, each condition given once that has no time axis."""
     rows = max(map(len, given.values()), default=1)
     for name, array in given.items():
@@ -112,7 +109,7 @@ def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) ->
             given[name] = np.broadcast_to(array, [rows, *array.shape[1:]])
 
 
-def check_lengths(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def _check_lengths(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Raise InvalidInput for a count beyond its input; truncate longer conditions in place.
 
     In a request for log probabilities, conditions must be exactly as long as the elements.
@@ -143,7 +140,7 @@ WITH_LOG_PROB, ENDED = "return_log_prob", "ended"
 LENGTHS = (NUM_SAMPLES, NUM_FRAMES)  # inputs that count a row's elements, including its prefix
 
 
-def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
+def _complete_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
     """Add the lists that a request may omit, and the numbers of their elements, in place."""
     for name, count in LISTS.items():
         if name not in known:
@@ -158,7 +155,7 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
             given[name] = np.zeros([rows, 1], known[name].dtype)
 
 
-def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+def _check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Raise InvalidInput for a prefix beyond the row's length.
 
     In a call for a segment of a row, also raise it if the segment ends after the longest row.
@@ -230,18 +227,13 @@ def scale_name(side: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """The description of an input or an output.
-
-    Attributes:
-      shape: size of each axis, None for any size; the first axis is the batch axis.
-      default: value of all elements of an input that is not given; None: the input is required.
-    """
+    """The description of an input or an output."""
 
     dtype: np.dtype
-    shape: tuple[int | None, ...]
+    shape: tuple[int | None, ...]  # None for any size; the first axis is the batch axis
     low: float | None = None
     high: float | None = None
-    default: float | None = None
+    default: float | None = None  # of all elements of an input; None: the input is required
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "TensorInfo":
@@ -264,14 +256,9 @@ class TensorInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry for model.json, with -1 for any size and without rules that are None."""
-        stored = {
-            "dtype": self.dtype.name,
-            "shape": self.sizes,
-            "low": self.low,
-            "high": self.high,
-            "optional_default": self.default,
-        }
-        return {name: value for name, value in stored.items() if value is not None}
+        rules = {"low": self.low, "high": self.high, "optional_default": self.default}
+        given = {name: value for name, value in rules.items() if value is not None}
+        return {"dtype": self.dtype.name, "shape": self.sizes, **given}
 
 
 def _check_number(name: str, value: Any, dtype: np.dtype) -> None:
@@ -295,44 +282,38 @@ class Signature:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Signature":
         """Return the signature in an entry of model.json, with errors as `TensorInfo.from_dict`."""
-        inputs, outputs = (
-            {name: TensorInfo.from_dict(info) for name, info in stored[side].items()}
-            for side in ("inputs", "outputs")
-        )
-        return cls(inputs, outputs)
+        inputs, outputs = stored["inputs"].items(), stored["outputs"].items()
+        read = TensorInfo.from_dict
+        return cls({n: read(info) for n, info in inputs}, {n: read(info) for n, info in outputs})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry for model.json."""
-        return {
-            side: {name: info.to_dict() for name, info in getattr(self, side).items()}
-            for side in ("inputs", "outputs")
-        }
+        sides = {"inputs": self.inputs, "outputs": self.outputs}
+        return {side: {n: x.to_dict() for n, x in infos.items()} for side, infos in sides.items()}
 
 
 def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     """Return all inputs in the signature's dtypes, with defaults; integers fit float inputs."""
-    infos = {name: input_info(signature.inputs, name) for name in inputs}
-    arrays = {name: check_input(name, infos[name], inputs[name]) for name in inputs}
-    shared_conditions(signature.inputs, arrays)
+    known = signature.inputs
+    infos = {name: input_info(known, name) for name in inputs}
+    arrays = {name: check_input(name, info, inputs[name]) for name, info in infos.items()}
+    _share_conditions(known, arrays)
     rows = _rows(arrays)
-    completed_prompt(signature.inputs, arrays, rows)
-    for name, info in signature.inputs.items():
-        if name in arrays:
-            continue
-        if info.default is None:
+    _complete_prompt(known, arrays, rows)
+    for name in [name for name in known if name not in arrays]:
+        if (default := known[name].default) is None:
             raise InvalidInput(f"`{name}` must be given.")
-        arrays[name] = _fill(info, rows, info.default)
-    check_lengths(signature.inputs, arrays)
-    check_prompt(signature.inputs, arrays)
-    return {name: arrays[name] for name in signature.inputs}
+        arrays[name] = _fill(known[name], rows, default)
+    _check_lengths(known, arrays)
+    _check_prompt(known, arrays)
+    return {name: arrays[name] for name in known}
 
 
 def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
     """Return the description of an input; raise InvalidInput for an unknown name."""
     if name not in inputs:
-        raise InvalidInput(
-            f"`{shorten_text(name)}` is not an input; there are {', '.join(inputs)}."
-        )
+        known = ", ".join(inputs)
+        raise InvalidInput(f"`{shorten_text(name)}` is not an input; there are {known}.")
     return inputs[name]
 
 
@@ -411,8 +392,8 @@ def checked_seeds(seeds: Any) -> np.ndarray:
     if array.dtype.kind == "u" or (array.dtype.kind == "i" and (array >= 0).all()):
         return array.astype(np.uint64)
     try:
-        numbers = [operator.index(check_seed(seed)) for seed in array.astype(object).flat]
-    except (TypeError, ValueError) as error:
+        numbers = [check_seed(seed) for seed in array.astype(object).flat]
+    except ValueError as error:
         raise InvalidInput(str(error)) from error
     return np.array(numbers, np.uint64).reshape(array.shape)
 
@@ -486,20 +467,14 @@ def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         index = np.argwhere(~np.isfinite(array))[0].tolist()
         raise InvalidInput(f"`{name}` must be finite, got {array[tuple(index)]} at {index}.")
-    least, greatest = array.min(), array.max()
-    is_low = info.low is not None and least < info.low
-    if is_low or (info.high is not None and greatest > info.high):
-        value = least if is_low else greatest
+    low = -math.inf if info.low is None else info.low
+    high = math.inf if info.high is None else info.high
+    if (value := array.min()) < low or (value := array.max()) > high:
+        rule = f"between {low:g} and {high:g}"
+        rule = f"at most {high:g}" if info.low is None else rule
+        rule = f"at least {low:g}" if info.high is None else rule
         got = f"{value:g}" if array.dtype.kind == "f" else str(value)
-        raise InvalidInput(f"`{name}` must be {_span(info)}, got {got}.")
-
-
-def _span(info: TensorInfo) -> str:
-    if info.low is None:
-        return f"at most {info.high:g}"
-    if info.high is None:
-        return f"at least {info.low:g}"
-    return f"between {info.low:g} and {info.high:g}"
+        raise InvalidInput(f"`{name}` must be {rule}, got {got}.")
 
 
 def _rows(arrays: Arrays) -> int:
@@ -519,14 +494,20 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
     The program must consist of allowed operations, and have the signatures that model.json
     declares. If the bundle has a lowered program, without `serving_default`, that one is used.
     """
-    path = Path(folder) / LOWERED
-    if path.exists():
-        signatures = {name: s for name, s in signatures.items() if name != PLAIN}
-    else:
-        path = Path(folder) / PROGRAM
+    path, is_lowered = folder / LOWERED, (folder / LOWERED).exists()
+    path = path if is_lowered else folder / PROGRAM
     graph = scan_graph(path)
     for name, signature in signatures.items():
-        _check_signature(path, graph, name, signature)
+        if is_lowered and name == PLAIN:
+            continue
+        if name not in graph.signature_def:
+            raise UserError(f"{path} has no signature `{name}`, which model.json declares.")
+        stored = graph.signature_def[name]
+        sides = ((signature.inputs, stored.inputs), (signature.outputs, stored.outputs))
+        for declared, found in sides:
+            known = {key: (info.dtype, info.shape) for key, info in declared.items()}
+            if known != {key: _of_proto(info) for key, info in found.items()}:
+                raise UserError(f"{path} and model.json differ in the signature `{name}`.")
     return graph
 
 
@@ -550,17 +531,6 @@ def without(graph: Any, signature: str) -> Any:
     smaller.graph_def.node.extend(nodes)
     smaller.graph_def.library.function.extend(f for f in functions if f.signature.name in kept)
     return smaller
-
-
-def _check_signature(path: Path, graph: Any, name: str, signature: Signature) -> None:
-    if name not in graph.signature_def:
-        raise UserError(f"{path} has no signature `{name}`, which model.json declares.")
-    stored = graph.signature_def[name]
-    sides = ((signature.inputs, stored.inputs), (signature.outputs, stored.outputs))
-    for declared, found in sides:
-        known = {key: (info.dtype, info.shape) for key, info in declared.items()}
-        if known != {key: _of_proto(info) for key, info in found.items()}:
-            raise UserError(f"{path} and model.json differ in the signature `{name}`.")
 
 
 def _of_proto(info: Any) -> tuple[np.dtype, tuple[int | None, ...]]:

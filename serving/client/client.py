@@ -10,9 +10,8 @@ import numpy as np
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.manifest import name_problem
-from onepass.bundles.sampling import seed_number
 from onepass.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
-from onepass.foundation.arguments import whole_number
+from onepass.foundation.arguments import check_seed, whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.locations import check_address, is_loopback
 from serving.client import calls
@@ -148,8 +147,7 @@ class Client(contextlib.AbstractContextManager["Client"]):
           temperature: factor of the noise; None: the model's default, or 1.
           force: whether to accept frames that are unlike the training data.
         """
-        with _user_errors():
-            given: dict[str, Any] = {"seed": seed_number(seed), "row": whole_number(row, "row", 0)}
+        given: dict[str, Any] = {"seed": check_seed(seed), "row": whole_number(row, "row", 0)}
         if frames is not None:
             given["frames"] = _as_array("frames", frames, np.float32)
         if recording is not None:
@@ -188,10 +186,9 @@ class Client(contextlib.AbstractContextManager["Client"]):
           guidance: weight, at least 0, by which images move away from the unconditional
             distribution; 0: the model's own density.
         """
-        with _user_errors():
-            given: dict[str, Any] = {"num": whole_number(num, "num"), "seed": seed_number(seed)}
-            if label is not None and not isinstance(label, str):
-                label = whole_number(label, "label", 0)
+        given: dict[str, Any] = {"num": whole_number(num, "num"), "seed": check_seed(seed)}
+        if label is not None and not isinstance(label, str):
+            label = whole_number(label, "label", 0)
         given["temperature"] = _numbers("temperature", temperature)
         given["guidance"] = _numbers("guidance", guidance) if guidance else None
         labels = None if map is None else _as_array("map", map, np.int64).tolist()
@@ -223,33 +220,32 @@ class Client(contextlib.AbstractContextManager["Client"]):
             raise calls.ClientError(f"There is no model `{name}`; {hint}", error.code) from None
 
 
-@contextlib.contextmanager
-def _user_errors() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
 def server_and_name(url: str) -> tuple[str, str]:
     """Split SCHEME://HOST:PORT/NAME into the server's address, with any path, and the name."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     server, _, name = rest.rstrip("/").rpartition("/")
+    rule = f"The model must be {scheme}://HOST:PORT/NAME, got {url}"
     if not server or (scheme.startswith("grpc") and "/" in server):
-        raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
+        raise UserError(f"{rule}.")
     if problem := name_problem(name):
-        raise UserError(
-            f"The model must be {scheme}://HOST:PORT/NAME, got {url}: a name {problem}."
-        )
+        raise UserError(f"{rule}: a name {problem}.")
     return f"{scheme}://{server}", name
 
 
 def _transport(
     scheme: str, server: str, token: str | None, retrying: calls.Retrying, authorities: Path | None
 ) -> "GrpcTransport | HttpTransport":
+    transport: Any
     try:
-        transport_class = _transport_class(scheme)
+        if scheme.startswith("grpc"):
+            from serving.client.grpc_transport import GrpcTransport
+
+            transport = GrpcTransport
+        else:
+            from serving.client.http_transport import HttpTransport
+
+            transport = HttpTransport
     except ImportError as error:
         raise UserError(
             f"A client over {scheme} needs the package {error.name}: pip install onepass[client]."
@@ -257,17 +253,7 @@ def _transport(
     trusted = None if authorities is None else _read(authorities)
     host = server.partition("/")[0]
     host = host.rpartition(":")[0] if host[-1].isdecimal() and ":" in host else host
-    return transport_class(f"{scheme}://{server}", token, retrying, not is_loopback(host), trusted)
-
-
-def _transport_class(scheme: str) -> "type[GrpcTransport | HttpTransport]":
-    if scheme.startswith("grpc"):
-        from serving.client.grpc_transport import GrpcTransport
-
-        return GrpcTransport
-    from serving.client.http_transport import HttpTransport
-
-    return HttpTransport
+    return transport(f"{scheme}://{server}", token, retrying, not is_loopback(host), trusted)
 
 
 def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray:

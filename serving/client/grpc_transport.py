@@ -144,15 +144,17 @@ class GrpcTransport:
         if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
             raise ClientError(f"The model `{name}` draws no images.", "not_found")
         condition: dict[str, np.ndarray] = {}
-        if "class" in arguments:
-            classes = self.spec(name, deadline).get("classes") or []
-            given = [arguments["class"]]
-            condition |= condition_rows("label", given, classes, problem=_invalid)
         if "map" in arguments:
             condition["map"] = np.array([arguments["map"]], np.int32)
         seed, heat = arguments["seed"], arguments["temperature"]
         guidance = arguments.get("guidance", 0.0)
-        inputs = image_inputs(known, seed, [0], heat, guidance, condition, _invalid)
+        try:
+            if "class" in arguments:
+                classes = self.spec(name, deadline).get("classes") or []
+                condition |= condition_rows("label", [arguments["class"]], classes)
+            inputs = image_inputs(known, seed, [0], heat, guidance, condition)
+        except ServingError as error:
+            raise _invalid(str(error)) from None
         chunks = self._images(name, inputs, signature, arguments["num"], deadline)
         return Stream(chunks, lambda: None)
 

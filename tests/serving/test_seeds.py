@@ -13,7 +13,6 @@ from grpc_running import Both
 import onepass
 import serving
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.sampling import seed_number
 from onepass.bundles.signature import checked_seeds
 from onepass.foundation.arguments import check_seed
 from onepass.foundation.errors import UserError
@@ -136,7 +135,7 @@ def test_clients_send_every_seed_and_refuse_what_is_none(running, kind, door):
 
 @pytest.mark.parametrize("seed", [*SEEDS, *SAME])
 def test_the_rule_of_a_served_seed_is_that_of_a_live_one(seed):
-    assert seed_number(check_seed(seed)) == int(seed)
+    assert check_seed(seed) == int(seed)
     assert checked_seeds([seed]).tolist() == [int(seed)]
     assert checked_seeds([seed, 1, 2**64 - 1]).tolist() == [int(seed), 1, 2**64 - 1]
 
@@ -144,7 +143,7 @@ def test_the_rule_of_a_served_seed_is_that_of_a_live_one(seed):
 @pytest.mark.parametrize("seed", NO_SEEDS)
 def test_what_is_no_seed_alone_is_none_among_others(seed):
     with pytest.raises(ValueError, match=r"`seed` must be an integer in \[0, 2\^64\), got "):
-        seed_number(seed)
+        check_seed(seed)
     if np.ndim(seed) == 0:
         for seeds in ([seed], [2**63, seed], [seed, 0]):
             with pytest.raises(InvalidInput, match=r"`seed` must be an integer in \[0, 2\^64\)"):
