@@ -17,7 +17,7 @@ from onepass.bundles.sampling import (
     restore_level,
     scales_of,
 )
-from onepass.bundles.signature import ARRAY, SOUND, Arrays, TensorInfo, fastest, has_named
+from onepass.bundles.signature import Arrays, TensorInfo, fastest, has_named
 from onepass.draw import Draw
 from onepass.foundation.arguments import whole_number
 from onepass.foundation.errors import UserError, require
@@ -54,7 +54,7 @@ class RemoteModel(Sampling):
     @property
     def makes_sound(self) -> bool:
         """True if it generates sound, rather than images or arrays."""
-        return self.spec.get("kind") == SOUND
+        return self.spec.get("kind") == "sound"
 
     @property
     def options(self) -> frozenset[str]:
@@ -68,7 +68,7 @@ class RemoteModel(Sampling):
     def _is_sequence(self) -> bool:
         """True for a user's network, also of sound with conditions other than frames."""
         named_sound = self.makes_sound and has_named(self.spec)
-        return self._is_own or named_sound or self.spec.get("kind") == ARRAY
+        return self._is_own or named_sound or self.spec.get("kind") == "array"
 
     def _sample(self, draw: Draw) -> Any:
         """See `Model.sample`.

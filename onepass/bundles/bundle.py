@@ -43,26 +43,10 @@ from onepass.bundles.sampling import (
     SoundSampling,
 )
 from onepass.bundles.signature import (
-    ARRAY,
-    CHUNK,
-    COMPILED,
-    CONDITIONS,
-    ENDED,
     FORMAT,
-    FRAMES,
-    IMAGE,
-    LOG_PROB,
-    NUM_PREFIX,
     PLAIN,
-    PREFIX,
-    PROMPTED,
-    PROMPTED_CHUNK,
-    SEED,
-    SOUND,
-    SPEAKER,
     STATE,
     WHOLE,
-    WITH_LOG_PROB,
     Arrays,
     Signature,
     TensorInfo,
@@ -129,7 +113,7 @@ class Engine:
 
     def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs of the signature for whole sounds, which are computed row by row."""
-        frames, speaker = inputs.get(FRAMES), inputs.get(SPEAKER)
+        frames, speaker = inputs.get("frames"), inputs.get("speaker")
         if frames is None:
             lengths = longest = inputs["num_samples"]
         else:
@@ -146,15 +130,15 @@ class Engine:
                 temperature=float(inputs["temperature"][n]),
             )
             sound[n, :length] = self._whole(row)[0]
-        return {SOUND: sound, "num_samples": lengths.astype(np.int32)}
+        return {"sound": sound, "num_samples": lengths.astype(np.int32)}
 
     def _generation_request(self, request: Request) -> Any:
         return self._generation.Request(
             num_samples=request.shape[0],
             seed=request.seed,
             rows=tuple(range(request.first_row, request.first_row + request.num)),
-            frames=request.conditions.get(FRAMES),
-            speaker=request.conditions.get(SPEAKER),
+            frames=request.conditions.get("frames"),
+            speaker=request.conditions.get("speaker"),
             temperature=float(request.temperature[0]),
         )
 
@@ -260,10 +244,10 @@ ROWS = _list_of(_whole(1, MOST_ROWS), least=1)  # the sizes of a batch
 LENGTH = _whole(1, MOST_SAMPLES)
 # The rules, by the path of the field.
 FIELDS: dict[str, Rule] = {
-    "makes": _one_of(ARRAY, SOUND, IMAGE),
+    "makes": _one_of("array", "sound", "picture"),
     "order": _optional(_one_of("time", "raster")),
     "condition": _optional(_one_of("none", "frames")),
-    CONDITIONS: _optional(NAMES),
+    "conditions": _optional(NAMES),
     "codec": _optional(TEXT),
     "distribution": _optional(TEXT),
     "elements": OBJECT,
@@ -295,12 +279,12 @@ def check_own_spec(
     """Raise UserError, naming the field, if the model in a model.json could not be served."""
     try:  # each check relies on those before it
         _check_fields(spec, FIELDS)
-        makes, streams = spec["makes"], CHUNK in signatures
-        kinds = _one_of(ARRAY, SOUND if streams else IMAGE)
+        makes, streams = spec["makes"], "chunk" in signatures
+        kinds = _one_of("array", "sound" if streams else "picture")
         _check_field(kinds.holds(makes), "makes", kinds.words, makes)
         nothing = {"sample_rate_hz": _optional(_one_of(None))}
-        _check_fields(spec, OF_SOUND if makes == SOUND else nothing)
-        _check_fields(spec, OF_IMAGES if makes == IMAGE else {})
+        _check_fields(spec, OF_SOUND if makes == "sound" else nothing)
+        _check_fields(spec, OF_IMAGES if makes == "picture" else {})
         _check_signatures(signatures, streams)
         _check_conditions(spec, signatures)
         if streams:
@@ -327,20 +311,19 @@ def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
 
 
 def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
-    needed: dict[str, tuple[str, ...]] = {COMPILED: ROW, PLAIN: ROW}
-    outputs: dict[str, str] = {}
+    needed: dict[str, tuple[str, ...]] = {"compiled": ROW, PLAIN: ROW}
+    outputs = {"log_prob": "log_prob", "prompted": "log_prob", "prompted_chunk": "ended"}
     if streams:
-        counted = "num_frames" if "frames" in signatures[COMPILED].inputs else "num_samples"
-        needed |= {name: (*ROW, counted) for name in (COMPILED, PLAIN)}
-        needed[CHUNK] = (*ROW, counted, "start")
-    if LOG_PROB in signatures:
-        needed[LOG_PROB], outputs[LOG_PROB] = ("elements",), LOG_PROB
-    if PROMPTED in signatures:
-        needed[PROMPTED], outputs[PROMPTED] = (*needed[COMPILED], WITH_LOG_PROB), LOG_PROB
+        counted = "num_frames" if "frames" in signatures["compiled"].inputs else "num_samples"
+        needed |= {name: (*ROW, counted) for name in ("compiled", PLAIN)}
+        needed["chunk"] = (*ROW, counted, "start")
+    if "log_prob" in signatures:
+        needed["log_prob"] = ("elements",)
+    if "prompted" in signatures:
+        needed["prompted"] = (*needed["compiled"], "return_log_prob")
         if streams:
-            needed[PROMPTED] += (PREFIX, NUM_PREFIX)
-            needed[PROMPTED_CHUNK] = (*needed[CHUNK], PREFIX, NUM_PREFIX)
-            outputs[PROMPTED_CHUNK] = ENDED
+            needed["prompted"] += ("prefix", "num_prefix")
+            needed["prompted_chunk"] = (*needed["chunk"], "prefix", "num_prefix")
     for name, inputs in needed.items():
         place, known = f"serving.signatures.{name}", signatures.get(name, Signature({}, {}))
         for each in inputs:
@@ -351,18 +334,18 @@ def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> Non
 
 
 def _check_conditions(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
-    for name in (COMPILED, PLAIN, CHUNK, LOG_PROB, PROMPTED, PROMPTED_CHUNK):
+    for name in ("compiled", PLAIN, "chunk", "log_prob", "prompted", "prompted_chunk"):
         known = signatures[name].inputs if name in signatures else {}
         named = set(names_of(spec, known).values()) if known else set()
         for each in sorted(named):
             _check_field(each in known, f"serving.signatures.{name}.inputs.{each}")
         for each in known:
-            is_named = each in named or not (is_condition(each) or each == FRAMES)
-            _check_field(is_named, CONDITIONS, f"with the input `{each}`", spec.get(CONDITIONS))
+            is_named = each in named or not (is_condition(each) or each == "frames")
+            _check_field(is_named, "conditions", f"with the input `{each}`", spec.get("conditions"))
 
 
 def _check_states(signatures: Mapping[str, Signature]) -> None:
-    for name in signatures.keys() & {CHUNK, PROMPTED_CHUNK}:
+    for name in signatures.keys() & {"chunk", "prompted_chunk"}:
         inputs, outputs = signatures[name].inputs, signatures[name].outputs
         for each in (state for state in inputs if state.startswith(STATE)):
             info, out = inputs[each], outputs.get(each)
@@ -376,7 +359,7 @@ def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -
     batches = serving["allowed_batches"]
     rows = min(batches) if streaming.get("rows_alone") else max(batches)
     length = sum(set(streaming.get("pieces", [1])))
-    for name in (COMPILED, CHUNK, PROMPTED):
+    for name in ("compiled", "chunk", "prompted"):
         for key, info in (signatures[name].inputs if name in signatures else {}).items():
             sizes = [length if size is None else size for size in info.shape[1:]]
             bytes_ = rows * info.dtype.itemsize * math.prod(sizes)
@@ -508,9 +491,10 @@ class Bundle(SoundSampling, ImageSampling):
         self.name, self.version = path.parent.name, int(path.name)
         self.signatures = signatures_of(spec)
         self._program: Program | NarrowSequence = program
-        made = [kind for kind in (SOUND, IMAGE) if kind in self.signatures[COMPILED].outputs]
-        self.kind: str = spec.get("makes") or (made or [ARRAY])[0]
-        if self.kind == SOUND or CHUNK in self.signatures:
+        outputs = self.signatures["compiled"].outputs
+        made = next((kind for kind in ("sound", "picture") if kind in outputs), "array")
+        self.kind: str = spec.get("makes") or made
+        if self.kind == "sound" or "chunk" in self.signatures:
             streaming = spec["serving"]["streaming"]
             self._pieces: list[int] = list(dict.fromkeys(streaming["pieces"]))
             self._alone: bool = streaming["rows_alone"]
@@ -526,7 +510,7 @@ class Bundle(SoundSampling, ImageSampling):
 
     def _with_weights(self) -> "NarrowSequence":
         what = "" if self._is_own else f"a bundle of kind {self.spec['kind']}"
-        if not what and not (self._draws_elements and CHUNK in self.signatures):
+        if not what and not (self._draws_elements and "chunk" in self.signatures):
             what = "a model that does not draw one element after another"
         require(not what, WEIGHTS, f"{FLOAT32} for {what}", self.weights)
         # A heavy import, of what only such weights need.
@@ -565,13 +549,13 @@ class Bundle(SoundSampling, ImageSampling):
         weights = {WEIGHTS} if self._draws_elements else set()
         if self._is_own:
             return OWN_OPTIONS | weights | ({"state"} if self._prompt_states else set())
-        return SOUND_OPTIONS | weights if self.kind == SOUND else IMAGE_OPTIONS
+        return SOUND_OPTIONS | weights if self.kind == "sound" else IMAGE_OPTIONS
 
     @property
     def _draws_elements(self) -> bool:
         """True if the bundle holds a network that draws one element after another."""
         if self._is_own:
-            has_network = LOG_PROB in self.signatures and (self.path / MODEL_FOLDER).is_dir()
+            has_network = "log_prob" in self.signatures and (self.path / MODEL_FOLDER).is_dir()
             return has_network and self.spec.get("order") == "time"
         family = families.installed(self.spec["kind"])
         return family is not None and family.sampler is not None and not family.is_fast
@@ -602,8 +586,8 @@ class Bundle(SoundSampling, ImageSampling):
                 raise InvalidInput("`prefix` must have at least one element, got none.")
             length = len(elements) if length is None else length
             request = self._request(Draw(1, length, 0, condition, prefix=[elements]))
-            given = request.inputs(self._inputs_of(PROMPTED), np.arange(1), 0, request.shape[0])
-        inputs = self.check(PROMPTED, given)
+            given = request.inputs(self._inputs_of("prompted"), np.arange(1), 0, request.shape[0])
+        inputs = self.check("prompted", given)
         (begun,) = states.read(inputs, [0])
         kept = Kept(len(elements), [begun.elements, *begun.state.values()])
         return PrefixState(elements, self._digest, states.condition_digest(inputs, 0), [kept])
@@ -626,15 +610,16 @@ class Bundle(SoundSampling, ImageSampling):
     def _outputs_of_request(self, signature: str, inputs: Arrays, request: Request) -> Arrays:
         """Return a signature's outputs, of rows with a state from what it keeps."""
         state, states = request.draw.state, self._prompt_states
-        if state is None or states is None or signature != PROMPTED or WITH_LOG_PROB in inputs:
+        continues = signature == "prompted" and "return_log_prob" not in inputs
+        if state is None or states is None or not continues:
             return self._outputs(signature, inputs)
         inputs = self.check(signature, inputs)
         with self._own_errors():
-            for row in range(len(inputs[NUM_PREFIX])):
+            for row in range(len(inputs["num_prefix"])):
                 state.check_condition(states.condition_digest(inputs, row))
         elements, *arrays = state.kept[0].arrays
         begun = Begun(elements, dict(zip(states.names, arrays, strict=True)))
-        return states.draw(inputs, [begun] * len(inputs[NUM_PREFIX]))
+        return states.draw(inputs, [begun] * len(inputs["num_prefix"]))
 
     def log_prob(
         self,
@@ -659,7 +644,7 @@ class Bundle(SoundSampling, ImageSampling):
                 return self._live.sample(**self._for_live(draw))
         if self._is_own:
             return self._draw_rows(draw)
-        if self.kind == SOUND:
+        if self.kind == "sound":
             return self._draw_sounds(draw)
         return collect_images(self._images(draw), draw.scales)
 
@@ -668,7 +653,7 @@ class Bundle(SoundSampling, ImageSampling):
         if draw.weights != FLOAT32:
             with self._own_errors():
                 return self._live.stream(chunk=chunk, **self._for_live(draw))
-        if self._is_own or self.kind == SOUND:
+        if self._is_own or self.kind == "sound":
             return self._stream_rows(draw, chunk)
         if chunk is not None:
             raise InvalidInput("`chunk` must be None: images come one after another.")
@@ -693,7 +678,7 @@ class Bundle(SoundSampling, ImageSampling):
         self.signature(signature)
         if self._engine is not None and signature in WHOLE:
             return self._engine.call(inputs)
-        return self._program(COMPILED if signature == PLAIN else signature, inputs)
+        return self._program("compiled" if signature == PLAIN else signature, inputs)
 
     def warm(self) -> None:
         """Compile the served programs by making the calls of `warmup_calls`."""
@@ -708,26 +693,27 @@ class Bundle(SoundSampling, ImageSampling):
         `chunk`, the calls run every piece in every batch size that is compiled. With a Numba
         engine, there is only one call of the engine. A model over tokens adds a call with a prompt.
         """
-        if CHUNK not in self.signatures:
-            yield COMPILED, example(self.signatures[COMPILED], 1)
+        if "chunk" not in self.signatures:
+            yield "compiled", example(self.signatures["compiled"], 1)
             return
         # A long piece and a short one: no other length is ever compiled.
         samples = sum(self._pieces)
-        names: tuple[str, ...] = (COMPILED, CHUNK)
+        names: tuple[str, ...] = ("compiled", "chunk")
         batches = sorted(self.serving["allowed_batches"])[: 1 if self._alone else None]
         if self._engine is not None:
-            names, batches = (COMPILED,), [1]
+            names, batches = ("compiled",), [1]
         if self.weights != FLOAT32:  # nothing is compiled for any length
-            names, batches, samples = (COMPILED,), [1], min(2, samples)
+            names, batches, samples = ("compiled",), [1], min(2, samples)
         for rows, name in itertools.product(batches, names):
             yield name, self._example(name, rows, -(-samples // self.hop_samples))
-        if any(OPTIONS[n].needs_tokens for n in OPTIONS.keys() & self._inputs_of(PROMPTED).keys()):
-            inputs = self._example(PROMPTED, 1, samples)
+        asked = OPTIONS.keys() & self._inputs_of("prompted").keys()
+        if any(OPTIONS[name].needs_tokens for name in asked):
+            inputs = self._example("prompted", 1, samples)
             # All elements but one, so that both reading a prompt and drawing are compiled.
-            inputs[NUM_PREFIX][:] = samples - 1
+            inputs["num_prefix"][:] = samples - 1
             if self.weights != FLOAT32 and "top_k" in inputs:
                 inputs["top_k"][:] = 1  # options have a machine and a program of their own
-            yield PROMPTED, inputs
+            yield "prompted", inputs
 
     def _example(self, signature: str, rows: int, frames: int) -> Arrays:
         infos = self.signature(signature)
@@ -741,7 +727,7 @@ class Bundle(SoundSampling, ImageSampling):
 
     def _outputs(self, signature: str, inputs: Arrays) -> Arrays:
         # Requests to other models are checked as a whole, and may be longer than on a server.
-        checked = inputs | {SEED: inputs[SEED].view(np.int64)} if SEED in inputs else inputs
+        checked = inputs | {"seed": inputs["seed"].view(np.int64)} if "seed" in inputs else inputs
         return self.call(signature, self.check(signature, inputs) if self._is_own else checked)
 
 
@@ -838,8 +824,8 @@ def read_model_spec(folder: Path) -> dict[str, Any]:
             f"{path} is of format {serving.get('format')}; this version reads {FORMAT}."
         )
     try:
-        if COMPILED not in signatures_of(spec):
-            raise KeyError(COMPILED)
+        if "compiled" not in signatures_of(spec):
+            raise KeyError("compiled")
         if not ROWS.holds(serving["allowed_batches"]):
             raise ValueError(f"`allowed_batches` must be {ROWS.words}")
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:

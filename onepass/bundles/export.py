@@ -29,13 +29,9 @@ from onepass.bundles.manifest import check_folder, read_key, sign, write_manifes
 from onepass.bundles.own_functions import Entries
 from onepass.bundles.sampling import only_output
 from onepass.bundles.signature import (
-    ELEMENTS,
     LENGTHS,
-    LOG_PROB,
     LOWERED,
-    NUM_SAMPLES,
     PLAIN,
-    SEED,
     Arrays,
     Signature,
     check_program,
@@ -52,14 +48,7 @@ from onepass.model import Autoregressive
 from onepass.networks.conditions import given_once
 from onepass.samplers.fixed_point import MOVED, has_moved, sample_symbols
 from onepass.step import UnsupportedNetworkError
-from onepass.storage.save import (
-    TOLERANCES,
-    check_values,
-    has_halves,
-    named_reasons,
-    rate_of,
-    save,
-)
+from onepass.storage.save import TOLERANCES, check_values, has_halves, named_reasons, rate_of, save
 
 ROWS, LENGTH = 2, 8  # of the draw; arrays of one shape have it, and one row
 
@@ -76,10 +65,10 @@ def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], li
         inputs = _inputs(signatures[PLAIN], scale)
         outputs = program(PLAIN, inputs)
         elements = only_output(outputs)
-        if NUM_SAMPLES in outputs:
-            elements = elements[:, : outputs[NUM_SAMPLES].max()]
-        if LOG_PROB in signatures:
-            elements = elements.astype(signatures[LOG_PROB].inputs[ELEMENTS].dtype)
+        if "num_samples" in outputs:
+            elements = elements[:, : outputs["num_samples"].max()]
+        if "log_prob" in signatures:
+            elements = elements.astype(signatures["log_prob"].inputs["elements"].dtype)
         try:
             expected = live(inputs, elements)
             break
@@ -96,16 +85,16 @@ def check_draw(folder: Path, graph: Any, signatures: Mapping[str, Signature], li
         warnings.warn(f"{compared}, which refuses conditions: {fault}", stacklevel=6)
         return
     found = {"draw": elements}
-    if LOG_PROB in signatures:
-        known, values = signatures[LOG_PROB].inputs, {**inputs, ELEMENTS: elements}
+    if "log_prob" in signatures:
+        known, values = signatures["log_prob"].inputs, {**inputs, "elements": elements}
         try:
-            made = program(LOG_PROB, {name: values[name] for name in known})
+            made = program("log_prob", {name: values[name] for name in known})
         except tf.errors.OpError as error:
             raise UserError(
                 "The model cannot be exported: traced for any length, its log-probability fails:"
                 f" {' '.join(str(error.message).split())[:200]}"
             ) from error
-        found["log-probability"] = made[LOG_PROB]
+        found["log-probability"] = made["log_prob"]
     pairs = {name: (x, found[name]) for name, x in zip(found, expected, strict=False)}
     check_values("exported", pairs, TOLERANCES[2 if has_halves(graph.graph_def) else 4])
 
@@ -224,7 +213,7 @@ def drawn_again(
     """
     given, symbols = conditions.of(_tensors(inputs)), model.symbols(elements)
     parameters = model.conditionals(elements, given)
-    seed, num = int(inputs[SEED][0]), len(elements)
+    seed, num = int(inputs["seed"][0]), len(elements)
     noise = model.layout.noise(model.distribution, seed, num, elements.shape[1:])
     drawn = sample_symbols(parameters, model.distribution, noise, 1.0, symbols)
     moved = tf.reduce_mean(tf.cast(has_moved(symbols, drawn), tf.float32))
@@ -239,7 +228,7 @@ def drawn_from_noise(
 ) -> tuple[tf.Tensor, None]:
     """Return what a student draws from the noise of a bundle's elements; the rest as above."""
     num, length = elements.shape
-    noise = student.noise(int(inputs[SEED][0]), tf.range(num), length)
+    noise = student.noise(int(inputs["seed"][0]), tf.range(num), length)
     condition = next(iter(conditions.of(_tensors(inputs)).values()), None)
     values = student.draw(noise, condition).output
     return student.elements(values), None

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.bundles.signature import FORMAT, PLAIN, SEED, WHOLE, Signature, TensorInfo
+from onepass.bundles.signature import FORMAT, PLAIN, WHOLE, Signature, TensorInfo
 from onepass.step.replay import operations_for
 
 DRAW = "draw"
@@ -64,8 +64,8 @@ class Function:
             known = itertools.zip_longest(info.shape[1:], sizes[: len(info.shape) - 1])
             shape = (rows, *(size if of_all is None else of_all for of_all, size in known))
             inputs[name] = dataclasses.replace(info, shape=shape)
-        if SEED in inputs:
-            inputs[SEED] = TensorInfo(UINT32, (rows, 2))
+        if "seed" in inputs:
+            inputs["seed"] = TensorInfo(UINT32, (rows, 2))
         return Function(self.fn, Signature(inputs, {}), self.state)
 
     def without_unread(self) -> "Function":
@@ -192,7 +192,7 @@ def noise_infos(
 ) -> dict[str, TensorInfo]:
     """Return the inputs that every drawing function has: seed, row and temperature."""
     return {
-        SEED: TensorInfo(INT64, (None,), default=0),
+        "seed": TensorInfo(INT64, (None,), default=0),  # bits of an integer in [0, 2^64)
         "row": TensorInfo(INT32, (None,), low=0, default=0),
         "temperature": TensorInfo(FLOAT32, temperatures, low, high, temperature),
     }

@@ -54,26 +54,7 @@ from onepass.bundles.sequence_functions import (
     state_infos,
     states_among,
 )
-from onepass.bundles.signature import (
-    ARRAY,
-    COMPILED,
-    CONDITIONS,
-    ELEMENTS,
-    ENDED,
-    FRAMES,
-    IMAGE,
-    LOG_PROB,
-    NUM_PREFIX,
-    PLAIN,
-    PREFIX,
-    PROMPTED,
-    PROMPTED_CHUNK,
-    SOUND,
-    STATE,
-    WITH_LOG_PROB,
-    Signature,
-    TensorInfo,
-)
+from onepass.bundles.signature import PLAIN, STATE, Signature, TensorInfo
 from onepass.bundles.sound_functions import sound_functions
 from onepass.draw import OPTIONS, Facts, choice_of, prompt_inputs
 from onepass.foundation.arguments import check_draw_length
@@ -140,13 +121,13 @@ def _of_own(
     found.conditions = conditions
     found.spec = {
         "kind": model.kind,
-        "makes": SOUND if is_sound else ARRAY,
+        "makes": "sound" if is_sound else "array",
         "order": model.order,
-        "condition": FRAMES if conditions.is_frames else "none",
-        **({CONDITIONS: conditions.names} if conditions.names else {}),
+        "condition": "frames" if conditions.is_frames else "none",
+        **({"conditions": conditions.names} if conditions.names else {}),
         "codec": type(model.codec).__name__,
         "distribution": type(getattr(model, "distribution", model)).__name__,
-        ELEMENTS: elements_of(model),
+        "elements": elements_of(model),
         **({"sample_rate_hz": model.sample_rate_hz} if is_sound else {}),
         **found.spec,
     }
@@ -177,7 +158,7 @@ def _of_sequences(model: Any, length: int | None, conditions: Conditions) -> Fun
     if draws_elements:
         padded = pad_log_prob(model, lengths)
         density = density_functions(padded, conditions, None, None)
-        found.calls[LOG_PROB] = density[LOG_PROB]
+        found.calls["log_prob"] = density["log_prob"]
         _add_prompts(found, padded, streaming)
         drawing = found.fixed
 
@@ -357,21 +338,20 @@ def _window(part: Part, position: tf.Tensor, size: int) -> Part:
     return part._replace(source=source, prompt=prompt, count=count, channels=channels)
 
 
-STOP = "stop"
 FLAG = TensorInfo(INT32, (None,), 0, 1, 0)
 
 
 def _add_prompts(found: Functions, model: Autoregressive, streaming: StreamingSequence) -> None:
     """Add the calls `prompted` and `prompted_chunk` of a model with a step."""
-    base = found.calls[COMPILED].signature
+    base = found.calls["compiled"].signature
     prompt = base.inputs | _prompt_infos(model, found.serving["buckets"][-1])
     rows = Rows(streaming, model)
     state, returned = state_infos(streaming.state() | rows.memory)
     start = {"start": TensorInfo(INT32, (None,), low=0, default=0)}
     nats, flags = TensorInfo(FLOAT32, (None, None)), TensorInfo(INT32, (None,))
-    whole = Signature({**prompt, WITH_LOG_PROB: FLAG}, {**base.outputs, LOG_PROB: nats})
-    chunk = Signature({**prompt, **start, **state}, {**base.outputs, ENDED: flags, **returned})
-    for name, signature in ((PROMPTED, whole), (PROMPTED_CHUNK, chunk)):
+    whole = Signature({**prompt, "return_log_prob": FLAG}, {**base.outputs, "log_prob": nats})
+    chunk = Signature({**prompt, **start, **state}, {**base.outputs, "ended": flags, **returned})
+    for name, signature in (("prompted", whole), ("prompted_chunk", chunk)):
         made = _of_steps(rows, streaming, model, signature)
         found.calls[name] = Function(made, signature, states_among(signature))
 
@@ -385,7 +365,7 @@ def _of_shape(model: Autoregressive, shape: tuple[int, ...], conditions: Conditi
     in_time, (size, *sides) = model.order == "time", shape
     is_level = model.codec.levels == 256 and element_type(model) == np.int32
     is_byte_image = is_level and sides in ([size, 1], [size, 3])
-    output = IMAGE if is_byte_image else ELEMENTS
+    output = "picture" if is_byte_image else "elements"
     info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
     heat = (None, 1) if is_byte_image else (None,)
     coldest, hottest = (0.0, MAX_TEMPERATURE) if tempers(model.distribution) else (1.0, 1.0)
@@ -396,17 +376,17 @@ def _of_shape(model: Autoregressive, shape: tuple[int, ...], conditions: Conditi
     whole = Signature(inputs, {output: info})
     calls = {
         name: _of_passes(model, shape, whole, conditions, is_compiled)
-        for name, is_compiled in ((PLAIN, False), (COMPILED, True))
+        for name, is_compiled in ((PLAIN, False), ("compiled", True))
     }
     found = drawing_functions(calls, BATCHES, density, sizes)
-    found.calls[LOG_PROB] = density[LOG_PROB]
+    found.calls["log_prob"] = density["log_prob"]
     if in_time or table_of(model.distribution) is not None:
         prompt = inputs | _prompt_infos(model, shape[0] if in_time else 0)
         nats = TensorInfo(FLOAT32, (None, *shape))
-        prompted = Signature({**prompt, WITH_LOG_PROB: FLAG}, {output: info, LOG_PROB: nats})
-        found.calls[PROMPTED] = _of_passes(model, shape, prompted, conditions)
+        prompted = Signature({**prompt, "return_log_prob": FLAG}, {output: info, "log_prob": nats})
+        found.calls["prompted"] = _of_passes(model, shape, prompted, conditions)
     if is_byte_image:
-        found.spec = {"makes": IMAGE, "size": size, "channels": channels, "classes": []}
+        found.spec = {"makes": "picture", "size": size, "channels": channels, "classes": []}
     if conditions.at_frame_rate:
         network = function_of(model.symbol_network.call, network_specs(model))
         found.variables = name_variables([network.get_concrete_function()])
@@ -428,9 +408,9 @@ def _encode(model: Autoregressive) -> Callable[..., tf.Tensor]:
 
 def _prompt(model: Autoregressive, given: Tensors, symbols: tf.Tensor) -> Prompt:
     stop = tf.constant(NO_STOP)
-    if STOP in given:
-        stop = OPTIONS[STOP].tensor_of(given, STOP, _encode(model), model.codec.levels or 0)
-    return Prompt(symbols, given[NUM_PREFIX], stop)
+    if "stop" in given:
+        stop = OPTIONS["stop"].tensor_of(given, "stop", _encode(model), model.codec.levels or 0)
+    return Prompt(symbols, given["num_prefix"], stop)
 
 
 def _log_prob(
@@ -451,20 +431,20 @@ def _log_prob(
     def nothing() -> tf.Tensor:
         return tf.zeros(tf.shape(elements), tf.float32)
 
-    return tf.cond(given[WITH_LOG_PROB][0] > 0, find_log_prob, nothing)
+    return tf.cond(given["return_log_prob"][0] > 0, find_log_prob, nothing)
 
 
 def _of_steps(
     rows: Rows, streaming: StreamingSequence, model: Autoregressive, signature: Signature
 ) -> Callable[[Tensors], Tensors]:
     states = {name: f"{STATE}{name}" for name in streaming.state()}
-    is_chunk = ENDED in signature.outputs
+    is_chunk = "ended" in signature.outputs
 
     def row(given: Tensors, longest: tf.Tensor) -> Tensors:
         start = given["start"] if is_chunk else tf.zeros_like(given["row"])
         count = _counts(given)[0]
         # Padded, because the loop reads whole pieces, up to one piece beyond the last symbol.
-        known = model.codec.encode(given[PREFIX][:, :count])
+        known = model.codec.encode(given["prefix"][:, :count])
         part = Part(
             noise_source(given, start),
             choice_of(given, _encode(model), model.codec.levels or 0),
@@ -485,9 +465,9 @@ def _of_steps(
         }
         if is_chunk:
             stored = {f"{STATE}{name}": value[0] for name, value in after.items()}
-            return {**outputs, ENDED: tf.cast(ended, tf.int32), **stored}
+            return {**outputs, "ended": tf.cast(ended, tf.int32), **stored}
         nats = _log_prob(model, streaming.conditions, elements, part.prompt, given)
-        return {**outputs, LOG_PROB: _pad_values(nats, longest)[0]}
+        return {**outputs, "log_prob": _pad_values(nats, longest)[0]}
 
     def make_rows(given: Tensors) -> Tensors:
         given = streaming.join_frames(given)
@@ -519,8 +499,8 @@ def _of_passes(
     conditions: Conditions,
     is_compiled: bool = True,
 ) -> Function:
-    (output,) = signature.outputs.keys() - {LOG_PROB}
-    scores = LOG_PROB in signature.outputs
+    (output,) = signature.outputs.keys() - {"log_prob"}
+    scores = "log_prob" in signature.outputs
     network: Any = model.symbol_network
     draws = _restrict_tokens(model.distribution) if scores else model.distribution
     positions = shape[:2] if pixel_channels(model.distribution) else shape
@@ -537,8 +517,8 @@ def _of_passes(
     def row(given: Tensors) -> Tensors:
         source = noise_source(given, tf.zeros_like(given["row"]))
         prompt = None
-        if PREFIX in given:
-            known = _pad_values(model.codec.encode(given[PREFIX]), shape[0])
+        if "prefix" in given:
+            known = _pad_values(model.codec.encode(given["prefix"]), shape[0])
             prompt = _prompt(model, given, tf.ensure_shape(known, [1, shape[0]]))
         row = tf.ensure_shape(given["row"], [1])
         heat = choice_of(given, _encode(model), model.codec.levels or 0)
@@ -549,7 +529,7 @@ def _of_passes(
         elements = model.codec.decode(symbols)
         made = {output: tf.cast(elements[0], signature.outputs[output].dtype)}
         if scores:
-            made[LOG_PROB] = _log_prob(model, conditions, elements, prompt, given)[0]
+            made["log_prob"] = _log_prob(model, conditions, elements, prompt, given)[0]
         known = signature.outputs.items()
         return {name: tf.ensure_shape(made[name], info.shape[1:]) for name, info in known}
 

@@ -23,7 +23,7 @@ from onepass.bundles.function import (
     keys_of,
     noise_infos,
 )
-from onepass.bundles.signature import COMPILED, IMAGE, PLAIN, Signature, TensorInfo, scale_name
+from onepass.bundles.signature import PLAIN, Signature, TensorInfo, scale_name
 from onepass.foundation.errors import UserError
 from onepass.replicator.portable.export import as_stablehlo, named_variables
 from onepass.trained import Trained
@@ -43,7 +43,6 @@ from pixelcnn.model import (
 BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so no batch is padded
 MAX_GUIDANCE = 20.0  # beyond it, a pixel's best level has all of the probability
 MAX_TEMPERATURE = 100.0  # beyond it, images are noise and numbers could overflow
-GIVEN, GIVEN_COUNT, START = "given", "given_count", "start"
 
 
 class Drawing(NamedTuple):
@@ -98,23 +97,23 @@ def _of_pixelcnn(density: ImageDensity, sampler: Callable[..., Any]) -> dict[str
     network: Any = density.pixelcnn
     size, channels = density.config.data.size, density.config.data.channels
     images = TensorInfo(UINT8, (None, size, size, channels))
-    request, outputs = _request_inputs(density, 1), {IMAGE: images}
+    request, outputs = _request_inputs(density, 1), {"picture": images}
     count = TensorInfo(INT32, (None,), 0, size**2)
-    prefix = {GIVEN: images, GIVEN_COUNT: count}
+    prefix = {"given": images, "given_count": count}
 
     def row(program: Callable[..., Any], given: Tensors) -> Tensors:
         kept = Prefix(tf.zeros([1, size, size, channels], tf.int32), tf.constant(0))
-        if GIVEN in given:
-            kept = Prefix(tf.cast(given[GIVEN], tf.int32), given[GIVEN_COUNT][0])
+        if "given" in given:
+            kept = Prefix(tf.cast(given["given"], tf.int32), given["given_count"][0])
         drawn = _draw_one(program, given, kept, given["temperature"][0, 0])
-        return {IMAGE: _image(count_passes(drawn).levels)}
+        return {"picture": _image(count_passes(drawn).levels)}
 
     plain = functools.partial(sample_pixelcnn, density.conditioner, network, size, sampler)
     compiled = pixelcnn_program(density.conditioner, network, size)
     whole = Signature(request, outputs)
     return {
         PLAIN: Drawing(whole, plain, row),
-        COMPILED: Drawing(whole, compiled, row),
+        "compiled": Drawing(whole, compiled, row),
         "complete": Drawing(Signature(request | prefix, outputs), compiled, row),
     }
 
@@ -130,8 +129,8 @@ def _of_multiscale(density: ImageDensity, sampler: Callable[..., Any]) -> dict[s
     sizes, channels = model.sizes, density.config.data.channels
     images = {side: TensorInfo(UINT8, (None, side, side, channels)) for side in sizes}
     request = _request_inputs(density, len(sizes))
-    scales = {f"{IMAGE}_{side}": info for side, info in images.items()}
-    whole = Signature(request, {IMAGE: images[max(images)], **scales})
+    scales = {f"picture_{side}": info for side, info in images.items()}
+    whole = Signature(request, {"picture": images[max(images)], **scales})
 
     def plain(batch: Tensors, seed: tf.Tensor, rows: tf.Tensor, *arguments: Any) -> Any:
         words = pixel_words(model, seed, rows, sizes[-1] ** 2)
@@ -141,10 +140,10 @@ def _of_multiscale(density: ImageDensity, sampler: Callable[..., Any]) -> dict[s
 
     def drawing(signature: Signature, program: Callable[..., Any]) -> Drawing:
         def row(program: Callable[..., Any], given: Tensors) -> Tensors:
-            start = tf.cast(given[START], tf.int32) if START in given else None
+            start = tf.cast(given["start"], tf.int32) if "start" in given else None
             scales, _ = _draw_one(program, given, start, given["temperature"][0])
-            outputs = {f"{IMAGE}_{scale.shape[1]}": _image(scale) for scale in scales}
-            outputs[IMAGE] = _image(scales[-1])
+            outputs = {f"picture_{scale.shape[1]}": _image(scale) for scale in scales}
+            outputs["picture"] = _image(scales[-1])
             return {name: outputs[name] for name in signature.outputs}
 
         return Drawing(signature, program, row)
@@ -152,11 +151,11 @@ def _of_multiscale(density: ImageDensity, sampler: Callable[..., Any]) -> dict[s
     programs = {
         side: multiscale_program(density.conditioner, model, side, sizes[-1]) for side in sizes
     }
-    drawings = {PLAIN: drawing(whole, plain), COMPILED: drawing(whole, programs[sizes[-1]])}
+    drawings = {PLAIN: drawing(whole, plain), "compiled": drawing(whole, programs[sizes[-1]])}
     # Every scale is drawn from the next smaller scale, the smallest without one.
     for side, smaller in zip(sizes, (None, *sizes), strict=False):
-        start = {START: images[smaller]} if smaller else {}
-        signature = Signature(request | start, {IMAGE: images[side]})
+        start = {"start": images[smaller]} if smaller else {}
+        signature = Signature(request | start, {"picture": images[side]})
         drawings[scale_name(side)] = drawing(signature, programs[side])
     return drawings
 

@@ -17,23 +17,7 @@ import tensorflow as tf
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.sequence_functions import storable
-from onepass.bundles.signature import (
-    CHUNK,
-    ENDED,
-    FRAMES,
-    LENGTHS,
-    LOG_PROB,
-    NUM_PREFIX,
-    NUM_SAMPLES,
-    PREFIX,
-    SEED,
-    STATE,
-    WITH_LOG_PROB,
-    Arrays,
-    Signature,
-    TensorInfo,
-    names_of,
-)
+from onepass.bundles.signature import LENGTHS, STATE, Arrays, Signature, TensorInfo, names_of
 from onepass.draw import LISTS, OPTIONS, Draw
 from onepass.foundation.errors import require
 from onepass.likelihoods.truncated import Choice
@@ -44,7 +28,6 @@ from onepass.samplers.compiled import row_bucket
 from onepass.samplers.native import SYMBOLS_AT_ONCE, Drawing, First, Native, NativeState
 
 COUNTS = f"{STATE}counts"  # of earlier symbols
-START = "start"
 
 
 @dataclasses.dataclass
@@ -72,10 +55,10 @@ class NarrowSequence:
         weights: str,
     ) -> None:
         self._model, self._weights, self._longest = model, weights, int(spec["max_length"])
-        self._names, specs = names_of(spec, signatures[CHUNK].inputs), model.conditions.items()
+        self._names, specs = names_of(spec, signatures["chunk"].inputs), model.conditions.items()
         self._timed = [name for name, each in specs if is_at_rate(each)]
         self._lock = threading.Lock()  # samplers and machines are made once
-        infos = {name: signatures[CHUNK].inputs[each] for name, each in self._names.items()}
+        infos = {name: signatures["chunk"].inputs[each] for name, each in self._names.items()}
         zeros = {n: tf.zeros([size or 1 for size in x.shape], x.dtype) for n, x in infos.items()}
         given = by_time({n: tf.cast(zeros[n], each.dtype) for n, each in specs}, self._timed)
         _, first = self._begin(tf.constant(1.0), given, 1)
@@ -85,8 +68,8 @@ class NarrowSequence:
     def __call__(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs of a signature for checked inputs; raise InvalidInput for others."""
         try:
-            if signature == LOG_PROB:
-                return {LOG_PROB: self._log_prob(inputs)}
+            if signature == "log_prob":
+                return {"log_prob": self._log_prob(inputs)}
             return self._draw_rows(signature, inputs)
         except ValueError as error:
             raise InvalidInput(str(error)) from error
@@ -94,36 +77,37 @@ class NarrowSequence:
     def _draw_rows(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         infos = self.signatures[signature].outputs
         counts = next(inputs[name] for name in LENGTHS if name in inputs)
-        width = inputs[FRAMES].shape[1] if FRAMES in inputs else int(counts.max())
+        width = inputs["frames"].shape[1] if "frames" in inputs else int(counts.max())
         made: Arrays = {}
         for name, info in infos.items():
             shape = [len(counts), *(width if size is None else size for size in info.shape[1:])]
             made[name] = np.zeros(shape, info.dtype)
-        made[NUM_SAMPLES] = counts.astype(np.int32)
-        (output,) = (n for n in infos if made[n].ndim == 2 and n != LOG_PROB and STATE not in n)
+        made["num_samples"] = counts.astype(np.int32)
+        (output,) = (n for n in infos if made[n].ndim == 2 and n != "log_prob" and STATE not in n)
         for rows in self._group_rows(inputs):
             drawn = self._draw({name: array[rows] for name, array in inputs.items()}, counts[rows])
             elements = self._model.codec.decode(tf.constant(drawn.symbols)).numpy()
             within = np.arange(elements.shape[1]) < counts[rows, np.newaxis]
             made[output][rows, : elements.shape[1]] = np.where(within, elements, 0)
             if drawn.nats is not None:
-                made[LOG_PROB][rows, : elements.shape[1]] = np.where(within, drawn.nats, 0.0)
-            if ENDED in made:
-                made[ENDED][rows] = drawn.ended
+                made["log_prob"][rows, : elements.shape[1]] = np.where(within, drawn.nats, 0.0)
+            if "ended" in made:
+                made["ended"][rows] = drawn.ended
             for name, array in _stored(drawn.state).items():
                 made[name][rows] = array
             if COUNTS in made:
-                made[COUNTS][rows] = inputs[COUNTS][rows] * (inputs[START][rows] > 0)[:, np.newaxis]
+                is_later = inputs["start"][rows, np.newaxis] > 0
+                made[COUNTS][rows] = inputs[COUNTS][rows] * is_later
                 for row, symbols, inside in zip(rows, drawn.symbols, within, strict=True):
                     np.add.at(made[COUNTS][row], symbols[inside], 1)
         return made
 
     def _group_rows(self, inputs: Mapping[str, np.ndarray]) -> Iterable[np.ndarray]:
         """Return the indices of rows that ask for the same options, and that begin or continue."""
-        kinds = [name for name, kind in OPTIONS.items() if kind.is_prompted and name != PREFIX]
-        lists = [n for n, count in LISTS.items() if count != NUM_PREFIX]
+        kinds = [name for name, kind in OPTIONS.items() if kind.is_prompted and name != "prefix"]
+        lists = [n for n, count in LISTS.items() if count != "num_prefix"]
         names = {*kinds, *lists, *(LISTS[n] for n in lists)} & inputs.keys()
-        begins = inputs[START] == 0 if START in inputs else np.ones(len(inputs[SEED]), bool)
+        begins = inputs["start"] == 0 if "start" in inputs else np.ones(len(inputs["seed"]), bool)
         groups: dict[Any, list[int]] = {}
         for row, is_new in enumerate(begins):
             asked = tuple(inputs[name][row].tobytes() for name in sorted(names))
@@ -168,9 +152,9 @@ class NarrowSequence:
             lanes = _pad_rows(active, heat)
         if prompt is not None:
             found.symbols = prompt.fill_ended(tf.constant(symbols)).numpy()
-        if WITH_LOG_PROB in inputs and inputs[WITH_LOG_PROB].any():
+        if "return_log_prob" in inputs and inputs["return_log_prob"].any():
             found.nats = self._nats(tf.constant(found.symbols), condition)
-            found.nats[inputs[WITH_LOG_PROB] == 0] = 0.0
+            found.nats[inputs["return_log_prob"] == 0] = 0.0
             if prompt is not None:
                 found.nats[prompt.find_ended(tf.constant(found.symbols)).numpy()] = 0.0
         return found
@@ -180,13 +164,13 @@ class NarrowSequence:
         asked = {
             name: kind.value_of(inputs, name)
             for name, kind in OPTIONS.items()
-            if kind.is_prompted and name in inputs and name != PREFIX
+            if kind.is_prompted and name in inputs and name != "prefix"
         }
         heats = inputs["temperature"].astype(float)
         asked["temperature"] = heats[0] if (heats == heats[0]).all() else heats
-        if PREFIX in inputs and inputs[NUM_PREFIX].any():
-            pairs = zip(inputs[PREFIX], inputs[NUM_PREFIX], strict=True)
-            asked[PREFIX] = [row[:count] for row, count in pairs]
+        if "prefix" in inputs and inputs["num_prefix"].any():
+            pairs = zip(inputs["prefix"], inputs["num_prefix"], strict=True)
+            asked["prefix"] = [row[:count] for row, count in pairs]
         return Draw(num, length, **asked).checked(num, length, "time", self._model.layout.event)
 
     def _condition(self, inputs: Mapping[str, np.ndarray]) -> Condition:
@@ -203,7 +187,7 @@ class NarrowSequence:
         self, first: First, inputs: Mapping[str, np.ndarray], heat: Any, lanes: np.ndarray
     ) -> Any:
         """Return the state of lanes before the call: the first one, or that of the inputs."""
-        if START not in inputs or not inputs[START].any():
+        if "start" not in inputs or not inputs["start"].any():
             has_fixed = len(self._timed) < len(self._names)  # otherwise all rows begin alike
             of_rows = [x[lanes] if has_fixed else x for x in first.of_rows]
             return First(len(lanes), first.of_one, of_rows)
@@ -224,8 +208,8 @@ class NarrowSequence:
         """Return the noise of the next symbols, [lanes, size, noise channels]."""
         parts = []
         for row in lanes:
-            start = position + (int(inputs[START][row]) if START in inputs else 0)
-            seed, number = int(inputs[SEED][row]) % 2**64, tf.constant(inputs["row"][row][None])
+            start = position + (int(inputs["start"][row]) if "start" in inputs else 0)
+            seed, number = int(inputs["seed"][row]) % 2**64, tf.constant(inputs["row"][row][None])
             parts.append(self._model.distribution.noise(seed, number, start, size))
         return tf.concat(parts, 0)
 

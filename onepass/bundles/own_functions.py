@@ -18,14 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.flow_student import FlowStudent
-from onepass.bundles.function import (
-    FLOAT32,
-    INT32,
-    ROWS_AT_ONCE,
-    Function,
-    Tensors,
-    name_variables,
-)
+from onepass.bundles.function import FLOAT32, INT32, ROWS_AT_ONCE, Function, Tensors, name_variables
 from onepass.bundles.sequence_functions import (
     Conditioning,
     Maybe,
@@ -34,17 +27,7 @@ from onepass.bundles.sequence_functions import (
     State,
     StreamingRows,
 )
-from onepass.bundles.signature import (
-    ELEMENTS,
-    FRAMES,
-    LOG_PROB,
-    NUM_SAMPLES,
-    SOUND,
-    V2_NAMES,
-    Signature,
-    TensorInfo,
-    input_of,
-)
+from onepass.bundles.signature import V2_NAMES, Signature, TensorInfo, input_of
 from onepass.foundation.arguments import integer
 from onepass.foundation.errors import UserError
 from onepass.likelihoods.distribution import pixel_channels, tempers
@@ -118,7 +101,7 @@ class Conditions:
         in_time = list(self._timed.values()) if self._axes == 1 else []
         only = in_time[0] if len(specs) == len(in_time) == 1 else None
         self.is_frames = only is not None and only.shape.rank == 3 and only.dtype.is_floating
-        self.names = {n: FRAMES if self.is_frames else input_of(n, len(specs)) for n in specs}
+        self.names = {n: "frames" if self.is_frames else input_of(n, len(specs)) for n in specs}
         network = getattr(model, "symbol_network", None)
         self._counts = {} if self.is_frames else getattr(network, "class_counts", {})
         self._sizes = [math.prod(spec.shape[2:]) for spec in in_time]
@@ -169,10 +152,10 @@ class Conditions:
         for name, size in zip(self._timed, self._sizes, strict=True):
             part = tf.cast(given[self.names[name]], self.dtype)
             parts.append(tf.reshape(part, tf.concat([tf.shape(part)[:2], [size]], 0)))
-        none = tf.zeros_like(given[NUM_SAMPLES])
+        none = tf.zeros_like(given["num_samples"])
         frames = tf.ensure_shape(tf.concat(parts, -1), [None, None, self.channels])
-        counts = {"num_frames": given[NUM_SAMPLES], "frames_before": none, "frames_after": none}
-        return {**given, FRAMES: frames, **counts}
+        counts = {"num_frames": given["num_samples"], "frames_before": none, "frames_after": none}
+        return {**given, "frames": frames, **counts}
 
     def split_frames(self, frames: tf.Tensor | None) -> Condition:
         """Return `frames` as the condition that samplers read, without what does not change."""
@@ -267,7 +250,7 @@ class StreamingSequence(StreamingRows):
         self._model, self._longest = model, longest
         self.conditions, self.dtype = conditions, conditions.dtype
         self.feature_channels = self.channels = conditions.channels
-        self.output = ELEMENTS if model.sample_rate_hz is None else SOUND
+        self.output = "elements" if model.sample_rate_hz is None else "sound"
         short = min(PIECES[0], longest)
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
 
@@ -299,7 +282,7 @@ class StreamingSequence(StreamingRows):
         if self.conditions.is_frames:
             return super().row_infos(longest)
         count = TensorInfo(INT32, (None,), 1, longest)
-        return {NUM_SAMPLES: count, **self.conditions.infos([None])}
+        return {"num_samples": count, **self.conditions.infos([None])}
 
     def join_frames(self, given: Tensors) -> Tensors:
         """Return the inputs with the conditions that have a time axis concatenated to `frames`."""
@@ -388,21 +371,21 @@ def density_functions(
     """
     axes = (None, length) if channels is None else (None, None, None, channels)
     low, high = element_range(model)
-    inputs = {ELEMENTS: TensorInfo(element_type(model), axes, low, high)}
+    inputs = {"elements": TensorInfo(element_type(model), axes, low, high)}
     inputs |= conditions.infos([length] if channels is None else [None, None])
     # A distribution over whole pixels has one value per pixel, any other one per element.
     by_pixel = channels is not None and pixel_channels(model.distribution) is not None
     nats = TensorInfo(FLOAT32, axes[:-1] if by_pixel else axes)
 
     def log_prob(given: Tensors) -> Tensors:
-        found = model.log_prob(given[ELEMENTS], conditions.of(given))
-        return {LOG_PROB: tf.cast(found, tf.float32)}
+        found = model.log_prob(given["elements"], conditions.of(given))
+        return {"log_prob": tf.cast(found, tf.float32)}
 
     def call(given: Tensors) -> Tensors:
-        return {"parameters": model.conditionals(given[ELEMENTS], conditions.of(given))}
+        return {"parameters": model.conditionals(given["elements"], conditions.of(given))}
 
-    density = Function(log_prob, Signature(inputs, {LOG_PROB: nats}))
-    return {CALL: Function(call, Signature(inputs, {})), LOG_PROB: density}
+    density = Function(log_prob, Signature(inputs, {"log_prob": nats}))
+    return {CALL: Function(call, Signature(inputs, {})), "log_prob": density}
 
 
 def element_type(model: Any) -> np.dtype:

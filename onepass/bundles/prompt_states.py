@@ -11,14 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.bundles.signature import (
-    FRAMES,
     LENGTHS,
-    LOG_PROB,
-    NUM_PREFIX,
-    NUM_SAMPLES,
-    PREFIX,
-    PROMPTED,
-    PROMPTED_CHUNK,
     STATE,
     Arrays,
     Signature,
@@ -29,7 +22,6 @@ from onepass.bundles.signature import (
 from onepass.prefix_state import digest_of
 
 Call = Callable[[str, Arrays], Arrays]
-START = "start"
 
 
 class Begun(NamedTuple):
@@ -51,20 +43,20 @@ class PromptStates:
     """
 
     def __init__(self, signatures: Mapping[str, Signature], call: Call):
-        self._call, chunk = call, signatures[PROMPTED_CHUNK]
+        self._call, chunk = call, signatures["prompted_chunk"]
         self._known = chunk.inputs
         self._counts = next(name for name in LENGTHS if name in self._known)
         self.names = [name for name in self._known if name.startswith(STATE)]
-        self._conditions = [n for n in self._known if is_condition(n) or n == FRAMES]
+        self._conditions = [n for n in self._known if is_condition(n) or n == "frames"]
         self._timed = [name for name in self._conditions if is_timed(self._known[name])]
-        outputs = signatures[PROMPTED].outputs
+        outputs = signatures["prompted"].outputs
         self._output = next(n for n in outputs if n in chunk.outputs and n not in LENGTHS)
 
     @staticmethod
     def suits(signatures: Mapping[str, Signature]) -> bool:
         """Return whether a bundle has the signatures, and reads prefixes."""
-        found = (signatures[n].inputs for n in (PROMPTED, PROMPTED_CHUNK) if n in signatures)
-        return [NUM_PREFIX in inputs for inputs in found] == [True, True]
+        found = (signatures[n].inputs for n in ("prompted", "prompted_chunk") if n in signatures)
+        return ["num_prefix" in inputs for inputs in found] == [True, True]
 
     @property
     def nbytes(self) -> int:
@@ -73,19 +65,21 @@ class PromptStates:
 
     def digest(self, inputs: Arrays, row: int) -> str:
         """Return a digest of all that the state after a row's prefix depends on."""
-        count = int(inputs[NUM_PREFIX][row])
-        return digest_of({PREFIX: inputs[PREFIX][row, :count]}, self.condition_digest(inputs, row))
+        count = int(inputs["num_prefix"][row])
+        return digest_of(
+            {"prefix": inputs["prefix"][row, :count]}, self.condition_digest(inputs, row)
+        )
 
     def condition_digest(self, inputs: Arrays, row: int) -> str:
         """Return a digest of the conditions of a row's prefix."""
-        count, found = int(inputs[NUM_PREFIX][row]), {n: inputs[n][row] for n in self._conditions}
+        count, found = int(inputs["num_prefix"][row]), {n: inputs[n][row] for n in self._conditions}
         return digest_of({n: x[:count] if n in self._timed else x for n, x in found.items()})
 
     def read(self, inputs: Arrays, rows: Sequence[int]) -> list[Begun]:
         """Return the states of some rows, each with a prefix of at least one element."""
-        counts = inputs[NUM_PREFIX][rows]
-        given = self._take(inputs, rows) | {self._counts: counts, START: np.zeros_like(counts)}
-        outputs = self._call(PROMPTED_CHUNK, given | first_states(self._known, len(rows)))
+        counts = inputs["num_prefix"][rows]
+        given = self._take(inputs, rows) | {self._counts: counts, "start": np.zeros_like(counts)}
+        outputs = self._call("prompted_chunk", given | first_states(self._known, len(rows)))
         return [
             Begun(
                 outputs[self._output][n, :count].copy(),
@@ -96,8 +90,8 @@ class PromptStates:
 
     def draw(self, inputs: Arrays, begun: Sequence[Begun]) -> Arrays:
         """Return the outputs of `prompted`, without log-probabilities, for rows that have begun."""
-        first, total = inputs[NUM_PREFIX], inputs[self._counts]
-        longest = inputs[FRAMES].shape[1] if FRAMES in inputs else int(total.max())
+        first, total = inputs["num_prefix"], inputs[self._counts]
+        longest = inputs["frames"].shape[1] if "frames" in inputs else int(total.max())
         elements = np.zeros([len(total), longest], begun[0].elements.dtype)
         for row, each in enumerate(begun):
             elements[row, : first[row]] = each.elements
@@ -105,16 +99,16 @@ class PromptStates:
         if rows:
             given = self._take(inputs, rows) | {
                 self._counts: (total - first)[rows],
-                START: first[rows],
-                NUM_PREFIX: np.zeros_like(first[rows]),
+                "start": first[rows],
+                "num_prefix": np.zeros_like(first[rows]),
                 **{n: np.stack([begun[row].state[n] for row in rows]) for n in self.names},
                 **{n: _shifted(inputs[n][rows], first[rows]) for n in self._timed},
             }
-            drawn = self._call(PROMPTED_CHUNK, given)[self._output]
+            drawn = self._call("prompted_chunk", given)[self._output]
             for row, new in zip(rows, drawn, strict=True):
                 elements[row, first[row] : total[row]] = new[: total[row] - first[row]]
         nats = np.zeros(elements.shape, np.float32)
-        return {self._output: elements, NUM_SAMPLES: total, LOG_PROB: nats}
+        return {self._output: elements, "num_samples": total, "log_prob": nats}
 
     def _take(self, inputs: Arrays, rows: Any) -> Arrays:
         return {name: inputs[name][rows] for name in self._known if name in inputs}

@@ -11,20 +11,7 @@ import numpy as np
 
 from onepass.bundles.errors import InvalidInput, shorten_text
 from onepass.bundles.signature import (
-    CHUNK,
-    COMPILED,
-    ELEMENTS,
-    ENDED,
-    FRAMES,
-    IMAGE,
-    LOG_PROB,
-    NUM_SAMPLES,
-    PROMPTED,
-    PROMPTED_CHUNK,
-    SEED,
-    SPEAKER,
     STATE,
-    WITH_LOG_PROB,
     Arrays,
     Signature,
     TensorInfo,
@@ -80,12 +67,12 @@ class Request:
         heat = self.temperature[rows].reshape([size] + [1] * (len(known["temperature"].shape) - 1))
         inputs = noise_inputs(known, self.seed, rows + self.first_row, heat)
         for name, array in self.conditions.items():
-            if name == FRAMES:
+            if name == "frames":
                 inputs |= self._frames(known, array[rows], first, first + count)
             else:
                 timed = name in known and is_timed(known[name])
                 inputs[name] = array[rows, first : first + count] if timed else array[rows]
-        for name, value in ((NUM_SAMPLES, count), ("start", first)):
+        for name, value in (("num_samples", count), ("start", first)):
             if name in known:
                 inputs[name] = np.full([size], value, np.int32)
         return inputs | self._prompt(known, rows, first, count)
@@ -99,7 +86,7 @@ class Request:
             counts = {"num_frames": sum(counts.values())}
         window = frames[:, low - before : high + after]
         arrays = {name: np.full([len(frames)], value, np.int32) for name, value in counts.items()}
-        return {FRAMES: window, **arrays}
+        return {"frames": window, **arrays}
 
     def _prompt(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
@@ -115,7 +102,7 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
     """Return the noise's inputs; the temperature is [rows], [rows, 1], [scales] or [1]."""
     sides = [len(rows), *(side or 1 for side in known["temperature"].shape[1:])]
     return {
-        SEED: np.full([len(rows)], seed, np.uint64),
+        "seed": np.full([len(rows)], seed, np.uint64),
         "row": np.array(rows, np.int32),
         "temperature": np.full(sides, temperature, np.float32),
     }
@@ -134,7 +121,7 @@ def as_elements(info: TensorInfo, elements: Any, name: str = "elements") -> np.n
 
 
 BATCHES = range(1, 9)  # numbers of rows in a call to a server, which batches them itself
-OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs other than the elements and the state
+OTHERS = ("num_samples", "log_prob", "ended")  # outputs other than the elements and the state
 OWN_OPTIONS = frozenset({*OPTIONS, "row", "return_log_prob"})  # of a user's model
 
 
@@ -182,9 +169,16 @@ class Sampling(Model):
 
     def _elements(self, request: Request, with_nats: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Return whole rows, and their log-probabilities where a program has both."""
-        signature = self._signature_for(request, COMPILED, PROMPTED)
-        with_nats &= signature == PROMPTED
-        outputs = list(self._outputs_of_rows(signature, request, with_nats))
+        signature = self._signature_for(request, "compiled", "prompted")
+        with_nats &= signature == "prompted"
+        known, outputs = self._inputs_of(signature), []
+        for rows, count in self._groups(request.num):
+            with self._own_errors():
+                inputs = request.inputs(known, rows, 0, request.shape[0])
+            if with_nats:
+                inputs["return_log_prob"] = np.ones([len(rows)], np.int32)
+            made = self._outputs_of_request(signature, inputs, request)
+            outputs.append({name: array[:count] for name, array in made.items()})
         elements = np.concatenate([only_output(each) for each in outputs]).astype(self._dtype)
         if request.hop_samples > 1:  # of whole frames
             elements = elements[:, : request.shape[0]]
@@ -192,15 +186,15 @@ class Sampling(Model):
             wanted = elements.shape[1:] if elements.ndim > 2 else elements.shape[1]
             got = request.draw.length
             raise self.problem(f"`length` must be {wanted}, as exported, got {got}.")
-        return elements, np.concatenate([x[LOG_PROB] for x in outputs]) if with_nats else None
+        return elements, np.concatenate([x["log_prob"] for x in outputs]) if with_nats else None
 
     def _request(self, draw: Draw, for_all: bool = False) -> Request:
         """Return a checked request, for all of whose rows one of a condition may stand."""
-        if draw.length is None and IMAGE in (self.spec.get("makes"), self.spec.get("kind")):
+        if draw.length is None and "picture" in (self.spec.get("makes"), self.spec.get("kind")):
             size, channels = self.spec["size"], self.spec["channels"]  # fixed by the export
             draw = dataclasses.replace(draw, length=(size, size, channels))
         order = self.spec.get("order", "time" if np.ndim(draw.length) == 0 else "raster")
-        side = self._inputs_of(CHUNK).get("frames_before")
+        side = self._inputs_of("chunk").get("frames_before")
         side_frames = 0 if side is None else int(side.high or 0)
         with self._own_errors():
             num, shape = whole_number(draw.num, "num"), check_draw_length(draw.length, order)
@@ -213,7 +207,7 @@ class Sampling(Model):
         return Request(num, shape, seed, conditions, draw, row, hop, side_frames)
 
     def _conditions(self, draw: Draw, rows: int, length: int, for_all: bool) -> Arrays:
-        known = self._inputs_of(COMPILED)
+        known = self._inputs_of("compiled")
         names = names_of(self.spec, known)
         return condition_arrays(draw.condition, names, known, rows, length, for_all)
 
@@ -227,24 +221,24 @@ class Sampling(Model):
         weights: str = "float32",
     ) -> np.ndarray:
         """See `Model.log_prob`; only a user's model has the signature."""
-        known = self._inputs_of(LOG_PROB)
+        known = self._inputs_of("log_prob")
         if not known:
             raise UserError(f"The model `{self.name}` has no log-probabilities.")
         narrow = None if weights == "float32" else weights
         self.check_options(lengths=lengths, speaker=speaker, weights=narrow)
         self._check_weights(weights)
         with self._own_errors():
-            given = {ELEMENTS: as_elements(known[ELEMENTS], elements)}
-            sizes = np.shape(given[ELEMENTS])[:2]
+            given = {"elements": as_elements(known["elements"], elements)}
+            sizes = np.shape(given["elements"])[:2]
             if len(sizes) == 2:
                 names = names_of(self.spec, known)
                 given |= condition_arrays(condition, names, known, sizes[0], sizes[1])
         most = BATCHES[-1]
         parts = [
-            self._outputs(LOG_PROB, {n: x[first : first + most] for n, x in given.items()})
-            for first in range(0, max(1, len(given[ELEMENTS])), most)
+            self._outputs("log_prob", {n: x[first : first + most] for n, x in given.items()})
+            for first in range(0, max(1, len(given["elements"])), most)
         ]
-        return np.concatenate([part[LOG_PROB] for part in parts])
+        return np.concatenate([part["log_prob"] for part in parts])
 
     def _check_weights(self, weights: str) -> None:
         """Raise UserError for other weights than a server's; the default stands for those."""
@@ -255,9 +249,9 @@ class Sampling(Model):
         It ends early once all rows have ended. `chunk`, and `opening` for the first one, are
         rounded up to a multiple of the model's unit.
         """
-        if not self._inputs_of(CHUNK):
+        if not self._inputs_of("chunk"):
             raise self.problem(f"The model `{self.name}` cannot stream: call `sample`.")
-        signature = self._signature_for(request, CHUNK, PROMPTED_CHUNK)
+        signature = self._signature_for(request, "chunk", "prompted_chunk")
         with self._own_errors():
             chunk = whole_number(chunk, "chunk")
         length, most = request.shape[0], self.spec.get("max_length", request.shape[0])
@@ -269,11 +263,11 @@ class Sampling(Model):
 
     @property
     def _dtype(self) -> str:
-        return (self.spec.get(ELEMENTS) or {}).get("dtype", "float32")
+        return (self.spec.get("elements") or {}).get("dtype", "float32")
 
     @property
     def _is_own(self) -> bool:
-        return isinstance(self.spec.get(ELEMENTS), dict)
+        return isinstance(self.spec.get("elements"), dict)
 
     def _groups(self, num: int) -> Iterator[tuple[np.ndarray, int]]:
         sizes = sorted(self.spec.get("serving", {}).get("allowed_batches", BATCHES))
@@ -282,18 +276,6 @@ class Sampling(Model):
             size = next(size for size in sizes if size >= count)
             rows = np.arange(first, first + size, dtype=np.int32)
             yield np.minimum(rows, first + count - 1), count
-
-    def _outputs_of_rows(
-        self, signature: str, request: Request, with_nats: bool = False
-    ) -> Iterator[Arrays]:
-        known = self._inputs_of(signature)
-        for rows, count in self._groups(request.num):
-            with self._own_errors():
-                inputs = request.inputs(known, rows, 0, request.shape[0])
-            if with_nats:
-                inputs[WITH_LOG_PROB] = np.ones([len(rows)], np.int32)
-            outputs = self._outputs_of_request(signature, inputs, request)
-            yield {name: array[:count] for name, array in outputs.items()}
 
     def _outputs_of_request(self, signature: str, inputs: Arrays, request: Request) -> Arrays:
         return self._outputs(signature, inputs)
@@ -349,15 +331,15 @@ class _Following:
         made = only_output(outputs)[: self._count, :count]
         made = np.where(self.ended[:, np.newaxis], self._last.astype(made.dtype), made)
         self._last = made[:, -1:]
-        if ENDED in outputs:
-            self.ended |= outputs[ENDED][: self._count].astype(bool)
+        if "ended" in outputs:
+            self.ended |= outputs["ended"][: self._count].astype(bool)
         return made
 
 
 def only_output(outputs: Arrays) -> np.ndarray:
     """Return the elements, of images the largest scale, among a signature's unordered outputs."""
-    if IMAGE in outputs:
-        return outputs[IMAGE]
+    if "picture" in outputs:
+        return outputs["picture"]
     (elements,) = (
         array
         for name, array in outputs.items()
@@ -420,8 +402,8 @@ def condition_rows(
 
 def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
     """Return the scales of image `row` of a batch, smallest first; the last is the whole image."""
-    whole = outputs[IMAGE][row]
-    scales = [value[row] for name, value in outputs.items() if name.startswith(f"{IMAGE}_")]
+    whole = outputs["picture"][row]
+    scales = [value[row] for name, value in outputs.items() if name.startswith("picture_")]
     smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
     return [*sorted(smaller, key=len), whole]
 
@@ -482,11 +464,11 @@ class ImageSampling(Sampling):
     @property
     def sizes(self) -> tuple[int, ...]:
         """Height and width of each scale, smallest first; a PixelCNN has one scale."""
-        outputs = self.signatures[COMPILED].outputs.values()
+        outputs = self.signatures["compiled"].outputs.values()
         return tuple(sorted({info.shape[1] or self.size for info in outputs}))
 
     def _images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
-        if IMAGE not in self.signatures[COMPILED].outputs:
+        if "picture" not in self.signatures["compiled"].outputs:
             raise InvalidInput(f"The model `{self.name}` draws no images.")
         if draw.length not in (None, self.size, (self.size, self.size, self.channels)):
             raise InvalidInput(f"`length` must be {self.size}, as exported, got {draw.length}.")
@@ -517,8 +499,8 @@ class ImageSampling(Sampling):
         A prefix is a small image [side, side, channels] to enlarge (multiscale), or pixels [n,
         channels] or rows [rows, size, channels] to begin with (PixelCNN), uint8.
         """
-        known, given = self.signatures[COMPILED].inputs, self.condition(condition)
-        signature, begun = COMPILED, dict[str, Any]()
+        known, given = self.signatures["compiled"].inputs, self.condition(condition)
+        signature, begun = "compiled", dict[str, Any]()
         if prefix is not None:
             signature, begun = self._continue_prefix(np.asarray(prefix))
         with self._own_errors():
@@ -563,7 +545,7 @@ class ImageSampling(Sampling):
             raise InvalidInput(f"The model needs {words}.")
         if isinstance(value, dict):
             return {each: np.asarray(array)[None] for each, array in value.items()}
-        info = self.signatures[COMPILED].inputs[name]
+        info = self.signatures["compiled"].inputs[name]
         return condition_rows(name, [value], self.classes, info, "condition")
 
     def _scales(self, signature: str, inputs: Arrays) -> list[np.ndarray]:
@@ -573,7 +555,7 @@ class ImageSampling(Sampling):
         while len(scales[-1]) < self.size:
             enlarged = inputs | {"start": scales[-1][None]}
             outputs = self._outputs(scale_name(2 * len(scales[-1])), enlarged)
-            scales.append(outputs[IMAGE][0])
+            scales.append(outputs["picture"][0])
         return scales
 
 
@@ -633,7 +615,7 @@ def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
 
 def check_rows(spec: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> None:
     """Apply `check_convention` to each row's first `num_frames` of the input `frames`."""
-    for frames, count in zip(inputs.get(FRAMES, ()), inputs.get("num_frames", ()), strict=False):
+    for frames, count in zip(inputs.get("frames", ()), inputs.get("num_frames", ()), strict=False):
         check_convention(spec, frames[:count])
 
 
@@ -655,12 +637,12 @@ class SoundSampling(Sampling):
     @property
     def conditional(self) -> bool:
         """True if the model generates sound from frames."""
-        return FRAMES in self._inputs_of(COMPILED)
+        return "frames" in self._inputs_of("compiled")
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
         """Names of the model's speakers, by index; empty for a model without speakers."""
-        info = self._inputs_of(COMPILED).get(SPEAKER)
+        info = self._inputs_of("compiled").get("speaker")
         return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
@@ -694,7 +676,7 @@ class SoundSampling(Sampling):
         The refining passes run after the program, whose signatures return unrefined audio. A single
         row may be given for all rows even in a condition with a time axis.
         """
-        if not self._inputs_of(CHUNK):
+        if not self._inputs_of("chunk"):
             raise InvalidInput(f"The model `{self.name}` cannot stream: call `sample`.")
         draw = self._read_recording(draw)
         request = self._request(draw, for_all=True)
@@ -716,26 +698,34 @@ class SoundSampling(Sampling):
         return dataclasses.replace(draw, condition=self.frames(recording), length=length)
 
     def _request(self, draw: Draw, for_all: bool = False) -> Request:
-        if not self._inputs_of(CHUNK):
+        if not self._inputs_of("chunk"):
             return super()._request(draw, for_all)
-        info = self._inputs_of(COMPILED)["temperature"]
+        info = self._inputs_of("compiled")["temperature"]
         heat: Any = info.default if draw.temperature is None else draw.temperature
         if np.ndim(heat) and self._engine is not None:
             raise InvalidInput("`temperature` must be one number for the engine `numba`.")
-        length = self._length(draw.condition, draw.length)
+        most, condition = None, draw.condition
+        if not has_named(self.spec):
+            if self.conditional and condition is None:
+                raise InvalidInput(f"`condition` must be given for {self.name}.")
+            most = np.shape(condition)[-2] * self.hop_samples if np.ndim(condition) > 1 else None
+        with self._own_errors():
+            (length,) = check_draw_length(most if draw.length is None else draw.length, "time")
+        if most is not None and length > most:
+            raise InvalidInput(f"`length` must be between 1 and {most}, got {length}.")
         draw = dataclasses.replace(draw, length=length, temperature=heat)
         request = super()._request(draw, for_all)
         check_input("temperature", info, request.temperature)
         return request
 
     def _conditions(self, draw: Draw, rows: int, length: int, for_all: bool) -> Arrays:
-        found, known = super()._conditions(draw, rows, length, for_all), self._inputs_of(COMPILED)
+        found, known = super()._conditions(draw, rows, length, for_all), self._inputs_of("compiled")
         check_speaker(self.known_speakers, draw.speaker)
-        if FRAMES in found:
-            found[FRAMES] = check_input(FRAMES, known[FRAMES], found[FRAMES])
-        if SPEAKER in known:
+        if "frames" in found:
+            found["frames"] = check_input("frames", known["frames"], found["frames"])
+        if "speaker" in known:
             index = self.known_speakers.index(draw.speaker or self.known_speakers[0])
-            found[SPEAKER] = np.full([rows], index, np.int32)
+            found["speaker"] = np.full([rows], index, np.int32)
         return found
 
     def _refinement(self, draw: Draw) -> tuple[Callable[[Any], Iterator[np.ndarray]], int]:
@@ -757,16 +747,3 @@ class SoundSampling(Sampling):
         refiner, frames = Refiner(MelConvention.from_dict(mel), passes), np.asarray(condition)
         ahead = refiner.reach_frames * refiner.convention.hop_samples
         return functools.partial(refine_chunks, frames=frames, refiner=refiner), ahead
-
-    def _length(self, condition: Any, length: int | None) -> int:
-        most = None
-        if not has_named(self.spec):
-            if self.conditional and condition is None:
-                raise InvalidInput(f"`condition` must be given for {self.name}.")
-            most = np.shape(condition)[-2] * self.hop_samples if np.ndim(condition) > 1 else None
-        length = most if length is None else length
-        with self._own_errors():
-            (length,) = check_draw_length(length, "time")
-        if most is not None and length > most:
-            raise InvalidInput(f"`length` must be between 1 and {most}, got {length}.")
-        return length

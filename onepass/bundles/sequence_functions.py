@@ -35,19 +35,7 @@ from onepass.bundles.function import (
     noise_infos,
     rows_at,
 )
-from onepass.bundles.signature import (
-    CHUNK,
-    COMPILED,
-    CONDITION,
-    FRAMES,
-    NUM_FRAMES,
-    NUM_SAMPLES,
-    PLAIN,
-    SPEAKER,
-    STATE,
-    Signature,
-    TensorInfo,
-)
+from onepass.bundles.signature import PLAIN, STATE, Signature, TensorInfo
 
 State = dict[str, Any]
 StateSpecs = dict[str, tf.TensorSpec]  # by name, without the batch axis; all begin with zeros
@@ -116,8 +104,8 @@ class StreamingModel:
         """Return the inputs for rows of up to `longest` frames: their lengths and conditions."""
         count = _numbers(low=1, high=longest)
         if not self.feature_channels:
-            return {NUM_SAMPLES: count}
-        return {FRAMES: self.frame_info(), NUM_FRAMES: count}
+            return {"num_samples": count}
+        return {"frames": self.frame_info(), "num_frames": count}
 
     def join_frames(self, given: State) -> State:
         """Convert inputs that clients send to the model's; by default unchanged."""
@@ -132,12 +120,12 @@ class StreamingModel:
     def speaker_infos(self) -> dict[str, TensorInfo]:
         """Return the description of the input `speaker`; {} if the model has one speaker."""
         info = TensorInfo(INT32, (None,), 0, self.speakers - 1, 0)
-        return {SPEAKER: info} if self.speakers else {}
+        return {"speaker": info} if self.speakers else {}
 
     def condition_infos(self, samples: int) -> dict[str, TensorInfo]:
         """Return the inputs that the condition of `samples` samples is made of."""
         count = -(-samples // self.hop_samples)
-        frames = {FRAMES: self.frame_info(count)} if self.feature_channels else {}
+        frames = {"frames": self.frame_info(count)} if self.feature_channels else {}
         return frames | self.speaker_infos()
 
     def fixed_infos(self) -> dict[str, TensorInfo]:
@@ -288,7 +276,7 @@ def _row_conditioning(
     Shorter rows are padded with zeros. There is no `window` without frames, and no `phase`, float64
     [batch] before the segment, without a source that has one.
     """
-    frames, speaker = given.get(FRAMES), given.get(SPEAKER)
+    frames, speaker = given.get("frames"), given.get("speaker")
     if frames is None or window is None:
         if not streaming.channels:
             return Conditioning(None)
@@ -425,19 +413,19 @@ def sequence_functions(
     only one.
     """
     signatures = _signatures(streaming, lengths[-1], temperature)
-    steps = {name: _make_steps(streaming, compiled=name != PLAIN) for name in (PLAIN, COMPILED)}
+    steps = {name: _make_steps(streaming, compiled=name != PLAIN) for name in (PLAIN, "compiled")}
 
     def function(make: Callable[..., Tensors], name: str, steps: dict[int, Step]) -> Function:
         run = functools.partial(make, streaming, steps)
         return Function(run, signatures[name], states_among(signatures[name]))
 
     calls = {name: function(_synthesize, name, each) for name, each in steps.items()}
-    calls[CHUNK] = function(_chunk, CHUNK, steps[COMPILED])
+    calls["chunk"] = function(_chunk, "chunk", steps["compiled"])
     # The lengths, in frames, that rows are padded to, and those of the pieces in samples.
     pieces = {"pieces": list(streaming.pieces), "rows_alone": streaming.rows_alone}
     return Functions(
         calls,
-        fixed=functools.partial(_of_size, streaming, signatures[CHUNK]),
+        fixed=functools.partial(_of_size, streaming, signatures["chunk"]),
         batches=sorted(set(batches)) or (ANY_BATCHES if streaming.rows_alone else BATCHES),
         serving={"buckets": list(lengths), "streaming": pieces},
         spec={"unit_samples": streaming.pieces[0]},
@@ -466,8 +454,8 @@ def _of_size(
         return {"noise": each_alone(alone, rows)}
 
     def find_condition(given: Tensors) -> Tensors:
-        given = streaming.join_frames({**given, NUM_SAMPLES: tf.fill([rows], samples)})
-        frames, speaker = given.get(FRAMES), given.get(SPEAKER)
+        given = streaming.join_frames({**given, "num_samples": tf.fill([rows], samples)})
+        frames, speaker = given.get("frames"), given.get("speaker")
         made = streaming.conditioning(frames, speaker, samples, None, 0).channels
         return {CHANNELS: tf.ensure_shape(made, [rows, samples, streaming.channels])}
 
@@ -497,7 +485,7 @@ def _of_size(
     if streaming.channels:
         kind = np.dtype(streaming.dtype.as_numpy_dtype)
         given[CHANNELS] = TensorInfo(kind, (rows, samples, streaming.channels))
-        found[CONDITION] = of(find_condition, condition)
+        found["condition"] = of(find_condition, condition)
     given |= streaming.fixed_infos()
     found["step"] = of(advance, given, temperature, start, state)
     found["draw"] = of(draw, noise, temperature, condition)
@@ -536,12 +524,12 @@ def _signatures(
         returned[PHASE] = TensorInfo(FLOAT64, (None,))
     position = {"start": _numbers(low=0, default=0)}
     length, window = streaming.row_infos(longest), {}
-    if FRAMES in length:
+    if "frames" in length:
         side = _numbers(low=0, high=streaming.side_frames, default=0)
         window = {"frames_before": side, "frames_after": side}
     every = Signature({**length, **noise}, sound)
     chunk = Signature({**length, **window, **position, **noise, **state}, {**sound, **returned})
-    return {PLAIN: every, COMPILED: every, CHUNK: chunk}
+    return {PLAIN: every, "compiled": every, "chunk": chunk}
 
 
 def _numbers(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from onepass.bundles.errors import InvalidInput, TooLarge, shorten_text
-from onepass.draw import COUNT, LISTS
+from onepass.draw import LISTS
 from onepass.foundation.allowed_operations import (
     PROGRAM,
     calls_of,
@@ -30,19 +30,15 @@ from onepass.foundation.arguments import check_seed, check_unmasked
 from onepass.foundation.errors import UserError
 from onepass.networks.condition_values import Rule, check_values
 
-CONDITION, FRAMES = "condition", "frames"
-CONDITIONS = "conditions"  # key in model.json
-NUM_SAMPLES, NUM_FRAMES, ELEMENTS = "num_samples", "num_frames", "elements"
-
 
 def input_of(name: str, count: int) -> str:
     """Return the name of the input for condition `name` of a model with `count` conditions."""
-    return CONDITION if count == 1 else f"{CONDITION}_{name}"
+    return "condition" if count == 1 else f"condition_{name}"
 
 
 def is_condition(name: str) -> bool:
     """Return whether an input is a condition other than `frames`."""
-    return name == CONDITION or name.startswith(f"{CONDITION}_")
+    return name == "condition" or name.startswith("condition_")
 
 
 def is_timed(info: Any) -> bool:
@@ -52,15 +48,15 @@ def is_timed(info: Any) -> bool:
 
 def names_of(spec: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str]:
     """Return the name of each condition's input, by the condition's name."""
-    stored = spec.get(CONDITIONS)
+    stored = spec.get("conditions")
     if isinstance(stored, Mapping):
         return {str(name): str(each) for name, each in stored.items()}
-    return {CONDITION: FRAMES} if FRAMES in known else {}
+    return {"condition": "frames"} if "frames" in known else {}
 
 
 def has_named(spec: Mapping[str, Any]) -> bool:
     """Return whether a model has conditions other than `frames`."""
-    return bool(set(names_of(spec, {}).values()) - {FRAMES})
+    return bool(set(names_of(spec, {}).values()) - {"frames"})
 
 
 def condition_arrays(
@@ -88,7 +84,7 @@ def _rule_of(place: str, known: Mapping[str, Any], rows: int, length: int | None
     sizes[:1] = ["time"] if timed else sizes[:1]
     described = f"{info.dtype.name} [{', '.join(['num', *sizes])}]"
     shape = (rows, *info.shape[1:])
-    if timed and place != FRAMES:
+    if timed and place != "frames":
         shape = (rows, length, *info.shape[2:])
     return Rule(described, shape, info.dtype, timed, info.low, info.high)
 
@@ -96,7 +92,7 @@ def _rule_of(place: str, known: Mapping[str, Any], rows: int, length: int | None
 def counted_inputs(known: Mapping[str, Any]) -> dict[str, str]:
     """Return the inputs whose rows may differ in length, each with the input that counts it."""
     timed = {name for name in known if is_condition(name) and is_timed(known[name])}
-    counts = LISTS | {FRAMES: NUM_FRAMES} | dict.fromkeys(timed, NUM_SAMPLES)
+    counts = LISTS | {"frames": "num_frames"} | dict.fromkeys(timed, "num_samples")
     return {name: counts[name] for name in known if counts.get(name) in known}
 
 
@@ -115,7 +111,7 @@ def _check_lengths(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> N
     In a request for log probabilities, conditions must be exactly as long as the elements.
     """
     for name, count in counted_inputs(known).items():
-        counts = [each for each in COUNTS if each in known] if name == FRAMES else [count]
+        counts = [each for each in COUNTS if each in known] if name == "frames" else [count]
         longest = int(np.max(sum(arrays[each].astype(np.int64) for each in counts)))
         if longest > arrays[name].shape[1]:
             counted = " + ".join(f"`{each}`" for each in counts)
@@ -124,20 +120,17 @@ def _check_lengths(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> N
             )
         if is_condition(name):
             arrays[name] = arrays[name][:, :longest]
-    timed = [n for n in known if (is_condition(n) or n == FRAMES) and is_timed(known[n])]
-    for name in timed if ELEMENTS in known else ():
+    timed = [n for n in known if (is_condition(n) or n == "frames") and is_timed(known[n])]
+    for name in timed if "elements" in known else ():
         free = [axis for axis, size in enumerate(known[name].shape) if axis and size is None]
-        shape, got = arrays[ELEMENTS].shape, arrays[name].shape
+        shape, got = arrays["elements"].shape, arrays[name].shape
         if any(axis < len(shape) and got[axis] != shape[axis] for axis in free):
             raise InvalidInput(
-                f"`{name}` must be as long as `{ELEMENTS}`, {list(shape)}, got {list(got)}."
+                f"`{name}` must be as long as `elements`, {list(shape)}, got {list(got)}."
             )
 
 
-PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # for whole rows, and for their next part
-PREFIX, NUM_PREFIX = "prefix", f"{COUNT}prefix"
-WITH_LOG_PROB, ENDED = "return_log_prob", "ended"
-LENGTHS = (NUM_SAMPLES, NUM_FRAMES)  # inputs that count a row's elements, including its prefix
+LENGTHS = ("num_samples", "num_frames")  # inputs that count a row's elements, including its prefix
 
 
 def _complete_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
@@ -160,7 +153,7 @@ def _check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
 
     In a call for a segment of a row, also raise it if the segment ends after the longest row.
     """
-    if NUM_PREFIX not in arrays:
+    if "num_prefix" not in arrays:
         return
     for name in LENGTHS if "start" in arrays else ():
         ends = arrays["start"].astype(np.int64) + arrays.get(name, 0)
@@ -168,13 +161,13 @@ def _check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
             raise InvalidInput(
                 f"`start` + `{name}` must be at most {known[name].high:g}, got {ends.max()}."
             )
-    counts = arrays[NUM_PREFIX]
+    counts = arrays["num_prefix"]
     for name in LENGTHS:
         longer = counts > arrays.get(name, counts)
         if longer.any():
             row = int(np.argmax(longer))
             raise InvalidInput(
-                f"`{PREFIX}` must be at most as long as `{name}`, {arrays[name][row]}, which"
+                f"`prefix` must be at most as long as `{name}`, {arrays[name][row]}, which"
                 f" counts the whole, got {counts[row]}."
             )
 
@@ -202,13 +195,10 @@ TENSORFLOW_NAMES = {dtype: tensorflow for tensorflow, dtype in TENSORFLOW_DTYPES
 
 FORMAT = 2  # of the entry `serving` of model.json
 Arrays = dict[str, np.ndarray]
-COMPILED, PLAIN = "compiled", "serving_default"
-WHOLE = (PLAIN, COMPILED)  # signatures of whole sounds, images or arrays
-LOG_PROB, CHUNK = "log_prob", "chunk"
-SPEAKER, STATE = "speaker", "state_"  # an input, and the prefix of a state's inputs
-SEED = "seed"  # an input int64, whose bits are those of an integer in [0, 2^64)
-SOUND, IMAGE, ARRAY = "sound", "picture", "array"  # kinds of data; the first two are output names
-MADE = {SOUND: "sound", IMAGE: "images", ARRAY: "arrays"}  # names of the kinds in messages
+PLAIN = "serving_default"  # the signature that TensorFlow Serving calls
+WHOLE = (PLAIN, "compiled")  # signatures of whole sounds, images or arrays
+STATE = "state_"  # begins the names of a state's inputs
+MADE = {"sound": "sound", "picture": "images", "array": "arrays"}  # names of the kinds in messages
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
 COUNTS = ("frames_before", "num_frames", "frames_after")  # inputs that count the given frames
 MAX_DIMENSIONS = 8
@@ -217,7 +207,7 @@ LARGEST_NUMBER = 1e300
 
 def fastest(signatures: Container[str]) -> str:
     """Return the name of the signature for whole outputs: the compiled one if there is one."""
-    return COMPILED if COMPILED in signatures else PLAIN
+    return "compiled" if "compiled" in signatures else PLAIN
 
 
 def scale_name(side: int) -> str:
@@ -376,7 +366,7 @@ def check_input(name: str, info: TensorInfo, value: Any) -> np.ndarray:
     except ValueError as error:
         raise InvalidInput(str(error)) from error
     try:
-        array = checked_seeds(value).view(np.int64) if name == SEED else np.asarray(value)
+        array = checked_seeds(value).view(np.int64) if name == "seed" else np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(f"`{name}` must be rectangular and of numbers.") from error
     array = _of_dtype(name, info.dtype, array)

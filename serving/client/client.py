@@ -10,7 +10,7 @@ import numpy as np
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.manifest import name_problem
-from onepass.bundles.signature import PLAIN, SEED, TensorInfo, checked_seeds
+from onepass.bundles.signature import PLAIN, TensorInfo, checked_seeds
 from onepass.foundation.arguments import check_seed, whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.locations import check_address, is_loopback
@@ -259,7 +259,7 @@ def _transport(
 def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
-    if name == SEED:
+    if name == "seed":
         try:
             return checked_seeds(value)
         except InvalidInput as error:

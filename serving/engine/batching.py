@@ -15,15 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.bundles import errors
-from onepass.bundles.signature import (
-    CHUNK,
-    NUM_SAMPLES,
-    PROMPTED_CHUNK,
-    STATE,
-    Signature,
-    counted_inputs,
-)
+from onepass.bundles.signature import STATE, Signature, counted_inputs
 from onepass.draw import LISTS
+from onepass.foundation.errors import must_be
 from serving.engine.clients import FairShares, RequestOrder, current_client
 from serving.observability import Metrics, request_id
 from serving.settings import Settings
@@ -54,17 +48,15 @@ class CallTimes:
     """
 
     def __init__(self) -> None:
-        self._seconds: collections.OrderedDict[Hashable, tuple[str, float, collections.deque]] = (
-            collections.OrderedDict()
-        )
+        self._seconds: dict[Hashable, tuple[str, float, collections.deque]] = {}
 
     def note(self, kind: Hashable, signature: str, cost: float, seconds_per_row: float) -> None:
         """Record the seconds per row of a call, and the cost of one of its rows."""
-        self._seconds.setdefault(kind, (signature, cost, collections.deque(maxlen=REMEMBERED)))
-        self._seconds.move_to_end(kind)
-        self._seconds[kind][2].append(seconds_per_row)
+        noted = self._seconds.pop(kind, (signature, cost, collections.deque(maxlen=REMEMBERED)))
+        noted[2].append(seconds_per_row)
+        self._seconds[kind] = noted  # the last now
         if len(self._seconds) > MAX_KINDS:
-            self._seconds.popitem(last=False)
+            del self._seconds[next(iter(self._seconds))]
 
     def seconds_per_row(self, kind: Hashable, signature: str, cost: float) -> float:
         """Return the estimate of a kind, or that of the next cheaper one; 0.0 if unknown."""
@@ -105,9 +97,7 @@ class Padding:
     """
 
     def __init__(
-        self,
-        serving: Mapping[str, Any],
-        signatures: Mapping[str, Signature] = MappingProxyType({}),
+        self, serving: Mapping[str, Any], signatures: Mapping[str, Signature] = MappingProxyType({})
     ):
         self._buckets, self._signatures = serving.get("buckets", [1]), signatures
         self.allowed = sorted(serving.get("allowed_batches") or [1])
@@ -123,18 +113,20 @@ class Padding:
         Inputs of streaming signatures, whose rows must have equal length, are not cropped, and
         their requests do not share calls.
         """
-        if signature in (CHUNK, PROMPTED_CHUNK):
+        if signature in ("chunk", "prompted_chunk"):
             return Fitted(inputs, {}, (signature, object()))
         fitted, lengths = dict(inputs), {}
         known = self._signatures[signature].inputs
         for name, count in counted_inputs(known).items():
             buckets = _list_buckets(known[count].high) if name in LISTS else self._buckets
-            fitted[name], lengths[name] = _trimmed_input(name, count, inputs, buckets)
-        shapes = tuple(
-            (name, lengths.get(name), array.shape[1:] if name not in lengths else ())
-            for name, array in fitted.items()
-        )
-        return Fitted(fitted, lengths, (signature, shapes))
+            longest, given, most = int(inputs[count].max()), inputs[name].shape[1], buckets[-1]
+            if longest > min(given, most):
+                rule = f"at most the {given} of `{name}`" if longest > given else f"at most {most}"
+                raise errors.InvalidInput(must_be(count, rule, longest))
+            fitted[name] = inputs[name][:, :longest]
+            lengths[name] = buckets[bisect.bisect_left(buckets, longest)]
+        others = tuple((n, x.shape[1:]) for n, x in fitted.items() if n not in lengths)
+        return Fitted(fitted, lengths, (signature, tuple(lengths.items()), others))
 
     def size(self, rows: int) -> int:
         """Return the size of a call for waiting `rows`, above it only if few are padded."""
@@ -146,73 +138,31 @@ class Padding:
             return above
         return self.allowed[index - 1]
 
-    def stack(
-        self, rows: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int], size: int
-    ) -> Arrays:
-        """Return a batch of `size` rows, the first one repeated, with zeros up to `lengths`."""
-        filled = [*rows, *[rows[0]] * (size - len(rows))]
-        batch = {}
-        for name in rows[0]:
-            arrays = [row[name] for row in filled]
-            if name in lengths:
-                arrays = [_zero_padded(array, lengths[name]) for array in arrays]
-            batch[name] = np.stack(arrays)
-        return batch
-
-    def join(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
-        """Return a request's outputs as one batch; shorter rows are padded with zeros."""
-        joined = {}
-        for name in rows[0]:
-            arrays = [row[name] for row in rows]
-            if arrays[0].ndim:
-                longest = max(map(len, arrays))
-                arrays = [_zero_padded(array, longest) for array in arrays]
-            joined[name] = np.stack(arrays)
-        return joined
-
-    def crop(self, outputs: Arrays) -> Arrays:
-        """Return the outputs of one request, cropped to its longest row."""
-        if NUM_SAMPLES not in outputs:
-            return outputs
-        longest = int(outputs[NUM_SAMPLES].max())
-        is_timed = {n: x.ndim > 1 and not n.startswith(STATE) for n, x in outputs.items()}
-        return {n: x[:, :longest] if is_timed[n] else x for n, x in outputs.items()}
-
 
 def _list_buckets(most: float | None) -> list[int]:
-    doubled = itertools.takewhile(
-        lambda size: size < (most or 1), (SHORTEST_LIST << n for n in itertools.count())
-    )
-    return [*doubled, int(most or 1)]
+    sizes = (SHORTEST_LIST << n for n in itertools.count())
+    return [*itertools.takewhile(lambda size: size < (most or 1), sizes), int(most or 1)]
 
 
-def _trimmed_input(
-    name: str, count: str, inputs: Arrays, buckets: Sequence[int]
-) -> tuple[np.ndarray, int]:
-    longest, given = int(inputs[count].max()), inputs[name].shape[1]
-    if longest > given:
-        raise errors.InvalidInput(
-            f"`{count}` must be at most the {given} of `{name}`, got {longest}."
-        )
-    if longest > buckets[-1]:
-        raise errors.InvalidInput(f"`{count}` must be at most {buckets[-1]}, got {longest}.")
-    return inputs[name][:, :longest], buckets[bisect.bisect_left(buckets, longest)]
+def _pad(array: np.ndarray, length: int) -> np.ndarray:
+    return np.pad(array, [(0, length - len(array)), *[(0, 0)] * (array.ndim - 1)])
 
 
-def _zero_padded(array: np.ndarray, length: int) -> np.ndarray:
-    missing = length - len(array)
-    return np.pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)]) if missing else array
+def join_rows(rows: Sequence[Arrays], lengths: Mapping[str, int] = MappingProxyType({})) -> Arrays:
+    """Return rows as a batch; shorter ones are padded with zeros, up to one of the `lengths`."""
+    joined = {}
+    for name in rows[0]:
+        arrays = [row[name] for row in rows]
+        if arrays[0].ndim:
+            longest = lengths.get(name) or max(map(len, arrays))
+            arrays = [x if len(x) == longest else _pad(x, longest) for x in arrays]
+        joined[name] = np.stack(arrays)
+    return joined
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A request with its inputs, its waiting rows and the future of its outputs.
-
-    Attributes:
-      results: outputs of each row; None for a row without outputs yet.
-      row_seconds: estimated seconds per row; 0.0 if unknown.
-      rank: its rank among the requests of its client (`RequestOrder`), set by the queue.
-    """
+    """A request with its inputs, its waiting rows and the future of its outputs."""
 
     client: str
     signature: str
@@ -220,10 +170,10 @@ class Request:
     answer: asyncio.Future
     arrived: float
     id: str
-    results: list[Arrays | None]
+    results: list[Arrays | None]  # outputs of each row; None for a row without outputs yet
     waiting: collections.deque[int]
-    row_seconds: float
-    rank: float = 0.0
+    row_seconds: float  # estimated; 0.0 if unknown
+    rank: float = 0.0  # among the requests of its client (`RequestOrder`), set by the queue
 
     @property
     def bytes_per_row(self) -> int:
@@ -426,9 +376,8 @@ class Batcher:
         self, signature: str, inputs: Arrays, timeout_seconds: float | None = None
     ) -> Arrays:
         """Return a signature's outputs for checked inputs; drop a cancelled request's rows."""
-        request = self._enqueue_request(
-            signature, self._padding.fit(signature, inputs), timeout_seconds
-        )
+        fitted = self._padding.fit(signature, inputs)
+        request = self._enqueue_request(signature, fitted, timeout_seconds)
         self._dispatch()
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -442,8 +391,8 @@ class Batcher:
             self._queue.remove(request)
         results = [result for result in request.results if result is not None]
         if sum(array.nbytes for row in results for array in row.values()) > LARGE_BYTES:
-            return await asyncio.to_thread(self._assemble_results, results)
-        return self._assemble_results(results)
+            return await asyncio.to_thread(_assemble_results, results)
+        return _assemble_results(results)
 
     def close(self) -> None:
         """Fail waiting and later requests with NotReady."""
@@ -452,7 +401,7 @@ class Batcher:
             _fail(request, errors.NotReady("The server is stopping."))
 
     def _enqueue_request(
-        self, signature: str, fitted: Fitted, timeout_seconds: float | None = None
+        self, signature: str, fitted: Fitted, timeout_seconds: float | None
     ) -> Request:
         loop, limits = asyncio.get_running_loop(), self._limits
         rows = len(next(iter(fitted.inputs.values())))
@@ -460,15 +409,15 @@ class Batcher:
         if rows > most:
             raise errors.TooLarge(f"The batch must have at most {most} rows, got {rows}.")
         request = Request(
-            current_client(),
-            signature,
-            fitted,
-            loop.create_future(),
-            loop.time(),
-            request_id(),
-            [None] * rows,
-            collections.deque(range(rows)),
-            self._times.seconds_per_row(fitted.key, signature, fitted.cost),
+            client=current_client(),
+            signature=signature,
+            fitted=fitted,
+            answer=loop.create_future(),
+            arrived=loop.time(),
+            id=request_id(),
+            results=[None] * rows,
+            waiting=collections.deque(range(rows)),
+            row_seconds=self._times.seconds_per_row(fitted.key, signature, fitted.cost),
         )
         if request.waiting_bytes > limits.queue_bytes:
             raise errors.TooLarge(
@@ -490,10 +439,8 @@ class Batcher:
 
     def _full(self) -> errors.Overloaded:
         wait = sum(waiting.seconds for waiting in self._queue) / self._limits.threads
-        return errors.Overloaded(
-            f"The queue is full: {self._queue.rows} rows wait.",
-            min(max(1.0, wait), MAX_RETRY_SECONDS),
-        )
+        why = f"The queue is full: {self._queue.rows} rows wait."
+        return errors.Overloaded(why, min(max(1.0, wait), MAX_RETRY_SECONDS))
 
     def _check_time(self, request: Request, seconds: float) -> None:
         threads = 1 if request.is_long else self._limits.threads
@@ -512,7 +459,12 @@ class Batcher:
 
     def _dispatch(self) -> None:
         loop = asyncio.get_running_loop()
-        while (request := self._next_request()) is not None:
+
+        def has_thread(request: Request) -> bool:
+            short = self.running - self._running_long
+            return not self._running_long if request.is_long else short < self._limits.threads
+
+        while (request := self._queue.next_request(has_thread)) is not None:
             wait_seconds, alike = self._delay_until - loop.time(), self._queue.alike(request)
             num_rows = sum(len(other.waiting) for other in alike)
             is_small = len(alike) < self._expected_requests and num_rows < self._padding.max_batch
@@ -526,12 +478,6 @@ class Batcher:
             done = functools.partial(self._batch_done, is_long=request.is_long)
             loop.create_task(self._run(rows)).add_done_callback(done)
 
-    def _next_request(self) -> Request | None:
-        has_short = self.running - self._running_long < self._limits.threads
-        return self._queue.next_request(
-            lambda request: not self._running_long if request.is_long else has_short
-        )
-
     async def _run(self, rows: list[Row]) -> None:
         loop = asyncio.get_running_loop()
         start = loop.time()
@@ -541,7 +487,7 @@ class Batcher:
         results = await loop.run_in_executor(self._pool, self._outputs, rows)
         seconds, first = loop.time() - start, rows[0].request
         self._queue.charge(rows, seconds / len(rows))
-        size = max(len(rows), self._padding.size(len(rows)))
+        size = self._padding.size(len(rows))
         self._times.note(first.fitted.key, first.signature, first.fitted.cost, seconds / size)
         self._metrics.running.labels(self._name).dec()
         self._metrics.batch_rows.labels(self._name).observe(len(rows))
@@ -567,8 +513,8 @@ class Batcher:
         request = rows[0].request
         try:
             size = self._padding.size(len(rows))
-            inputs = [row.inputs() for row in rows]
-            batch = self._padding.stack(inputs, request.fitted.lengths, size)
+            filled = [*rows, *[rows[0]] * (size - len(rows))]  # by repeating the first
+            batch = join_rows([row.inputs() for row in filled], request.fitted.lengths)
             outputs = self._call(request.signature, batch)
             return [{name: array[n] for name, array in outputs.items()} for n in range(len(rows))]
         except Exception as error:
@@ -598,8 +544,15 @@ class Batcher:
             failed[id(row.request)] = result
         return failed[id(row.request)]
 
-    def _assemble_results(self, results: list[Arrays]) -> Arrays:
-        return self._padding.crop(self._padding.join(results))
+
+def _assemble_results(results: list[Arrays]) -> Arrays:
+    """Return a request's outputs as one batch, cropped to its longest row."""
+    outputs = join_rows(results)
+    if "num_samples" not in outputs:
+        return outputs
+    longest = int(outputs["num_samples"].max())
+    is_timed = {n: x.ndim > 1 and not n.startswith(STATE) for n, x in outputs.items()}
+    return {n: x[:, :longest] if is_timed[n] else x for n, x in outputs.items()}
 
 
 def _fail(request: Request, error: errors.ServingError) -> None:

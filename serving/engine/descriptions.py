@@ -4,15 +4,7 @@ import importlib.metadata
 from typing import Any
 
 from onepass.bundles.sampling import CONDITIONS
-from onepass.bundles.signature import (
-    FRAMES,
-    IMAGE,
-    PLAIN,
-    SOUND,
-    TENSORFLOW_NAMES,
-    V2_NAMES,
-    TensorInfo,
-)
+from onepass.bundles.signature import PLAIN, TENSORFLOW_NAMES, V2_NAMES, TensorInfo
 from serving.engine.drawing import condition_input, scales
 from serving.engine.drawing import signature as drawing_signature
 from serving.engine.registry import ModelRegistry
@@ -56,10 +48,8 @@ def metadata_of(registry: ModelRegistry, served: ServedModel) -> dict[str, Any]:
     """Return the inputs and outputs of a model's `serving_default`, and the versions served."""
 
     def tensors(infos: dict[str, TensorInfo]) -> list[dict[str, Any]]:
-        return [
-            {"name": name, "datatype": V2_NAMES[info.dtype], "shape": info.sizes}
-            for name, info in infos.items()
-        ]
+        known = infos.items()
+        return [{"name": n, "datatype": V2_NAMES[x.dtype], "shape": x.sizes} for n, x in known]
 
     signature, statuses = served.signature(PLAIN), registry.versions(served.name)
     return {
@@ -77,7 +67,7 @@ def facts_of(served: ServedModel) -> dict[str, Any]:
     facts |= {name: served.spec[name] for name in FACTS if served.spec.get(name) is not None}
     if "data_licence" in facts:
         facts["licence"] = facts.pop("data_licence")
-    if served.kind == IMAGE:
+    if served.kind == "picture":
         return facts | {
             "condition": CONDITIONS.get(condition_input(served) or ""),
             "classes": served.spec.get("classes") or [],
@@ -85,8 +75,8 @@ def facts_of(served: ServedModel) -> dict[str, Any]:
             "guidance": "guidance" in drawing_signature(served).inputs,
             "sizes": [side for side, _ in scales(served)],
         }
-    facts["condition"] = FRAMES if is_conditional(served) else None
-    if served.kind != SOUND:
+    facts["condition"] = "frames" if is_conditional(served) else None
+    if served.kind != "sound":
         return facts
     return facts | {
         "text": is_conditional(served) and supports_text(served),

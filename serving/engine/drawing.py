@@ -12,7 +12,7 @@ from PIL import Image
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.sampling import CONDITIONS, classes_of, condition_rows
-from onepass.bundles.signature import IMAGE, Signature, fastest, scale_name
+from onepass.bundles.signature import Signature, fastest, scale_name
 from serving.engine.fields import json_tensor
 from serving.engine.served_model import ServedModel
 
@@ -32,37 +32,33 @@ def condition_input(served: ServedModel) -> str | None:
 def scales(served: ServedModel) -> list[tuple[int, str]]:
     """Return the side and the output name of each scale, smallest first, up to the whole image."""
     outputs = signature(served).outputs
-    whole = outputs[IMAGE].shape[1] or served.spec["size"]
-    smaller = {name: info for name, info in outputs.items() if name.startswith(f"{IMAGE}_")}
+    whole = outputs["picture"].shape[1] or served.spec["size"]
+    smaller = {name: info for name, info in outputs.items() if name.startswith("picture_")}
     sides = [(info.shape[1] or whole, name) for name, info in smaller.items()]
-    return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, IMAGE)]
-
-
-def _needed_condition(served: ServedModel, given: dict[str, Any]) -> str | None:
-    needed = CONDITIONS.get(condition_input(served) or "")
-    for other in given:
-        if other != needed:
-            needs = f"`{needed}`" if needed else "nothing"
-            raise InvalidInput(f"`{other}` must not be given: the model needs {needs}.")
-    if needed is not None and needed not in given:
-        captions, choice = served.spec.get("captions"), ""
-        if needed == "class":
-            choice = f"; {classes_of(served.spec.get('classes') or [])}"
-        elif needed == "caption" and captions:
-            choice = f", such as {captions[0]!r}"
-        raise InvalidInput(f"`{needed}` must be given{choice}.")
-    return needed
+    return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, "picture")]
 
 
 def condition(served: ServedModel, given: dict[str, Any], field: str = "class") -> Outputs:
     """Return the input, by name, for an image's class, caption or map."""
-    name, needed = condition_input(served), _needed_condition(served, given)
+    name, classes = condition_input(served), served.spec.get("classes") or []
+    needed = CONDITIONS.get(name or "")
+    for other in given:
+        if other != needed:
+            needs = f"`{needed}`" if needed else "nothing"
+            raise InvalidInput(f"`{other}` must not be given: the model needs {needs}.")
     if name is None or needed is None:
         return {}
+    if needed not in given:
+        captions, choice = served.spec.get("captions"), ""
+        if needed == "class":
+            choice = f"; {classes_of(classes)}"
+        elif needed == "caption" and captions:
+            choice = f", such as {captions[0]!r}"
+        raise InvalidInput(f"`{needed}` must be given{choice}.")
     info = signature(served).inputs[name]
     if name == "map":
         return {name: json_tensor(name, [given[needed]], info)}
-    return condition_rows(name, [given[needed]], served.spec.get("classes") or [], info, field)
+    return condition_rows(name, [given[needed]], classes, info, field)
 
 
 def encode_image(image: np.ndarray, file: str = "png") -> bytes:

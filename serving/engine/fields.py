@@ -12,7 +12,7 @@ import orjson
 import pydantic
 
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.signature import SEED, Signature, TensorInfo, input_info
+from onepass.bundles.signature import Signature, TensorInfo, input_info
 from onepass.foundation.errors import must_be
 
 SHOWN_CHARACTERS = 80
@@ -132,7 +132,7 @@ def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
 
 def _array(name: str, value: Any, rank: int, dtype: np.dtype) -> np.ndarray:
     kinds, words = ELEMENTS[dtype.kind]
-    is_seed = name == SEED and dtype.kind in "iu"  # whose range the signature's check knows
+    is_seed = name == "seed" and dtype.kind in "iu"  # whose range the signature's check knows
     elements = [value]
     for _ in range(rank):
         if any(type(each) is not list for each in elements):
@@ -202,7 +202,5 @@ def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
             names = ", ".join(signature.inputs)
             raise InvalidInput(f"Inputs must be named; the model has {names}.")
         inputs = {needed[0]: inputs}
-    return {
-        name: json_tensor(name, value, input_info(signature.inputs, name))
-        for name, value in inputs.items()
-    }
+    infos = {name: input_info(signature.inputs, name) for name in inputs}
+    return {name: json_tensor(name, inputs[name], info) for name, info in infos.items()}

@@ -8,7 +8,8 @@ import numpy as np
 
 from onepass.bundles.bundle import Servable
 from onepass.bundles.prompt_states import Begun, PromptStates
-from onepass.bundles.signature import NUM_PREFIX, PROMPTED, WITH_LOG_PROB, Arrays
+from onepass.bundles.signature import Arrays
+from serving.engine.batching import join_rows
 from serving.observability import Metrics
 
 CALL_BYTES = 2**28  # of the states in a call, which a message to a confined process holds
@@ -87,24 +88,24 @@ class ContinuedCalls:
     def __call__(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs of a signature for checked inputs, as the model returns them."""
         prompts = self._prompts
-        if signature != PROMPTED or prompts is None or inputs[WITH_LOG_PROB].any():
+        if signature != "prompted" or prompts is None or inputs["return_log_prob"].any():
             return self._bundle.call(signature, inputs)
-        is_long = inputs[NUM_PREFIX] >= SHORTEST
+        is_long = inputs["num_prefix"] >= SHORTEST
         if not is_long.any():
             return self._bundle.call(signature, inputs)
         long, short = np.flatnonzero(is_long), np.flatnonzero(~is_long)
-        parts = []
+        parts: dict[int, Arrays] = {}
         for rows in (long[n : n + self._most_rows] for n in range(0, len(long), self._most_rows)):
             given = {name: array[rows] for name, array in inputs.items()}
-            parts.append((rows, prompts.draw(given, self._begin(prompts, given))))
+            parts |= _split_rows(rows, prompts.draw(given, self._begin(prompts, given)))
         if short.size:
             others = {name: array[short] for name, array in inputs.items()}
-            parts.append((short, self._bundle.call(signature, others)))
-        return _join_rows(parts)
+            parts |= _split_rows(short, self._bundle.call(signature, others))
+        return join_rows([parts[row] for row in sorted(parts)])
 
     def _begin(self, prompts: PromptStates, inputs: Arrays) -> list[Begun]:
         """Return the state after the prefix of every row; read those that are not kept, once."""
-        digests = [prompts.digest(inputs, row) for row in range(len(inputs[NUM_PREFIX]))]
+        digests = [prompts.digest(inputs, row) for row in range(len(inputs["num_prefix"]))]
         kept = {digest: self._cache.find(self._model, digest) for digest in digests}
         found = {digest: state for digest, state in kept.items() if state is not None}
         missing = [digest for digest in kept if digest not in found]
@@ -122,14 +123,5 @@ class ContinuedCalls:
         self._cache.drop(self._model)
 
 
-def _join_rows(parts: list[tuple[np.ndarray, Arrays]]) -> Arrays:
-    """Return outputs of some rows each as those of all, filled up with zeros."""
-    joined: Arrays = {}
-    count = sum(len(rows) for rows, _ in parts)
-    for name, first in parts[0][1].items():
-        longest = max(outputs[name].shape[1:2] for _, outputs in parts)
-        joined[name] = np.zeros([count, *longest, *first.shape[2:]], first.dtype)
-        for rows, outputs in parts:
-            for row, values in zip(rows, outputs[name], strict=True):
-                joined[name][(row, *map(slice, values.shape))] = values
-    return joined
+def _split_rows(rows: np.ndarray, outputs: Arrays) -> dict[int, Arrays]:
+    return {row: {name: x[n] for name, x in outputs.items()} for n, row in enumerate(rows.tolist())}

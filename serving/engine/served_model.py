@@ -14,7 +14,7 @@ import numpy as np
 from onepass.bundles import errors
 from onepass.bundles.bundle import Servable
 from onepass.bundles.sampling import check_rows
-from onepass.bundles.signature import MADE, PLAIN, SOUND, WHOLE, WITH_LOG_PROB, Signature
+from onepass.bundles.signature import MADE, PLAIN, WHOLE, Signature
 from onepass.foundation.errors import UserError
 from serving import observability
 from serving.engine.batching import LARGE_BYTES, Arrays, Batcher, Padding
@@ -192,7 +192,7 @@ class ServedModel:
     @property
     def speech_bundle(self) -> Servable:
         """The bundle of a speech model; raises InvalidInput for any other model."""
-        if self.kind != SOUND:
+        if self.kind != "sound":
             raise errors.InvalidInput(f"`{self.name}` draws {MADE[self.kind]}, not sound.")
         return self.bundle
 
@@ -306,7 +306,7 @@ class ServedModel:
 
 def _check_answer(inputs: Arrays, max_bytes: int) -> None:
     lengths = inputs.get("num_samples")
-    each = 8 if WITH_LOG_PROB in inputs else 4  # with log probabilities
+    each = 8 if "return_log_prob" in inputs else 4  # with log probabilities
     wanted = 0 if lengths is None else each * len(lengths) * int(lengths.max(initial=0))
     if wanted > max_bytes:
         raise errors.TooLarge(

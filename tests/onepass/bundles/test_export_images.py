@@ -19,7 +19,7 @@ import onepass
 import serving
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.sampling import only_output
-from onepass.bundles.signature import COMPILED, Signature, without
+from onepass.bundles.signature import Signature, without
 from pixelcnn.model import load
 
 SEED = 2**63 + 5  # beyond int64, as seeds may be
@@ -225,11 +225,11 @@ OTHERS = {"caption": "text", "map": "map"}
 def with_input(name):
     """A bundle that takes another condition, and has no null condition."""
     made = copy.copy(bundle("pixelcnn"))
-    inputs = dict(made.signatures[COMPILED].inputs)
+    inputs = dict(made.signatures["compiled"].inputs)
     del inputs["guidance"]
     inputs[name] = inputs.pop("label")
     made.spec = made.spec | {"condition": OTHERS[name]}
-    made.signatures = {COMPILED: Signature(inputs, made.signatures[COMPILED].outputs)}
+    made.signatures = {"compiled": Signature(inputs, made.signatures["compiled"].outputs)}
     return made
 
 
