@@ -147,13 +147,9 @@ class Metrics:
 
         counter, gauge = functools.partial(make, Counter), functools.partial(make, Gauge)
         seconds = functools.partial(make, Histogram, buckets=SECONDS)
-        self._requests = counter("requests", "Requests answered.", "model", "protocol", "status")
-        self._seconds = seconds(
-            "request_seconds", "Seconds to the answer's end.", "model", "protocol"
-        )
-        self._first_seconds = seconds(
-            "first_byte_seconds", "Seconds to the first byte.", "model", "protocol"
-        )
+        kind = "model", "protocol"
+        self._seconds = seconds("request_seconds", "Seconds to the answer's end.", *kind)
+        self._first_seconds = seconds("first_byte_seconds", "Seconds to the first byte.", *kind)
         self._bytes = counter("bytes", "Bytes of bodies.", "protocol", "direction")
         self._refused = counter("refused", "Requests refused by a full server.", "what")
         self.log_lines_lost = counter("log_lines_lost", "Log lines not read in time.")
@@ -163,19 +159,18 @@ class Metrics:
         self.running = gauge("calls_running", "Calls in progress.", "model")
         self.call_seconds = seconds("call_seconds", "Seconds of a call.", "model")
         self.retries = counter("batches_retried", "Batches retried row by row.", "model")
-        self.prefixes = counter(
-            "prefixes", "Prefixes that a state was kept of, or not.", "model", "outcome"
-        )
+        kept = "Prefixes that a state was kept of, or not."
+        self.prefixes = counter("prefixes", kept, "model", "outcome")
         self.prefix_bytes = gauge("prefix_bytes", "Bytes of the states after prefixes.")
         self.streams = gauge("streams", "Open streams.", "model")
         self._loads = counter("loads", "Versions loaded or broken.", "model", "outcome")
         self._version = gauge("model_version", "The version served.", "model")
-        self.version_requests = counter(
-            "version_requests", "Requests answered.", "model", "version", "status"
-        )
+        answered = "Requests answered."
+        self._requests = counter("requests", answered, "model", "protocol", "status")
+        self.version_requests = counter("version_requests", answered, "model", "version", "status")
         # TensorFlow Serving's name: a counter's would end in _total.
         count, of_model = ":tensorflow:serving:request_count", ("model_name", "status")
-        self._tensorflow = Gauge(count, "Requests answered.", of_model, registry=self.registry)
+        self._tensorflow = Gauge(count, answered, of_model, registry=self.registry)
         ProcessCollector(registry=self.registry)
 
     def request(
@@ -234,23 +229,18 @@ def configure_tracing(provider: Any = None) -> bool:
     _provider, endpoints = provider, [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
     if provider is None and endpoints:
         try:
-            _provider = _exporting_provider()
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
             install = "Install it with `pip install 'onepass[traces]'`."
             LOG.warning("%s is set, but nothing is traced: %s. %s", endpoints[0], error, install)
+        else:
+            name = os.environ.get("OTEL_SERVICE_NAME", "onepass")
+            _provider = TracerProvider(resource=Resource.create({"service.name": name}))
+            _provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return _provider is not None
-
-
-def _exporting_provider() -> Any:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    name = os.environ.get("OTEL_SERVICE_NAME", "onepass")
-    provider = TracerProvider(resource=Resource.create({"service.name": name}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return provider
 
 
 def close() -> None:

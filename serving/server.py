@@ -299,8 +299,16 @@ async def _serve_until_signal(
 ) -> tuple[int, bool]:
     registry = ModelRegistry(models, settings, metrics=metrics)
     server = Server(registry, settings, metrics)
-    shutdown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    _install_signal_handlers(shutdown)
+    loop = asyncio.get_running_loop()
+    shutdown: asyncio.Future[int] = loop.create_future()
+
+    def take(number: int) -> None:
+        if shutdown.done():
+            os._exit(128 + number)
+        shutdown.set_result(number)
+
+    for each in SIGNALS:
+        loop.add_signal_handler(each, take, each)
     await server.start()
     initial_load_done = asyncio.ensure_future(registry.initial_load_done())
     first: set[asyncio.Future[Any]] = {shutdown, initial_load_done}
@@ -320,12 +328,8 @@ async def _serve_until_signal(
 
 def ready_line(server: Server) -> str:
     """Return the line that the command prints when it is ready: loaded models and addresses."""
-    registry = server.registry
-    known = [
-        name
-        for name in registry.names()
-        if any(v.state == "AVAILABLE" for v in registry.versions(name))
-    ]
+    versions = {name: server.registry.versions(name) for name in server.registry.names()}
+    known = [name for name, each in versions.items() if any(v.state == "AVAILABLE" for v in each)]
     text = f"serving {', '.join(known) or 'no model yet'} at http://{server.http_address}"
     if server.grpc_address:
         text += f" and, for gRPC, {server.grpc_address}"
@@ -356,13 +360,3 @@ def address(host: str, port: int) -> str:
     """Return HOST:PORT, with brackets if the host needs them."""
     host = host.strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:
-    def take(number: int) -> None:
-        if shutdown.done():
-            os._exit(128 + number)
-        shutdown.set_result(number)
-
-    for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, take, number)

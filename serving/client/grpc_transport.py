@@ -86,9 +86,8 @@ class GrpcTransport:
         self, name: str, version: int | None, deadline: Deadline
     ) -> dict[str, dict[str, TensorInfo]]:
         """Return the inputs of each signature, from GetModelMetadata."""
-        request = message("tensorflow.serving.GetModelMetadataRequest")(
-            metadata_field=["signature_def"]
-        )
+        make = message("tensorflow.serving.GetModelMetadataRequest")
+        request = make(metadata_field=["signature_def"])
         _specify(request.model_spec, name, version)
         response = self._call(PREDICTION, "GetModelMetadata", request, deadline)
         parsed = message("tensorflow.serving.SignatureDefMap")()
@@ -186,9 +185,8 @@ class GrpcTransport:
         return kind(f"/{service}/{method}", request.SerializeToString, response.FromString)
 
     def _start_stream(self, request: Any, deadline: Deadline) -> tuple[Any, Any]:
-        call = self._method(MODELS, "Speak")(
-            request, timeout=deadline.count_seconds(), metadata=self._metadata
-        )
+        ask, left = self._method(MODELS, "Speak"), deadline.count_seconds()
+        call = ask(request, timeout=left, metadata=self._metadata)
         try:
             return call, next(call, None)
         except grpc.RpcError as error:
@@ -219,12 +217,12 @@ class GrpcTransport:
             return token_error(self._address, bool(self._metadata))
         after = trailing.get("retry-after", "")
         seconds = float(after) if after.isdecimal() else 0.0
-        if status == grpc.StatusCode.UNAVAILABLE and (problem := _tls_problem(words)):
+        unreachable = status == grpc.StatusCode.UNAVAILABLE
+        if unreachable and (problem := _tls_problem(words)):
             return ClientError(f"{self._address} {problem}", "unreachable")
-        if status == grpc.StatusCode.UNAVAILABLE and not after:
-            return RetryableError(
-                ClientError(f"There is no server at {self._address}.", "unreachable")
-            )
+        if unreachable and not after:
+            absent = ClientError(f"There is no server at {self._address}.", "unreachable")
+            return RetryableError(absent)
         if after:
             limited = status == grpc.StatusCode.RESOURCE_EXHAUSTED
             code = "too_many_requests" if limited else "overloaded"

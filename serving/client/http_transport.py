@@ -67,7 +67,7 @@ class HttpTransport:
 
     def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
         """Return the server's description of a model, from `GET /v1/models/NAME`."""
-        return self._json("GET", f"/v1/models/{name}", deadline)
+        return self._json(f"/v1/models/{name}", deadline)
 
     def examples(self, name: str, deadline: Deadline) -> list[dict[str, Any]]:
         """Return the server's example recordings, from `GET /v1/models/NAME/examples`."""
@@ -77,9 +77,7 @@ class HttpTransport:
         self, name: str, version: int | None, deadline: Deadline
     ) -> dict[str, dict[str, TensorInfo]]:
         """Return the inputs of each signature, from TensorFlow Serving's metadata."""
-        parsed = self._json(
-            "GET", f"/v1/models/{_versioned_path(name, version)}/metadata", deadline
-        )
+        parsed = self._json(f"/v1/models/{_versioned_path(name, version)}/metadata", deadline)
         try:
             signatures = parsed["metadata"]["signature_def"]["signature_def"]
             return {key: _inputs(value["inputs"]) for key, value in signatures.items()}
@@ -126,9 +124,8 @@ class HttpTransport:
             fields["recording"] = base64.b64encode(arguments["recording"]).decode()
         with contextlib.ExitStack() as stack:
             path = f"/v1/models/{name}:speak"
-            response = stack.enter_context(
-                self._open_response("POST", path, deadline, _json_of(fields))
-            )
+            opening = self._open_response("POST", path, deadline, _json_of(fields))
+            response = stack.enter_context(opening)
             rate_hz = self._rate(response)
             kept = stack.pop_all()
         return Speech(self._samples(kept, response, deadline), kept.close, rate_hz)
@@ -138,9 +135,8 @@ class HttpTransport:
     ) -> Stream[ImageScale]:
         """Return images, from `POST /v1/models/NAME:draw`, which sends one JSON line per scale."""
         opened, path = contextlib.ExitStack(), f"/v1/models/{name}:draw"
-        response = opened.enter_context(
-            self._open_response("POST", path, deadline, _json_of(arguments))
-        )
+        opening = self._open_response("POST", path, deadline, _json_of(arguments))
+        response = opened.enter_context(opening)
         return Stream(self._images(opened, response, arguments["num"], deadline), opened.close)
 
     @contextlib.contextmanager
@@ -160,10 +156,8 @@ class HttpTransport:
 
     def _attempt(self, method: str, path: str, deadline: Deadline, content: Any) -> httpx.Response:
         body, headers = content() if content is not None else (None, {})
-        left = deadline.count_seconds()
-        request = self._client.build_request(
-            method, path, content=body, headers=headers, timeout=left
-        )
+        options: Any = {"headers": headers, "timeout": deadline.count_seconds()}
+        request = self._client.build_request(method, path, content=body, **options)
         try:
             response = self._client.send(request, stream=True)
         except httpx.TimeoutException:
@@ -210,8 +204,8 @@ class HttpTransport:
             parts.append(part)
         return b"".join(parts)
 
-    def _json(self, method: str, path: str, deadline: Deadline) -> dict[str, Any]:
-        with self._open_response(method, path, deadline) as response:
+    def _json(self, path: str, deadline: Deadline) -> dict[str, Any]:
+        with self._open_response("GET", path, deadline) as response:
             body = self._whole(response, deadline)
         with contextlib.suppress(ValueError):
             parsed = strict_json(body)
@@ -220,7 +214,7 @@ class HttpTransport:
         self._unexpected_server()
 
     def _field(self, field: str, path: str, deadline: Deadline) -> list[dict[str, Any]]:
-        value = self._json("GET", path, deadline).get(field)
+        value = self._json(path, deadline).get(field)
         if not isinstance(value, list):
             self._unexpected_server()
         return value

@@ -243,11 +243,6 @@ class VersionSet:
         attempts = [broken.attempt for broken in self.broken.values()]
         return self.loading is not None or any(a is not None and not a.done() for a in attempts)
 
-    @property
-    def load_attempted(self) -> bool:
-        """True if a version is loaded, or is known to be broken while none is being loaded."""
-        return self.current is not None or (self.loading is None and bool(self.broken))
-
     def report_problem(self, name: str, problem: str) -> None:
         """Record and log a problem with the model's folder, "" for none; keep loaded versions."""
         kept = f"{problem}; loaded models are still served" if problem else ""
@@ -589,10 +584,11 @@ class ModelRegistry:
             LOG.error("loading or unloading failed", exc_info=task.exception())
 
     def _check_initial_load(self) -> None:
-        if self._initial_names is not None and all(
-            name not in self._version_sets or self._version_sets[name].load_attempted
-            for name in self._initial_names
-        ):
+        if self._initial_names is None:
+            return
+        initial = (self._version_sets.get(name, None) for name in self._initial_names)
+        known = [each for each in initial if each is not None]
+        if all(each.current or (each.loading is None and each.broken) for each in known):
             self._initial_load.set()
 
     def _version_set(self, name: str) -> VersionSet:

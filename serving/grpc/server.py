@@ -111,13 +111,7 @@ def is_proxy(address: str) -> bool:
 class Call:
     """A call in progress, which is logged and counted in the metrics when it ends."""
 
-    def __init__(
-        self,
-        method: str,
-        metadata: dict[str, Any],
-        context: Context,
-        metrics: Metrics,
-    ):
+    def __init__(self, method: str, metadata: dict[str, Any], context: Context, metrics: Metrics):
         self.method, self._context, self._metrics = method, context, metrics
         self.client = client_address(client_of(context.peer()), metadata)
         given = metadata.get(REQUEST_ID)

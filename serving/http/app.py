@@ -25,19 +25,8 @@ from onepass.bundles import errors
 from serving import observability
 from serving.engine.clients import TokenAuth, begin_client, read_tokens
 from serving.engine.registry import ModelRegistry
+from serving.http import routes
 from serving.http.generation import DrawRoute, OpenaiImages, OpenaiSpeech, SpeakRoute
-from serving.http.routes import (
-    LIMITS,
-    RECEIVED,
-    BodyLimits,
-    Endpoints,
-    HttpError,
-    OpenApi,
-    error_response,
-    get,
-    json_response,
-    protocol_of,
-)
 from serving.http.tensors import V2, ModelListing, TensorflowRest
 from serving.observability import Metrics, begin_request, event
 from serving.settings import Settings
@@ -93,7 +82,8 @@ class AllowedHosts:
         name = match["name"].strip("[]")
         is_address = ":" in name or set(name) <= set(ADDRESS)
         if name not in self._names and not (self._any_address and is_address):
-            raise HttpError(421, "misdirected", "This host is not served; see `allowed_hosts`.")
+            message = "This host is not served; see `allowed_hosts`."
+            raise routes.HttpError(421, "misdirected", message)
         if origin is None or method in SAFE_METHODS or origin in self._origins:
             return
         if origin.lower().partition("://")[2] not in (host, *self._own_sites):
@@ -135,7 +125,7 @@ class RequestMiddleware:
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
         self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_tokens(settings))
         self._allowed_hosts = AllowedHosts(settings)
-        self._body_limits = BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
+        self._body_limits = routes.BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
         self._answer: ASGIApp = self._admit
         if origins := settings.allow_origin:
             methods = ("GET", "HEAD", "POST")
@@ -152,7 +142,8 @@ class RequestMiddleware:
         started, headers = time.perf_counter(), Headers(scope=scope)
         response = ResponseRecorder(send, begin_request(headers.get("x-request-id")))
         # With an "app", Starlette's router raises errors instead of answering them.
-        scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0, RESPONSE: response})
+        kept = {routes.LIMITS: self._body_limits, routes.RECEIVED: 0, RESPONSE: response}
+        scope.update({"app": self, **kept})
         try:
             self._allowed_hosts.check(scope["method"], headers)
             await self._answer(scope, receive, response.send)
@@ -160,7 +151,7 @@ class RequestMiddleware:
             await _refuse(error, scope, receive, response.send)
         finally:
             self._record(scope, response, started)
-            self._body_limits.used -= scope[RECEIVED]
+            self._body_limits.used -= scope[routes.RECEIVED]
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -168,7 +159,7 @@ class RequestMiddleware:
             with observability.span("http", headers, method=scope["method"]):
                 if headers.get("content-encoding", "identity").lower() not in ("identity", ""):
                     message = "The body must not be compressed (`Content-Encoding`)."
-                    raise HttpError(415, "unsupported_encoding", message)
+                    raise routes.HttpError(415, "unsupported_encoding", message)
                 authorization = headers.get("authorization", "").encode("latin-1")
                 begin_client(_address(scope), self._auth.check(scope["path"], authorization))
                 await self._app(scope, receive, send)
@@ -180,11 +171,11 @@ class RequestMiddleware:
         seconds = time.perf_counter() - started
         self._metrics.request(
             scope.get("path_params", {}).get("name"),
-            protocol_of(path),
+            routes.protocol_of(path),
             response.code,
             seconds,
             first_byte_seconds=None if first is None else first - started,
-            received_bytes=scope[RECEIVED],
+            received_bytes=scope[routes.RECEIVED],
             sent_bytes=response.sent_bytes,
         )
         outcome: dict[str, Any] = {"status": response.status, "code": response.code}
@@ -202,7 +193,7 @@ async def _refuse(raised: Exception, scope: Scope, receive: Receive, send: Send)
     if isinstance(raised, HTTPException) and raised.status_code == 405:
         allowed = ", ".join(sorted((raised.headers or {}).get("Allow", "GET, HEAD").split(", ")))
         headers = {"allow": allowed}
-        raised = HttpError(405, "method_not_allowed", f"This path accepts only {allowed}.")
+        raised = routes.HttpError(405, "method_not_allowed", f"This path accepts only {allowed}.")
     elif isinstance(raised, HTTPException):
         raised = errors.NotFound("This path does not exist.")
     elif not isinstance(raised, errors.ServingError):
@@ -215,43 +206,43 @@ async def _refuse(raised: Exception, scope: Scope, receive: Receive, send: Send)
     if raised.http_status == 401:
         headers["www-authenticate"] = 'Bearer realm="onepass"'
     if not response.status:
-        answer = error_response(raised, scope["path"], headers)
+        answer = routes.error_response(raised, scope["path"], headers)
         answer.body = b"" if scope["method"] == "HEAD" else answer.body
         await answer(scope, receive, send)
 
 
-class Health(Endpoints):
+class Health(routes.Endpoints):
     """The endpoints for health and metrics."""
 
     def __init__(self, registry: ModelRegistry, metrics: Metrics):
         self._registry, self._metrics = registry, metrics
 
-    @get("/healthz", STATE)
+    @routes.get("/healthz", STATE)
     async def live(self, request: Request) -> Response:
         """Answer 200; needs no token."""
-        return json_response({"status": "ok"})
+        return routes.json_response({"status": "ok"})
 
-    @get("/readyz", STATE)
+    @routes.get("/readyz", STATE)
     async def ready(self, request: Request) -> Response:
         """Answer 200 if requests are accepted, 503 otherwise."""
         if not self._registry.ready:
             raise errors.NotReady("The server is not ready.")
-        return json_response({"status": "ready"})
+        return routes.json_response({"status": "ready"})
 
-    @get("/monitoring/prometheus/metrics", {"text/plain": str})
+    @routes.get("/monitoring/prometheus/metrics", {"text/plain": str})
     async def metrics(self, request: Request) -> Response:
         """Return the metrics in Prometheus's format."""
         content, content_type = self._metrics.render()
         return Response(content, headers={"content-type": content_type})
 
 
-class Page(StaticFiles, Endpoints):
+class Page(StaticFiles, routes.Endpoints):
     """The page at `/`, and its files under `/page/`."""
 
     def __init__(self) -> None:
         super().__init__(packages=[("serving", "page")])
 
-    @get("/", {"text/html": str})
+    @routes.get("/", {"text/html": str})
     async def front(self, request: Request) -> Response:
         """Return the page."""
         return await self.get_response("index.html", request.scope)
@@ -267,14 +258,14 @@ def make_app(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> A
     """Return the HTTP application for a model registry; raise UserError for an invalid token."""
     page, protocols = Page(), [kind(registry, settings) for kind in PROTOCOLS]
     endpoints: Any = (*protocols, Health(registry, metrics), page)
-    routes: list[BaseRoute] = [route for each in endpoints for route in each.routes()]
-    routes += [Mount("/page", page), *OpenApi(settings, routes).routes()]
-    return RequestMiddleware(Router(routes, redirect_slashes=False), settings, metrics)
+    made: list[BaseRoute] = [route for each in endpoints for route in each.routes()]
+    made += [Mount("/page", page), *routes.OpenApi(settings, made).routes()]
+    return RequestMiddleware(Router(made, redirect_slashes=False), settings, metrics)
 
 
 def make_probes(registry: ModelRegistry, metrics: Metrics) -> ASGIApp:
     """Return an application that serves only health and metrics, without a token."""
     handlers: Any = {
-        errors.NotReady: lambda request, error: error_response(error, request.url.path)
+        errors.NotReady: lambda request, error: routes.error_response(error, request.url.path)
     }
     return ExceptionMiddleware(Router(Health(registry, metrics).routes()), handlers)

@@ -286,17 +286,14 @@ class Endpoints:
         return served
 
     def _model_named(self, request: Request, name: str | None, kind: str) -> ServedModel:
-        request.path_params["name"] = self._only_model(kind) if name is None else name
-        return self._model_at(request, kind)
-
-    def _only_model(self, kind: str) -> str:
-        found = []
-        for name in self._registry.names():
+        found = [] if name is None else [name]
+        for each in self._registry.names() if name is None else ():
             with contextlib.suppress(errors.ServingError):  # skips models that are loading
-                found += [name] if self._registry.get(name).kind == kind else []
+                found += [each] if self._registry.get(each).kind == kind else []
         if len(found) != 1:
             raise errors.InvalidInput("`model` must be given: there are several.")
-        return found[0]
+        request.path_params["name"] = found[0]
+        return self._model_at(request, kind)
 
 
 def version_at(request: Request) -> int | None:

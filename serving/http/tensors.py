@@ -32,7 +32,6 @@ from onepass.bundles.signature import (
 )
 from serving.engine.descriptions import SERVER_VERSION, describe_signatures, facts_of, metadata_of
 from serving.engine.fields import Fields, Name, flat_tensor, from_columns, from_rows
-from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.http import routes
 
@@ -104,22 +103,6 @@ def _parse_prediction(body: bytes, served: ServedModel) -> tuple[str, dict[str, 
     if parsed.instances is not None:
         return name, from_rows(parsed.instances, signature), True
     return name, from_columns(parsed.inputs, signature), False
-
-
-def statuses(registry: ModelRegistry, request: Request) -> list[dict[str, Any]]:
-    """Return the `model_version_status` of the model or version in the path."""
-    name, wanted = request.path_params["name"], routes.version_at(request)
-    found = [s for s in registry.versions(name) if wanted in (None, s.version)]
-    if wanted is not None and not found:
-        raise NotFound(f"There is no version {wanted} of the model `{name}`.")
-    return [
-        {
-            "version": str(s.version),
-            "state": s.state,
-            "status": {"error_code": "UNKNOWN" if s.error else "OK", "error_message": s.error},
-        }
-        for s in found
-    ]
 
 
 class InferParameters(Fields):
@@ -317,9 +300,17 @@ class ModelListing(routes.Endpoints):
     @routes.get("/v1/models/{name}", MODEL, versions=True)
     async def model(self, request: Request) -> Response:
         """Return one model, with `model_version_status` as in TensorFlow Serving."""
-        found = statuses(self._registry, request)
-        entry = await self._entry(request.path_params["name"], routes.version_at(request))
-        return routes.json_response({**entry, "model_version_status": found})
+        name, wanted = request.path_params["name"], routes.version_at(request)
+        found = [s for s in self._registry.versions(name) if wanted in (None, s.version)]
+        if wanted is not None and not found:
+            raise NotFound(f"There is no version {wanted} of the model `{name}`.")
+        statuses = []
+        for each in found:
+            code = "UNKNOWN" if each.error else "OK"
+            status = {"error_code": code, "error_message": each.error}
+            statuses.append({"version": str(each.version), "state": each.state, "status": status})
+        entry = await self._entry(name, wanted)
+        return routes.json_response({**entry, "model_version_status": statuses})
 
     async def _entry(self, name: str, version: int | None = None) -> dict[str, Any]:
         known = self._registry.versions(name)

@@ -269,19 +269,16 @@ class _Children:
                 if descriptor == control.fileno():
                     return True
                 if descriptor in self._askers:
-                    self._receive(descriptor)
+                    asker, pid = self._askers.pop(descriptor)
+                    with asker, contextlib.suppress(OSError):
+                        _, found, _, _ = socket.recv_fds(asker, MOST_REQUEST_BYTES, 1)
+                        self._listeners.update(dict.fromkeys(found, pid))
                 elif events & select.POLLIN:
                     pid = self._listeners[descriptor]
                     confinement.answer(descriptor, pid, self.most.get(pid, 0))
                 else:  # the process has ended
                     os.close(descriptor)
                     del self._listeners[descriptor]
-
-    def _receive(self, descriptor: int) -> None:
-        asker, pid = self._askers.pop(descriptor)
-        with asker, contextlib.suppress(OSError):
-            _, found, _, _ = socket.recv_fds(asker, MOST_REQUEST_BYTES, 1)
-            self._listeners.update(dict.fromkeys(found, pid))
 
     def start(self, request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
         own, theirs = socket.socketpair()
