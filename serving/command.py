@@ -42,7 +42,10 @@ def run_serve(
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
     check_models_folder(given.models)
-    _check_packages()
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        needed = f"Serving needs more packages ({', '.join(missing)})"
+        raise UserError(f"{needed}: pip install 'onepass[serve]'")
     if given.trust or not given.sandbox:
         import_tensorflow()
     from serving.server import serve
@@ -87,11 +90,3 @@ def _check_options(given: ServeArguments) -> None:
         words = re.split(r"`([a-z_]+)`", str(error))
         words[1::2] = [f"`--{field.replace('_', '-')}`" for field in words[1::2]]
         raise UserError("".join(words)) from error
-
-
-def _check_packages() -> None:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"Serving needs more packages ({', '.join(missing)}): pip install 'onepass[serve]'"
-        )

@@ -283,36 +283,6 @@ class _Job:
     rank: float
 
 
-class Work:
-    """Work in pieces, each with a permit for a processor, which can be stopped between two."""
-
-    def __init__(self, permits: Permits, client: str):
-        self._permits, self._client, self._use = permits, client, Use()
-        self._stopped = threading.Event()
-        self._piece = contextlib.ExitStack()
-
-    def stop(self) -> None:
-        """Make the next `pause` raise Cancelled."""
-        self._stopped.set()
-
-    def pause(self) -> None:
-        """Wait for a permit for the next piece; raise Cancelled if the work was stopped."""
-        self._piece.close()
-        self._check()
-        self._piece.enter_context(self._permits.permit(self._client, self._use))
-        self._check()
-
-    def _check(self) -> None:
-        if self._stopped.is_set():
-            raise Cancelled("The work was stopped.")
-
-    def run(self, function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-        """Call a function with a permit, except while `pause` waits for the next one."""
-        with self._piece:
-            self.pause()
-            return function(*arguments, **more)
-
-
 class FairThreads:
     """Threads for jobs, at most `most` at once and `most_of_client` per client.
 
@@ -353,9 +323,8 @@ class FairThreads:
                 able[job.client] = future if job.rank < first.rank else able[job.client]
         if not able:
             return
-        client = min(
-            able, key=lambda name: (len(self._running.get(name, ())), self._shares.account(name))
-        )
+        used = self._shares.account
+        client = min(able, key=lambda name: (len(self._running.get(name, ())), used(name)))
         job = self._waiting.pop(able[client])
         self._running.setdefault(client, []).append(job.size)
         self._order.advance(client, job.size)
@@ -403,23 +372,29 @@ async def run_in_turn(
 
     If the awaiting task is cancelled or the time limit `seconds`, which includes waiting, is over,
     a function that has not been called is never called, and one that works in pieces ends after the
-    current piece.
-
-    Args:
-      in_pieces: whether the function takes the keyword `pause`, a function that it calls between
-        pieces of its work.
-      size: estimated work, by which a client's shorter calls come first: for a text its characters
-        at speed 1.
+    current piece: `in_pieces`, it takes the keyword `pause`, a function that it calls between them.
+    Of a client's calls those of less estimated work come first, its `size`: for a text its
+    characters at speed 1.
     """
-    client = current_client()
-    work = Work(PROCESSORS, client)
+    client, use = current_client(), Use()
+    stopped, piece = threading.Event(), contextlib.ExitStack()  # a piece holds a permit
 
-    more = {"pause": work.pause} if in_pieces else {}
-    job = functools.partial(work.run, function, *arguments, **more)
+    def pause() -> None:
+        piece.close()
+        if not stopped.is_set():
+            piece.enter_context(PROCESSORS.permit(client, use))
+        if stopped.is_set():
+            raise Cancelled("The work was stopped.")
+
+    def job() -> Any:
+        with piece:
+            pause()
+            return function(*arguments, **({"pause": pause} if in_pieces else {}))
+
     try:
         async with asyncio.timeout(seconds):
             return await asyncio.wrap_future(THREADS.submit(client, job, size))
     except TimeoutError as error:
         raise DeadlineExceeded("The input took too long to process.") from error
     finally:
-        work.stop()
+        stopped.set()

@@ -7,17 +7,17 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from onepass.bundles import errors
 from onepass.bundles.bundle import Servable
 from onepass.bundles.sampling import check_rows
-from onepass.bundles.signature import MADE, PLAIN, WHOLE, Signature
+from onepass.bundles.signature import MADE, PLAIN, WHOLE, Arrays, Signature
 from onepass.foundation.errors import UserError
 from serving import observability
-from serving.engine.batching import LARGE_BYTES, Arrays, Batcher, Padding
+from serving.engine.batching import LARGE_BYTES, Batcher, Padding
 from serving.engine.clients import PROCESSORS, ClientSlots, Use, current_client
 from serving.engine.prefix_states import ContinuedCalls, StateCache
 from serving.observability import Metrics, request_id
@@ -38,7 +38,7 @@ class Streams:
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
-        self._client_slots, self._seconds, self._changed = ClientSlots(most), seconds, changed
+        self._client_slots, self.seconds, self._changed = ClientSlots(most), seconds, changed
 
     @property
     def running(self) -> int:
@@ -53,21 +53,15 @@ class Streams:
         Closing the generator stops the work after the current chunk. The default time limit of the
         whole stream is STREAM_TIMEOUT_FACTOR times the limit of a chunk. An iterator's UserError is
         raised as InvalidInput, errors other than ServingError as Internal.
-
-        Raises:
-          Overloaded: there are too many streams.
-          DeadlineExceeded: a chunk, the reader or the whole stream takes too long.
         """
         if timeout_seconds is None:
-            timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
+            timeout_seconds = STREAM_TIMEOUT_FACTOR * self.seconds
         client = current_client()
         if not self._client_slots.has_one_for(client):
             own = self._client_slots.taken_by(client)
             yours = f", {own} of them yours" if own else ""
             raise errors.Overloaded(f"{self.running} streams are open already{yours}.")
-        work = _StreamThread(
-            make, self._seconds, client, functools.partial(self._end_stream, client)
-        )
+        work = _StreamThread(self, make, client)
         self._client_slots.take(client)
         self._changed(1)
         # A daemon, so hanging work does not keep the process alive.
@@ -75,26 +69,20 @@ class Streams:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_seconds
         try:
-            while (chunk := await work.next(min(end, loop.time() + self._seconds))) is not _END:
+            while (chunk := await work.next(min(end, loop.time() + self.seconds))) is not _END:
                 yield chunk
         finally:
             work.stop()
 
-    def _end_stream(self, client: str) -> None:
+    def end(self, client: str) -> None:
+        """Record that a client's stream has ended."""
         self._client_slots.leave(client)
         self._changed(-1)
 
 
-class _StreamThread(Generic[Chunk]):
-    def __init__(
-        self,
-        make: Callable[[], Iterator[Chunk]],
-        reader_seconds: float,
-        client: str,
-        ended: Callable[[], None],
-    ):
-        self._make, self._reader_seconds, self._ended = make, reader_seconds, ended
-        self._client, self._use = client, Use()
+class _StreamThread:
+    def __init__(self, streams: Streams, make: Callable[[], Iterator[Any]], client: str):
+        self._streams, self._make, self._client, self._use = streams, make, client, Use()
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[Any] = asyncio.Queue()
         self._slots = threading.Semaphore(LOOKAHEAD)
@@ -124,7 +112,7 @@ class _StreamThread(Generic[Chunk]):
                 iterator = self._make()
                 if isinstance(iterator, Generator):
                     stack.callback(iterator.close)
-                while self._slots.acquire(timeout=self._reader_seconds):
+                while self._slots.acquire(timeout=self._streams.seconds):
                     if self._stopped.is_set():
                         break
                     with PROCESSORS.permit(self._client, self._use):
@@ -142,7 +130,7 @@ class _StreamThread(Generic[Chunk]):
             LOG.error("a stream failed", exc_info=error, extra={"request": self._request})
             last = errors.Internal()
         self._call_in_loop(self._chunks.put_nowait, last)
-        self._call_in_loop(self._ended)
+        self._call_in_loop(self._streams.end, self._client)
 
     def _call_in_loop(self, function: Callable[..., Any], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed and has no reader
@@ -241,7 +229,14 @@ class ServedModel:
             checked = await self._check_inputs(signature, inputs)
             if signature in WHOLE and "frames" in checked:
                 await asyncio.to_thread(check_rows, self.spec, checked)
-            _check_answer(checked, self._max_bytes)
+            lengths = checked.get("num_samples")
+            each = 8 if "return_log_prob" in checked else 4  # with log probabilities
+            wanted = 0 if lengths is None else each * len(lengths) * int(lengths.max(initial=0))
+            if wanted > self._max_bytes:
+                raise errors.TooLarge(
+                    f"`num_samples` must amount to at most {self._max_bytes >> 20} MiB of audio"
+                    f" per request, at {each} bytes per sample, got {wanted >> 20}."
+                )
             return await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
 
     async def stream(
@@ -302,14 +297,3 @@ class ServedModel:
             self._active -= 1
             if not self._active:
                 self._idle.set()
-
-
-def _check_answer(inputs: Arrays, max_bytes: int) -> None:
-    lengths = inputs.get("num_samples")
-    each = 8 if "return_log_prob" in inputs else 4  # with log probabilities
-    wanted = 0 if lengths is None else each * len(lengths) * int(lengths.max(initial=0))
-    if wanted > max_bytes:
-        raise errors.TooLarge(
-            f"`num_samples` must amount to at most {max_bytes >> 20} MiB of audio per request, at "
-            f"{each} bytes per sample, got {wanted >> 20}."
-        )

@@ -58,39 +58,31 @@ POLICY = (
 )
 
 
-class AllowedHosts:
-    """The hosts that are served: the server's address, localhost, and hosts in the settings.
+def check_host(settings: Settings, method: str, headers: Headers) -> None:
+    """Raise an error unless `Host` is the server's address, localhost or in the settings.
 
     A server that other machines can reach also accepts any numeric address, since DNS rebinding
-    needs a name. Pages on hosts in the settings, at the default port of their scheme, count as the
-    server's own, whatever `Host` a proxy sends.
+    needs a name. Pages (`Origin`) on hosts in the settings, at the default port of their scheme,
+    count as the server's own, whatever `Host` a proxy sends.
     """
-
-    def __init__(self, settings: Settings):
-        named = ("localhost", "127.0.0.1", "::1", settings.host, *settings.allowed_hosts)
-        self._names = {name.strip("[]").lower() for name in named}
-        self._own_sites = {name.lower() for name in settings.allowed_hosts}
-        self._origins = settings.allow_origin
-        self._any_address = not settings.is_loopback
-
-    def check(self, method: str, headers: Headers) -> None:
-        """Check the headers `Host` and `Origin` of a request."""
-        host, origin = headers.get("host", "").lower(), headers.get("origin")
-        match = HOST.fullmatch(host)
-        if match is None:
-            raise errors.InvalidInput("`Host` must name a host.")
-        name = match["name"].strip("[]")
-        is_address = ":" in name or set(name) <= set(ADDRESS)
-        if name not in self._names and not (self._any_address and is_address):
-            message = "This host is not served; see `allowed_hosts`."
-            raise routes.HttpError(421, "misdirected", message)
-        if origin is None or method in SAFE_METHODS or origin in self._origins:
-            return
-        if origin.lower().partition("://")[2] not in (host, *self._own_sites):
-            raise errors.Forbidden(
-                "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
-                "name the site in `allowed_hosts`; name another site in `allow_origin`."
-            )
+    host, origin = headers.get("host", "").lower(), headers.get("origin")
+    match = HOST.fullmatch(host)
+    if match is None:
+        raise errors.InvalidInput("`Host` must name a host.")
+    name, own = match["name"].strip("[]"), [each.lower() for each in settings.allowed_hosts]
+    known = ("localhost", "127.0.0.1", "::1", settings.host.lower(), *own)
+    is_address = ":" in name or set(name) <= set(ADDRESS)
+    is_reached = is_address and not settings.is_loopback
+    if not is_reached and name not in [each.strip("[]") for each in known]:
+        message = "This host is not served; see `allowed_hosts`."
+        raise routes.HttpError(421, "misdirected", message)
+    if origin is None or method in SAFE_METHODS or origin in settings.allow_origin:
+        return
+    if origin.lower().partition("://")[2] not in (host, *own):
+        raise errors.Forbidden(
+            "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
+            "name the site in `allowed_hosts`; name another site in `allow_origin`."
+        )
 
 
 class ResponseRecorder:
@@ -124,7 +116,7 @@ class RequestMiddleware:
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
         self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_tokens(settings))
-        self._allowed_hosts = AllowedHosts(settings)
+        self._settings = settings
         self._body_limits = routes.BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
         self._answer: ASGIApp = self._admit
         if origins := settings.allow_origin:
@@ -145,7 +137,7 @@ class RequestMiddleware:
         kept = {routes.LIMITS: self._body_limits, routes.RECEIVED: 0, RESPONSE: response}
         scope.update({"app": self, **kept})
         try:
-            self._allowed_hosts.check(scope["method"], headers)
+            check_host(self._settings, scope["method"], headers)
             await self._answer(scope, receive, response.send)
         except errors.ServingError as error:
             await _refuse(error, scope, receive, response.send)

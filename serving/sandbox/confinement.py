@@ -61,19 +61,6 @@ def most_threads(connections: int) -> int:
     return SPARE_THREADS + connections + THREADS_PER_PROCESSOR * (os.cpu_count() or 1)
 
 
-def ask_for_threads(asker: socket.socket) -> None:
-    """Make the kernel ask the process at the socket's other end before it starts a thread here.
-
-    That process receives a descriptor, the listener, for `answer`; the socket is closed. Threads
-    remain unlimited if the kernel or the library does not support this.
-    """
-    with asker:
-        listener = _listener()
-        if listener is not None:
-            socket.send_fds(asker, [b"threads"], [listener])
-            os.close(listener)
-
-
 def answer(listener: int, pid: int, most: int) -> None:
     """Answer the kernel: the process `pid` may start a thread if it has fewer than `most`.
 
@@ -91,6 +78,7 @@ def answer(listener: int, pid: int, most: int) -> None:
 
 
 def _listener() -> int | None:
+    """Return a descriptor with questions for new threads; None where the kernel asks none."""
     try:
         seccomp = ctypes.CDLL(LIBRARY)
         notify_fd = seccomp.seccomp_notify_fd
@@ -149,7 +137,11 @@ def confine(
     libc = ctypes.CDLL(None, use_errno=True)
     _check_result(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
     if asker is not None:
-        ask_for_threads(asker)
+        with asker:
+            listener = _listener()
+            if listener is not None:  # for `answer`
+                socket.send_fds(asker, [b"threads"], [listener])
+                os.close(listener)
     _restrict_folders(libc, readable)
     _restrict_calls()
 
@@ -160,10 +152,9 @@ def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
         return
     # A kernel rejects rights and fields that are newer than its version of Landlock.
     files = (1 << max(bits for first, bits in FILE_RIGHTS.items() if first <= version)) - 1
-    handled = (ctypes.c_uint64 * 3)(
-        files, 3 * (version >= NET_VERSION), 3 * (version >= SCOPE_VERSION)
-    )
-    size = 8 * (1 + (version >= NET_VERSION) + (version >= SCOPE_VERSION))
+    has_net, has_scope = version >= NET_VERSION, version >= SCOPE_VERSION
+    handled = (ctypes.c_uint64 * 3)(files, 3 * has_net, 3 * has_scope)
+    size = 8 * (1 + has_net + has_scope)
     ruleset = _check_result(libc.syscall(CREATE_RULESET, handled, size, 0))
     for path in readable:
         try:
@@ -184,14 +175,12 @@ def _restrict_calls() -> None:
     context = ctypes.c_void_p(seccomp.seccomp_init(REFUSE | errno.EPERM))
 
     def rule(action: int, name: str, *compared: tuple[int, int, int]) -> None:
-        number = seccomp.seccomp_syscall_resolve_name(name.encode())
-        comparisons = (_Comparison * len(compared))(
-            *(_Comparison(n, EQUAL_UNDER_MASK, mask, value) for n, mask, value in compared)
-        )
+        number, count = seccomp.seccomp_syscall_resolve_name(name.encode()), len(compared)
+        each = (_Comparison(n, EQUAL_UNDER_MASK, mask, value) for n, mask, value in compared)
+        rules = (_Comparison * count)(*each)
         if number >= 0:  # otherwise this architecture has no such call
-            error = seccomp.seccomp_rule_add_array(
-                context, ctypes.c_uint32(action), number, len(compared), comparisons
-            )
+            kind = ctypes.c_uint32(action)
+            error = seccomp.seccomp_rule_add_array(context, kind, number, count, rules)
             if error:
                 raise OSError(-error, os.strerror(-error), name)
 

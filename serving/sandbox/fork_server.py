@@ -172,49 +172,40 @@ def describe_error(error: Exception) -> Head:
 
 
 def _serve(bundle: Any, connection: socket.socket) -> None:
-    answers = _Answers(bundle)
+    chunks: Iterator[Any] = iter(())
+
+    def answer(head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
+        nonlocal chunks
+        match head["do"]:
+            case "warm":
+                bundle.warm()
+                with contextlib.suppress(AttributeError):  # no glibc
+                    ctypes.CDLL(None).malloc_trim(0)
+            case "call":
+                return {}, bundle.call(head["signature"], arrays)
+            case "frames":
+                return {}, {"frames": bundle.frames(arrays["waveform"])}
+            case "stream":
+                chunks = bundle.stream(condition=arrays.get("condition"), **head["options"])
+            case "chunk":
+                chunk = next(chunks, None)
+                return ({"end": True}, {}) if chunk is None else ({}, {"chunk": chunk})
+            case "close":
+                if (close := getattr(chunks, "close", None)) is not None:  # generators have it
+                    close()
+                chunks = iter(())
+        return {}, {}
+
     try:
         while True:
             head, arrays = receive(connection)
             try:
-                answer, outputs = getattr(answers, head.pop("do"))(head, arrays)
+                made, outputs = answer(head, arrays)
             except Exception as error:
-                answer, outputs = describe_error(error), {}
-            send(connection, answer, outputs)
+                made, outputs = describe_error(error), {}
+            send(connection, made, outputs)
     except (EOFError, OSError):  # the server has ended
         os._exit(0)
-
-
-class _Answers:
-    def __init__(self, bundle: Any):
-        self._bundle = bundle
-        self._chunks: Iterator[Any] = iter(())
-
-    def warm(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        self._bundle.warm()
-        with contextlib.suppress(AttributeError):  # no glibc
-            ctypes.CDLL(None).malloc_trim(0)
-        return {}, {}
-
-    def call(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        return {}, self._bundle.call(head["signature"], arrays)
-
-    def frames(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        return {}, {"frames": self._bundle.frames(arrays["waveform"])}
-
-    def stream(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        self._chunks = self._bundle.stream(condition=arrays.get("condition"), **head["options"])
-        return {}, {}
-
-    def chunk(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        chunk = next(self._chunks, None)
-        return ({"end": True}, {}) if chunk is None else ({}, {"chunk": chunk})
-
-    def close(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        if (close := getattr(self._chunks, "close", None)) is not None:  # generators have it
-            close()
-        self._chunks = iter(())
-        return {}, {}
 
 
 def main(descriptor: int, weights: str = "float32", backend: str = "auto") -> None:
