@@ -68,7 +68,6 @@ from onepass.interface import Model, collect_images, stream_images
 from onepass.prefix_state import Kept, PrefixState
 
 if TYPE_CHECKING:
-    from onepass.bundles.narrow_sequence import NarrowSequence
     from onepass.model import Autoregressive
 
 
@@ -97,18 +96,15 @@ class Engine:
         """Return the requested sounds, float32 [rows, num_samples]."""
         return self._whole(self._generation_request(request))
 
-    def stream(
-        self, request: Request, chunk_samples: int, ahead_samples: int = 0
-    ) -> Iterator[np.ndarray]:
-        """Return an iterator over the sounds of `whole` in chunks [rows, about chunk_samples].
+    def stream(self, request: Request, samples: int, ahead: int) -> Iterator[np.ndarray]:
+        """Return an iterator over the sounds of `whole` in chunks [rows, about `samples`].
 
-        A student's first one is longer by `ahead_samples`, which its refinement needs.
+        A student's first one has `ahead` more samples, which its refinement needs.
         """
-        made, opening = self._generation, {}
-        if ahead_samples:
-            opening["first_samples"] = made.FIRST_SAMPLES + ahead_samples
+        made = self._generation
+        opening = {"first_samples": made.FIRST_SAMPLES + ahead} if ahead else {}
         asked = self._generation_request(request)
-        parts = made.stream(self._network, asked, self._method, chunk_samples, **opening)
+        parts = made.stream(self._network, asked, self._method, samples, **opening)
         return map(self._sound, parts)
 
     def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
@@ -372,7 +368,7 @@ VARIABLES = Path("variables") / "variables"
 FLOAT32: Final = "float32"  # what the program computes with
 WEIGHTS = "weights"  # the option for others
 WeightsType = Literal["float32", "bfloat16", "int8"]
-Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+Call = Callable[[Mapping[str, np.ndarray]], Arrays]
 MODEL_FOLDER = "autoregressive"  # folder in a bundle with the model as `onepass.save` writes it
 Backend = Literal["auto", "tensorflow", "numba", "numba-bfloat16"]
 
@@ -415,7 +411,7 @@ class Program:
         self._lock = threading.Lock()
         self._calls: dict[str, Call] = {}
 
-    def __call__(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def __call__(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs of a signature by name; raise UserError as `restore` does."""
         self.restore()
         return self._calls[signature](inputs)
@@ -490,7 +486,7 @@ class Bundle(SoundSampling, ImageSampling):
         self.path, self.spec = path, spec
         self.name, self.version = path.parent.name, int(path.name)
         self.signatures = signatures_of(spec)
-        self._program: Program | NarrowSequence = program
+        self._program: Callable[[str, Mapping[str, np.ndarray]], Arrays] = program
         outputs = self.signatures["compiled"].outputs
         made = next((kind for kind in ("sound", "picture") if kind in outputs), "array")
         self.kind: str = spec.get("makes") or made
@@ -503,20 +499,18 @@ class Bundle(SoundSampling, ImageSampling):
             "numba" if self._engine else "tensorflow"
         )
         self.weights: WeightsType = weights
-        if weights != FLOAT32:
-            narrow = self._with_weights()
-            self._program, self.signatures, self.engine = narrow, narrow.signatures, "machine"
-            self.spec = {**spec, WEIGHTS: weights}  # for those who ask a server
-
-    def _with_weights(self) -> "NarrowSequence":
-        what = "" if self._is_own else f"a bundle of kind {self.spec['kind']}"
+        if weights == FLOAT32:
+            return
+        what = "" if self._is_own else f"a bundle of kind {spec['kind']}"
         if not what and not (self._draws_elements and "chunk" in self.signatures):
             what = "a model that does not draw one element after another"
-        require(not what, WEIGHTS, f"{FLOAT32} for {what}", self.weights)
+        require(not what, WEIGHTS, f"{FLOAT32} for {what}", weights)
         # A heavy import, of what only such weights need.
         from onepass.bundles.narrow_sequence import NarrowSequence
 
-        return NarrowSequence(self.spec, self.signatures, self.autoregressive, self.weights)
+        narrow = NarrowSequence(spec, self.signatures, self.autoregressive, weights)
+        self._program, self.signatures, self.engine = narrow, narrow.signatures, "machine"
+        self.spec = {**spec, WEIGHTS: weights}  # for those who ask a server
 
     @property
     def serving(self) -> dict[str, Any]:

@@ -12,16 +12,12 @@ def shorten_text(word: str) -> str:
 
 
 class ServingError(Exception):
-    """Error for a failed request; its message may be shown to the client.
-
-    Attributes:
-      retry_after_seconds: seconds until a retry may succeed; None: a retry will not help.
-    """
+    """Error for a failed request; its message may be shown to the client."""
 
     http_status: ClassVar[int] = 500
     grpc_status: ClassVar[str] = "INTERNAL"
     code: ClassVar[str] = "internal"
-    retry_after_seconds: float | None = None
+    retry_after_seconds: float | None = None  # when a retry may succeed; None: it will not help
 
     def __init__(self, message: str, retry_after_seconds: float | None = None):
         super().__init__(message)
@@ -95,9 +91,7 @@ class DeadlineExceeded(ServingError):  # noqa: N818
 
 
 # The error code of each status; the first one, if two errors have the same status.
-_COMMON = (
-    *(InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, Overloaded, DeadlineExceeded),
-)
+_COMMON = InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, Overloaded, DeadlineExceeded
 HTTP_CODES = {error.http_status: error.code for error in _COMMON}
 HTTP_CODES[429] = "too_many_requests"  # sent by a proxy, not by this server
 GRPC_CODES = {error.grpc_status: error.code for error in reversed(_COMMON)}

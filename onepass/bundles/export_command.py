@@ -32,11 +32,7 @@ NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16")
 
 
 def write_export(given: ExportArguments) -> list[str]:
-    """Write the export atomically, and return the lines that the command prints.
-
-    Raises:
-      UserError: the options do not fit the model or the format, or it cannot be written.
-    """
+    """Write the export atomically, and return the lines that the command prints."""
     if given.format != BUNDLE:
         _refuse(given, (*RUN_OPTIONS, *OF_BUNDLES), "is for `--format bundle`.")
     elif given.rows != 1:
@@ -49,7 +45,11 @@ def write_export(given: ExportArguments) -> list[str]:
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
     lines, out = [], _check_options(given)
     key = read_key(given.sign, "private") if given.sign else None
-    _check_disk(out, model_folder(given.run))
+    sizes = [path.stat().st_size for path in model_folder(given.run).rglob("*") if path.is_file()]
+    needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
+    place = next(folder for folder in out.parents if folder.exists())
+    if (free := shutil.disk_usage(place).free) < needed:
+        raise UserError(f"{place} has {free >> 20} MiB left, and a bundle may need {needed >> 20}.")
     with replacing_folder(out) as folder:
         measured = _write_model(given, folder)
         if measured:
@@ -101,15 +101,6 @@ def _check_options(given: ExportArguments) -> Path:
         raise UserError("`--buckets` and `--batches` must be at least 1.")
     check_new(given.out)
     return Path(given.out).absolute()
-
-
-def _check_disk(out: Path, source: Path) -> None:
-    sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
-    needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
-    place = next(folder for folder in out.parents if folder.exists())
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise UserError(f"{place} has {free >> 20} MiB left, and a bundle may need {needed >> 20}.")
 
 
 def _write_model(given: ExportArguments, folder: Path) -> str:

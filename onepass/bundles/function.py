@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from onepass.bundles.signature import FORMAT, PLAIN, WHOLE, Signature, TensorInfo
+from onepass.bundles.signature import FORMAT, PLAIN, WHOLE, Arrays, Signature, TensorInfo
 from onepass.step.replay import operations_for
 
 DRAW = "draw"
@@ -82,7 +82,7 @@ class Function:
 
         return Function(fn, Signature(kept, self.signature.outputs), self.state)
 
-    def first_state(self) -> dict[str, np.ndarray]:
+    def first_state(self) -> Arrays:
         """Return the state before the first call, of a function of one size."""
         inputs: Any = self.signature.inputs
         return {name: np.zeros(inputs[name].shape, inputs[name].dtype) for name in self.state}

@@ -54,7 +54,7 @@ from onepass.bundles.sequence_functions import (
     state_infos,
     states_among,
 )
-from onepass.bundles.signature import PLAIN, STATE, Signature, TensorInfo
+from onepass.bundles.signature import PLAIN, STATE, WHOLE, Signature, TensorInfo
 from onepass.bundles.sound_functions import sound_functions
 from onepass.draw import OPTIONS, Facts, choice_of, prompt_inputs
 from onepass.foundation.arguments import check_draw_length
@@ -76,15 +76,10 @@ Length = int | Sequence[int] | None
 
 
 def functions(model: Any, **options: Any) -> Functions:
-    """Return the functions of a model, with its current weights.
+    """Return the functions of a model with its current weights; raise UserError if it has none.
 
-    Args:
-      model: an `Autoregressive`, a `FlowStudent`, or a `Trained` of sound or images.
-      options: those of the kind of model: `batches` and `buckets` for models of this library,
-        `length` and `entries` for a user's.
-
-    Raises:
-      UserError: the model has no such functions; the message says why.
+    `batches` and `buckets` are options for a `Trained` of sound or images, `length` and `entries`
+    for an `Autoregressive` or a `FlowStudent`.
     """
     makes = getattr(model, "makes", None)
     if makes == "sound":
@@ -374,10 +369,7 @@ def _of_shape(model: Autoregressive, shape: tuple[int, ...], conditions: Conditi
     channels, only = None if in_time else shape[2], size if conditions.at_frame_rate else None
     density = density_functions(model, conditions, channels, only)
     whole = Signature(inputs, {output: info})
-    calls = {
-        name: _of_passes(model, shape, whole, conditions, is_compiled)
-        for name, is_compiled in ((PLAIN, False), ("compiled", True))
-    }
+    calls = {n: _of_passes(model, shape, whole, conditions, n != PLAIN) for n in WHOLE}
     found = drawing_functions(calls, BATCHES, density, sizes)
     found.calls["log_prob"] = density["log_prob"]
     if in_time or table_of(model.distribution) is not None:
@@ -459,10 +451,8 @@ def _of_steps(
             first[name] = given[f"{STATE}{name}"] if is_chunk else zeros
         symbols, ended, after = rows.make_symbols(part, first)
         elements = tf.cast(model.codec.decode(symbols), element_type(model))
-        outputs = {
-            streaming.output: _pad_values(tf.cast(elements, tf.float32), longest)[0],
-            "num_samples": count,
-        }
+        made = _pad_values(tf.cast(elements, tf.float32), longest)[0]
+        outputs = {streaming.output: made, "num_samples": count}
         if is_chunk:
             stored = {f"{STATE}{name}": value[0] for name, value in after.items()}
             return {**outputs, "ended": tf.cast(ended, tf.int32), **stored}

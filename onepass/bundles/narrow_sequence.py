@@ -227,7 +227,7 @@ class NarrowSequence:
         return nats - self._model.codec.log_unit
 
 
-def _stored(state: Iterable[Any]) -> dict[str, np.ndarray]:
+def _stored(state: Iterable[Any]) -> Arrays:
     """Return the tensors of a state that are not empty by their inputs, in types that are sent."""
     arrays = {f"{STATE}{n}": np.asarray(each) for n, each in enumerate(state)}
     return {

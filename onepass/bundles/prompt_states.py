@@ -66,9 +66,8 @@ class PromptStates:
     def digest(self, inputs: Arrays, row: int) -> str:
         """Return a digest of all that the state after a row's prefix depends on."""
         count = int(inputs["num_prefix"][row])
-        return digest_of(
-            {"prefix": inputs["prefix"][row, :count]}, self.condition_digest(inputs, row)
-        )
+        prefix = inputs["prefix"][row, :count]
+        return digest_of({"prefix": prefix}, self.condition_digest(inputs, row))
 
     def condition_digest(self, inputs: Arrays, row: int) -> str:
         """Return a digest of the conditions of a row's prefix."""

@@ -75,7 +75,12 @@ class Request:
         for name, value in (("num_samples", count), ("start", first)):
             if name in known:
                 inputs[name] = np.full([size], value, np.int32)
-        return inputs | self._prompt(known, rows, first, count)
+        for name, kind in self.draw.asked().items():
+            if kind.is_prompted and name in known:
+                given = kind.arrays(getattr(self.draw, name), name, rows, first, count)
+                for each, array in given.items():
+                    inputs[each] = as_elements(known[each], array, each) if each in LISTS else array
+        return inputs
 
     def _frames(self, known: Mapping[str, TensorInfo], frames: Any, first: int, end: int) -> Arrays:
         low, high = first // self.hop_samples, -(-end // self.hop_samples)
@@ -87,15 +92,6 @@ class Request:
         window = frames[:, low - before : high + after]
         arrays = {name: np.full([len(frames)], value, np.int32) for name, value in counts.items()}
         return {"frames": window, **arrays}
-
-    def _prompt(
-        self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
-    ) -> Arrays:
-        inputs: Arrays = {}
-        for name, kind in self.draw.asked().items():
-            if kind.is_prompted and name in known:
-                inputs |= kind.arrays(getattr(self.draw, name), name, rows, first, count)
-        return {n: as_elements(known[n], x, n) if n in LISTS else x for n, x in inputs.items()}
 
 
 def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperature: Any) -> Arrays:
@@ -257,9 +253,23 @@ class Sampling(Model):
         length, most = request.shape[0], self.spec.get("max_length", request.shape[0])
         if length > most:
             raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
-        unit = int(self.spec["unit_samples"])
-        first, chunk = (-(-size // unit) * unit for size in (opening or chunk, chunk))
-        return self._parts(request, signature, first, chunk)
+        unit, known = int(self.spec["unit_samples"]), self._inputs_of(signature)
+        opening, chunk = (-(-size // unit) * unit for size in (opening or chunk, chunk))
+        groups = [_Following(known, rows, count) for rows, count in self._groups(request.num)]
+
+        def parts() -> Iterator[np.ndarray]:
+            first, size = 0, opening
+            while first < length and not all(group.ended.all() for group in groups):
+                count, made = min(size, length - first), []
+                for group in groups:
+                    with self._own_errors():
+                        inputs = request.inputs(known, group.rows, first, count)
+                    outputs = self._outputs(signature, inputs | group.state)
+                    made.append(group.keep_chunk(outputs, count))
+                yield np.concatenate(made).astype(self._dtype)
+                first, size = first + count, chunk
+
+        return parts()
 
     @property
     def _dtype(self) -> str:
@@ -300,21 +310,6 @@ class Sampling(Model):
                 raise self.problem(f"`{name}` needs {needed}")
         return prompted
 
-    def _parts(
-        self, request: Request, signature: str, opening: int, chunk: int
-    ) -> Iterator[np.ndarray]:
-        known, (length,) = self._inputs_of(signature), request.shape
-        groups = [_Following(known, rows, count) for rows, count in self._groups(request.num)]
-        first, size = 0, opening
-        while first < length and not all(group.ended.all() for group in groups):
-            count, made = min(size, length - first), []
-            for group in groups:
-                with self._own_errors():
-                    inputs = request.inputs(known, group.rows, first, count)
-                made.append(group.keep_chunk(self._outputs(signature, inputs | group.state), count))
-            yield np.concatenate(made).astype(self._dtype)
-            first, size = first + count, chunk
-
 
 class _Following:
     """A call's rows in a stream, `count` of them requested and the rest repeats of the last."""
@@ -340,12 +335,8 @@ def only_output(outputs: Arrays) -> np.ndarray:
     """Return the elements, of images the largest scale, among a signature's unordered outputs."""
     if "picture" in outputs:
         return outputs["picture"]
-    (elements,) = (
-        array
-        for name, array in outputs.items()
-        if name not in OTHERS and not name.startswith(STATE)
-    )
-    return elements
+    (name,) = (n for n in outputs if n not in OTHERS and not n.startswith(STATE))
+    return outputs[name]
 
 
 CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}  # name in requests per input
@@ -429,7 +420,7 @@ def classes_of(classes: Sequence[str]) -> str:
     return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
 
 
-Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
+Condition = int | str | np.ndarray | Arrays | None
 # For each kind of condition: its description, its input, and its types.
 NEEDS: dict[str, tuple[str, str, Any]] = {
     "class": ("a class", "label", int | np.integer | str),
@@ -531,7 +522,7 @@ class ImageSampling(Sampling):
         whole = image.reshape(1, size, size, channels)
         return "complete", {"given": whole, "given_count": [len(pixels)]}
 
-    def condition(self, value: Condition) -> dict[str, np.ndarray]:
+    def condition(self, value: Condition) -> Arrays:
         """Return the inputs for the condition of one image, with a batch axis."""
         if has_named(self.spec):
             raise InvalidInput(f"`{self.name}` has conditions by name: call `sample`.")

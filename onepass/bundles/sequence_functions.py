@@ -35,7 +35,7 @@ from onepass.bundles.function import (
     noise_infos,
     rows_at,
 )
-from onepass.bundles.signature import PLAIN, STATE, Signature, TensorInfo
+from onepass.bundles.signature import PLAIN, STATE, WHOLE, Signature, TensorInfo
 
 State = dict[str, Any]
 StateSpecs = dict[str, tf.TensorSpec]  # by name, without the batch axis; all begin with zeros
@@ -248,12 +248,6 @@ class Window:
     samples: Any  # 0 in a row that has ended
 
 
-def _make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
-    """Return the functions that generate one piece, by its length in samples, longest first."""
-    short, long = streaming.pieces
-    return {size: _step(streaming, size, compiled) for size in dict.fromkeys((long, short))}
-
-
 def first_state(streaming: StreamingModel, batch: Size) -> State:
     """Return the state before the first sample of each of `batch` rows."""
     return {n: tf.zeros([batch, *x.shape], x.dtype) for n, x in streaming.state().items()}
@@ -413,7 +407,11 @@ def sequence_functions(
     only one.
     """
     signatures = _signatures(streaming, lengths[-1], temperature)
-    steps = {name: _make_steps(streaming, compiled=name != PLAIN) for name in (PLAIN, "compiled")}
+    sizes = dict.fromkeys(reversed(streaming.pieces))  # longest first
+    steps = {
+        name: {size: _step(streaming, size, compiled=name != PLAIN) for size in sizes}
+        for name in WHOLE
+    }
 
     def function(make: Callable[..., Tensors], name: str, steps: dict[int, Step]) -> Function:
         run = functools.partial(make, streaming, steps)
