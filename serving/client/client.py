@@ -10,7 +10,7 @@ import numpy as np
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.manifest import name_problem
-from onepass.bundles.signature import PLAIN, TensorInfo, checked_seeds
+from onepass.bundles.signature import PLAIN, Arrays, TensorInfo, checked_seeds
 from onepass.foundation.arguments import check_seed, whole_number
 from onepass.foundation.errors import UserError
 from onepass.foundation.locations import check_address, is_loopback
@@ -96,7 +96,7 @@ class Client(contextlib.AbstractContextManager["Client"]):
         version: int | None = None,
         *,
         timeout_seconds: float | None = None,
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """Return the outputs of one of a model's signatures, as arrays.
 
         Args:

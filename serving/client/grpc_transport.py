@@ -8,7 +8,7 @@ import numpy as np
 
 from onepass.bundles.errors import GRPC_CODES, ServingError
 from onepass.bundles.sampling import condition_rows, image_inputs, scales_of
-from onepass.bundles.signature import TensorInfo, fastest
+from onepass.bundles.signature import Arrays, TensorInfo, fastest
 from serving.client.calls import (
     ClientError,
     Deadline,
@@ -104,7 +104,7 @@ class GrpcTransport:
         signature: str,
         version: int | None,
         deadline: Deadline,
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """Call Predict and return the outputs of a signature."""
         request = message("tensorflow.serving.PredictRequest")()
         _specify(request.model_spec, name, version)
@@ -142,7 +142,7 @@ class GrpcTransport:
         known = signatures[signature]
         if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
             raise ClientError(f"The model `{name}` draws no images.", "not_found")
-        condition: dict[str, np.ndarray] = {}
+        condition: Arrays = {}
         if "map" in arguments:
             condition["map"] = np.array([arguments["map"]], np.int32)
         seed, heat = arguments["seed"], arguments["temperature"]
@@ -158,7 +158,7 @@ class GrpcTransport:
         return Stream(chunks, lambda: None)
 
     def _images(
-        self, name: str, inputs: dict[str, np.ndarray], signature: str, num: int, deadline: Deadline
+        self, name: str, inputs: Arrays, signature: str, num: int, deadline: Deadline
     ) -> Generator[ImageScale, None, None]:
         for row in range(num):
             given = {**inputs, "row": np.array([row], np.int32)}

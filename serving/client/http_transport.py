@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from onepass.bundles.errors import HTTP_CODES
-from onepass.bundles.signature import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES, TensorInfo
+from onepass.bundles.signature import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES, Arrays, TensorInfo
 from serving.client.calls import (
     ClientError,
     Deadline,
@@ -91,7 +91,7 @@ class HttpTransport:
         signature: str,
         version: int | None,
         deadline: Deadline,
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """Return the outputs of a signature, by the v2 inference protocol with binary tensors."""
         described, tail = [], []
         for key, value in inputs.items():
@@ -219,7 +219,7 @@ class HttpTransport:
             self._unexpected_server()
         return value
 
-    def _outputs(self, body: bytes, length: str | None) -> dict[str, np.ndarray]:
+    def _outputs(self, body: bytes, length: str | None) -> Arrays:
         try:
             start = int(length or "")
             outputs = {}

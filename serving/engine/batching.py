@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.bundles import errors
-from onepass.bundles.signature import STATE, Signature, counted_inputs
+from onepass.bundles.signature import STATE, Arrays, Signature, counted_inputs
 from onepass.draw import LISTS
 from onepass.foundation.errors import must_be
 from serving.engine.clients import FairShares, RequestOrder, current_client
@@ -25,7 +25,6 @@ from serving.settings import Settings
 REMEMBERED = 8  # calls remembered per kind
 MAX_KINDS = 256
 MAX_STEP = 8.0  # largest ratio of costs between a kind and the kind it is estimated from
-Arrays = dict[str, np.ndarray]
 COUNTS = ("num_frames", "num_samples")  # inputs that determine the length of the output
 SHORTEST_LIST = 16  # length that the shortest lists of options are padded to
 MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call

@@ -12,11 +12,9 @@ from PIL import Image
 
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.sampling import CONDITIONS, classes_of, condition_rows
-from onepass.bundles.signature import Signature, fastest, scale_name
+from onepass.bundles.signature import Arrays, Signature, fastest, scale_name
 from serving.engine.fields import json_tensor
 from serving.engine.served_model import ServedModel
-
-Outputs = dict[str, np.ndarray]
 
 
 def signature(served: ServedModel) -> Signature:
@@ -38,7 +36,7 @@ def scales(served: ServedModel) -> list[tuple[int, str]]:
     return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, "picture")]
 
 
-def condition(served: ServedModel, given: dict[str, Any], field: str = "class") -> Outputs:
+def condition(served: ServedModel, given: dict[str, Any], field: str = "class") -> Arrays:
     """Return the input, by name, for an image's class, caption or map."""
     name, classes = condition_input(served), served.spec.get("classes") or []
     needed = CONDITIONS.get(name or "")
@@ -69,7 +67,7 @@ def encode_image(image: np.ndarray, file: str = "png") -> bytes:
 
 
 async def image_scales(
-    served: ServedModel, rows: list[Outputs]
+    served: ServedModel, rows: list[Arrays]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
     """Yield (index of the image, pixels of a scale, is last) in order; a batch is drawn at once."""
     ahead = max(served.spec["serving"]["allowed_batches"])
@@ -89,7 +87,7 @@ async def image_scales(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
+def _start_scales(served: ServedModel, inputs: Arrays) -> list[asyncio.Task]:
     tasks: list[asyncio.Task] = []
     names = [scale_name(side) for side, _ in scales(served)]
     if not all(name in served.signatures for name in names):
@@ -101,7 +99,7 @@ def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
 
 
 async def _scale(
-    served: ServedModel, inputs: Outputs, signature: str, smaller: asyncio.Task | None
+    served: ServedModel, inputs: Arrays, signature: str, smaller: asyncio.Task | None
 ) -> np.ndarray:
     start = {} if smaller is None else {"start": (await smaller)[np.newaxis]}
     return (await served.predict(inputs | start, signature))["picture"][0]

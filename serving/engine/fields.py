@@ -12,7 +12,7 @@ import orjson
 import pydantic
 
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.signature import Signature, TensorInfo, input_info
+from onepass.bundles.signature import Arrays, Signature, TensorInfo, input_info
 from onepass.foundation.errors import must_be
 
 SHOWN_CHARACTERS = 80
@@ -184,7 +184,7 @@ def base64_bytes(name: str, value: object) -> bytes:
         raise invalid_field(name, "base64", value) from error
 
 
-def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
+def from_rows(instances: list, signature: Signature) -> Arrays:
     """Return the inputs of rows that are objects, or just values of the only required input."""
     if all(isinstance(row, dict) and not _is_base64(row) for row in instances):
         names = instances[0].keys()
@@ -194,7 +194,7 @@ def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
     return from_columns(instances, signature)
 
 
-def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
+def from_columns(inputs: object, signature: Signature) -> Arrays:
     """Return the inputs in `inputs`: an object of tensors by name, or the only required tensor."""
     if not isinstance(inputs, dict) or _is_base64(inputs):
         needed = [name for name, info in signature.inputs.items() if info.default is None]

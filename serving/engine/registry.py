@@ -98,15 +98,14 @@ def _versions(root: Path, name: str, seen: ScanResult) -> list[FoundVersion]:
     versions: list[FoundVersion] = []
     for word in sorted(os.listdir(root / name)):
         path = root / name / word
-        problem = manifest.version_problem(word) and f"a version {manifest.version_problem(word)}"
+        problem = manifest.folder_problem(path)
         if (real := _with_manifest(path)) is None:
             continue
         if not problem and not real.is_relative_to(root):
             problem = "it is a link out of the folder of models"
         if not problem and (real.name != word or manifest.folder_problem(real)):
-            problem = (
-                f"it is a link to `{shorten_text(str(real.relative_to(root)))}`, not NAME/{word}"
-            )
+            target = shorten_text(str(real.relative_to(root)))
+            problem = f"it is a link to `{target}`, not NAME/{word}"
         if problem:
             seen.ignored[f"{name}/{word}"] = problem
         else:
@@ -477,10 +476,8 @@ class ModelRegistry:
             self._record_failure(name, version_set, found, error)
         else:
             self._unload_current(version_set)
-            version_set.current = ServedModel(
-                bundle, self.settings, self._metrics, name, self._states
-            )
-            version_set.current_stamp = found.stamp
+            served = ServedModel(bundle, self.settings, self._metrics, name, self._states)
+            version_set.current, version_set.current_stamp = served, found.stamp
             if found.number in version_set.broken:  # it may fail again later
                 broken = version_set.broken.pop(found.number)
                 version_set.mended[found.number] = time.monotonic(), broken

@@ -354,10 +354,8 @@ async def speak_parts(
         raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
 
     async def speak_part(row: int) -> tuple[int, Chunks]:
-        size = len(parts[row]) / speed
-        frames = await run_in_turn(
-            limit, text_frames, served, parts[row], speed, in_pieces=True, size=size
-        )
+        work, size = functools.partial(text_frames, served, parts[row], speed), len(parts[row])
+        frames = await run_in_turn(limit, work, in_pieces=True, size=size / speed)
         return synthesis(served, fields.model_copy(update={"row": row}), frames)
 
     async def joined() -> Chunks:

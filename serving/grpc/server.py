@@ -32,6 +32,7 @@ from onepass.bundles.sampling import check_convention
 from onepass.bundles.signature import (
     PLAIN,
     V2_NAMES,
+    Arrays,
     TensorInfo,
     check_input,
     check_outputs,
@@ -222,11 +223,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             return None
         method = handler_call_details.method
         metadata = dict(handler_call_details.invocation_metadata or ())
-        kind = "stream" if handler.response_streaming else "unary"
-        method_handler = getattr(grpc, f"stream_{kind}_rpc_method_handler")
-        return method_handler(self._answering(method, handler, metadata))
 
-    def _answering(self, method: str, handler: Any, metadata: dict[str, Any]) -> Callable:
         async def answer_call(messages: AsyncIterator[bytes], context: Context) -> bytes | None:
             async with Call(method, metadata, context, self._metrics) as call:
                 given = metadata.get("authorization", b"")
@@ -243,7 +240,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                         response = await handler.unary_unary(request, context)
                 return call.serialise_response(handler, response, self._settings.max_body_bytes)
 
-        return answer_call
+        kind = "stream" if handler.response_streaming else "unary"
+        return getattr(grpc, f"stream_{kind}_rpc_method_handler")(answer_call)
 
     async def _forward_stream(
         self, call: Call, handler: Any, messages: Any, context: Context
@@ -400,9 +398,8 @@ class Services:
     async def model_metadata(self, request: Message, context: Context) -> Any:
         """Return the inputs and outputs of a model's signature `serving_default`."""
         served = self._resolve_model(request.name, request.version)
-        return tensors.message("inference.ModelMetadataResponse")(
-            **metadata_of(self._registry, served)
-        )
+        made = tensors.message("inference.ModelMetadataResponse")
+        return made(**metadata_of(self._registry, served))
 
     async def model_infer(self, request: Message, context: Context) -> Any:
         """Return the outputs for the request's inputs, as raw bytes."""
@@ -462,16 +459,14 @@ class Services:
                 yield response(samples=samples, sample_rate_hz=rate_hz)
 
 
-def _inputs(
-    request: Message, known: dict[str, TensorInfo], limit_bytes: int
-) -> dict[str, np.ndarray]:
+def _inputs(request: Message, known: dict[str, TensorInfo], limit_bytes: int) -> Arrays:
     raw = request.raw_input_contents
     if len(raw) and len(raw) != len(request.inputs):
         raise errors.InvalidInput(
             f"`raw_input_contents` must have one entry for each of the {len(request.inputs)} "
             f"inputs, got {len(raw)}."
         )
-    arrays: dict[str, np.ndarray] = {}
+    arrays: Arrays = {}
     left = limit_bytes
     for index, tensor in enumerate(request.inputs):
         input_info(known, tensor.name)

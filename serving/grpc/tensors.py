@@ -19,6 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from onepass.bundles import signature
 from onepass.bundles.errors import InvalidInput
+from onepass.bundles.signature import Arrays
 
 DESCRIPTORS = "protos/services.binpb"
 # The field for the values of each type; "int_val" for all others.
@@ -77,7 +78,7 @@ def encode(array: np.ndarray, proto: Any) -> None:
 
 def decode_all(
     protos: Mapping[str, Any], known: Mapping[str, signature.TensorInfo], limit_bytes: int
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """Return the arrays of a request; together they have at most `limit_bytes`."""
     for name in protos:
         signature.input_info(known, name)
@@ -100,9 +101,8 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
         raise InvalidInput(f"`{name}` must be of numbers or of bool, got {got}.")
     if proto.tensor_shape.unknown_rank:
         raise InvalidInput(f"`{name}` must have a shape, got one of unknown rank.")
-    signature.check_dimensions(
-        name, proto.tensor_shape.dim
-    )  # checked before a list of dimensions is created
+    # Checked before a list of dimensions is created.
+    signature.check_dimensions(name, proto.tensor_shape.dim)
     shape = [dim.size for dim in proto.tensor_shape.dim]
     count = signature.checked_count(name, shape, dtype, limit_bytes)
     content = proto.tensor_content
@@ -120,20 +120,13 @@ def _fill_values(name: str, field: str, values: Any, count: int, dtype: np.dtype
         raise InvalidInput(f"`{name}` must have at most {count} of `{field}`, got {len(values)}.")
     if not len(values):
         return np.zeros(count, dtype)
-    given = _narrow_values(name, field, values, dtype)
-    if len(given) == count:
-        return given
-    filled = np.full(count, given[-1], dtype)
-    filled[: len(given)] = given
-    return filled
-
-
-def _narrow_values(name: str, field: str, values: Any, dtype: np.dtype) -> np.ndarray:
-    if field not in ("int_val", "half_val"):
-        return np.array(values, dtype)
-    wide = np.array(values, np.int64)
-    stored = np.dtype("<u2") if field == "half_val" else dtype
-    low, high = np.iinfo(stored).min, np.iinfo(stored).max
-    if wide.min() < low or wide.max() > high:
-        raise InvalidInput(f"`{name}` must have `{field}` between {low} and {high}.")
-    return wide.astype(stored).view(dtype)
+    if field in ("int_val", "half_val"):  # wider than the type
+        wide = np.array(values, np.int64)
+        stored = np.dtype("<u2") if field == "half_val" else dtype
+        low, high = np.iinfo(stored).min, np.iinfo(stored).max
+        if wide.min() < low or wide.max() > high:
+            raise InvalidInput(f"`{name}` must have `{field}` between {low} and {high}.")
+        given = wide.astype(stored).view(dtype)
+    else:
+        given = np.array(values, dtype)
+    return np.pad(given, [0, count - len(given)], "edge")

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from onepass.bundles.errors import Internal, InvalidInput, ServingError
 from onepass.bundles.sampling import CONDITIONS, image_inputs
-from onepass.bundles.signature import fastest
+from onepass.bundles.signature import Arrays, fastest
 from onepass.speech import text_times
 from onepass.speech.markup import is_ssml, note_on_markup
 from onepass.speech.phonemes import MAX_CHARACTERS, characters_at, text_parts
@@ -85,9 +85,8 @@ class DrawRoute(routes.Endpoints):
             image_inputs(known, parsed.seed or 0, [row], heat, parsed.guidance or 0.0, value)
             for row in range(num)
         ]
-        return routes.StreamedResponse(
-            _lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds
-        )
+        lines, seconds = _lines(served, rows), self._settings.timeout_seconds
+        return routes.StreamedResponse(lines, MEDIA_TYPE, seconds)
 
 
 def number_of_images(field: str, num: int | None, most: int) -> int:
@@ -97,7 +96,7 @@ def number_of_images(field: str, num: int | None, most: int) -> int:
     return num or 1
 
 
-async def _lines(served: ServedModel, rows: list[drawing.Outputs]) -> AsyncGenerator[bytes, None]:
+async def _lines(served: ServedModel, rows: list[Arrays]) -> AsyncGenerator[bytes, None]:
     started = False
     try:
         async with contextlib.aclosing(drawing.image_scales(served, rows)) as images:
@@ -180,9 +179,8 @@ class SpeakRoute(routes.Endpoints):
         """Return the example recordings; [] unless the model generates sound from frames."""
         served = self._model_at(request)
         usable = served.kind == "sound" and speech.is_conditional(served)
-        return routes.json_response(
-            {"examples": list(speech.examples().values()) if usable else []}
-        )
+        found = list(speech.examples().values()) if usable else []
+        return routes.json_response({"examples": found})
 
 
 async def _words(served: ServedModel, fields: SpeakRequest, limit: float) -> str:
@@ -322,6 +320,5 @@ class OpenaiImages(routes.Endpoints):
 
 
 def _encode_images(images: np.ndarray, file: str) -> list[dict[str, str]]:
-    return [
-        {"b64_json": base64.b64encode(drawing.encode_image(each, file)).decode()} for each in images
-    ]
+    files = [drawing.encode_image(each, file) for each in images]
+    return [{"b64_json": base64.b64encode(each).decode()} for each in files]

@@ -23,6 +23,7 @@ from onepass.bundles.errors import InvalidInput, NotFound, NotReady, ServingErro
 from onepass.bundles.signature import (
     PLAIN,
     V2_NAMES,
+    Arrays,
     Signature,
     check_dimensions,
     check_outputs,
@@ -94,7 +95,7 @@ class TensorflowRest(routes.Endpoints):
         return routes.json_response({"model_spec": spec, "metadata": metadata})
 
 
-def _parse_prediction(body: bytes, served: ServedModel) -> tuple[str, dict[str, np.ndarray], bool]:
+def _parse_prediction(body: bytes, served: ServedModel) -> tuple[str, Arrays, bool]:
     parsed = routes.json_model(body, PredictRequest)
     if (parsed.instances is None) == (parsed.inputs is None):
         raise InvalidInput("The body must have either `instances` or `inputs`.")
@@ -159,11 +160,9 @@ def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryv
     return routes.json_model(view[: int(length)], InferRequest), view[int(length) :]
 
 
-def read_inputs(
-    tensors: list[InputTensor], tail: memoryview, signature: Signature
-) -> dict[str, np.ndarray]:
+def read_inputs(tensors: list[InputTensor], tail: memoryview, signature: Signature) -> Arrays:
     """Return a request's inputs, binary ones as views, with shapes that are checked later."""
-    inputs: dict[str, np.ndarray] = {}
+    inputs: Arrays = {}
     start = 0
     for tensor in tensors:
         name = tensor.name
@@ -185,9 +184,7 @@ def read_inputs(
     return inputs
 
 
-def write_response(
-    header: dict[str, Any], outputs: dict[str, np.ndarray], binary: dict[str, bool]
-) -> Response:
+def write_response(header: dict[str, Any], outputs: Arrays, binary: dict[str, bool]) -> Response:
     """Return the response, JSON except for the outputs that are `binary`, which follow it."""
     described, tail = [], []
     for name, value in outputs.items():
@@ -199,9 +196,8 @@ def write_response(
         else:
             described.append({**tensor, "data": array.reshape(-1)})
     text = orjson.dumps({**header, "outputs": described}, option=orjson.OPT_SERIALIZE_NUMPY)
-    headers = (
-        {HEADER: str(len(text)), "content-type": OCTETS} if tail else {"content-type": routes.JSON}
-    )
+    binary_head = {HEADER: str(len(text)), "content-type": OCTETS}
+    headers = binary_head if tail else {"content-type": routes.JSON}
     return Response(b"".join([text, *tail]), headers=headers)
 
 
@@ -270,7 +266,7 @@ class V2(routes.Endpoints):
 
 def _parse_inference(
     body: bytes, length: str | None, served: ServedModel
-) -> tuple[InferRequest, dict[str, np.ndarray]]:
+) -> tuple[InferRequest, Arrays]:
     parsed, tail = split(body, length)
     name = parsed.parameters.signature_name if parsed.parameters else None
     return parsed, read_inputs(parsed.inputs, tail, served.signature(name or PLAIN))

@@ -214,9 +214,7 @@ class SandboxedBundle:
             self._free.put(connection)
         self._end_lock, self._has_ended = threading.Lock(), False
         self._stop = weakref.finalize(self, _stop_process, fork_server, self.pid, sockets)
-        facts, _ = self._answer(
-            self._control, settings.load_seconds, most_head_bytes=MOST_FACTS_BYTES
-        )
+        facts, _ = self._answer(self._control, settings.load_seconds, MOST_FACTS_BYTES)
         self.kind: str = facts["kind"]
         self.spec: dict[str, Any] = facts["spec"]
         self.engine: str = facts["engine"]
