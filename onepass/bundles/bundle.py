@@ -174,11 +174,12 @@ def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | No
     With "auto", it is also None if the packages are not installed.
     """
     family, is_auto = installed(spec["kind"]), backend == "auto"
-    if backend == "tensorflow" or (is_auto and not (family and family.is_fast)):
+    has_one = family and family.sampler and (family.is_fast or backend == "numba")
+    if backend == "tensorflow" or (is_auto and not has_one):
         return None
     if family is None:
         raise UserError(f"The engine `{backend}` needs the code of {spec['kind']} models.")
-    if not family.sampler or (backend == "numba-bfloat16" and not family.is_fast):
+    if not has_one:
         makers = "WaveNets and their students" if backend == "numba" else "students"
         raise UserError(f"{path}: the engine `{backend}` is for {makers}.")
     is_float32 = spec["config"][family.network]["compute_dtype"] == FLOAT32
