@@ -502,10 +502,7 @@ class Fusion:
     """Fuses a step's instructions; `counters` are states that increase by one in every step."""
 
     def __init__(
-        self,
-        assembly: Assembly,
-        instructions: Sequence[Instruction],
-        counters: Collection[Buffer],
+        self, assembly: Assembly, instructions: Sequence[Instruction], counters: Collection[Buffer]
     ) -> None:
         self._assembly, self._counters = assembly, counters
         self.instructions = list(instructions)

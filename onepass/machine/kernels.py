@@ -524,12 +524,7 @@ def add_scaled(
 
 @emit_for_numba(types.void, [types.int64, types.float32, *[types.int64] * 3])
 def add_multiple(
-    builder: ir.IRBuilder,
-    y: ir.Value,
-    scale: ir.Value,
-    x: ir.Value,
-    b: ir.Value,
-    vectors: ir.Value,
+    builder: ir.IRBuilder, y: ir.Value, scale: ir.Value, x: ir.Value, b: ir.Value, vectors: ir.Value
 ) -> None:
     """Set the vectors at y to `scale` times those at x plus those at b."""
     repeated = spread(builder, scale)

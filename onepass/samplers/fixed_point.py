@@ -320,13 +320,6 @@ def draw_by_passes(
     sizes = range(network.block, network.window + 1, network.block)
     window = max(size for size in sizes if noise.shape[1] % size == 0)
     symbols, _, (state, _) = speculative(
-        network,
-        distribution,
-        noise,
-        condition,
-        temperature,
-        LastPass(),
-        window,
-        states=(state, ()),
+        network, distribution, noise, condition, temperature, LastPass(), window, states=(state, ())
     )
     return symbols, state

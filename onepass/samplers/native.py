@@ -12,13 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.likelihoods.distribution import Distribution
-from onepass.likelihoods.truncated import (
-    Choice,
-    counts_after,
-    drawing,
-    first_counts,
-    with_counts,
-)
+from onepass.likelihoods.truncated import Choice, counts_after, drawing, first_counts, with_counts
 from onepass.machine.machine import StepMachine
 from onepass.machine.values import Unlowerable
 from onepass.networks.any_length import pad_time
@@ -120,11 +114,7 @@ class Native:
         self._faults: dict[Any, str] = {}
 
     def __call__(
-        self,
-        noise: tf.Tensor,
-        condition: Condition,
-        temperature: Any,
-        prompt: Prompt | None = None,
+        self, noise: tf.Tensor, condition: Condition, temperature: Any, prompt: Prompt | None = None
     ) -> tf.Tensor:
         """Draw the same symbols [batch, time] as `cached` on the step machine."""
         num, length = noise.shape[:2]

@@ -2,9 +2,4 @@
 
 from wavenet.samplers.generation import Request, SpeculativeSampler, generate, stream
 
-__all__ = [
-    "Request",
-    "SpeculativeSampler",
-    "generate",
-    "stream",
-]
+__all__ = ["Request", "SpeculativeSampler", "generate", "stream"]
