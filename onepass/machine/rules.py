@@ -34,7 +34,8 @@ _OTHER_NAMES = {
 }  # fmt: skip
 _COMPOSED = ("Gate", "Copy")
 _SAME = (
-    "Identity", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape", "Snapshot",
+    "Identity", "IdentityN", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape",
+    "Snapshot", "NoOp", "Assert",
 )  # fmt: skip
 
 
@@ -76,17 +77,7 @@ def _function(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> 
 
 @rule(*_SAME)
 def _same(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    return inputs[:1]
-
-
-@rule("IdentityN")
-def _all_same(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    return inputs
-
-
-@rule("NoOp", "Assert")
-def _nothing(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    return []
+    return inputs[: len(op.outputs)]
 
 
 @rule("Cast")
@@ -121,55 +112,41 @@ def _add_all(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     return [total]
 
 
-@rule("LeakyRelu")
-def _leaky(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    slope = Constant(np.float32(op.get_attr("alpha")))
-    scaled = lowering.map("Mul", inputs[0], slope)
-    zero = Constant(np.float32(0.0))
-    test = lowering.map("Greater", inputs[0], zero)
-    return [lowering.map("Select", test, inputs[0], scaled)]
+# Operations of several functions: of `Lowering.map`, the operation and its inputs.
+_COMPOSITIONS: dict[str, Callable[..., Any_Value]] = {
+    "ClipByValue": lambda f, op, x, low, high: f("Maximum", f("Minimum", x, high), low),
+    "DivNoNan": lambda f, op, x, y: _unless_zero(f, y, f("RealDiv", x, y)),
+    "MulNoNan": lambda f, op, x, y: _unless_zero(f, y, f("Mul", x, y)),
+    "Xlogy": lambda f, op, x, y: _unless_zero(f, x, f("Mul", x, f("Log", y))),
+    "Xdivy": lambda f, op, x, y: _unless_zero(f, x, f("RealDiv", x, y)),
+    "LeakyRelu": lambda f, op, x: _by_sign(f, x, x, f("Mul", x, _float(op.get_attr("alpha")))),
+    "Selu": lambda f, op, x: _by_sign(
+        f,
+        x,
+        f("Mul", x, _float(1.0507009873554805)),
+        f("Mul", f("Expm1", x), _float(1.7580993408473766)),
+    ),
+}
 
 
-@rule("Selu")
-def _selu(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    scale, alpha = np.float32(1.0507009873554805), np.float32(1.7580993408473766)
-    below = lowering.map("Mul", lowering.map("Expm1", inputs[0]), Constant(alpha))
-    above = lowering.map("Mul", inputs[0], Constant(scale))
-    test = lowering.map("Greater", inputs[0], Constant(np.float32(0.0)))
-    return [lowering.map("Select", test, above, below)]
+@rule(*_COMPOSITIONS)
+def _compose(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    return [_COMPOSITIONS[op.type](lowering.map, op, *inputs)]
 
 
-@rule("ClipByValue")
-def _clip(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    given, low, high = inputs
-    return [lowering.map("Maximum", lowering.map("Minimum", given, high), low)]
+def _float(value: float) -> Constant:
+    return Constant(np.float32(value))
 
 
-@rule("DivNoNan")
-def _div_no_nan(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    above, below = inputs
-    return [_unless_zero(lowering, below, lowering.map("RealDiv", above, below))]
+def _by_sign(
+    function: Callable[..., Any_Value], test: Any_Value, above: Any_Value, below: Any_Value
+) -> Any_Value:
+    return function("Select", function("Greater", test, _float(0.0)), above, below)
 
 
-@rule("MulNoNan")
-def _mul_no_nan(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    first, second = inputs
-    return [_unless_zero(lowering, second, lowering.map("Mul", first, second))]
-
-
-@rule("Xlogy", "Xdivy")
-def _x_times(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    first, second = inputs
-    if op.type == "Xlogy":
-        made = lowering.map("Mul", first, lowering.map("Log", second))
-    else:
-        made = lowering.map("RealDiv", first, second)
-    return [_unless_zero(lowering, first, made)]
-
-
-def _unless_zero(lowering: Lowering, test: Any_Value, made: Any_Value) -> Any_Value:
+def _unless_zero(function: Callable[..., Any_Value], test: Any_Value, made: Any_Value) -> Any_Value:
     zero = Constant(np.zeros([], test.dtype))
-    return lowering.map("Select", lowering.map("Equal", test, zero), zero, made)
+    return function("Select", function("Equal", test, zero), zero, made)
 
 
 def whole(given: Any_Value, what: str = "a size or an axis") -> np.ndarray:
@@ -228,70 +205,32 @@ def reshape_value(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any
     return lowering.arrange_entries(given, lambda x: x.reshape(shape))
 
 
-def _arrangement(*names: str) -> Callable[..., Any]:
-    def add(function: Callable[..., Callable[[np.ndarray], np.ndarray]]) -> Callable[..., Any]:
-        @rule(*names)
-        def lower(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-            arrange = function(op, *(whole(each) for each in inputs[1:]))
-            return [lowering.arrange_entries(inputs[0], arrange)]
-
-        return lower
-
-    return add
-
-
-@_arrangement("ExpandDims")
-def _expand(op: tf.Operation, axis: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: np.expand_dims(x, int(axis))
-
-
-@_arrangement("Squeeze")
-def _squeeze(op: tf.Operation) -> Callable[[np.ndarray], np.ndarray]:
-    axes = tuple(op.get_attr("squeeze_dims")) or None
-    return lambda x: np.squeeze(x, axes)
+# Operations that arrange the entries of their first input, given arrays for the others.
+_ARRANGEMENTS: dict[str, Callable[..., np.ndarray]] = {
+    "ExpandDims": lambda op, x, axis: np.expand_dims(x, int(axis)),
+    "Squeeze": lambda op, x: np.squeeze(x, tuple(op.get_attr("squeeze_dims")) or None),
+    "Transpose": lambda op, x, order: x.transpose(order),
+    "BroadcastTo": lambda op, x, shape: np.broadcast_to(x, shape),
+    "Tile": lambda op, x, times: np.tile(x, times),
+    "ReverseV2": lambda op, x, axes: np.flip(x, tuple(axes)),
+    "Roll": lambda op, x, shift, axis: np.roll(x, tuple(np.ravel(shift)), tuple(np.ravel(axis))),
+    "MatrixDiagPartV3": lambda op, x, k, padding: _main_diagonal(x, k),
+    "MirrorPad": lambda op, x, widths: np.pad(
+        x, widths, "reflect" if op.get_attr("mode") == b"REFLECT" else "symmetric"
+    ),
+}
 
 
-@_arrangement("Transpose")
-def _transpose(op: tf.Operation, order: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: x.transpose(order)
+@rule(*_ARRANGEMENTS)
+def _arrange(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    known = [whole(each) for each in inputs[1:]]
+    return [lowering.arrange_entries(inputs[0], lambda x: _ARRANGEMENTS[op.type](op, x, *known))]
 
 
-@_arrangement("BroadcastTo")
-def _broadcast(op: tf.Operation, shape: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: np.broadcast_to(x, shape)
-
-
-@_arrangement("Tile")
-def _tile(op: tf.Operation, times: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: np.tile(x, times)
-
-
-@_arrangement("ReverseV2")
-def _reverse(op: tf.Operation, axes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: np.flip(x, tuple(axes))
-
-
-@_arrangement("Roll")
-def _roll(
-    op: tf.Operation, shift: np.ndarray, axis: np.ndarray
-) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: np.roll(x, tuple(np.ravel(shift)), tuple(np.ravel(axis)))
-
-
-@_arrangement("MatrixDiagPartV3")
-def _diagonal(
-    op: tf.Operation, k: np.ndarray, padding: np.ndarray
-) -> Callable[[np.ndarray], np.ndarray]:
+def _main_diagonal(x: np.ndarray, k: np.ndarray) -> np.ndarray:
     if np.any(k):
         raise Unlowerable("a diagonal other than the main one")
-    return lambda x: np.diagonal(x, 0, -2, -1)
-
-
-@_arrangement("MirrorPad")
-def _mirror(op: tf.Operation, widths: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    if op.get_attr("mode") == b"REFLECT":
-        return lambda x: np.pad(x, widths, "reflect")
-    return lambda x: np.pad(x, widths, "symmetric")
+    return np.diagonal(x, 0, -2, -1)
 
 
 @rule("Fill")
