@@ -11,12 +11,7 @@ from onepass.foundation.errors import UserError
 from onepass.foundation.files import count_noun, replacing, write_text
 from onepass.foundation.progress import Progress
 from onepass.planning.arguments import PORTABLE, SERVERS, PlanArguments
-from onepass.planning.measurement import (
-    Run,
-    Store,
-    assign_durations,
-    this_machine,
-)
+from onepass.planning.measurement import Run, Store, assign_durations, this_machine
 from onepass.planning.pipeline.schedule import Stages, pipeline_steps
 from onepass.replicator.portable.layouts import simulation
 from onepass.replicator.portable.layouts.layout import Step
