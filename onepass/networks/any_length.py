@@ -14,7 +14,15 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.runtime import check_eager
-from onepass.networks.conditions import FIXED_ENTRIES, Frames, Memory, is_at_rate, resize_spec
+from onepass.networks.conditions import (
+    FIXED_ENTRIES,
+    Frames,
+    KerasInputs,
+    Memory,
+    is_at_rate,
+    random_tensor,
+    resize_spec,
+)
 from onepass.networks.network import (
     ERRORS,
     SMALL,
@@ -23,7 +31,6 @@ from onepass.networks.network import (
     as_function,
     built_sizes,
     graph_of,
-    keras_inputs,
     size_text,
 )
 from onepass.networks.trainable import attribute_of
@@ -50,15 +57,11 @@ class Trial:
         self._candidate, self._reference = candidate, reference
         self._specs, self._sizes = list(specs), tuple(sizes)
         generator = np.random.default_rng(0)
-        self._inputs = [self._draw_tensor(generator, spec) for spec in specs]
+        self._inputs = [random_tensor(generator, self._shape(x), x.dtype) for x in specs]
 
-    def _draw_tensor(self, generator: np.random.Generator, spec: tf.TensorSpec) -> tf.Tensor:
+    def _shape(self, spec: tf.TensorSpec) -> list[int]:
         free = [size + MORE for size in self._sizes] if self._grows(spec) else []
-        rest = [size or FIXED_ENTRIES for size in spec.shape[1 + len(free) :]]
-        shape = [2, *free, *rest]
-        integers = spec.dtype.is_integer
-        drawn = generator.integers(0, 2, shape) if integers else generator.normal(size=shape)
-        return tf.constant(drawn, spec.dtype)
+        return [2, *free, *(size or FIXED_ENTRIES for size in spec.shape[1 + len(free) :])]
 
     def _grows(self, spec: tf.TensorSpec) -> bool:
         return is_at_rate(spec, len(self._sizes))
@@ -158,20 +161,25 @@ class OneSize:
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the outputs for arguments up to `sizes`; raise ValueError for longer ones."""
-        length = arguments[0].shape[1]
-        if len(self.sizes) > 1 or length == self.sizes[0]:
+        length = length_of(arguments[0])
+        is_known = isinstance(length, int)
+        if len(self.sizes) > 1 or (is_known and length == self.sizes[0]):
             return self._call(*arguments)
-        if length is not None and length > self.sizes[0]:
+        if is_known and length > self.sizes[0]:
             raise ValueError(self.fault((length,)))
         pairs = zip(arguments, self._grows, strict=True)
         outputs = self._call(*(pad_time(x, self.sizes[0]) if grows else x for x, grows in pairs))
-        return outputs[:, : tf.shape(arguments[0])[1] if length is None else length]
+        return outputs[:, :length]
+
+
+def length_of(values: tf.Tensor) -> int | tf.Tensor:
+    """Return the length of values [batch, time, ...], a number if it is known in tracing."""
+    return tf.shape(values)[1] if values.shape[1] is None else values.shape[1]
 
 
 def pad_time(values: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
     """Return values [batch, time, ...] padded with zeros at the end to `length` time steps."""
-    known = values.shape[1]
-    behind = length - (tf.shape(values)[1] if known is None else known)
+    behind = length - length_of(values)
     padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (len(values.shape) - 2)])
     if isinstance(length, int):
         padded.set_shape([values.shape[0], length, *values.shape[2:]])
@@ -220,7 +228,7 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
 
 def _length_built(network: Any) -> tuple[int, ...]:
     config = attribute_of(network, "get_build_config")
-    if config is None or keras_inputs(network):
+    if config is None or KerasInputs(network).specs:
         return ()
     try:
         shape = list((config() or {}).get("input_shape") or ())

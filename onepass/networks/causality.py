@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from onepass.networks.any_length import any_length
-from onepass.networks.conditions import is_at_rate, shape_at
+from onepass.networks.conditions import is_at_rate, random_tensor, shape_at, specs_at
 from onepass.networks.length_limits import DERIVED, Tables, derive_step
 from onepass.networks.network import condition_specs, input_spec, one_line, output_shape
 from onepass.step import NotCausalError, UnsupportedNetworkError
@@ -19,24 +18,21 @@ from onepass.step.hoisting import Hoisted, hoist_frames
 from onepass.step.periods import in_whole_periods, period_of, whole
 from onepass.step.program import LONG as VERIFIED
 from onepass.step.replay import CALLS, operations_for
-from onepass.step.tracing import Traces, layer_names, rate_of
+from onepass.step.tracing import Traces, known_layers, layer_names, rate_of
 from onepass.step.verification import (
     AHEAD,
+    DRAWS,
     ERRORS,
     MANY_WEIGHTS,
     ROWS,
-    SINGLE,
-    Argument,
     Fault,
-    Probe,
     RandomInputs,
     WideCalls,
     differs,
     differs_by_call,
     exceeding,
+    find_fault,
     parameter_count,
-    precisions_for,
-    random_numbers,
     rows_changed,
     weights_of,
     with_random_weights,
@@ -58,10 +54,9 @@ def describe_fault(
 
 def drawing_layer(graph: tf.Graph, names: Iterable[str]) -> str:
     """Return a phrase that names the layer of a network that draws random numbers."""
-    text = "two calls on the same input differ: the network draws random numbers of its own"
     drawn = (op.name for op in operations_for(graph.outputs) if "Random" in op.type)
     name = next(drawn, "")
-    return f"{text}, in {_layer_phrase(name, frozenset(names))}" if name else text
+    return f"{DRAWS}, in {_layer_phrase(name, frozenset(names))}" if name else DRAWS
 
 
 def _layer(compared: "_Compared", names: frozenset[str]) -> str:
@@ -149,12 +144,7 @@ def _first_rows(value: tf.Tensor, sizes: Sequence[int], period: int) -> tf.Tenso
 
 def _layer_phrase(operation: str, names: frozenset[str]) -> str:
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
-    path: list[str] = []
-    for scope in scopes[:-1]:
-        # Keras opens a layer's scope twice, and appends a number to the second one.
-        known = next((x for x in (re.sub(r"_\d+$", "", scope), scope) if x in names), "")
-        if known and known not in path:
-            path.append(known)
+    path = dict.fromkeys(known_layers(scopes[:-1], names))
     return f"its layer `{'/'.join(path)}`" if path else f"its operation `{'/'.join(scopes)}`"
 
 
@@ -163,8 +153,6 @@ LENGTHS = (DERIVED[0], 24, 12, 8, 6, 4)
 # Candidate lengths of sequences for calls with random weights, and the length for networks with
 # many weights. The graphs for the first lengths are also used to derive a step.
 LONG, LESS_LONG = (VERIFIED, 600), 96
-# The largest number of time steps for which both rows of a batch are called together.
-BOTH_ROWS = 600
 # The largest number of values in the outputs of both rows; bounds memory for large vocabularies.
 MOST_COMPARED = 2**25
 
@@ -174,14 +162,13 @@ def probe_lengths(
 ) -> tuple[int, int]:
     """Return lengths for `observed_fault`, with own and with random weights (0: no such calls)."""
     lengths = [n for n in LENGTHS if not tables.fault([n])] or [LENGTHS[-1]]
-    length = next(
-        (n for n in lengths if _is_traceable(call, _specs_of_length(specs, n))), lengths[-1]
-    )
+    taken = (n for n in lengths if _is_traceable(call, specs_at(specs, 1, [n])))
+    length = next(taken, lengths[-1])
     if period_of(call) > 1:  # three periods, the last one not whole
         length = max(length, 3 * period_of(call) - 1)
     if not with_random_weights:
         return length, 0
-    sized = _specs_of_length(specs, length)
+    sized = specs_at(specs, 1, [length])
     if parameter_count(weights_of(call, sized).trained) > MANY_WEIGHTS:
         return length, tables.longest([LESS_LONG, *LENGTHS])
     any_length = length >= LENGTHS[0]  # otherwise lengths may have to be multiples of a number
@@ -199,10 +186,6 @@ def free_time_axis(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
     """Return the specs with the size None for the first one's time axis, even if it has a size."""
     first, *others = specs
     return [tf.TensorSpec([None, None, *first.shape[2:]], first.dtype), *others]
-
-
-def _specs_of_length(specs: Sequence[tf.TensorSpec], length: int) -> list[tf.TensorSpec]:
-    return [tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]
 
 
 def _is_traceable(call: Traces, specs: Sequence[tf.TensorSpec]) -> bool:
@@ -223,40 +206,14 @@ def observed_fault(
     symbols: int | None = None,
     names: Iterable[str] = (),
 ) -> str:
-    """Return how outputs violate the law of a causal network; "" if no violation is found.
-
-    Args:
-      causal: those of `specs` whose arguments must not affect outputs at earlier time steps.
-      longest: length in calls with random weights, in steps; no such calls if at most `length`.
-    """
+    """Return how outputs violate the law of a causal network, as `find_fault` sees, in words."""
     traces = call if isinstance(call, Traces) else Traces(call)
-    draw = RandomInputs(traces, specs, seed, symbols, [length])
-    first, other = draw(length), draw(length)
-    kinds = [Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
-    weights = weights_of(traces, _specs_of_length(specs, length))
-    own = WideCalls(traces, precisions=precisions_for([*weights.trained, *weights.frozen]))
     period = period_of(traces)
-    probe = Probe(own, first, other, kinds, period)
-    # The network itself, since a graph does not draw what Python code draws.
-    alone = [x[:1] for x in first]
-    seen = traces(*alone)
-    traced = tf.cast(probe.whole[:1], seen.dtype)
-    if differs(seen, traced, SINGLE) and differs_by_call(traces, alone):
-        return drawing_layer(own.graph(first), names)
-    network, fault, is_compared = own, probe.fault([]), False
-    if not fault and longest > length:
-        network = with_random_weights(traces, seed, alone)
-        try:
-            both = BOTH_ROWS if longest > BOTH_ROWS else longest // 2
-            many = Probe(network, draw(longest), draw(longest), kinds, period)
-            fault = many.fault([both], [length])
-            is_compared = bool(np.isfinite(many.whole).all())
-        except ERRORS:  # that length is impossible
-            fault = Probe(network, first, other, kinds, period).fault([length // 2])
-    if not fault and not is_compared:  # a trace more, which random weights make needless
-        network, fault = own, probe.fault([length // 2])
+    network, fault = find_fault(traces, specs, causal, seed, length, longest, symbols, period)
     if not fault:
         return ""
+    if fault.text == DRAWS:
+        return drawing_layer(network.graph(fault.first), names)
     several = max(period, rate_of(traces).hop)
     first, other = (whole(arguments, several) for arguments in (fault.first, fault.other))
     return describe_fault(network, fault._replace(first=first, other=other), names, period=period)
@@ -272,9 +229,8 @@ def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | N
     if any(size is not None for size in inputs.shape[1:3]):
         return None
     generator = np.random.default_rng(0)
-    images = [
-        _draw_tensor(generator, [1, *PROBED, inputs.shape[-1]], inputs.dtype) for _ in range(2)
-    ]
+    shape = [1, *PROBED, inputs.shape[-1]]
+    images = [random_tensor(generator, shape, inputs.dtype) for _ in range(2)]
     images[1] = tf.concat([images[1][:, :1], images[0][:, 1:]], 1)
     try:
         random = with_random_weights(call, 0, images[:1])
@@ -289,13 +245,6 @@ def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | N
     except (ValueError, TypeError, tf.errors.OpError):
         return None
     return None if _differing_rows(below[:, rows:], whole[:, MOST:]).any() else rows
-
-
-def _draw_tensor(
-    generator: np.random.Generator, shape: Sequence[int], dtype: tf.DType
-) -> tf.Tensor:
-    drawn = generator.integers(0, 2, shape) if dtype.is_integer else generator.normal(size=shape)
-    return tf.constant(drawn, dtype)
 
 
 def _differing_rows(first: tf.Tensor, second: tf.Tensor) -> np.ndarray:
@@ -357,9 +306,8 @@ def _fix_conditions(
 
     def run(images: tf.Tensor) -> tf.Tensor:
         generator = np.random.default_rng(seed)
-        drawn = [
-            random_numbers(generator, x, shape_at(x, 2, images.shape[1:3]), 2) for x in conditions
-        ]
+        sizes = images.shape[1:3]
+        drawn = [random_tensor(generator, shape_at(x, 2, sizes), x.dtype) for x in conditions]
         return call(images, *drawn)
 
     return run

@@ -15,25 +15,16 @@ Shape = tuple[int | None, ...]
 
 
 class Rule(NamedTuple):
-    """The rule for the values of a condition in a call.
+    """The rule for the values of a condition in a call."""
 
-    Attributes:
-      description: type and axes, for messages, such as "int32 [num]".
-      shape: the shape, with the sizes of the call; None: any size.
-      is_timed: whether it has the elements' axes. Other conditions may have one row for all.
-      low, high: smallest and largest of integers; None: those of the type.
-      note: what else a message says of the shape.
-      needs_entries: whether no axis may be empty.
-    """
-
-    description: str
-    shape: Shape
+    description: str  # type and axes, for messages, such as "int32 [num]"
+    shape: Shape  # with the sizes of the call; None: any size
     dtype: np.dtype
-    is_timed: bool
-    low: float | None = None
-    high: float | None = None
-    note: str = ""
-    needs_entries: bool = False
+    is_timed: bool  # whether it has the elements' axes; others may have one row for all
+    low: float | None = None  # smallest integer; None: that of the type
+    high: float | None = None  # largest integer; None: that of the type
+    note: str = ""  # what else a message says of the shape
+    needs_entries: bool = False  # whether no axis may be empty
 
 
 def check_values(given: Any, rules: Mapping[str, Rule], for_all: bool = False) -> dict[str, Any]:

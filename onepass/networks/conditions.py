@@ -98,6 +98,22 @@ def shape_at(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]
     return [batch, *(size or FIXED_ENTRIES for size in spec.shape[1:])]
 
 
+def specs_at(
+    specs: Sequence[tf.TensorSpec], batch: int, sizes: Sequence[int]
+) -> list[tf.TensorSpec]:
+    """Return the specs of arguments for elements [batch, *sizes]; see `shape_at`."""
+    return [tf.TensorSpec(shape_at(spec, batch, sizes), spec.dtype) for spec in specs]
+
+
+def random_tensor(
+    generator: np.random.Generator, shape: Sequence[int], dtype: tf.DType, symbols: int = 2
+) -> tf.Tensor:
+    """Return normal floats, or integers below `symbols`."""
+    is_whole = dtype.is_integer or dtype.is_bool
+    drawn = generator.integers(0, symbols, shape) if is_whole else generator.normal(size=shape)
+    return tf.cast(drawn, dtype)
+
+
 def as_specs(given: Any) -> Specs:
     """Return specs by name, of None, 0, a channel count, a spec, or specs in a dict or list."""
     if given is None or (isinstance(given, Integral) and given == 0):

@@ -5,26 +5,25 @@ the last position; the rows that a network reads at a length are therefore compa
 its tables.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.conditions import Specs, shape_at
+from onepass.networks.conditions import Specs, specs_at
 from onepass.networks.network import SMALL, brings_step, one_line, size_text
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 from onepass.step.program import LENGTHS
 from onepass.step.replay import (
-    CALLS,
     captures_by_name,
     entries,
-    inline_calls,
     operations_for,
     run_graph,
     static_value,
 )
-from onepass.step.tracing import Traces, graph_of, layer_names, layer_of, rate_of
+from onepass.step.tracing import Traces, graph_of, layer_names, layer_of, rate_of, specs_of
 
 SLICES = ("Slice", "StridedSlice")
 DERIVED = LENGTHS[0]  # the lengths for which `incremental` traces a network
@@ -125,7 +124,7 @@ class Tables:
     def _trace_network(self, sizes: Sequence[int]) -> tf.Graph | str:
         first, *others = self._specs
         specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
-        specs += [tf.TensorSpec(shape_at(spec, 1, sizes), spec.dtype) for spec in others]
+        specs += specs_at(others, 1, sizes)
         try:
             return graph_of(self.call, specs).graph
         except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
@@ -161,19 +160,11 @@ class _Read(NamedTuple):
 def _reads(graph: tf.Graph) -> Iterator[_Read]:
     """Yield the reads of tables in a graph that do not depend on input values."""
     for op in operations_for(graph.outputs):
-        if op.type == "GatherV2":
-            axis = static_value(op.inputs[2])
-            shape, places = op.inputs[0].shape, _value(op.inputs[1])
-            rows = None if axis is None or shape.rank is None else shape[int(axis)]
-        elif op.type == "ResourceGather":
-            shape, places = _resource_shape(op.inputs[0]), _value(op.inputs[1])
-            rows = shape[0] if shape else None
-        elif op.type in SLICES:
+        rows = entries(op)
+        places = None if rows is None else _value(op.inputs[1])
+        if op.type in SLICES:
             yield from _reads_of_slice(op)
-            continue
-        else:
-            continue
-        if rows is not None and places is not None and places.size:
+        elif rows is not None and places is not None and places.size:
             yield _Read(op, int(rows), int(places.max()), places.size)
 
 
@@ -198,26 +189,15 @@ def _value(tensor: tf.Tensor) -> np.ndarray | None:
     found = static_value(tensor)
     if found is not None or _reads_input(tensor):
         return found
-    with tf.device("CPU"):
-        values = captures_by_name(tensor.graph)
-        try:
-            return run_graph(values, [tensor])[0].numpy()
-        except tf.errors.OpError:
-            return None
+    with tf.device("CPU"), contextlib.suppress(tf.errors.OpError):
+        return run_graph(captures_by_name(tensor.graph), [tensor])[0].numpy()
+    return None
 
 
 def _reads_input(tensor: tf.Tensor) -> bool:
     outside = captures_by_name(tensor.graph)
     reads = (op for op in operations_for([tensor]) if op.type == "Placeholder")
     return any(op.outputs[0].name not in outside for op in reads)
-
-
-def _resource_shape(handle: tf.Tensor) -> list[int] | None:
-    data = getattr(handle, "_handle_data", None)
-    if data is None or not data.is_set or not data.shape_and_type:
-        return None
-    shape = data.shape_and_type[0].shape
-    return None if shape.unknown_rank else [int(dim.size) for dim in shape.dim]
 
 
 # Operations that pass on the values of their first input unchanged.
@@ -229,10 +209,7 @@ def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[
     if not any(spec.dtype.is_integer for spec in specs.values()):
         return {}
     with tf.init_scope():
-        traced = tf.function(call, autograph=False).get_concrete_function(*example)
-        if any(op.type in CALLS for op in operations_for(traced.graph.outputs)):
-            traced = inline_calls(traced, [tf.TensorSpec(x.shape, x.dtype) for x in example])
-    graph = traced.graph
+        graph = graph_of(call, specs_of(example)).graph
     names = {tensor.op: name for name, tensor in zip(specs, graph.inputs[1:], strict=False)}
     found: dict[str, int] = {}
     for op in operations_for(graph.outputs):

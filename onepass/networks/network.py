@@ -19,7 +19,7 @@ from onepass.foundation.errors import UserError
 from onepass.likelihoods.distribution import Distribution
 from onepass.networks.conditions import Frames, KerasInputs, Specs, as_specs, shape_at
 from onepass.networks.elements import Layout
-from onepass.networks.trainable import attribute_of, layers_within
+from onepass.networks.trainable import attribute_of, layers_within, single_layers
 
 SMALL = 4  # time steps, or pixels a side, that every network takes
 
@@ -59,15 +59,13 @@ def check_parameters(network: Any, distribution: Distribution, layout: Layout) -
 
 def check_stateless(network: Any) -> None:
     """Raise ValueError for a network with a stateful recurrent layer of Keras."""
-    for root in layers_within(network):
-        flatten = attribute_of(root, "_flatten_layers")
-        for layer in flatten() if flatten else [root]:
-            if attribute_of(layer, "stateful", False) is True:
-                raise ValueError(
-                    f"`network` must start from the same state in every call, but its layer"
-                    f" `{layer.name}` is stateful; build it with stateful=False, since the library"
-                    " keeps the state itself."
-                )
+    for layer in single_layers(network):
+        if attribute_of(layer, "stateful", False) is True:
+            raise ValueError(
+                f"`network` must start from the same state in every call, but its layer"
+                f" `{layer.name}` is stateful; build it with stateful=False, since the library"
+                " keeps the state itself."
+            )
 
 
 @contextlib.contextmanager
@@ -282,14 +280,9 @@ def brings_step(network: Any) -> bool:
         return False
 
 
-def keras_inputs(network: Any) -> list[tf.TensorSpec]:
-    """Return the input specs of a functional or built sequential Keras model, elements first."""
-    return KerasInputs(network).specs
-
-
 def declared_inputs(network: Any) -> list[tf.TensorSpec]:
     """Return the input specs of a Keras model, or those in a `tf.function`'s signature, or []."""
-    own = keras_inputs(network)
+    own = KerasInputs(network).specs
     for part in (network, type(network).__call__) if callable(network) else ():
         signature = None if own else attribute_of(part, "input_signature")
         if isinstance(signature, list | tuple):

@@ -34,11 +34,12 @@ from onepass.networks.conditions import (
     in_order,
     is_at_rate,
     shape_at,
+    specs_at,
 )
 from onepass.networks.elements import Layout, check_elements, encode_tokens, layout_of
 from onepass.networks.length_limits import Tables, class_counts, derive_step
 from onepass.networks.network import SMALL, brings_step, check_parameters, image_spec, input_spec
-from onepass.networks.trainable import attribute_of, layers_within
+from onepass.networks.trainable import attribute_of, single_layers
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.step.hoisting import InFrames, hoist_frames
 from onepass.step.periods import in_whole_periods
@@ -123,26 +124,20 @@ def reading_of(
     codec: Codec, dtype: tf.DType, order: str, start: Any = None, input_scale: Any = None
 ) -> Reading:
     """Check the settings of a `Reading`, None for a default, and return it."""
-    scale = _checked_scale(input_scale, dtype)
+    reading = Reading(codec, dtype, _checked_scale(input_scale, dtype))
     if order != "time":
         if start is not None:
-            raise ValueError(
-                f"`start` must be None in raster order, where networks are not shifted, got"
-                f" {start!r}."
-            )
-        return Reading(codec, dtype, scale)
+            rule = "None in raster order, where networks are not shifted"
+            raise ValueError(must_be("start", rule, repr(start)))
+        return reading
     if start is None:
-        return Reading(codec, dtype, scale, Reading(codec, dtype, scale).usual_start)
+        return dataclasses.replace(reading, start=reading.usual_start)
     if not _is_finite(start):
         raise ValueError(must_be("start", "a finite number", repr(start)))
-    if not dtype.is_integer:
-        return Reading(codec, dtype, scale, float(start))
-    if start != int(start) or not 0 <= start <= dtype.max:
-        raise ValueError(
-            f"`start` must be an integer of at least 0 for a network that reads integers, got"
-            f" {start!r}."
-        )
-    return Reading(codec, dtype, scale, int(start))
+    if dtype.is_integer and (start != int(start) or not 0 <= start <= dtype.max):
+        rule = "an integer of at least 0 for a network that reads integers"
+        raise ValueError(must_be("start", rule, repr(start)))
+    return dataclasses.replace(reading, start=(int if dtype.is_integer else float)(start))
 
 
 def settings_of(network: Any) -> dict[str, Any]:
@@ -157,12 +152,10 @@ def settings_of(network: Any) -> dict[str, Any]:
 def unusual_settings(network: Any) -> dict[str, Any]:
     """Return the settings `start` and `input_scale` that differ from their defaults."""
     reading: Reading | None = getattr(network, "reading", None)
-    if reading is None:
-        return {}
     found: dict[str, Any] = {}
-    if reading.start not in (None, reading.usual_start):
+    if reading is not None and reading.start not in (None, reading.usual_start):
         found["start"] = float(reading.start)
-    if reading.input_scale != SCALE:
+    if reading is not None and reading.input_scale != SCALE:
         found["input_scale"] = list(reading.input_scale)
     return found
 
@@ -171,13 +164,11 @@ def describe_rescaling(network: Any, reading: Reading) -> str:
     """Return a clause on the range of a Keras layer `Rescaling`, to warn users; "" without one."""
     if reading.dtype.is_integer:
         return ""
-    for root in layers_within(network):
-        flatten = attribute_of(root, "_flatten_layers")
-        for layer in flatten() if flatten else [root]:
-            scale, offset = attribute_of(layer, "scale"), attribute_of(layer, "offset")
-            if isinstance(scale, int | float) and isinstance(offset, int | float):
-                low, high = sorted(scale * end + offset for end in reading.input_scale)
-                return f"; its layer `{layer.name}` rescales elements to {low:.4g} to {high:.4g}"
+    for layer in single_layers(network):
+        scale, offset = attribute_of(layer, "scale"), attribute_of(layer, "offset")
+        if isinstance(scale, int | float) and isinstance(offset, int | float):
+            low, high = sorted(scale * end + offset for end in reading.input_scale)
+            return f"; its layer `{layer.name}` rescales elements to {low:.4g} to {high:.4g}"
     return ""
 
 
@@ -185,25 +176,20 @@ def check_start(reading: Reading, entries: int) -> None:
     """Raise ValueError if the network's embedding has no entry for the symbol `reading.start`."""
     most = max(entries, reading.codec.levels or 0)
     if reading.start is not None and reading.start >= most:
-        raise ValueError(
-            f"`start` must be below {most}, the symbols that the network can tell apart, got"
-            f" {reading.start}."
-        )
+        rule = f"below {most}, the symbols that the network can tell apart"
+        raise ValueError(must_be("start", rule, reading.start))
 
 
 def _checked_scale(given: Any, dtype: tf.DType) -> tuple[float, float]:
     if given is None:
         return SCALE
-    if dtype.is_integer:
-        raise ValueError(
-            f"`input_scale` must be None for a network that reads integers, got {given!r}."
-        )
-    is_pair = isinstance(given, Sequence | np.ndarray) and len(given) == 2
-    if is_pair and all(map(_is_finite, given)) and given[0] < given[1]:
-        return float(given[0]), float(given[1])
-    raise ValueError(
-        f"`input_scale` must be two finite numbers (low, high), low below high, got {given!r}."
-    )
+    rule = "None for a network that reads integers"
+    if not dtype.is_integer:
+        is_pair = isinstance(given, Sequence | np.ndarray) and len(given) == 2
+        if is_pair and all(map(_is_finite, given)) and given[0] < given[1]:
+            return float(given[0]), float(given[1])
+        rule = "two finite numbers (low, high), low below high"
+    raise ValueError(must_be("input_scale", rule, repr(given)))
 
 
 def _is_finite(value: Any) -> bool:
@@ -404,9 +390,8 @@ class TimeOrder:
     ) -> None:
         self.network, self.reading = network, reading
         if inputs.shape.rank not in (2, 3) or None in inputs.shape[2:]:
-            raise ValueError(
-                f"`inputs` must be [batch, time] or [batch, time, channels], got {inputs.shape}."
-            )
+            rule = "[batch, time] or [batch, time, channels]"
+            raise ValueError(must_be("inputs", rule, inputs.shape))
         names, given = ["", *as_specs(condition)], [inputs, *as_specs(condition).values()]
         call, self._specs = any_length(network, given)
         self.inputs = self._specs[0]
@@ -421,9 +406,8 @@ class TimeOrder:
             self._on_sequence, self._read = Traces(self.hoisted), self.hoisted.conditions
         self._timed = {name: x for name, x in self._read.items() if is_at_rate(x)}
         if reading.starts_outside:
-            small = [tf.TensorSpec(shape_at(x, 1, [self.few]), x.dtype) for x in self._specs]
-            most = int(reading.start or 0) + 1
-            check_start(reading, symbol_count(self.call.of(small).graph, unknown=most))
+            graph = self.call.of(specs_at(self._specs, 1, [self.few])).graph
+            check_start(reading, symbol_count(graph, unknown=int(reading.start or 0) + 1))
         self.tables = Tables(network, self._on_sequence, [inputs, *self._read.values()], axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
@@ -473,18 +457,13 @@ class TimeOrder:
             raise NotCausalError(f"`network` must be causal: {fault}.")
         call.remember()
         if self.hoisted is not None:  # what is computed of frames alone is not in that graph
-            whole = [shape_at(spec, 2, [self.few]) for spec in self._specs]
-            self.exact.of(
-                [tf.TensorSpec(x, spec.dtype) for x, spec in zip(whole, self._specs, strict=True)]
-            )
+            self.exact.of(specs_at(self._specs, 2, [self.few]))
             self.exact.remember()
             self.exact.forget()
 
     def is_as_checked(self) -> bool:
         """Return whether a fresh trace of the network is the one that `check` has remembered."""
-        if self.hoisted is not None and not self.exact.is_as_remembered():
-            return False
-        return self._on_sequence.is_as_remembered()
+        return all(each.is_as_remembered() for each in {self.exact, self._on_sequence})
 
     def once(self, condition: Condition, length: int) -> Condition:
         """Return a call's conditions with all computed that depends on them alone."""
@@ -631,11 +610,11 @@ class RasterOrder:
         self.call.forget()
         names, levels = layer_names(self.network), self.reading.codec.levels
         fault = observed_unmasked(self.call, self.inputs, 0, levels, self._specs[1:], names)
-        if not fault:
-            self.call.remember()
-        self.call.forget()
         if fault:
+            self.call.forget()
             raise NotCausalError(f"`network` must be masked: {fault}.")
+        self.call.remember()
+        self.call.forget()
 
     def is_as_checked(self) -> bool:
         """See `TimeOrder.is_as_checked`."""

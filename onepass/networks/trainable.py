@@ -28,8 +28,6 @@ _LIBRARIES = {
 }
 # Data of a converted network, thousands of objects without a layer.
 _DATA = "onepass.networks.from_torch.graph"
-
-
 _MISSING = object()
 _OF_LAYERS = ("trainable", "trainable_variables", "variables", "build")
 
@@ -50,7 +48,8 @@ class Weights(NamedTuple):
 
 def weights_read(function: Callable, *example: tf.Tensor) -> Weights:
     """Return the variables that a function reads; call it in the scope of its Replicator."""
-    return weights_among(function, variables_read(function, *example))
+    traced = tf.function(function, autograph=False).get_concrete_function(*example)
+    return weights_among(function, without_copies(in_order_of_reads(traced)))
 
 
 def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weights:
@@ -64,14 +63,8 @@ def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weigh
     return weights
 
 
-def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
-    """Return all variables that a function reads, in an order that a resumed run finds again."""
-    traced = tf.function(function, autograph=False).get_concrete_function(*example)
-    return without_copies(in_order_of_reads(traced))
-
-
 def in_order_of_reads(traced: tf.types.experimental.ConcreteFunction) -> list[tf.Variable]:
-    """Return a traced function's variables in the order in which it captured them."""
+    """Return a traced function's variables as it captured them, which a resumed run finds again."""
     places = {id(handle): place for place, handle in enumerate(traced.captured_inputs)}
     last = len(places)
     return sorted(traced.variables, key=lambda read: places.get(id(read.handle), last))
@@ -122,15 +115,18 @@ def layers_within(holder: Any) -> Iterator[Any]:
             waiting += _parts(part)
 
 
-def attribute_of(part: Any, name: str, default: Any = None) -> Any:
-    """Return an attribute of an object of a user, or the default if it has none.
+def single_layers(holder: Any) -> Iterator[Any]:
+    """Yield all Keras layers that are reachable from an object, those within models too."""
+    for root in layers_within(holder):
+        flatten = attribute_of(root, "_flatten_layers")
+        yield from flatten() if flatten else [root]
 
-    An attribute that raises an error of any kind counts as missing: objects may look it up in a
-    dict, in a module that they load only then, or in another process.
-    """
+
+def attribute_of(part: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute of an object of a user, or the default if it has none."""
     try:
         return getattr(part, name, default)
-    except Exception:
+    except Exception:  # it may be looked up in a dict, a module loaded then, or another process
         return default
 
 
@@ -146,9 +142,12 @@ def _parts(part: Any) -> Iterable[Any]:
     if _is(part, type, types.ModuleType):
         return []
     if _is(part, Mapping, list, tuple, set, frozenset):
-        return _contents(part)
+        try:
+            return list(part.values() if isinstance(part, Mapping) else part)
+        except Exception:  # of a container of a user
+            return []
     if _is(part, types.FunctionType):
-        return [] if is_of_library(part) else _objects_of_function(part)
+        return [] if is_of_library(part) else _references(part)()
     if _is(part, types.MethodType):
         return [part.__self__, part.__func__]
     if _is(part, functools.partial):
@@ -170,34 +169,12 @@ def _parts(part: Any) -> Iterable[Any]:
     return [*(attributes.values() if _is(attributes, dict) else ()), *methods]
 
 
-def _contents(part: Any) -> list[Any]:
-    try:
-        return list(part.values() if isinstance(part, Mapping) else part)
-    except Exception:
-        return []
-
-
 def _is(part: Any, *kinds: type) -> bool:
     """Return whether an object is of one of the classes; its `__class__` may raise any error."""
     try:
         return isinstance(part, kinds)
     except Exception:
         return False
-
-
-def _objects_of_function(function: types.FunctionType) -> list[Any]:
-    referred: list[Any] = [function.__defaults__ or (), function.__kwdefaults__ or {}]
-    for cell in function.__closure__ or ():
-        try:
-            referred.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            continue
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        referred += [function.__globals__.get(name) for name in code.co_names]
-        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return referred
 
 
 def is_of_library(part: Any) -> bool:
@@ -272,11 +249,8 @@ def _bookkeeping() -> frozenset[str]:
     """Return the attributes in which Keras and `tf.Module` keep accounts of their own."""
     import keras
 
-    names = {
-        *vars(keras.Model(name="a")),
-        *vars(keras.layers.Layer(name="a")),
-        *vars(tf.Module("a")),
-    }
+    fresh = keras.Model(name="a"), keras.layers.Layer(name="a"), tf.Module("a")
+    names = {name for each in fresh for name in vars(each)}
     names |= {"optimizer", "history", "_nodes", "_nodes_by_depth", "_operations_by_depth"}
     return frozenset(names - {"_layers", "_dtype_policy", "autocast"})
 
@@ -324,13 +298,9 @@ def _has_own_attributes(part: Any) -> bool:
         return False
 
 
-def _is_ours(kind: type) -> bool:
-    package, _, name = kind.__module__.partition(".")
-    return package == "onepass" and name.partition(".")[0] in _ROOMS
-
-
 def _is_own(kind: type) -> bool:
-    return not is_of_library(kind) and not _is_ours(kind)
+    package, room = (*kind.__module__.split("."), "")[:2]
+    return not is_of_library(kind) and not (package == "onepass" and room in _ROOMS)
 
 
 def _references(function: types.FunctionType) -> Callable[[], list[Any]]:
@@ -350,6 +320,7 @@ def _references(function: types.FunctionType) -> Callable[[], list[Any]]:
     return read
 
 
+@functools.cache
 def _globals_of(code: types.CodeType) -> list[str]:
     found = [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
     for each in code.co_consts:

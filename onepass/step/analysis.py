@@ -15,9 +15,11 @@ from onepass.step.replay import (
     run_graph,
     same,
     static_value,
+    values_by_name,
 )
 from onepass.step.rules import RULES
 from onepass.step.streams import (
+    ENDLESS,
     Groups,
     Keys,
     Kind,
@@ -41,8 +43,6 @@ from onepass.step.tracing import (
     layer_of,
     match_operations,
 )
-
-# The modules register their rules when they are imported.
 
 
 class Analysis:
@@ -120,12 +120,9 @@ class Analysis:
                 f"{self.layer(first)} has different operations for a longer input, like"
                 " a Python loop over time; no step can be derived from it"
             )
-        inside: set[tf.Operation] = set()
-        both = list(zip(short, long, strict=True))
-        for op, _ in both:
-            whole = _whole(op)
-            inside.update(whole.inside if whole else ())
-        yield from (pair for pair in both if pair[0] not in inside)
+        wholes = [whole for op in short if (whole := _whole(op))]
+        inside = {op for whole in wholes for op in whole.inside}
+        yield from (pair for pair in zip(short, long, strict=True) if pair[0] not in inside)
 
     def _add(self, op: tf.Operation, longer: tf.Operation) -> None:
         if op.type == "Placeholder":
@@ -133,7 +130,7 @@ class Analysis:
         tensors = self.sources(op)
         kinds = [self.kinds.get(tensor.name) for tensor in tensors]
         static = frozenset(i for i, x in enumerate(tensors) if x.op not in self._dynamic)
-        node = Node((op, longer), self.lengths, kinds, self.layer, static)
+        node = Node(op, longer, self.lengths, kinds, self.layer, static)
         part = self._part(node)
         self.kinds.update(zip((x.name for x in op.outputs), part.kinds, strict=True))
         if op in self._fixed and not any(part.kinds):
@@ -178,7 +175,7 @@ class Analysis:
             return pairs(node, self.groups)
         tables = {i: kind for i, kind in enumerate(node.kinds) if isinstance(kind, Table)}
         for index, kind in tables.items():
-            node.kinds[index] = kind.as_stream()
+            node.kinds[index] = Stream(kind.axes[0], 0, ENDLESS)
         if not node.streams() and op.type not in loops.LOOPS:
             return time_rules.still(node) if grows else self._constant(node)
         part = _apply_rule(node)
@@ -211,12 +208,11 @@ class Analysis:
         short, long = ([static_value(x) for x in op.outputs] for op in (node.op, node.longer))
         if all(same(x, y) for x, y in zip(short, long, strict=True)):
             known = list(zip(short, outputs, strict=True))
-            return Part(
-                [None] * len(known),
-                lambda inputs, call: [tf.constant(x, y.dtype) for x, y in known],
-            )
+            constants: list[Kind] = [None] * len(known)
+            return Part(constants, lambda inputs, call: [tf.constant(x, y.dtype) for x, y in known])
         if node.type in time_rules.LIKE:
-            return Part([None], lambda inputs, call: [time_rules.fill_like_input(node)])
+            make = tf.zeros if node.type == "ZerosLike" else tf.ones
+            return Part([None], lambda inputs, call: [make(outputs[0].shape, outputs[0].dtype)])
         refused = [kind for kind in node.kinds if isinstance(kind, Refused)]
         refused += [Refused(str(node.length_error()), LengthDependenceError)]
         return Part([refused[0]] * len(outputs), None)
@@ -322,9 +318,8 @@ class Horizon:
         first = self._analysis.graphs[0]
         found = match_operations(first, self._graph, self._analysis.timed)
         if found is None:
-            raise UnsupportedNetworkError(
-                f"the network has different operations for {self.length} time steps"
-            )
+            text = f"the network has different operations for {self.length} time steps"
+            raise UnsupportedNetworkError(text)
         return found
 
     def _keyed_caches(self) -> Iterator[tuple[tuple[str, str], int]]:
@@ -340,18 +335,19 @@ class Horizon:
         return f"keys/{name}" + (f"/{window}" if window else "")
 
     def _entry(self, op: tf.Operation, index: int, read: TableRead) -> Entry:
-        tensor = self._far[op].inputs[index]
-        self._check_size(op, tensor, read)
+        tensor, axes = self._far[op].inputs[index], read.axes
+        size = min(tensor.shape[axis] for axis in axes)
+        if size < self.length:
+            raise too_long(self._analysis.layer(op), size, self.length)
         self._check_lookups(tensor)
-        axes = [axis for axis in (read.query, read.key) if axis is not None]
         name = f"table/{op.inputs[index].name}/" + "".join(f"{axis}" for axis in axes)
         if name in self._learned:
             return Entry(name, read)
         varying = captures_by_name(self._graph).keys() | self._fixed_arguments()
-        if any(each.name in varying for each in _placeholders(tensor)):
+        if any(x.name in varying for op in operations_for([tensor]) for x in op.outputs):
             self._learned[name] = tensor, read
             return Entry(name, read)
-        values = _times_first(self._evaluate([tensor])[0].numpy(), axes)
+        values = _times_first(self._evaluate([tensor])[0], axes).numpy()
         is_band = len(axes) == 2 and bool((values[1:, 1:] == values[:-1, :-1]).all())
         if is_band:
             values = np.concatenate([values[:0:-1, 0], values[0]])
@@ -360,11 +356,6 @@ class Horizon:
                 return Entry(key, read, is_band)
         self._constants[name] = values
         return Entry(name, read, is_band)
-
-    def _check_size(self, op: tf.Operation, tensor: tf.Tensor, read: TableRead) -> None:
-        sizes = [tensor.shape[axis] for axis in (read.query, read.key) if axis is not None]
-        if min(sizes) < self.length:
-            raise too_long(self._analysis.layer(op), min(sizes), self.length)
 
     def _check_lookups(self, tensor: tf.Tensor) -> None:
         for op in operations_for([tensor]):
@@ -383,12 +374,10 @@ class Horizon:
         self, tensors: Sequence[tf.Tensor], fixed: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
         """Return the values of tensors that ignore the sequence, for zeros if `fixed` is empty."""
-        graph = self._graph
-        zeros = {x.name: x for x in graph.inputs[: len(self._analysis.inputs)]}
-        given = dict(zip(self._fixed_arguments(), fixed, strict=False))
-
-        fed = {name: tf.zeros(x.shape, x.dtype) for name, x in zeros.items()}
-        return run_graph(captures_by_name(graph) | fed | given, list(tensors))
+        inputs = self._graph.inputs[: len(self._analysis.inputs)]
+        values = values_by_name(self._graph, [tf.zeros(x.shape, x.dtype) for x in inputs])
+        values |= zip(self._fixed_arguments(), fixed, strict=False)
+        return run_graph(values, list(tensors))
 
     def _windows(self) -> Iterator[tuple[str, int]]:
         groups = self._analysis.groups
@@ -415,8 +404,7 @@ class Horizon:
         """Return the tables, by name; learned tables are computed from the current weights."""
         state: State = {key: tf.constant(values) for key, values in self._constants.items()}
         for key, (tensor, read) in self._learned.items():
-            axes = [axis for axis in (read.query, read.key) if axis is not None]
-            state[key] = _times_first(self._evaluate([tensor], fixed)[0], axes)
+            state[key] = _times_first(self._evaluate([tensor], fixed)[0], read.axes)
         return state
 
     def keys(self, group: str, rows: int, position: tf.Tensor) -> Keys:
@@ -450,7 +438,8 @@ class Horizon:
             if read.key is not None and keys().is_window:
                 times = tf.maximum(keys().times, 0)
                 found = tf.gather(found, times, axis=0 if read.query is None else 1)
-        return _times_back(found, [axis for axis in (read.query, read.key) if axis is not None])
+        order = [*read.axes, *(i for i in range(rank) if i not in read.axes)]
+        return tf.transpose(found, [order.index(i) for i in range(rank)])
 
     def _diagonals(self, table: tf.Tensor, keys: Keys, rows: int) -> tf.Tensor:
         """Return the entries [rows, keys, ...] of a table that is stored as its diagonals."""
@@ -469,22 +458,5 @@ def too_long(layer: str, positions: int, length: int) -> ValueError:
     )
 
 
-def _placeholders(tensor: tf.Tensor) -> list[tf.Tensor]:
-    return [op.outputs[0] for op in operations_for([tensor]) if op.type == "Placeholder"]
-
-
-def _times_first(values: np.ndarray | tf.Tensor, axes: Sequence[int]) -> np.ndarray | tf.Tensor:
-    order = [*axes, *(i for i in range(len(values.shape)) if i not in axes)]
-    return (
-        values.transpose(order) if isinstance(values, np.ndarray) else tf.transpose(values, order)
-    )
-
-
-def _times_back(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    order = [*axes, *(i for i in range(values.shape.rank) if i not in axes)]
-    return tf.transpose(values, [order.index(i) for i in range(values.shape.rank)])
-
-
-def parts_with_tables(parts: Sequence[tuple[tf.Operation, Part]]) -> bool:
-    """Return whether any operation of a step reads a table."""
-    return any(part.tables for _, part in parts)
+def _times_first(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    return tf.transpose(values, [*axes, *(i for i in range(len(values.shape)) if i not in axes)])

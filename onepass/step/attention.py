@@ -8,7 +8,7 @@ for all keys so far.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +31,7 @@ from onepass.step.streams import (
     Turned,
     Weights,
 )
-from onepass.step.time_rules import ELEMENTWISE, entry_of, replay_operation
+from onepass.step.time_rules import ELEMENTWISE, entry_of, masks_of, replay_operation
 
 PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul")
 
@@ -118,7 +118,7 @@ def in_same_order(node: Node, output: int, like: Pairs) -> Pairs:
         raise node.unsupported_error("it does not keep both time axes")
     first, second = axes
     query, key = (first, second) if like.query < like.key else (second, first)
-    return like.with_axes(query, key)
+    return dataclasses.replace(like, query=query, key=key)
 
 
 def growing_axes(kind: Kind) -> list[int]:
@@ -135,8 +135,7 @@ def plain(kind: Pairs) -> Pairs:
     return dataclasses.replace(kind, masks=(), is_softmax=False)
 
 
-def softmax(node: Node, groups: Groups) -> Part:
-    """Return how a step runs a softmax over the keys or over another axis."""
+def _softmax(node: Node, groups: Groups) -> Part:
     kind = only_pairs(node)
     last = node.op.inputs[0].shape.rank - 1
     if kind.query == last:
@@ -155,8 +154,7 @@ def softmax(node: Node, groups: Groups) -> Part:
     return Part([made], run, group=kind.group)
 
 
-def reduction(node: Node, groups: Groups) -> Part:
-    """Return how a step runs a reduction, such as a sum, over the keys or over another axis."""
+def _reduction(node: Node, groups: Groups) -> Part:
     kind = only_pairs(node)
     rank = node.op.inputs[0].shape.rank
     axes = {int(axis) % rank for axis in np.ravel(node.static(1))}
@@ -177,8 +175,7 @@ def reduction(node: Node, groups: Groups) -> Part:
     return Part([stream], replay_operation(node), group=kind.group)
 
 
-def running(node: Node, groups: Groups) -> Part:
-    """Return how a step runs a running sum over the keys or over another axis."""
+def _running(node: Node, groups: Groups) -> Part:
     kind = only_pairs(node)
     axis = int(node.static(1)) % node.op.inputs[0].shape.rank
     if axis == kind.query:
@@ -188,8 +185,7 @@ def running(node: Node, groups: Groups) -> Part:
     return Part([plain(kind)], replay_operation(node), group=kind.group)
 
 
-def product(node: Node, groups: Groups) -> Part:
-    """Return how a step runs a matrix product or einsum over both query and key axes."""
+def _product(node: Node, groups: Groups) -> Part:
     sources, target = _labels(node)
     growing = [
         [letters[axis] for axis in growing_axes(kind)]
@@ -290,16 +286,15 @@ def _note_weights(node: Node, groups: Groups, growing: Sequence[list[str]], grou
                 groups.unbounded.add(group)
 
 
-def transpose(node: Node) -> Part:
-    """Return how a step runs a transpose."""
+def _transpose(node: Node, _: Groups) -> Part:
     kind = only_pairs(node)
     order = [int(axis) for axis in node.static(1)]
-    made = kind.with_axes(order.index(kind.query), order.index(kind.key))
+    query, key = order.index(kind.query), order.index(kind.key)
+    made = dataclasses.replace(kind, query=query, key=key)
     return Part([made], replay_operation(node), group=kind.group)
 
 
-def reshape(node: Node) -> Part:
-    """Return how a step runs a reshape that may merge the query axis with others, or split it."""
+def _reshape(node: Node, _: Groups) -> Part:
     kind = only_pairs(node)
     axes = in_same_order(node, 0, kind)
     query, key = axes.query, axes.key
@@ -330,8 +325,7 @@ def _around(shape: list[int], query: int, key: int) -> tuple[int, int, int]:
     return (first, between, last) if query < key else (between, last, first)
 
 
-def band_part(node: Node) -> Part:
-    """Return how a step runs `tf.linalg.band_part` over the two time axes."""
+def _band_part(node: Node, _: Groups) -> Part:
     kind, rank = only_pairs(node), node.op.inputs[0].shape.rank
     is_last = {kind.query, kind.key} == {rank - 2, rank - 1}
     if not is_last or kind.outer * kind.inner != 1:
@@ -349,8 +343,7 @@ def band_part(node: Node) -> Part:
     return Part([plain(kind)], run, group=kind.group)
 
 
-def slice_pairs(node: Node) -> Part:
-    """Return how a step runs a slice along axes other than the two time axes."""
+def _slice_pairs(node: Node, _: Groups) -> Part:
     kind = only_pairs(node)
     if len(node.moving(0)) != 2:
         raise node.unsupported_error("it reads some of the pairs")
@@ -363,8 +356,7 @@ def slice_pairs(node: Node) -> Part:
         size[[kind.query, kind.key]] = -1
         return Part([made], lambda x, _: [tf.slice(x[0][0], begin, size)], group=kind.group)
     begin, end, strides = bounds
-    names = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-    masks = {name: node.op.get_attr(name) for name in names}
+    masks = masks_of(node)
     for axis in (kind.query, kind.key):
         entry = entry_of(node, axis)
         if entry is not None:
@@ -390,7 +382,6 @@ def _require_all(node: Node, axis: int) -> None:
 # Scores at or below this value get no weight in a softmax, unless all scores of a query are so low.
 HIDDEN = -1e4
 REDUCTIONS = ("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum")
-SUMS = ("Cumprod", "Cumsum", "CumulativeLogsumexp")
 SHAPED = ("BroadcastTo", "Tile")
 # Operations on other axes, which keep the order of the two time axes.
 PLAIN = ("ConcatV2", "ExpandDims", "GatherV2", "Pack", "Split", "SplitV", "Squeeze", "Unpack")
@@ -411,25 +402,9 @@ def pairs(node: Node, groups: Groups) -> Part:
     node.refuse_kinds(but=[1] if node.type in (*SHAPED, "Reshape") else [])
     if any(isinstance(kind, Table) and len(kind.axes) > 2 for kind in node.kinds):
         raise node.unsupported_error("three axes of its input grow with time")
-    if node.type in PRODUCTS:
-        return product(node, groups)
-    if node.type in ("Softmax", "LogSoftmax"):
-        return softmax(node, groups)
-    if node.type in REDUCTIONS:
-        return reduction(node, groups)
-    if node.type == "Transpose":
-        return transpose(node)
-    if node.type == "Reshape":
-        return reshape(node)
-    if node.type == "MatrixBandPart":
-        return band_part(node)
-    if node.type in SUMS:
-        return running(node, groups)
-    if node.type in ("Slice", "StridedSlice"):
-        return slice_pairs(node)
-    if node.type in SHAPED or node.type in PLAIN or node.type in ELEMENTWISE:
-        return _elementwise(node, groups)
-    raise node.unsupported_error("there is no rule for it on pairs of time steps")
+    if node.type not in RULES:
+        raise node.unsupported_error("there is no rule for it on pairs of time steps")
+    return RULES[node.type](node, groups)
 
 
 def _elementwise(node: Node, groups: Groups) -> Part:
@@ -438,23 +413,19 @@ def _elementwise(node: Node, groups: Groups) -> Part:
         raise node.unsupported_error("it does not keep both time axes")
     aligned = {i: _align_axes(node, i, moving) for i, k in enumerate(node.kinds) if growing_axes(k)}
     first = next((i for i, kind in enumerate(node.kinds) if isinstance(kind, Pairs)), None)
-    if first is None:
-        one, other = moving
-        query, key = groups.axes(node.op.name, one, other)
-    else:
-        query, key = aligned[first]
+    query, key = (
+        aligned[first] if first is not None else groups.axes(node.op.name, moving[0], moving[1])
+    )
     oriented = [(i, axes[0]) for i, axes in aligned.items() if isinstance(node.kinds[i], Pairs)]
     group = merged_group(node, groups, query, oriented)
     reads = Reads(node)
     for index, axes in aligned.items():
         own = dict(zip(axes, growing_axes(node.kinds[index]), strict=True))
         reads.add(index, own.get(query), own.get(key))
-    before = node.kinds[first] if first is not None else None
-    made = Pairs(query, key, group, masks=_masks(node, first))
-    if isinstance(before, Pairs):
-        made = dataclasses.replace(
-            made, outer=before.outer, inner=before.inner, is_softmax=before.is_softmax
-        )
+    made, before = Pairs(query, key, group), None if first is None else node.kinds[first]
+    if first is not None and isinstance(before, Pairs):
+        masks = _masks(node, first, before.masks)
+        made = dataclasses.replace(before, query=query, key=key, group=group, masks=masks)
         if (made.outer, made.inner) != (1, 1) and len(aligned) > 1:
             raise node.unsupported_error("the query's time was merged with another axis")
     kinds: list[Kind] = [
@@ -491,11 +462,20 @@ def _run_with_shape(node: Node, made: Pairs) -> Run:
     return run
 
 
-def _masks(node: Node, first: int | None) -> tuple[Mask, ...]:
-    pairs_before = None if first is None else node.kinds[first]
-    if first is None or not isinstance(pairs_before, Pairs):
-        return ()
-    before = pairs_before.masks
+RULES: dict[str, Callable[[Node, Groups], Part]] = {
+    **dict.fromkeys((*SHAPED, *PLAIN, *ELEMENTWISE), _elementwise),
+    **dict.fromkeys(PRODUCTS, _product),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
+    **dict.fromkeys(REDUCTIONS, _reduction),
+    **dict.fromkeys(("Cumprod", "Cumsum", "CumulativeLogsumexp"), _running),
+    **dict.fromkeys(("Slice", "StridedSlice"), _slice_pairs),
+    "MatrixBandPart": _band_part,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+}
+
+
+def _masks(node: Node, first: int, before: tuple[Mask, ...]) -> tuple[Mask, ...]:
     if node.type in KEEPS_HIDDEN:
         return before
     name, kinds = node.op.name, node.kinds

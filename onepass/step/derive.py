@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.networks.any_length import any_length
-from onepass.networks.conditions import FIXED_ENTRIES, is_at_rate
+from onepass.networks.conditions import is_at_rate, shape_at
 from onepass.networks.network import WHOLE, brings_step, condition_specs, input_spec
 from onepass.networks.trainable import attribute_of
 from onepass.step.analysis import POSITION, State, batch_of, horizon_of
@@ -15,11 +15,7 @@ from onepass.step.hoisting import Hoisted, hoist_frames
 from onepass.step.periods import WholePeriods, in_whole_periods, period_of
 from onepass.step.program import LENGTHS, StepProgram
 from onepass.step.replay import captures_by_name, run_graph
-from onepass.step.streams import (
-    LengthDependenceError,
-    NotCausalError,
-    UnsupportedNetworkError,
-)
+from onepass.step.streams import LengthDependenceError, NotCausalError, UnsupportedNetworkError
 from onepass.step.tracing import Traces, layer_names, rate_of, spec_of_length
 from onepass.step.verification import observed_fault, verify
 
@@ -49,7 +45,8 @@ class Incremental:
         with tf.init_scope():
             if isinstance(function, Traces):  # graphs of an earlier check
                 short = [spec_of_length(spec, LENGTHS[0][0]) for spec in specs]
-                function.forget_if_changed([_of_rows(spec, 1) for spec in short])
+                one = [tf.TensorSpec([1, *spec.shape[1:]], spec.dtype) for spec in short]
+                function.forget_if_changed(one)
             verify(self, self.program(1), specs)
 
     @property
@@ -60,7 +57,8 @@ class Incremental:
     def program(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> StepProgram:
         """Return the cached program for a batch size and `shapes` of arguments without time."""
         if shapes is None:
-            shapes = [_of_size(spec, batch) for spec in self.specs if not is_at_rate(spec)]
+            fixed = [spec for spec in self.specs if not is_at_rate(spec)]
+            shapes = [tuple(shape_at(spec, batch, [0])) for spec in fixed]
         key = (batch, *map(tuple, shapes))
         if key not in self._programs:
             given = iter(shapes)
@@ -125,17 +123,14 @@ class Incremental:
         (least,), (usual,) = (program.rate.lengths([n]) for n in (length, bucket(length)))
         with tf.init_scope():
             with contextlib.suppress(ValueError):
-                program.horizon(usual)
-                return usual
-            program.horizon(least)
-            return least
+                return program.horizon(usual).length
+            return program.horizon(least).length
 
     def lengthen_state(self, state: State, length: int, fixed: Sequence[tf.Tensor] = ()) -> State:
         """Return a state for a longer sequence; `state` itself if it has room for it.
 
-        Raises:
-          ValueError: a layer's table has fewer positions than `length`.
-          UnsupportedNetworkError: the state does not contain enough keys for the longer sequence.
+        Raises ValueError if a layer's table has fewer positions than `length`, and
+        UnsupportedNetworkError if the state does not contain enough keys.
         """
         before = horizon_of(state)
         if before >= length or not before:
@@ -170,25 +165,15 @@ class Incremental:
     def _step(
         self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
     ) -> tuple[tf.Tensor, State]:
-        program = self.program(inputs.shape[0], self._fixed_shapes(state))
-        return program.step([inputs, *conditions], state, horizon_of(state))
-
-    def _fixed_shapes(self, state: State) -> list[tuple[int, ...]]:
         count = sum(not is_at_rate(spec) for spec in self.specs)
-        return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
-
-
-def _of_rows(spec: tf.TensorSpec, rows: int) -> tf.TensorSpec:
-    return tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype)
+        fixed = [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
+        program = self.program(inputs.shape[0], fixed)
+        return program.step([inputs, *conditions], state, horizon_of(state))
 
 
 def bucket(length: int) -> int:
     """Return the smallest power of two that is at least `length` and at least 64."""
     return max(64, 1 << (length - 1).bit_length())
-
-
-def _of_size(spec: tf.TensorSpec, batch: int) -> tuple[int, ...]:
-    return (batch, *(size or FIXED_ENTRIES for size in spec.shape[1:]))
 
 
 def _derive(call: Callable, specs: list[tf.TensorSpec], names: frozenset[str]) -> Incremental:

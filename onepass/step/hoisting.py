@@ -13,9 +13,18 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.foundation.errors import must_be
-from onepass.networks.conditions import Frames, Specs, is_at_rate, shape_at
+from onepass.networks.any_length import length_of
+from onepass.networks.conditions import Frames, Specs, is_at_rate, specs_at
 from onepass.networks.network import one_line_errors
-from onepass.step.replay import captures_by_name, operations_for, run_graph, static_value
+from onepass.step.replay import (
+    captures_by_name,
+    move_axis,
+    operations_for,
+    run_graph,
+    static_value,
+    types_of,
+    values_by_name,
+)
 from onepass.step.streams import UnsupportedNetworkError
 from onepass.step.tracing import SHAPES, dependent, graph_of
 
@@ -25,22 +34,10 @@ MORE = 2  # frames of the second call beyond those of the first
 FEWEST = (3, 4, 5, 8, 16, 32)
 KEPT = 4  # largest number of cached graphs
 # Operations with one row for each row of their input, if both have an axis of time.
-ROWWISE = (
-    *("Add", "AddV2", "BatchMatMulV2", "BiasAdd", "Cast", "Conv2D", "Einsum", "ExpandDims"),
-    *(
-        "Identity",
-        "MatMul",
-        "Mul",
-        "Neg",
-        "Relu",
-        "Reshape",
-        "Sigmoid",
-        "Split",
-        "SplitV",
-        "Squeeze",
-    ),
-    *("StridedSlice", "Sub", "Tanh", "Transpose"),
-)
+ROWWISE = types_of("""
+    Add AddV2 BatchMatMulV2 BiasAdd Cast Conv2D Einsum ExpandDims Identity MatMul Mul Neg Relu
+    Reshape Sigmoid Split SplitV Squeeze StridedSlice Sub Tanh Transpose
+""")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,17 +55,11 @@ class Cut:
 
     def time_first(self, value: tf.Tensor) -> tf.Tensor:
         """Return the value as a condition, [batch, time, ...]."""
-        return value if self.axis in (None, 1) else tf.transpose(value, self._order(value))
+        return move_axis(value, self.axis or 1, 1)
 
     def restore_value(self, value: tf.Tensor) -> tf.Tensor:
         """Return a condition [batch, time, ...] as the network's value."""
-        if self.axis in (None, 1):
-            return value
-        order = self._order(value)
-        return tf.transpose(value, [order.index(n) for n in range(len(order))])
-
-    def _order(self, value: tf.Tensor) -> list[int]:
-        return [0, self.axis or 1, *(n for n in range(1, value.shape.rank) if n != self.axis)]
+        return move_axis(value, 1, self.axis or 1)
 
 
 class InFrames:
@@ -80,15 +71,11 @@ class InFrames:
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the outputs, as long as the first argument."""
-        length, count = (_size(arguments[n]) for n in (0, self._first))
+        length, count = (length_of(arguments[n]) for n in (0, self._first))
         spec: Any = self._specs[self._first]
         behind = (count - spec.extra) * spec.hop - length
         outputs = self._call(*_pad_arguments(arguments, self._specs, behind))
         return outputs if isinstance(behind, int) and not behind else outputs[:, :length]
-
-
-def _size(values: tf.Tensor) -> int | tf.Tensor:
-    return tf.shape(values)[1] if values.shape[1] is None else values.shape[1]
 
 
 def _pad_arguments(
@@ -130,7 +117,7 @@ class Hoisted:
             )
         self._types = [op.type for op in both[0]]
         lengths = [frames * self.hop for frames in (self.fewest, self.fewest + MORE)]
-        self.cuts = _cuts(graphs, both, lengths)
+        self.cuts = _Meeting(graphs[0], both, lengths).cuts()
         for cut in self.cuts:
             tensor = cut.in_graph(both[0])
             rest = [size for n, size in enumerate(tensor.shape) if n not in (0, cut.axis)]
@@ -156,8 +143,7 @@ class Hoisted:
         zeros = tf.zeros(graph.inputs[0].shape, graph.inputs[0].dtype)
         behind = graph.inputs[0].shape[1] - length
         arguments = _pad_arguments([zeros, *values], self._specs, behind)
-        arguments[0] = zeros
-        known = captures_by_name(graph) | _tensors_by_name(graph, arguments)
+        known = values_by_name(graph, [zeros, *arguments[1:]])
         operations = self._operations_on_frames(graph)
         with one_line_errors(self._specs):
             found = run_graph(known, [cut.in_graph(operations) for cut in self.cuts])
@@ -205,7 +191,7 @@ class Hoisted:
                 # Whether there are enough frames to reflect, only a call shows.
                 zeros = [tf.zeros(x.shape, x.dtype) for x in graphs[0].inputs[: len(self._specs)]]
                 found = [x for op in self._on_frames(graphs[0]) for x in op.outputs]
-                run_graph(captures_by_name(graphs[0]) | _tensors_by_name(graphs[0], zeros), found)
+                run_graph(values_by_name(graphs[0], zeros), found)
                 return frames, graphs
             except (ValueError, TypeError, tf.errors.OpError) as error:
                 faults.append(error)
@@ -215,7 +201,7 @@ class Hoisted:
         self, rows: int, length: int, shapes: Sequence[Sequence[int] | None] = ()
     ) -> tf.Graph:
         whole = -(-length // self.hop) * self.hop
-        specs = [tf.TensorSpec(shape_at(x, rows, [whole]), x.dtype) for x in self._specs]
+        specs = specs_at(self._specs, rows, [whole])
         for n, shape in enumerate(shapes, 1):
             if shape is not None and not is_at_rate(self._specs[n]):
                 specs[n] = tf.TensorSpec(shape, specs[n].dtype)
@@ -244,135 +230,121 @@ def hoist_frames(
     return Hoisted(call, specs, names) if reads_frames else None
 
 
-def _tensors_by_name(graph: tf.Graph, arguments: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
-    return dict(zip((x.name for x in graph.inputs[: len(arguments)]), arguments, strict=True))
+class _Meeting:
+    """Where what depends on frames alone, in two graphs, meets what depends on the sequence."""
 
+    def __init__(
+        self,
+        graph: tf.Graph,
+        operations: Sequence[Sequence[tf.Operation]],
+        lengths: Sequence[int],
+    ) -> None:
+        self._graph, self._longer, self._lengths = graph, operations[1], lengths
+        self._places = {op: n for n, op in enumerate(operations[0])}
 
-def _cuts(
-    graphs: Sequence[tf.Graph],
-    operations: Sequence[Sequence[tf.Operation]],
-    lengths: Sequence[int],
-) -> list[Cut]:
-    """Return where what depends on the frames alone meets what depends on the sequence."""
-    first, second = operations
-    places = {op: n for n, op in enumerate(first)}
+    def cuts(self) -> list[Cut]:
+        waiting = [
+            x
+            for op in operations_for(self._graph.outputs)
+            if op not in self._places and op.type not in SHAPES
+            for x in op.inputs
+            if x.op in self._places
+        ]
+        waiting += [x for x in self._graph.outputs if x.op in self._places]
+        found: dict[str, tf.Tensor] = {}
+        seen: set[str] = set()
+        while waiting:
+            tensor = waiting.pop(0)
+            if tensor.name in seen:
+                continue
+            seen.add(tensor.name)
+            if self._axes(tensor) is not None:
+                found[tensor.name] = tensor
+            elif tensor.op.type == "Placeholder":
+                raise UnsupportedNetworkError(
+                    f"a condition at a frame rate meets the sequence with {tensor.shape[1]} frames,"
+                    f" where there are {self._lengths[0]} time steps; what reads any number of"
+                    " entries is a onepass.Memory"
+                )
+            else:
+                waiting += self._before(tensor)
+        cuts = []
+        order = sorted(self._narrow_tensors(found), key=lambda x: self._places[x.op])
+        for number, tensor in enumerate(order):
+            (axis,) = self._axes(tensor) or (None,)
+            place = self._places[tensor.op]
+            cuts.append(Cut(f"frames/{number}", place, tensor.value_index, axis))
+        return cuts
 
-    def axes(tensor: tf.Tensor) -> list[int] | None:
+    def _counterpart(self, tensor: tf.Tensor) -> tf.Tensor:
+        return self._longer[self._places[tensor.op]].outputs[tensor.value_index]
+
+    def _axes(self, tensor: tf.Tensor) -> list[int] | None:
         """Return the axes of time of a tensor; None if it is no condition."""
-        longer = second[places[tensor.op]].outputs[tensor.value_index]
+        longer = self._counterpart(tensor)
         if tensor.dtype in (tf.variant, tf.resource) or not tensor.shape.rank:
             return None
         if None in (*tensor.shape, *longer.shape):
             return None
         pairs = list(zip(tensor.shape, longer.shape, strict=True))
         grows = [n for n, (one, other) in enumerate(pairs) if one != other]
-        is_time = [pairs[n] == tuple(lengths) for n in grows[1:]]
+        is_time = [pairs[n] == tuple(self._lengths) for n in grows[1:]]
         is_condition = grows[:1] == [0] and pairs[0] == ROWS
         return grows[1:] if is_condition and all(is_time) and len(is_time) < 2 else None
 
-    def is_flat(tensor: tf.Tensor) -> bool:
-        longer = second[places[tensor.op]].outputs[tensor.value_index]
-        shapes = [(x.shape or [None])[0] for x in (tensor, longer)]
-        return shapes == [rows * n for rows, n in zip(ROWS, lengths, strict=True)]
+    def _is_flat(self, tensor: tf.Tensor) -> bool:
+        shapes = [(x.shape or [None])[0] for x in (tensor, self._counterpart(tensor))]
+        return shapes == [rows * n for rows, n in zip(ROWS, self._lengths, strict=True)]
 
-    def before(tensor: tf.Tensor) -> list[tf.Tensor]:
-        return [x for x in tensor.op.inputs if x.op in places]
+    def _before(self, tensor: tf.Tensor) -> list[tf.Tensor]:
+        return [x for x in tensor.op.inputs if x.op in self._places]
 
-    waiting = [
-        x
-        for op in operations_for(graphs[0].outputs)
-        if op not in places and op.type not in SHAPES
-        for x in op.inputs
-        if x.op in places
-    ]
-    waiting += [x for x in graphs[0].outputs if x.op in places]
-    found: dict[str, tf.Tensor] = {}
-    seen: set[str] = set()
-    while waiting:
-        tensor = waiting.pop(0)
-        if tensor.name in seen:
-            continue
-        seen.add(tensor.name)
-        if axes(tensor) is not None:
-            found[tensor.name] = tensor
-        elif tensor.op.type == "Placeholder":
-            raise UnsupportedNetworkError(
-                f"a condition at a frame rate meets the sequence with {tensor.shape[1]} frames,"
-                f" where there are {lengths[0]} time steps; what reads any number of entries is a"
-                " onepass.Memory"
-            )
-        else:
-            waiting += before(tensor)
-    tensors = sorted(
-        _narrow_tensors(list(found.values()), axes, is_flat, before), key=lambda x: places[x.op]
-    )
-    cuts = []
-    for number, tensor in enumerate(tensors):
-        (axis,) = axes(tensor) or (None,)
-        cuts.append(Cut(f"frames/{number}", places[tensor.op], tensor.value_index, axis))
-    return cuts
+    def _narrow_tensors(self, kept: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        """Return tensors of which fewer values are stored, by cutting before operations on rows.
 
+        Each layer of a vocoder may have a projection of its own of the same upsampled frames. Its
+        rows are several times as wide, and are computed step by step.
+        """
+        ways: dict[str, list[tf.Tensor]] = {}
+        for name, tensor in kept.items():
+            ways[name] = [tensor]
+            while (earlier := self._of_same_rows(tensor)) is not None:
+                tensor = earlier
+                ways[name] += [] if self._is_flat(tensor) else [tensor]
+        while True:
+            best, group, most = None, [], 0.0
+            for way in [ways[name] for name in kept]:
+                for earlier in way[1:]:
+                    users = [n for n in kept if any(x is earlier for x in ways[n])]
+                    gain = sum(map(_width, (kept[n] for n in users))) - _width(earlier)
+                    if gain > most:
+                        best, group, most = earlier, users, gain
+            if best is None:
+                return list(kept.values())
+            kept = {n: x for n, x in kept.items() if n not in group} | {best.name: best}
+            ways[best.name] = [best]
 
-def _narrow_tensors(
-    tensors: Sequence[tf.Tensor],
-    axes: Callable[[tf.Tensor], list[int] | None],
-    is_flat: Callable[[tf.Tensor], bool],
-    before: Callable[[tf.Tensor], list[tf.Tensor]],
-) -> list[tf.Tensor]:
-    """Return tensors of which fewer values are stored, by cutting before operations on rows.
-
-    Each layer of a vocoder may have a projection of its own of the same upsampled frames. Its rows
-    are several times as wide, and are computed step by step.
-    """
-    kept = {x.name: x for x in tensors}
-    ways: dict[str, list[tf.Tensor]] = {}
-    for name, tensor in kept.items():
-        ways[name] = [tensor]
-        while (earlier := _of_same_rows(tensor, axes, is_flat, before)) is not None:
-            tensor = earlier
-            ways[name] += [] if is_flat(tensor) else [tensor]
-    while True:
-        best, group, most = None, [], 0.0
-        for way in [ways[name] for name in kept]:
-            for earlier in way[1:]:
-                users = [n for n in kept if any(x is earlier for x in ways[n])]
-                gain = sum(map(_width, (kept[n] for n in users))) - _width(earlier)
-                if gain > most:
-                    best, group, most = earlier, users, gain
-        if best is None:
-            return list(kept.values())
-        kept = {n: x for n, x in kept.items() if n not in group} | {best.name: best}
-        ways[best.name] = [best]
-
-
-def _of_same_rows(
-    tensor: tf.Tensor,
-    axes: Callable[[tf.Tensor], list[int] | None],
-    is_flat: Callable[[tf.Tensor], bool],
-    before: Callable[[tf.Tensor], list[tf.Tensor]],
-) -> tf.Tensor | None:
-    """Return the tensor from whose rows each row of `tensor` is computed; None if there is none."""
-    op, sources = tensor.op, before(tensor)
-    if op.type not in ROWWISE or len(sources) != 1:
-        return None
-    both = tensor, sources[0]
-    if not all(is_flat(x) or axes(x) for x in both):
-        return None
-    if _sums_over(op, sources[0], 0 if is_flat(sources[0]) else (axes(sources[0]) or [0])[0]):
-        return None
-    if op.type == "Conv2D" and list(op.inputs[1].shape[:2]) != [1, 1]:
-        return None
-    places = [1 if is_flat(x) else (axes(x) or [0])[0] for x in both]
-    if op.type == "Reshape" and places != [1, 1]:
-        return None  # it may mix times
-    strides = static_value(op.inputs[3]) if op.type == "StridedSlice" else None
-    if strides is not None and any(strides != 1):
-        return None
-    return sources[0]
+    def _of_same_rows(self, tensor: tf.Tensor) -> tf.Tensor | None:
+        """Return the tensor from whose rows each row of `tensor` is computed; None without one."""
+        op, sources = tensor.op, self._before(tensor)
+        if op.type not in ROWWISE or len(sources) != 1:
+            return None
+        both = tensor, sources[0]
+        if not all(self._is_flat(x) or self._axes(x) for x in both):
+            return None
+        times = [None if self._is_flat(x) else (self._axes(x) or [0])[0] for x in both]
+        if _sums_over(op, sources[0], times[1] or 0):
+            return None
+        if op.type == "Conv2D" and list(op.inputs[1].shape[:2]) != [1, 1]:
+            return None
+        if op.type == "Reshape" and any(time not in (None, 1) for time in times):
+            return None  # it may mix times
+        strides = static_value(op.inputs[3]) if op.type == "StridedSlice" else None
+        return None if strides is not None and any(strides != 1) else sources[0]
 
 
 def _sums_over(op: tf.Operation, source: tf.Tensor, axis: int) -> bool:
-    place, rank = [x is source for x in op.inputs].index(True), source.shape.rank
+    place = [x is source for x in op.inputs].index(True)
     if op.type == "Einsum":
         terms, _, result = op.get_attr("equation").decode().partition("->")
         term = terms.split(",")[place]
@@ -380,7 +352,7 @@ def _sums_over(op: tf.Operation, source: tf.Tensor, axis: int) -> bool:
     if op.type in ("MatMul", "BatchMatMulV2"):
         kind = "transpose" if op.type == "MatMul" else "adj"
         turned = op.get_attr(f"{kind}_{'ab'[place] if op.type == 'MatMul' else 'xy'[place]}")
-        return axis == rank - (1 if turned == bool(place) else 2)
+        return axis == source.shape.rank - (1 if turned == bool(place) else 2)
     return False
 
 

@@ -57,7 +57,8 @@ class Indexed:
     def values(self) -> list[tf.Tensor]:
         """The tensor that is gathered from, or that is scattered to and the scattered rows."""
         place = INDEXED[self.op.type]
-        return [x for i, x in enumerate(self.op.inputs) if i != place and not self._is_shape(i)]
+        others = [x for i, x in enumerate(self.op.inputs) if i != place]
+        return others[:1] if self.op.type == "ScatterNd" else others  # without its shape
 
     @property
     def sources(self) -> list[tf.Tensor]:
@@ -68,9 +69,6 @@ class Indexed:
     def inside(self) -> set[tf.Operation]:
         """The operations before the last one."""
         return {self.joined}
-
-    def _is_shape(self, index: int) -> bool:
-        return self.op.type == "ScatterNd" and index == 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +119,8 @@ def index_part(node: Node, whole: Indexed) -> Part:
     is_merged = columns.is_merged if node.type == "ScatterNd" else node.type == "GatherNd"
     like = Stream(0, offset, end, ahead=ahead)
     if is_merged and moved:
-        like = dataclasses.replace(like, outer=lead.outer, inner=lead.inner, merged_by=_by(streams))
+        by = next((stream.merged_by for stream in streams if stream.merged_by), "")
+        like = dataclasses.replace(like, outer=lead.outer, inner=lead.inner, merged_by=by)
     if node.type in UPDATES and isinstance(node.kinds[0], Stream):
         first = node.kinds[0]
         like = dataclasses.replace(like, outer=first.outer, inner=first.inner)
@@ -137,10 +136,6 @@ def index_part(node: Node, whole: Indexed) -> Part:
         return run_op(node.op, [values[0], index, *values[1:]])
 
     return Part([kind], run, delays)
-
-
-def _by(streams: list[Stream]) -> str:
-    return next((stream.merged_by for stream in streams if stream.merged_by), "")
 
 
 def _lead(node: Node, whole: Indexed) -> Lead:
@@ -159,20 +154,15 @@ class _Columns:
 
     def __init__(self, node: Node, whole: Indexed, lead: Lead) -> None:
         self._whole, self._lead, self.is_merged = whole, lead, False
-        self._dtype = whole.joined.outputs[0].dtype
+        self._dtype, self._is_pack = whole.joined.outputs[0].dtype, whole.joined.type == "Pack"
         self._known: dict[int, list[np.ndarray | None]] = {}
         for number, tensor in enumerate(whole.parts):
             value = static_value(tensor)
             if value is not None:
-                columns = self._split(value)
+                columns = [value] if self._is_pack else list(np.moveaxis(value, -1, 0))
                 self._known[number] = [self._column(node, each) for each in columns]
         if not any(each is None for known in self._known.values() for each in known):
             raise node.unsupported_error("no index numbers its time steps")
-
-    def _split(self, value: np.ndarray) -> list[np.ndarray]:
-        if self._whole.joined.type == "Pack":
-            return [value]
-        return [value[..., i] for i in range(value.shape[-1])]
 
     def _column(self, node: Node, value: np.ndarray) -> np.ndarray | None:
         """Return one row of a column that is equal at all times; None if it numbers them."""
@@ -194,20 +184,15 @@ class _Columns:
             if number not in self._known:
                 parts.append(waiting.pop(0))
                 continue
-            shape = [rows, *self._lead.times(np.empty(self._lead_shape(tensor), bool)).shape[1:]]
+            lead_shape = tensor.shape.as_list()[: None if self._is_pack else -1]
+            shape = (rows, *self._lead.times(np.empty(lead_shape, bool)).shape[1:])
             columns = [
-                self._lead.of_rows(self._fill_column(each, tuple(shape), rows))
+                self._lead.of_rows(self._fill_column(each, shape, rows))
                 for each in self._known[number]
             ]
-            whole = columns[0] if self._whole.joined.type == "Pack" else np.stack(columns, -1)
+            whole = columns[0] if self._is_pack else np.stack(columns, -1)
             parts.append(tf.constant(whole, self._dtype))
-        if self._whole.joined.type == "Pack":
-            return tf.stack(parts, -1)
-        return tf.concat(parts, -1)
-
-    def _lead_shape(self, tensor: tf.Tensor) -> list[int]:
-        shape = tensor.shape.as_list()
-        return shape if self._whole.joined.type == "Pack" else shape[:-1]
+        return (tf.stack if self._is_pack else tf.concat)(parts, -1)
 
     def _fill_column(
         self, column: np.ndarray | None, shape: tuple[int, ...], rows: int
@@ -218,8 +203,7 @@ class _Columns:
 
 
 @rule("GatherV2", "ResourceGather")
-def gather(node: Node) -> Part:
-    """Return how a step runs an embedding, or a selection of entries of every time step."""
+def _gather(node: Node) -> Part:
     table, indices = node.kinds[0], node.kinds[1]
     if isinstance(table, Stream):
         axis = int(node.static(2)) % node.op.inputs[0].shape.rank

@@ -15,23 +15,16 @@ import tensorflow as tf
 from onepass.step.replay import (
     LOOPS,
     called_graph,
-    captures_by_name,
+    move_axis,
     run_graph,
     run_op,
     same,
     source_of,
     static_value,
+    values_by_name,
 )
 from onepass.step.rules import rule
-from onepass.step.streams import (
-    Call,
-    Kind,
-    Node,
-    Part,
-    Refused,
-    Start,
-    Stream,
-)
+from onepass.step.streams import Call, Kind, Node, Part, Refused, Start, Stream
 from onepass.step.time_rules import align_streams, alignment
 from onepass.step.tracing import draws, graph_of, specs_of
 
@@ -39,8 +32,7 @@ ADDITIONS = ("Add", "AddV2")
 
 
 @rule("TensorListFromTensor")
-def list_of_rows(node: Node) -> Part:
-    """Return how a step runs TensorListFromTensor, which lists the rows of a time-major tensor."""
+def _list_of_rows(node: Node) -> Part:
     stream = node.only()
     if stream.axis != 0 or stream.is_merged:
         raise node.unsupported_error("time must be the first axis of a tensor that becomes a list")
@@ -48,8 +40,7 @@ def list_of_rows(node: Node) -> Part:
 
 
 @rule("TensorListStack")
-def stacked_list(node: Node) -> Part:
-    """Return how a step runs TensorListStack, which stacks a list written by a loop."""
+def _stacked_list(node: Node) -> Part:
     stream = node.first("its list was not written by a loop over time")
     return Part([node.derive_kind(0, stream)], lambda inputs, call: [inputs[0][0]])
 
@@ -264,8 +255,7 @@ class Rolled:
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the network's output, for a static length."""
         graph = graph_of(self._function, specs_of(arguments)).graph
-        names = [tensor.name for tensor in graph.inputs[: len(arguments)]]
-        known = captures_by_name(graph) | dict(zip(names, arguments, strict=True))
+        known = values_by_name(graph, arguments)
         loops = _Loops(graph, arguments[0].shape[1])
         for op in loops.operations(known):
             if op in loops.found:
@@ -311,7 +301,7 @@ def _map_over_rows(
     pack: tf.Operation, part: _Alike | _Rows, known: dict[str, tf.Tensor]
 ) -> tf.Tensor:
     rows = sorted(_rows(part))
-    given = [_time_first(known[each.source], each.axis) for each in rows]
+    given = [move_axis(known[each.source], each.axis, 0) for each in rows]
 
     def one(values: Sequence[tf.Tensor]) -> tf.Tensor:
         of_rows = dict(zip(rows, values, strict=True))
@@ -319,10 +309,7 @@ def _map_over_rows(
 
     spec = tf.TensorSpec(pack.inputs[0].shape, pack.outputs[0].dtype)
     made = tf.map_fn(one, given, fn_output_signature=spec)
-    axis = pack.get_attr("axis") % pack.outputs[0].shape.rank
-    order = list(range(1, made.shape.rank))
-    order.insert(axis, 0)
-    return tf.transpose(made, order)
+    return move_axis(made, 0, pack.get_attr("axis") % pack.outputs[0].shape.rank)
 
 
 def _value(
@@ -346,10 +333,6 @@ def _rows(part: _Alike | _Rows | tf.Tensor) -> frozenset[_Rows]:
     if isinstance(part, _Alike):
         return part.rows
     return frozenset([part] if isinstance(part, _Rows) else [])
-
-
-def _time_first(values: tf.Tensor, axis: int) -> tf.Tensor:
-    return tf.transpose(values, [axis, *(i for i in range(values.shape.rank) if i != axis)])
 
 
 def _match_steps(

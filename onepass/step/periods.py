@@ -4,12 +4,12 @@ Such a network takes multiples of a number of time steps, its period: its inputs
 zeros at the end, and its outputs are cut.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from onepass.networks.any_length import pad_time
-from onepass.networks.conditions import is_at_rate, shape_at
+from onepass.networks.any_length import length_of, pad_time
+from onepass.networks.conditions import is_at_rate, specs_at
 from onepass.networks.network import WHOLE
 from onepass.step.tracing import Traces
 
@@ -35,10 +35,9 @@ class WholePeriods:
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the outputs for arguments of any length."""
-        known = arguments[0].shape[1]
-        length = tf.shape(arguments[0])[1] if known is None else known
+        length = length_of(arguments[0])
         whole = length + -length % self.period
-        if known is not None and whole == known:
+        if isinstance(length, int) and whole == length:
             return self.inner(*arguments)
         pairs = zip(arguments, self._grows, strict=True)
         outputs = self.inner(*(pad_time(x, whole) if grows else x for x, grows in pairs))
@@ -57,19 +56,16 @@ def in_whole_periods(call: Traces, specs: Sequence[tf.TensorSpec]) -> Traces:
 
 def _find_period(call: Traces, specs: Sequence[tf.TensorSpec]) -> int | None:
     length = next((n for n in WHOLE if _keeps(call, specs, n)), None)
-    for period in () if length is None else _divisors(length):
-        if all(_keeps(call, specs, count * period) for count in (1, 2, 3, 5)):
+    for period in () if length is None else range(2, length + 1):
+        divides = length is not None and length % period == 0
+        if divides and all(_keeps(call, specs, count * period) for count in (1, 2, 3, 5)):
             return period
     return None
 
 
-def _divisors(number: int) -> Iterator[int]:
-    return (n for n in range(2, number + 1) if number % n == 0)
-
-
 def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
     try:
-        graph = call.of([tf.TensorSpec(shape_at(x, 1, [length]), x.dtype) for x in specs]).graph
+        graph = call.of(specs_at(specs, 1, [length])).graph
     except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
         return False
     if len(graph.outputs) != 1:

@@ -9,26 +9,18 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.networks.conditions import is_at_rate
-from onepass.step.analysis import (
-    EXTENT,
-    POSITION,
-    Analysis,
-    Horizon,
-    State,
-    parts_with_tables,
-    too_long,
-)
+from onepass.step.analysis import EXTENT, POSITION, Analysis, Horizon, State, too_long
 from onepass.step.loops import Rolled
-from onepass.step.replay import captures_by_name, fits, forget, operations_for, run_graph
-from onepass.step.streams import (
-    Call,
-    Keys,
-    Part,
-    Stream,
-    Table,
-    UnsupportedNetworkError,
-    Weights,
+from onepass.step.replay import (
+    captures_by_name,
+    fits,
+    forget,
+    move_axis,
+    operations_for,
+    run_graph,
+    values_by_name,
 )
+from onepass.step.streams import Call, Keys, Part, Stream, Table, UnsupportedNetworkError, Weights
 from onepass.step.tracing import (
     Traces,
     first_difference,
@@ -42,11 +34,9 @@ from onepass.step.tracing import (
 def read_delays(
     ring: tf.Tensor | None, rows: tf.Tensor, position: tf.Tensor, delays: Sequence[int], axis: int
 ) -> list[tf.Tensor]:
-    """Return the rows at each of several delays.
+    """Return the rows at each of several delays, of rows the first of which is at `position`.
 
-    Args:
-      ring: [size, ...], rows of the last `size` time steps, time first; None if all delays are 0.
-      rows: [..., n, ...] with time at `axis`; the first row belongs to time step `position`.
+    The rows have time at `axis`; the ring of those before, [size, ...], is None without delays.
     """
     if ring is None:
         return [rows] * len(delays)
@@ -57,9 +47,9 @@ def read_delays(
         ]
     # Slot `position` modulo size contains the oldest row; starting there, rows are in order.
     past = tf.gather(ring, tf.math.floormod(position + tf.range(size), size))
-    whole = tf.concat([past, _time_first(rows, axis)], 0)
+    whole = tf.concat([past, move_axis(rows, axis, 0)], 0)
     starts = [size - delay for delay in delays]
-    return [_time_back(whole[start : start + rows.shape[axis]], axis) for start in starts]
+    return [move_axis(whole[start : start + rows.shape[axis]], 0, axis) for start in starts]
 
 
 def push_rows(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) -> tf.Tensor:
@@ -70,24 +60,13 @@ def push_rows(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) 
         row = tf.squeeze(rows, axis)[tf.newaxis]
         return tf.tensor_scatter_nd_update(ring, tf.reshape(slot, [1, 1]), row)
     past = tf.gather(ring, tf.math.floormod(position + tf.range(size), size))
-    last = tf.concat([past, _time_first(rows, axis)], 0)[-size:]
+    last = tf.concat([past, move_axis(rows, axis, 0)], 0)[-size:]
     # `last` starts at time step position + count - size; each row goes to slot time modulo size.
     return tf.gather(last, tf.math.floormod(tf.range(size) - position - count, size))
 
 
 def _row(ring: tf.Tensor, time: tf.Tensor, axis: int) -> tf.Tensor:
     return tf.expand_dims(ring[tf.math.floormod(time, ring.shape[0])], axis)
-
-
-def _time_first(rows: tf.Tensor, axis: int) -> tf.Tensor:
-    rest = [i for i in range(rows.shape.rank) if i != axis]
-    return tf.transpose(rows, [axis, *rest])
-
-
-def _time_back(rows: tf.Tensor, axis: int) -> tf.Tensor:
-    order = list(range(1, rows.shape.rank))
-    order.insert(axis, 0)
-    return tf.transpose(rows, order)
 
 
 def write_cache(cache: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
@@ -110,23 +89,15 @@ def write_keyed(
     The cache is [horizon, ...], or [window, ...] with time t in slot t modulo the window. Of the
     rows, with time at `axis`, the first belongs to time step `position`.
     """
-    rest = [i for i in range(rows.shape.rank) if i != axis]
-    back = [1 + rest.index(i) if i != axis else 0 for i in range(rows.shape.rank)]
     if not keys.is_window:
-        new = write_cache(cache, tf.transpose(rows, [axis, *rest]), position)
-        return tf.transpose(new, back), new
+        new = write_cache(cache, move_axis(rows, axis, 0), position)
+        return move_axis(new, 0, axis), new
     new, window = push_rows(cache, rows, position, axis), cache.shape[0]
     if rows.shape[axis] == 1:
-        return tf.transpose(new, back), new
+        return move_axis(new, 0, axis), new
     # With several rows, the first queries read keys that the new ring has already overwritten.
     past = tf.gather(cache, tf.math.floormod(keys.times[: window - 1], window))
-    whole = tf.concat([past, tf.transpose(rows, [axis, *rest])], 0)
-    return tf.transpose(whole, back), new
-
-
-def lengthen_cache(cache: tf.Tensor, length: int) -> tf.Tensor:
-    """Return a cache [horizon, ...] padded with zeros up to a longer horizon."""
-    return tf.pad(cache, [[0, length - cache.shape[0]], *[[0, 0]] * (cache.shape.rank - 1)])
+    return move_axis(tf.concat([past, move_axis(rows, axis, 0)], 0), 0, axis), new
 
 
 def as_ring(cache: tf.Tensor, position: tf.Tensor, window: int) -> tf.Tensor:
@@ -155,11 +126,10 @@ class Execution:
         self._position = state[POSITION]
         self._rows = arguments[0].shape[1]
         timed = [analysis.inputs[index] for index in analysis.timed]
-        self._values = captures_by_name(analysis.graphs[0]) | dict(
-            zip(timed, arguments, strict=True)
-        )
+        self._values = captures_by_name(analysis.graphs[0])
+        self._values |= zip(timed, arguments, strict=True)
         self._values |= {name: state[f"fixed/{name}"] for name in analysis.fixed}
-        self._call = Call(self._rows, self._position, state, keys=self._keys)
+        self._call = Call(self._rows, self._position, state, self._keys)
         self._known_keys: dict[str, Keys] = {}
         self._read_keys: dict[str, tf.Tensor] = {}
 
@@ -245,11 +215,9 @@ LONG = 1031  # a longer length, for which the operations must be the same
 
 
 class StepProgram:
-    """The operations of a step for one batch size, and its initial states.
+    """The operations of a step for one batch size, and its initial states; see `incremental`.
 
-    Raises NotCausalError, which names the layer, if the network looks ahead or depends on the
-    length, and UnsupportedNetworkError if an operation has no rule. `lengths` are those at which a
-    program for another batch size was found.
+    `lengths` are those at which a program for another batch size was found.
     """
 
     def __init__(
@@ -262,9 +230,13 @@ class StepProgram:
         self._function, self._specs = function, list(specs)
         self.rate = rate_of(function)
         self._pairs = LENGTHS if lengths is None else (lengths, *LENGTHS)
-        self.lengths, self._traced = self._trace()
-        if self._differs():
-            self._roll_up()
+        self.lengths, self._traced, is_alike = self._trace()
+        if not is_alike:
+            before = self._function, self.lengths, self._traced
+            self._function = Rolled(self._function)
+            self.lengths, self._traced, is_alike = self._trace()
+            if not is_alike:
+                self._function, self.lengths, self._traced = before
         self.graph = self._traced[0].graph
         graphs = [traced.graph for traced in self._traced]
         temporal = [is_at_rate(spec) for spec in specs]
@@ -279,8 +251,8 @@ class StepProgram:
         self._horizons: dict[int, Horizon] = {}
         self._none = None if self.has_horizon else Horizon(self._analysis, 0, None)
 
-    def _trace(self) -> tuple[tuple[int, int], list]:
-        """Return two lengths, if possible with equal operations, and both traced functions."""
+    def _trace(self) -> tuple[tuple[int, int], list, bool]:
+        """Return two lengths, if possible with equal operations, both traces, and if they are."""
         found, failure, pairs = None, None, self._pairs
         long = [spec_of_length(spec, LONG) for spec in self._specs]
         if isinstance(self._function, Traces) and self._function.has(long) and self.rate.hop == 1:
@@ -296,28 +268,16 @@ class StepProgram:
                 continue
             short, long = (operations_for(each.graph.outputs) for each in traced)
             if first_difference(short, long) is None:
-                return lengths, traced
-            found = found or (lengths, traced)
+                return lengths, traced, True
+            found = found or (lengths, traced, False)
         if found is None:
             raise failure or ValueError("the network could not be traced.")
         return found
 
-    def _differs(self) -> bool:
-        short, long = (operations_for(each.graph.outputs) for each in self._traced)
-        return first_difference(short, long) is not None
-
-    def _roll_up(self) -> None:
-        before = self._function, self.lengths, self._traced
-        self._function = Rolled(self._function)
-        self.lengths, self._traced = self._trace()
-        if self._differs():
-            self._function, self.lengths, self._traced = before
-
     @property
     def has_horizon(self) -> bool:
         """True if a state has a horizon, because of attention or a table of positions."""
-        parts = self._analysis.parts
-        return parts_with_tables(parts) or any(part.keys for _, part in parts)
+        return any(part.tables or part.keys for _, part in self._analysis.parts)
 
     @property
     def tolerance(self) -> float:
@@ -333,7 +293,7 @@ class StepProgram:
             return self._none
         if length not in self._horizons:
             graph = None
-            if parts_with_tables(self._analysis.parts):
+            if any(part.tables for _, part in self._analysis.parts):
                 self._check_positions(length)
                 graph = trace(self._function, self._specs, length).graph
             self._horizons[length] = Horizon(self._analysis, length, graph)
@@ -366,10 +326,7 @@ class StepProgram:
         return self._values(arguments, [self.graph.outputs[0]])[0]
 
     def _values(self, arguments: Sequence[tf.Tensor], fetches: list[tf.Tensor]) -> list[tf.Tensor]:
-        values = captures_by_name(self.graph) | dict(
-            zip(self._analysis.inputs, arguments, strict=True)
-        )
-        return run_graph(values, fetches)
+        return run_graph(values_by_name(self.graph, arguments), fetches)
 
     def looks_ahead(self, arguments: Sequence[tf.Tensor]) -> str:
         """Return the name of a layer that attends to later time steps; "" if there is none."""
@@ -423,10 +380,8 @@ class StepProgram:
         offset = min(max(kind.offset or 0, 0), rows)
         first = (kind.offset or 0) - offset
         past = tf.gather(whole, tf.range(first, first + offset), axis=kind.axis)
-        past = tf.transpose(
-            past, [kind.axis, *(i for i in range(whole.shape.rank) if i != kind.axis)]
-        )
-        return tf.concat([tf.zeros([rows - offset, *shape], whole.dtype), past], 0)
+        missing = tf.zeros([rows - offset, *shape], whole.dtype)
+        return tf.concat([missing, move_axis(past, kind.axis, 0)], 0)
 
     def lengthen_state(
         self, state: State, before: int, after: int, fixed: Sequence[tf.Tensor]
@@ -439,7 +394,8 @@ class StepProgram:
             if rows == size:
                 kept[key] = state[previous]
             elif previous == key:
-                kept[key] = lengthen_cache(state[previous], size)
+                cache = state[previous]
+                kept[key] = tf.pad(cache, [[0, size - rows], *[[0, 0]] * (cache.shape.rank - 1)])
             elif rows == before:  # with the longer horizon, the last keys suffice
                 kept[key] = as_ring(state[previous], state[POSITION], size)
             else:
@@ -471,16 +427,13 @@ class StepProgram:
         first, changed = self.step([x[:, :1] for x in arguments], state, length)
         made = tf.TensorArray(first.dtype, count, element_shape=first.shape).write(0, first)
 
-        def body(
-            number: tf.Tensor, state: State, made: tf.TensorArray
-        ) -> tuple[tf.Tensor, State, tf.TensorArray]:
+        def body(number: tf.Tensor, state: State, made: tf.TensorArray) -> tuple:
             each = [tf.gather(x, [number], axis=1) for x in arguments]
             row, state = self.step(each, state, length)
             return number + 1, state, made.write(number, row)
 
         _, state, made = tf.while_loop(lambda number, *_: number < count, body, (1, changed, made))
-        rows = tf.squeeze(made.stack(), 2)
-        return tf.transpose(rows, [1, 0, *range(2, rows.shape.rank)]), state
+        return move_axis(tf.squeeze(made.stack(), 2), 0, 1), state
 
 
 def _has_later(values: np.ndarray, weights: Weights) -> bool:

@@ -4,6 +4,7 @@ Building and optimising a function that is called only once or twice takes longe
 operations: with 24 layers, both together take a second, and execution a thirtieth of that.
 """
 
+import itertools
 import operator
 import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -39,22 +40,18 @@ class Entry(NamedTuple):
 def execute_operation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return the outputs of an operation for given inputs."""
     known = _cache_of(op.graph)
-    name = op.name
-    if name not in known:
+    if op.name not in known:
         dtype = op.outputs[0].dtype if op.outputs else None
-        known[name] = prepare_operation(op.node_def, len(op.outputs), dtype)
-    return execute_prepared(known[name], inputs)
+        known[op.name] = prepare_operation(op.node_def, len(op.outputs), dtype)
+    return execute_prepared(known[op.name], inputs)
 
 
 def execute_prepared(found: Prepared, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return the outputs of a prepared operation for given inputs."""
     if found.constant is not None:
         return [found.constant]
-    return list(
-        execute.execute(
-            found.name, found.outputs, list(inputs), found.attributes, context.context()
-        )
-    )
+    name, count, attributes, _ = found
+    return list(execute.execute(name, count, list(inputs), attributes, context.context()))
 
 
 def _cache_of(graph: tf.Graph) -> dict:
@@ -67,14 +64,10 @@ def _cache_of(graph: tf.Graph) -> dict:
 def prepare_operation(node: Any, outputs: int, dtype: tf.DType | None) -> Prepared:
     """Return what the eager execution of an operation needs."""
     if node.op == "Const":
-        return Prepared(
-            node.op, 1, (), tf.constant(tf.make_ndarray(node.attr["value"].tensor), dtype)
-        )
-    attributes: list[Any] = []
-    for name, value in node.attr.items():
-        if name[0] != "_":
-            attributes += [name, _plain(value)]
-    return Prepared(node.op, outputs, tuple(attributes), None)
+        value = tf.make_ndarray(node.attr["value"].tensor)
+        return Prepared(node.op, 1, (), tf.constant(value, dtype))
+    named = [(name, _plain(value)) for name, value in node.attr.items() if name[0] != "_"]
+    return Prepared(node.op, outputs, tuple(itertools.chain.from_iterable(named)), None)
 
 
 def _plain(value: Any) -> Any:
@@ -110,6 +103,11 @@ def schedule(
     return found[key]
 
 
+def types_of(names: str) -> frozenset[str]:
+    """Return a set of names of operations, which are separated by spaces."""
+    return frozenset(names.split())
+
+
 ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "Add": operator.add,
     "AddV2": operator.add,
@@ -123,24 +121,10 @@ ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "Sub": operator.sub,
 }
 # Other operations that TensorFlow evaluates ahead of time.
-FOLDED = frozenset(
-    (
-        *("BroadcastTo", "Cast", "ConcatV2", "Equal", "ExpandDims", "Fill", "GatherV2", "Greater"),
-        *(
-            "Less",
-            "Max",
-            "Min",
-            "OnesLike",
-            "Pack",
-            "Prod",
-            "Range",
-            "Reshape",
-            "SelectV2",
-            "Slice",
-        ),
-        *("Squeeze", "StridedSlice", "Sum", "Tile", "Transpose", "Unpack", "ZerosLike"),
-    )
-)
+FOLDED = types_of("""
+    BroadcastTo Cast ConcatV2 Equal ExpandDims Fill GatherV2 Greater Less Max Min OnesLike Pack Prod
+    Range Reshape SelectV2 Slice Squeeze StridedSlice Sum Tile Transpose Unpack ZerosLike
+""")
 _KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
@@ -300,13 +284,9 @@ def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
 def graph_named(graph: tf.Graph, name: str) -> tf.Graph:
     """Return the graph of a function that operations of a graph may call by its name."""
     found = graph._get_function(name)
-    made = found.graph
-    return _original_graph(found) if any(map(_is_rewritten, made.get_operations())) else made
-
-
-def _is_rewritten(op: tf.Operation) -> bool:
-    values = op.node_def.attr.values() if op.type in BRANCHING else ()
-    return any("_rewritten" in value.func.name for value in values)
+    calls = (op for op in found.graph.get_operations() if op.type in BRANCHING)
+    names = (value.func.name for op in calls for value in op.node_def.attr.values())
+    return _original_graph(found) if any("_rewritten" in name for name in names) else found.graph
 
 
 def _original_graph(found: Any) -> tf.Graph:
@@ -372,15 +352,27 @@ def captures_by_name(graph: tf.Graph) -> dict[str, tf.Tensor]:
     return {inner.name: outer for outer, inner in graph.captures}
 
 
+def values_by_name(graph: tf.Graph, arguments: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Return what `captures_by_name` does, and arguments by the names of the first inputs."""
+    names = (tensor.name for tensor in graph.inputs[: len(arguments)])
+    return captures_by_name(graph) | dict(zip(names, arguments, strict=True))
+
+
+def move_axis(values: tf.Tensor, source: int, target: int) -> tf.Tensor:
+    """Return values with one axis moved, like `np.moveaxis`, for axes of at least 0."""
+    order = [axis for axis in range(values.shape.rank) if axis != source]
+    order.insert(target, source)
+    return values if source == target else tf.transpose(values, order)
+
+
 def inline_calls(
     function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
     """Return a function's first output as one graph, with calls inlined and shapes inferred."""
     graph = function.graph
-    names = [tensor.name for tensor in graph.inputs[: len(specs)]]
 
     def run(*arguments: tf.Tensor) -> tf.Tensor:
-        values = captures_by_name(graph) | dict(zip(names, arguments, strict=True))
+        values = values_by_name(graph, arguments)
         return run_graph(values, graph.outputs, scope="", assigns=True)[0]
 
     return tf.function(run, autograph=False).get_concrete_function(*specs)
@@ -398,7 +390,8 @@ def entries(op: tf.Operation) -> int | None:
         return None
     outside = captures_by_name(op.graph).get(op.inputs[0].name)
     data = getattr(outside, "_handle_data", None)
-    return data.shape_and_type[0].shape.dim[0].size if data else None
+    sizes = data.shape_and_type[0].shape.dim if data else ()
+    return sizes[0].size if sizes else None
 
 
 def fits(graph: tf.Graph) -> bool:

@@ -1,6 +1,6 @@
 """The registry of rules, which determine how a step runs each TensorFlow operation."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from tensorflow.python.framework import op_def_registry as registry  # it has no public name
 
@@ -40,8 +40,3 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
         return function
 
     return add
-
-
-def types_of(names: str | Iterable[str]) -> frozenset[str]:
-    """Return a set of operation names from a space-separated string or an iterable."""
-    return frozenset(names.split() if isinstance(names, str) else names)

@@ -96,7 +96,7 @@ class Stream:
     @property
     def is_merged(self) -> bool:
         """True if another axis is merged with time, as in [batch * time, channels]."""
-        return self.outer * self.inner != 1
+        return self.rows_per_time != 1
 
     @property
     def rows_per_time(self) -> int:
@@ -121,10 +121,6 @@ class Table:
     """A tensor that ignores the inputs and grows along `axes`, two for pairs: positions, masks."""
 
     axes: tuple[int, ...]
-
-    def as_stream(self) -> Stream:
-        """Return a table with one growing axis as a stream whose row i belongs to time step i."""
-        return Stream(self.axes[0], 0, ENDLESS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,34 +148,27 @@ class Pairs:
     masks: tuple[Mask, ...] = ()  # the masks that were applied and still hide pairs
     is_softmax: bool = False
 
-    def with_axes(self, query: int, key: int) -> "Pairs":
-        """Return the same pairs with other axes."""
-        return dataclasses.replace(self, query=query, key=key)
-
 
 Kind = Stream | Table | Pairs | Refused | None
 
 
 class Node:
-    """An operation, traced for two lengths of the input.
+    """An operation, `op` and `longer`, traced for two `lengths` of the network's input.
 
-    Args:
-      pair: the operation in both graphs.
-      lengths: number of time steps of the network's input in each graph.
-      kinds: kind of each of the operation's inputs; None: independent of length and input.
-      layer_of: function from an operation to the name of its layer, for errors.
-      static_inputs: indices of the inputs that do not depend on the sequence.
+    `kinds` has one for each input; None: independent of length and sequence. The inputs whose
+    indices are in `static_inputs` do not depend on the sequence.
     """
 
     def __init__(
         self,
-        pair: tuple[tf.Operation, tf.Operation],
+        op: tf.Operation,
+        longer: tf.Operation,
         lengths: tuple[int, int],
         kinds: Sequence[Kind],
         layer_of: Callable[[tf.Operation], str],
-        static_inputs: frozenset[int] = frozenset(),
+        static_inputs: frozenset[int],
     ) -> None:
-        self.op, self.longer = pair
+        self.op, self.longer = op, longer
         self.lengths, self.kinds, self._layer_of = lengths, list(kinds), layer_of
         self.static_inputs = static_inputs
 
@@ -254,9 +243,7 @@ class Node:
     def derive_kind(self, output: int, like: Stream, **changes: Any) -> Kind:
         """Return the kind of an output: a stream aligned with `like`; `Refused` if no axis grows.
 
-        Raises:
-          UnsupportedNetworkError: two axes of the output grow, or it has a different number of rows
-            per time step.
+        Raises UnsupportedNetworkError if two axes grow, or by another number of rows.
         """
         axes = self.moving(output)
         if not axes:
@@ -278,12 +265,12 @@ class Node:
         return dataclasses.replace(stream, end=min(stream.end, after))
 
     def _check_rate(self, output: int, stream: Stream) -> None:
-        sizes = [op.outputs[output].shape[stream.axis] for op in (self.op, self.longer)]
+        short, long = (op.outputs[output].shape[stream.axis] for op in (self.op, self.longer))
         growth = self.lengths[1] - self.lengths[0]
-        if (sizes[1] - sizes[0]) * stream.period != growth * stream.rows_per_time:
+        if (long - short) * stream.period != growth * stream.rows_per_time:
             raise LengthDependenceError(
                 f"{self.layer} changes the rate of time ({self.type}): {growth} more inputs give "
-                f"{(sizes[1] - sizes[0]) // stream.rows_per_time} more rows"
+                f"{(long - short) // stream.rows_per_time} more rows"
             )
 
     def refusal_error(self, reason: str) -> UnsupportedNetworkError:
@@ -313,10 +300,6 @@ class Keys:
         return self.times.shape[0]
 
 
-def _no_keys(group: str) -> Keys:
-    raise KeyError(group)
-
-
 @dataclasses.dataclass
 class Call:
     """The context in which a step runs an operation, and its changes of the state."""
@@ -324,8 +307,8 @@ class Call:
     rows: int
     position: tf.Tensor  # int32, the time step of the first row
     state: dict[str, tf.Tensor]
+    keys: Callable[[str], Keys]  # those that queries of a group read
     changed: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)  # what it changes
-    keys: Callable[[str], Keys] = _no_keys  # those that queries of a group read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,6 +318,11 @@ class TableRead:
     query: int | None  # axis along which entries of the step's time steps are read
     key: int | None = None  # axis along which entries of all keys' time steps are read
     delay: int = 0  # time steps by which the rows that are read precede the step's
+
+    @property
+    def axes(self) -> list[int]:
+        """The axes of time, that of queries first."""
+        return [axis for axis in (self.query, self.key) if axis is not None]
 
 
 @dataclasses.dataclass(frozen=True)

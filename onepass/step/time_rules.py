@@ -2,14 +2,15 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from onepass.step.replay import run_op, static_value
-from onepass.step.rules import rule, types_of
+from onepass.step.replay import run_op, static_value, types_of
+from onepass.step.rules import rule
 from onepass.step.streams import Call, Kind, Node, Part, Run, Start, Stream
 
 ELEMENTWISE = types_of("""
@@ -33,7 +34,7 @@ OVER_CHANNELS = types_of("""
 # Operations that mix the entries of their last axis.
 LAST_AXIS = types_of("FFT IFFT IRFFT LogSoftmax LowerBound RFFT Softmax TopKV2 UpperBound")
 # Operations whose output is equal at all time steps if their inputs are.
-STILL = frozenset(("Fill", "BroadcastTo", "ZerosLike", "OnesLike", "Tile", "ExpandDims"))
+STILL = types_of("Fill BroadcastTo ZerosLike OnesLike Tile ExpandDims")
 LIKE = ("ZerosLike", "OnesLike")
 
 
@@ -88,22 +89,15 @@ def replay_operation(node: Node) -> Run:
     return run
 
 
-def fill_like_input(node: Node) -> tf.Tensor:
-    """Return the zeros or ones that an operation creates in the shape of its input."""
-    output = node.op.outputs[0]
-    make = tf.zeros if node.type == "ZerosLike" else tf.ones
-    return make(output.shape, output.dtype)
-
-
 @rule("Reshape")
-def reshape(node: Node) -> Part:
-    """Return how a step runs a reshape that may merge time with adjacent axes, or split them."""
+def _reshape(node: Node) -> Part:
     stream = node.first()
     axes = node.moving(0)
     if len(axes) != 1:
         return Part([node.derive_kind(0, stream)], replay_operation(node))
-    before = [_product_of_sizes(x.shape[:a]) for x, a in _ends(node, stream.axis, axes[0])]
-    after = [_product_of_sizes(x.shape[a + 1 :]) for x, a in _ends(node, stream.axis, axes[0])]
+    ends = (node.op.inputs[0].shape, stream.axis), (node.op.outputs[0].shape, axes[0])
+    before = [math.prod(shape[:axis]) for shape, axis in ends]
+    after = [math.prod(shape[axis + 1 :]) for shape, axis in ends]
     outer, left = divmod(before[0] * stream.outer, before[1])
     inner, right = divmod(after[0] * stream.inner, after[1])
     frame, cut = divmod(after[1], after[0] * stream.inner)
@@ -126,7 +120,8 @@ def reshape(node: Node) -> Part:
 
 def _frame_rows(node: Node, stream: Stream, frame: int, outer: int) -> Part:
     """Return how a step joins `frame` rows to one of a lower rate."""
-    last = dataclasses.replace(stream, offset=_shift(stream.offset, 1 - frame))
+    offset = None if stream.offset is None else stream.offset + 1 - frame
+    last = dataclasses.replace(stream, offset=offset)
     merged_by = "" if outer == 1 else node.layer
     kind = node.derive_kind(0, last.decimate(frame), outer=outer, merged_by=merged_by)
     shape, axis = node.op.outputs[0].shape.as_list(), node.moving(0)[0]
@@ -153,10 +148,6 @@ def _interleave_rows(node: Node, stream: Stream, count: int) -> Part:
     return Part([kind], run)
 
 
-def _shift(offset: int | None, rows: int) -> int | None:
-    return None if offset is None else offset + rows
-
-
 @rule("EnsureShape")
 def same_shape(node: Node) -> Part:
     """Return how a step runs a check of a shape, which names the whole length."""
@@ -164,8 +155,7 @@ def same_shape(node: Node) -> Part:
 
 
 @rule("ReverseV2", "Roll")
-def turn_axes(node: Node) -> Part:
-    """Return how a step reverses or rolls axes other than time."""
+def _turn_axes(node: Node) -> Part:
     stream, rank = node.only(), node.op.inputs[0].shape.rank
     axes = np.ravel(node.static(1 if node.type == "ReverseV2" else 2)) % rank
     if stream.axis in axes:
@@ -186,8 +176,7 @@ def squeeze(node: Node) -> Part:
 
 
 @rule("BroadcastTo")
-def broadcast(node: Node) -> Part:
-    """Return how a step runs a broadcast of a stream to a shape."""
+def _broadcast(node: Node) -> Part:
     stream = node.first()
     kind = node.derive_kind(0, stream)
     shape, axis = node.op.outputs[0].shape.as_list(), node.moving(0)[0]
@@ -230,24 +219,8 @@ def _period_of_growth(node: Node) -> int:
     return 1 if left or not period else period
 
 
-def _product_of_sizes(shape: Sequence[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
-
-
-def _ends(
-    node: Node, axis_in: int, axis_out: int
-) -> tuple[tuple[tf.Tensor, int], tuple[tf.Tensor, int]]:
-    return (node.op.inputs[0], axis_in), (node.op.outputs[0], axis_out)
-
-
 def pad_stream(node: Node, stream: Stream, front: int, after: int, was_cut: bool = False) -> Stream:
-    """Return a stream after padding with constant rows at the front and the end.
-
-    Raises UnsupportedNetworkError if its first time steps are missing, unless they may be.
-    """
+    """Return a stream padded with constant rows; it may lack time steps before if `was_cut`."""
     if front and (stream.offset or 0) < 0 and not was_cut:
         raise node.unsupported_error("it pads a sequence whose first time steps were dropped")
     offset = (stream.offset or 0) + front
@@ -259,8 +232,7 @@ def pad_stream(node: Node, stream: Stream, front: int, after: int, was_cut: bool
 
 
 @rule("Pad", "PadV2")
-def pad(node: Node) -> Part:
-    """Return how a step runs a pad with a constant."""
+def _pad(node: Node) -> Part:
     stream = node.only()
     short, long = (value[stream.axis] for value in node.bounds(1))
     if not np.array_equal(short, long):
@@ -290,8 +262,7 @@ def pad(node: Node) -> Part:
 
 
 @rule("MirrorPad")
-def mirror_pad(node: Node) -> Part:
-    """Return how a step runs a mirror pad along axes other than time."""
+def _mirror_pad(node: Node) -> Part:
     stream = node.only()
     if node.bounds(1)[0][stream.axis].any():
         raise node.refusal_error("mirrors the start of the sequence, which reads later time steps")
@@ -317,8 +288,7 @@ def concatenation(node: Node) -> Part:
 
 
 @rule("Slice")
-def slices(node: Node) -> Part:
-    """Return how a step runs a `tf.slice`."""
+def _slices(node: Node) -> Part:
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         return rowwise(node)
@@ -329,16 +299,11 @@ def slices(node: Node) -> Part:
 
 
 @rule("StridedSlice")
-def strided_slices(node: Node) -> Part:
-    """Return how a step runs `x[...]`, a strided slice."""
+def _strided_slices(node: Node) -> Part:
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         return rowwise(node)
-    entry = entry_of(node, stream.axis)
-    masks = {
-        name: node.op.get_attr(name)
-        for name in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-    }
+    entry, masks = entry_of(node, stream.axis), masks_of(node)
     first, every = 0, 1
     if entry is not None:
         if masks["shrink_axis_mask"] >> entry & 1:
@@ -387,6 +352,12 @@ def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
     return [None if i == axis else size for i, size in enumerate(tensor.shape)]
 
 
+def masks_of(node: Node) -> dict[str, int]:
+    """Return the masks of a StridedSlice, by name."""
+    names = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    return {name: node.op.get_attr(name) for name in names}
+
+
 def entry_of(node: Node, axis: int) -> int | None:
     """Return the index of an axis's entry in a StridedSlice's specification; None without one."""
     count = len(node.bounds(3)[0])
@@ -410,8 +381,7 @@ CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 
 @rule(*CONVOLUTIONS)
-def convolution(node: Node) -> Part:
-    """Return how a step runs a convolution over time and at most one other axis."""
+def _convolution(node: Node) -> Part:
     stream = node.only()
     if stream.axis == 0:
         return rowwise(node)
@@ -424,7 +394,7 @@ def convolution(node: Node) -> Part:
     dilation = node.op.get_attr("dilations")[axis]
     stride = node.op.get_attr("strides")[axis]
     front, after = _padding(node, axis, max((taps - 1) * dilation + 1 - stride, 0))
-    stream, delays = _windows(node, stream, taps, dilation, (front, after))
+    stream, delays = _windows(node, stream, taps, dilation, front, after)
     kind = node.derive_kind(0, stream.decimate(stride) if stride > 1 else stream)
     # A kernel that extends only along time is a single product of all taps, which is faster.
     flat = node.op.inputs[1].shape[2 - axis] == 1 and node.op.inputs[0].shape[3 - axis] == 1
@@ -480,11 +450,11 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     if stream.is_merged or blocks.prod() != blocks[axis - 1] or kernel[2 - conv_axis] != 1:
         raise node.unsupported_error("it is dilated along an axis other than time")
     dilation = int(blocks[axis - 1] * whole.inner.get_attr("dilations")[conv_axis])
-    pairs = (whole, node.op), (longer, node.longer)
-    bounds = [_bounds(node, part, op, axis) for part, op in pairs]
-    if bounds[0] != bounds[1]:
+    around = _bounds(node, whole, node.op, axis)
+    if around != _bounds(node, longer, node.longer, axis):
         raise node.length_error()
-    stream, delays = _windows(node, stream, kernel[conv_axis - 1], dilation, bounds[0])
+    front, after = around
+    stream, delays = _windows(node, stream, kernel[conv_axis - 1], dilation, front, after)
     kind = node.derive_kind(0, stream)
     return Part([kind], _flat(whole.inner.type, conv_axis - 1), {0: delays})
 
@@ -497,23 +467,24 @@ def _static_array(node: Node, tensor: tf.Tensor) -> np.ndarray:
 
 
 def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple[int, int]:
-    """Return the numbers of zero rows before and after, except those that fill the last block."""
+    """Return the numbers of zero rows before and after, except those that fill the last block.
+
+    These are padded first and cropped at the end.
+    """
     paddings = _static_array(node, whole.space.inputs[2])[axis - 1]
     crops = _static_array(node, batch.inputs[2])[axis - 1]
-    # Rows that fill the last block are padded first and cropped at the end.
     return int(paddings[0] - crops[0]), int(paddings[1] - crops[1])
 
 
 def _windows(
-    node: Node, stream: Stream, taps: int, dilation: int, around: tuple[int, int]
+    node: Node, stream: Stream, taps: int, dilation: int, front: int, after: int
 ) -> tuple[Stream, tuple[int, ...]]:
-    front, after = around
-    if any(around):
+    if front or after:
         stream = pad_stream(node, stream, front, after)
     reach = (taps - 1) * dilation
     offset = (stream.offset or 0) - reach
     ahead = stream.ahead
-    if offset < 0 and not any(around):
+    if offset < 0 and not (front or after):
         ahead = (*ahead, f"{node.layer} drops the first {reach} of its rows")
     delays = tuple(reach - dilation * tap for tap in range(taps))
     return dataclasses.replace(stream, offset=offset, ahead=ahead), delays
@@ -530,8 +501,6 @@ def _padding(node: Node, axis: int, reach: int) -> tuple[int, int]:
 
 
 def _flat(type_name: str, axis: int) -> Run:
-    """Return the `run` for a kernel that extends only along its `axis`: a single product."""
-
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         taps, kernel = inputs[0], tf.squeeze(inputs[1][0], 1 - axis)
         if type_name == "DepthwiseConv2dNative":
@@ -582,8 +551,7 @@ def _tapwise(op: tf.Operation, axis: int) -> Run:
 
 
 @rule("AvgPool", "MaxPool")
-def pooling(node: Node) -> Part:
-    """Return how a step runs a pooling over time and at most the other axes of an image."""
+def _pooling(node: Node) -> Part:
     stream = node.only()
     if stream.axis == 0:
         return rowwise(node)
@@ -594,7 +562,7 @@ def pooling(node: Node) -> Part:
     taps, stride = sizes[axis], strides[axis]
     if padding != "VALID" and taps > stride:
         raise node.unsupported_error("it pads the sequence")
-    stream, delays = _windows(node, stream, taps, 1, (0, 0))
+    stream, delays = _windows(node, stream, taps, 1, 0, 0)
     kind = node.derive_kind(0, stream.decimate(stride) if stride > 1 else stream)
     sizes[axis] = strides[axis] = 1
     pool = tf.nn.avg_pool2d if node.type == "AvgPool" else tf.nn.max_pool2d
@@ -675,27 +643,25 @@ def _rows_cut(node: Node, axis: int, stride: int, reach: int) -> int:
     return fronts[0]
 
 
-_TOTALS: dict[str, tuple[Callable, Callable, Callable]] = {
-    # the operation, the reduction of several rows, and the combination of two totals
-    "Cumsum": (tf.cumsum, tf.reduce_sum, tf.add),
-    "Cumprod": (tf.math.cumprod, tf.reduce_prod, tf.multiply),
-    "CumulativeLogsumexp": (
-        tf.math.cumulative_logsumexp,
-        tf.reduce_logsumexp,
-        lambda a, b: tf.reduce_logsumexp(tf.stack([a, tf.broadcast_to(b, a.shape)]), 0),
-    ),
+def _add_logs(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_logsumexp(tf.stack([first, tf.broadcast_to(second, first.shape)]), 0)
+
+
+_TOTALS: dict[str, tuple[Callable, Callable, float]] = {
+    # the reduction of several rows, the combination of two totals, and the total of no rows
+    "Cumsum": (tf.reduce_sum, tf.add, 0.0),
+    "Cumprod": (tf.reduce_prod, tf.multiply, 1.0),
+    "CumulativeLogsumexp": (tf.reduce_logsumexp, _add_logs, -math.inf),
 }
-_EMPTY = {"Cumsum": 0.0, "Cumprod": 1.0, "CumulativeLogsumexp": float("-inf")}
 
 
 @rule(*_TOTALS)
-def running_total(node: Node) -> Part:
-    """Return how a step runs a running sum, product or log-sum-exp."""
+def _running_total(node: Node) -> Part:
     stream = node.only()
     axis = int(node.static(1)) % node.op.inputs[0].shape.rank
     kind = node.derive_kind(0, stream)
     if axis != stream.axis:
-        return Part([kind], lambda inputs, call: [_run(node, inputs[0][0], axis)])
+        return Part([kind], replay_operation(node))
     if node.op.get_attr("reverse"):
         raise node.refusal_error(f"sums over later time steps ({node.type}, reversed)")
     if stream.is_merged:
@@ -703,23 +669,19 @@ def running_total(node: Node) -> Part:
     if stream.offset is None or stream.offset < 0:
         raise node.unsupported_error("the first time steps were dropped before it")
     offset, key = stream.offset, f"{node.op.name}:total"
-    _, reduce, combine = _TOTALS[node.type]
+    reduce, combine, empty = _TOTALS[node.type]
+    replay = replay_operation(node)
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         rows, before = inputs[0][0], call.state[key]
         call.changed[key] = combine(before, reduce(rows, axis))
-        return [combine(_run(node, rows, axis), tf.expand_dims(before, axis))]
+        return [combine(replay(inputs, call)[0], tf.expand_dims(before, axis))]
 
     def states(values: list[tf.Tensor], whole: Callable) -> dict[str, tf.Tensor]:
         rows = tf.gather(values[0], tf.range(offset), axis=axis)
         if offset:
             return {key: reduce(rows, axis)}
         shape = [size for i, size in enumerate(rows.shape) if i != axis]
-        return {key: tf.fill(shape, tf.constant(_EMPTY[node.type], rows.dtype))}
+        return {key: tf.fill(shape, tf.constant(empty, rows.dtype))}
 
     return Part([kind], run, start=Start((node.op.inputs[0],), states))
-
-
-def _run(node: Node, rows: tf.Tensor, axis: int) -> tf.Tensor:
-    exclusive, reverse = node.op.get_attr("exclusive"), node.op.get_attr("reverse")
-    return _TOTALS[node.type][0](rows, axis, exclusive=exclusive, reverse=reverse)

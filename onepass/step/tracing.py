@@ -9,15 +9,22 @@ import contextlib
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from onepass.networks.conditions import FIXED_ENTRIES, is_at_rate
-from onepass.networks.trainable import graph_digest, in_order_of_reads, layers_within
-from onepass.step.replay import CALLS, captures_by_name, inline_calls, operations_for, run_graph
+from onepass.networks.conditions import FIXED_ENTRIES, is_at_rate, random_tensor
+from onepass.networks.trainable import graph_digest, in_order_of_reads, single_layers
+from onepass.step.replay import (
+    CALLS,
+    inline_calls,
+    move_axis,
+    operations_for,
+    run_graph,
+    values_by_name,
+)
 
 MODULE = "tensorflow_probability.python.math"
 NAME = "scan_associative"
@@ -56,7 +63,7 @@ def in_order(fn: Callable[[Any, Any], Any], elems: Any, axis: int) -> Any:
     """Return the scan of an associative function of two structures like `elems`, along `axis`."""
     flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(elems)]
     axes = [axis % each.shape.rank for each in flat]
-    rows = [_move_axis(each, at, 0) for each, at in zip(flat, axes, strict=True)]
+    rows = [move_axis(each, at, 0) for each, at in zip(flat, axes, strict=True)]
 
     def pack_elements(values: list[tf.Tensor]) -> Any:
         one = [tf.expand_dims(x, at) for x, at in zip(values, axes, strict=True)]
@@ -72,48 +79,37 @@ def in_order(fn: Callable[[Any, Any], Any], elems: Any, axis: int) -> Any:
     # There is no neutral element: the first total is the first row.
     first = tf.constant(False), [tf.ones_like(each[0]) for each in rows]
     _, totals = tf.scan(step, rows, initializer=first)
-    made = [_move_axis(x, 0, at) for x, at in zip(totals, axes, strict=True)]
+    made = [move_axis(x, 0, at) for x, at in zip(totals, axes, strict=True)]
     for each, like in zip(made, flat, strict=True):
         each.set_shape(like.shape)
     return tf.nest.pack_sequence_as(elems, made)
 
 
-def _move_axis(values: tf.Tensor, source: int, target: int) -> tf.Tensor:
-    order = [axis for axis in range(values.shape.rank) if axis != source]
-    order.insert(target, source)
-    return tf.transpose(values, order)
-
-
 def layer_names(network: Any) -> frozenset[str]:
     """Return the names of the Keras layers that a network contains, without its own."""
-    roots = list(layers_within(network))
-    layers = [each for root in roots for each in getattr(root, "_flatten_layers", list)()]
-    return frozenset(each.name for each in layers if each is not network)
+    layers = (each for each in single_layers(network) if each is not network)
+    return frozenset(each.name for each in layers if hasattr(each, "name"))
 
 
 def layer_of(operation: str, names: frozenset[str]) -> str:
-    """Return the name of the layer that an operation belongs to.
+    """Return the layer among `names` of an operation, such as "functional_1/conv1d_3_1/Pad".
 
-    Args:
-      operation: name of the operation in the graph, for example "functional_1/conv1d_3_1/Pad".
-      names: names of the known layers. If the operation's name contains none of them, its scope is
-        returned, or its full name if it has no scope.
+    Without any, return the operation's scope, or its full name if it has no scope.
     """
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
-    for scope in reversed(scopes):
+    return ([*known_layers(scopes, names)] or ["/".join(scopes[:-1]) or operation])[-1]
+
+
+def known_layers(scopes: Sequence[str], names: frozenset[str]) -> Iterator[str]:
+    """Yield the layers among `names` that scopes of an operation belong to, outermost first."""
+    for scope in scopes:
         # Keras opens a layer's scope twice, and appends a number to the second one.
-        for name in (re.sub(r"_\d+$", "", scope), scope):
-            if name in names:
-                return name
-    return "/".join(scopes[:-1]) or operation
+        yield from [x for x in (re.sub(r"_\d+$", "", scope), scope) if x in names][:1]
 
 
 # Operations whose values depend only on the shapes of their inputs.
 SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
-
-
-# Largest number of cached graphs.
-KEPT = 8
+KEPT = 8  # largest number of cached graphs
 
 
 class Traces:
@@ -154,7 +150,8 @@ class Traces:
 
     def now(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the network's output, computed eagerly from the graph for these shapes."""
-        return run_traced(self.of(specs_of(arguments)).graph, arguments)
+        graph = self.of(specs_of(arguments)).graph
+        return run_graph(values_by_name(graph, arguments), graph.outputs)[0]
 
     def remember(self) -> None:
         """Keep the digest of the graph for the largest arguments, for `is_as_remembered`."""
@@ -197,13 +194,10 @@ class Traces:
 
 def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.Tensor]:
     """Return random arguments: normal floats, and zeros and ones for integers."""
-    generator, arguments = np.random.default_rng(seed), []
-    for spec in specs:
-        shape = [size or FIXED_ENTRIES for size in spec.shape]
-        levels = spec.dtype.is_integer or spec.dtype.is_bool
-        drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
-        arguments.append(tf.cast(drawn, spec.dtype))
-    return arguments
+    generator = np.random.default_rng(seed)
+    shapes = ([size or FIXED_ENTRIES for size in spec.shape] for spec in specs)
+    pairs = zip(shapes, specs, strict=True)
+    return [random_tensor(generator, shape, spec.dtype) for shape, spec in pairs]
 
 
 def specs_of(arguments: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
@@ -213,19 +207,6 @@ def specs_of(arguments: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
 
 def _key(specs: Sequence[tf.TensorSpec]) -> tuple:
     return tuple((tuple(spec.shape), spec.dtype) for spec in specs)
-
-
-def run_traced(
-    graph: tf.Graph,
-    arguments: Sequence[tf.Tensor],
-    outside: Mapping[str, tf.Tensor] | None = None,
-    assigns: bool = False,
-) -> tf.Tensor:
-    """Run a graph eagerly or in the current graph; `outside` has captures by placeholder name."""
-    values = dict(captures_by_name(graph) if outside is None else outside)
-    names = (tensor.name for tensor in graph.inputs[: len(arguments)])
-    values |= zip(names, arguments, strict=True)
-    return run_graph(values, graph.outputs, assigns=assigns)[0]
 
 
 def spec_of_length(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:
@@ -299,9 +280,8 @@ def draws(op: tf.Operation) -> bool:
         return False
     if not op.type.startswith("Stateless"):
         return True
-    return any(
-        each.type == "Placeholder" for each in operations_for(op.inputs)
-    )  # a seed that may change
+    seeds = operations_for(op.inputs)
+    return any(each.type == "Placeholder" for each in seeds)  # a seed that may change
 
 
 def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:

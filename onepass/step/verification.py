@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # functions by name have no public interface
 
-from onepass.networks.conditions import is_at_rate, shape_at
+from onepass.networks.conditions import is_at_rate, random_tensor, shape_at, specs_at
 from onepass.networks.trainable import Weights, weights_among, without_copies
 from onepass.step.analysis import horizon_of
 from onepass.step.program import LENGTHS, LONG, StepProgram
@@ -33,13 +33,7 @@ from onepass.step.replay import (
     schedule,
 )
 from onepass.step.streams import NotCausalError, UnsupportedNetworkError
-from onepass.step.tracing import (
-    Traces,
-    dependent,
-    random_arguments,
-    spec_of_length,
-    specs_of,
-)
+from onepass.step.tracing import Traces, dependent, random_arguments, spec_of_length, specs_of
 
 ERRORS = (ValueError, TypeError, tf.errors.OpError)
 HALVES = (tf.float16, tf.bfloat16)
@@ -68,9 +62,8 @@ class WideCalls:
     """A network computed from its graph in the widest floating-point types that it can take.
 
     Variables that are converted, or that the network assigns to, are copied once; assignments
-    change the copies. `weights`, by the `id` of a handle, replace variables' own values. The first
-    of `precisions` in which the network can be computed is used for all calls. All weights change
-    at random by the relative size `shake`, to measure how rounding grows.
+    change the copies. `weights`, by the `id` of a handle, replace variables' own values. All
+    weights change at random by the relative size `shake`, to measure how rounding grows.
     """
 
     def __init__(
@@ -233,9 +226,8 @@ class _Functions:
 
 
 def _remove_functions(names: Mapping[str, str]) -> None:
-    for name in names.values():
-        if context.context().has_function(name):
-            context.context().remove_function(name)
+    for name in filter(context.context().has_function, names.values()):
+        context.context().remove_function(name)
 
 
 def variable_dtype(handle: tf.Tensor) -> tf.DType | None:
@@ -331,32 +323,23 @@ class RandomInputs:
         if specs[0].dtype.is_integer:
             rows, end = 2 if len(sizes) > 1 else 1, 1 + len(sizes)
             example = [tf.TensorSpec([rows, *sizes, *specs[0].shape[end:]], specs[0].dtype)]
-            example += [tf.TensorSpec(shape_at(x, rows, sizes), x.dtype) for x in specs[1:]]
+            example += specs_at(specs[1:], rows, sizes)
             self._symbols = min(symbols or 1 << 20, symbol_count(call.of(example).graph))
 
     def __call__(self, length: int) -> list[tf.Tensor]:
         """Return arguments of `length` steps."""
+        counts = [self._symbols, *[2] * (len(self._specs) - 1)]
+        shapes = [shape_at(spec, 2, [length]) for spec in self._specs]
         return [
-            self._numbers(spec, shape_at(spec, 2, [length]), 2 if index else self._symbols)
-            for index, spec in enumerate(self._specs)
+            random_tensor(self._generator, shape, spec.dtype, symbols)
+            for shape, spec, symbols in zip(shapes, self._specs, counts, strict=True)
         ]
 
     def images(self, height: int, width: int) -> tf.Tensor:
         """Return two images."""
         spec = self._specs[0]
-        return self._numbers(spec, [2, height, width, spec.shape[-1]], self._symbols)
-
-    def _numbers(self, spec: tf.TensorSpec, shape: Sequence[int], symbols: int) -> tf.Tensor:
-        return random_numbers(self._generator, spec, shape, symbols)
-
-
-def random_numbers(
-    generator: np.random.Generator, spec: tf.TensorSpec, shape: Sequence[int], symbols: int
-) -> tf.Tensor:
-    """Return normal floats, or integers below `symbols`, of the type of `spec`."""
-    if spec.dtype.is_integer or spec.dtype.is_bool:
-        return tf.cast(generator.integers(0, symbols, shape), spec.dtype)
-    return tf.constant(generator.normal(size=shape), spec.dtype)
+        shape = [2, height, width, spec.shape[-1]]
+        return random_tensor(self._generator, shape, spec.dtype, self._symbols)
 
 
 AHEAD, LENGTH, ROWS = "looks ahead", "depends on the length", "mixes the rows of the batch"
@@ -409,15 +392,12 @@ class Probe:
         self._known: tf.Tensor | None = None
 
     def fault(self, both: Sequence[int], single: Sequence[int] = ()) -> Fault | None:
-        """Return how outputs for `both` rows, or a `single` one, violate the law, or None.
-
-        Only the full length counts for both if outputs may look ahead in some argument.
-        """
+        """Return how outputs for `both` rows, or a `single` one, violate the law, or None."""
         found = self._looks_ahead()
         if found:
             return found
         if any(kind.is_timed and not kind.is_causal for kind in self._kinds):
-            both, single = [self._length], []
+            both, single = [self._length], []  # outputs may look ahead in an argument
         for length in both:
             outputs = self._network(self._cut(slice(None), length))
             if self._has_changed(self.whole, outputs, length):
@@ -443,11 +423,8 @@ class Probe:
         return Fault(text, LENGTH, first, other, times=length)
 
     def _rows(self, length: int) -> tf.Tensor:
-        rows = [
-            self._network(self._cut(slice(row, row + 1), length))
-            for row in range(self._first[0].shape[0])
-        ]
-        return tf.concat(rows, 0)
+        slices = (slice(row, row + 1) for row in range(self._first[0].shape[0]))
+        return tf.concat([self._network(self._cut(each, length)) for each in slices], 0)
 
     def _cut(self, which: slice, length: int) -> list[tf.Tensor]:
         pairs = zip(self._first, self._kinds, strict=True)
@@ -499,10 +476,7 @@ class Probe:
 
 
 def exceeding(
-    first: tf.Tensor,
-    second: tf.Tensor,
-    precision: Precision,
-    rounding: tf.Tensor | float = 0.0,
+    first: tf.Tensor, second: tf.Tensor, precision: Precision, rounding: tf.Tensor | float = 0.0
 ) -> np.ndarray:
     """Return where outputs differ by more than `rounding`, bool [rows, time, values]."""
     first, second = flat(first), flat(second)
@@ -546,6 +520,7 @@ def rows_changed(whole: tf.Tensor, changed: tf.Tensor, time: int, precision: Pre
 
 FARTHEST = 1 << 14  # largest number of time steps of a call
 BEYOND = 30  # number of time steps of a call beyond a lookahead
+BOTH_ROWS = 600  # largest number of time steps for which both rows of a batch are called together
 DRAWS = "two calls on the same input differ: the network draws random numbers of its own"
 
 
@@ -559,28 +534,55 @@ def observed_fault(function: Callable, specs: Sequence[tf.TensorSpec], ahead: in
     shorter = (pair[0] for pair in LENGTHS)
     for length in (min(ahead + BEYOND, FARTHEST), *shorter) if ahead else shorter:
         try:
-            return _fault(traces, specs, length)
+            if traces.of(specs_at(specs, 1, [length])).graph.outputs[0].shape[1] != length:
+                return ""  # its rows are no time steps
+            fault = find_fault(traces, specs, specs[:1], 0, length, length + 1)[1]
+            return fault.text if fault else ""
         except (ValueError, TypeError, LookupError, tf.errors.OpError):
             continue  # the network takes no such length
     return ""
 
 
-def _fault(traces: Traces, specs: Sequence[tf.TensorSpec], length: int) -> str:
-    example = [tf.TensorSpec(shape_at(spec, 1, [length]), spec.dtype) for spec in specs]
-    if traces.of(example).graph.outputs[0].shape[1] != length:
-        return ""  # its rows are no time steps
-    draw = RandomInputs(traces, specs, 0, None, [length])
+def find_fault(
+    traces: Traces,
+    specs: Sequence[tf.TensorSpec],
+    causal: Sequence[tf.TensorSpec],
+    seed: int,
+    length: int,
+    longest: int,
+    symbols: int | None = None,
+    period: int = 1,
+) -> tuple[WideCalls, Fault | None]:
+    """Return a network whose outputs violate the law of a causal one, and how; else None.
+
+    Those of `specs` that are `causal` are of arguments that must not affect outputs at earlier time
+    steps. Calls with random weights have the length `longest`; there are none up to `length`.
+    """
+    draw = RandomInputs(traces, specs, seed, symbols, [length])
     first, other = draw(length), draw(length)
-    if differs_by_call(traces, first):
-        return DRAWS
-    kinds = [Argument(is_at_rate(spec), n == 0) for n, spec in enumerate(specs)]
-    weights = weights_of(traces, example)
+    kinds = [Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
+    weights = weights_of(traces, specs_at(specs, 1, [length]))
     own = WideCalls(traces, precisions=precisions_for([*weights.trained, *weights.frozen]))
-    for network in (own, with_random_weights(traces, 0, [x[:1] for x in first])):
-        fault = Probe(network, first, other, kinds).fault([length // 2])
-        if fault:
-            return fault.text
-    return ""
+    probe = Probe(own, first, other, kinds, period)
+    # The network itself, since a graph does not draw what Python code draws.
+    alone = [x[:1] for x in first]
+    seen = traces(*alone)
+    traced = tf.cast(probe.whole[:1], seen.dtype)
+    if differs(seen, traced, SINGLE) and differs_by_call(traces, alone):
+        return own, Fault(DRAWS, first=first)
+    network, fault, is_compared = own, probe.fault([]), False
+    if not fault and longest > length:
+        network = with_random_weights(traces, seed, alone)
+        try:
+            both = BOTH_ROWS if longest > BOTH_ROWS else longest // 2
+            many = Probe(network, draw(longest), draw(longest), kinds, period)
+            fault = many.fault([both], [length])
+            is_compared = bool(np.isfinite(many.whole).all())
+        except ERRORS:  # that length is impossible
+            fault = Probe(network, first, other, kinds, period).fault([length // 2])
+    if not fault and not is_compared:  # a trace more, which random weights make needless
+        network, fault = own, probe.fault([length // 2])
+    return network, fault
 
 
 def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> None:

@@ -14,8 +14,9 @@ from onepass.likelihoods import Categorical, Integers, Linear
 from onepass.model import Autoregressive
 from onepass.networks.any_length import any_length
 from onepass.networks.causality import check_causal
+from onepass.networks.conditions import KerasInputs
 from onepass.networks.length_limits import Tables
-from onepass.networks.network import declared_inputs, keras_inputs
+from onepass.networks.network import declared_inputs
 from onepass.step import UnsupportedNetworkError, incremental
 
 layers = keras.layers
@@ -172,7 +173,7 @@ def test_a_network_that_looks_ahead_is_refused_by_its_layer():
 def test_a_head_of_zeros_hides_nothing():
     network = networks.relative()
     network.layers[-1].kernel.assign(tf.zeros_like(network.layers[-1].kernel))
-    _, (spec,) = any_length(network, keras_inputs(network))
+    _, (spec,) = any_length(network, KerasInputs(network).specs)
     assert spec.shape[1] == LENGTH
 
 
@@ -182,7 +183,7 @@ def test_other_numbers_are_taken_too(policy):
     h = layers.Embedding(LEVELS, 4, dtype=policy)(tokens)
     h = layers.Conv1D(4, 3, padding="causal", activation="tanh", dtype=policy)(h)
     network = keras.Model(tokens, layers.Dense(LEVELS, dtype=policy)(h))
-    call, (spec,) = any_length(network, keras_inputs(network))
+    call, (spec,) = any_length(network, KerasInputs(network).specs)
     assert spec.shape[1] is None
     own = called(network, arguments([spec], LENGTH))
     assert call(*arguments([spec], LONGER)).dtype == own.dtype
