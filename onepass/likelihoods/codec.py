@@ -9,7 +9,7 @@ the amplitude of audio, the grey level of a pixel or a temperature in degrees.
 
 import dataclasses
 import math
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,7 @@ from onepass.foundation.errors import must_be
 from onepass.likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_levels
 
 COLDEST = 1e-6  # smallest temperature above 0
+Real: TypeAlias = float | tf.Tensor  # a number, or a tensor of numbers
 
 
 def centre_levels(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
@@ -62,9 +63,7 @@ def sample_level(
     return nearest(mean + tf.exp(log_scale) * noise, num_levels)
 
 
-def sample_categorical(
-    logits: tf.Tensor, uniform: tf.Tensor, temperature: float | tf.Tensor = 1.0
-) -> tf.Tensor:
+def sample_categorical(logits: tf.Tensor, uniform: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
     """Return the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
 
     c[-1] is 1 only up to rounding; the factor keeps the error from making the last choice likelier.

@@ -15,7 +15,9 @@ import tensorflow as tf
 
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.codec import Real
 from onepass.likelihoods.limits import MAX_TOKENS, check_levels
+from onepass.likelihoods.noise import Int
 
 
 @runtime_checkable
@@ -49,9 +51,7 @@ class Distribution(Protocol):
           symbols: int32 [...], or float32 [...] if `levels` is None.
         """
 
-    def sample(
-        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
-    ) -> tf.Tensor:
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
         """Return symbols [...], which depend only on the arguments.
 
         Args:
@@ -64,9 +64,7 @@ class Distribution(Protocol):
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the most probable symbol [...], or one close to it if that has no closed form."""
 
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
+    def noise(self, seed: Int, rows: tf.Tensor, start: Int, length: int) -> tf.Tensor:
         """Return noise [rows, length, noise_channels] for `sample`: float32, or random integers.
 
         The kind of noise is an implementation detail of the distribution: a caller gets the noise
@@ -160,9 +158,7 @@ class Tabulated:
         shape = tf.concat([tf.shape(parameters)[:-1], [self.levels]], 0)
         return self.log_prob(parameters[..., tf.newaxis, :], tf.broadcast_to(every, shape))
 
-    def sample(
-        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
-    ) -> tf.Tensor:
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
         """See `Distribution.sample`: the first level with a cumulative mass above the noise."""
         return level_grid.sample_categorical(self.table(parameters), noise[..., 0], temperature)
 
@@ -175,9 +171,7 @@ class Tabulated:
         table = self.table(parameters)
         return -tf.reduce_sum(tf.math.multiply_no_nan(table, tf.exp(table)), axis=-1)
 
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
+    def noise(self, seed: Int, rows: tf.Tensor, start: Int, length: int) -> tf.Tensor:
         """See `Distribution.noise`: one uniform in (0, 1) for each symbol."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
@@ -246,7 +240,7 @@ def is_normal(distribution: Distribution) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Categorical:
+class Categorical(Tabulated):
     """Softmax over `levels` levels; the parameters [..., levels] are its logits.
 
     Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
@@ -267,32 +261,19 @@ class Categorical:
         """Number of logits, one per level."""
         return self.levels
 
-    @property
-    def noise_channels(self) -> int:
-        """Number of random numbers that `sample` needs per symbol: one uniform."""
-        return 1
-
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """See `Distribution.log_prob`."""
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(
             labels=tf.cast(levels, tf.int32), logits=tf.cast(parameters, tf.float32)
         )
 
-    def sample(
-        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
-    ) -> tf.Tensor:
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
         """See `Distribution.sample`: the first level with a cumulative mass above the noise."""
         return level_grid.sample_categorical(self.logits(parameters), noise[..., 0], temperature)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """See `Distribution.mode`: the level with the largest logit."""
         return tf.argmax(parameters, axis=-1, output_type=tf.int32)
-
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
-        """See `Distribution.noise`: one uniform in (0, 1) for each symbol."""
-        return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
     def logits(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the parameters as float32 or float64 [..., levels], not normalised."""
@@ -301,11 +282,6 @@ class Categorical:
     def table(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the log-probability of every level, float32 or float64 [..., levels], nats."""
         return tf.nn.log_softmax(self.logits(parameters))
-
-    def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """See `HasEntropy.entropy`."""
-        table = self.table(parameters)
-        return -tf.reduce_sum(tf.math.multiply_no_nan(table, tf.exp(table)), axis=-1)
 
 
 class Bernoulli(Tabulated):

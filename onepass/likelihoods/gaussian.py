@@ -7,7 +7,9 @@ import tensorflow as tf
 
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.codec import Real
 from onepass.likelihoods.limits import check_levels
+from onepass.likelihoods.noise import Int
 
 _LOG_SQRT_TAU = 0.5 * math.log(2.0 * math.pi)
 # log(erfc(z) / t) + z^2 as a polynomial in t = 1 / (1 + z/2), fractional error below 1.2e-7.
@@ -64,7 +66,7 @@ class Gaussian:
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """See `Distribution.log_prob`."""
-        mean, log_scale = self.split(tf.cast(parameters, tf.float32))
+        mean, log_scale = self.normal(tf.cast(parameters, tf.float32))
         if self.levels is None:
             return log_normal(mean, log_scale, symbols)
         return log_mass(mean, log_scale, symbols, self.levels)
@@ -74,22 +76,16 @@ class Gaussian:
 
         log N(x; mean, scale) = -log scale - log sqrt(2 pi) - ((x - mean) / scale)^2 / 2.
         """
-        mean, log_scale = self.split(parameters)
+        mean, log_scale = self.normal(parameters)
         return log_normal(mean, log_scale, tf.cast(values, mean.dtype))
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
         """See `HasEntropy.entropy`: that of the density, even for integer symbols."""
-        return self.split(parameters)[1] + _LOG_SQRT_TAU + 0.5
+        return self.normal(parameters)[1] + _LOG_SQRT_TAU + 0.5
 
-    def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Normal.normal`."""
-        return self.split(parameters)
-
-    def sample(
-        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
-    ) -> tf.Tensor:
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
         """See `Distribution.sample`: the symbol nearest to `mean + temperature scale noise`."""
-        mean, log_scale = self.split(parameters)
+        mean, log_scale = self.normal(parameters)
         return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 0], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
@@ -97,16 +93,14 @@ class Gaussian:
 
         No inner level is more probable, but an outer level, whose bin is a whole tail, may be.
         """
-        return level_grid.symbol_of(self.split(parameters)[0], self.levels)
+        return level_grid.symbol_of(self.normal(parameters)[0], self.levels)
 
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
+    def noise(self, seed: Int, rows: tf.Tensor, start: Int, length: int) -> tf.Tensor:
         """See `Distribution.noise`: one standard normal for each symbol."""
         return counter_noise.normal(seed, rows, start, length)[..., :1]
 
-    def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the mean and the clamped log-scale, [...] each."""
+    def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Normal.normal`; the log-scale is clamped."""
         mean, log_scale = tf.unstack(level_grid.real(parameters), num=2, axis=-1)
         return mean, tf.maximum(log_scale, self.min_log_scale)
 

@@ -11,8 +11,9 @@ from onepass.foundation.errors import must_be
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import gaussian
 from onepass.likelihoods import noise as counter_noise
-from onepass.likelihoods.codec import COLDEST, sample_categorical
+from onepass.likelihoods.codec import COLDEST, Real, sample_categorical
 from onepass.likelihoods.limits import check_components, check_levels
+from onepass.likelihoods.noise import Int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +72,7 @@ class Mixture(abc.ABC):
     def draw_from_bits(self, words: tf.Tensor) -> tf.Tensor:
         """Return a draw from the standard density for each random word uint32, float32 [...]."""
 
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
+    def noise(self, seed: Int, rows: tf.Tensor, start: Int, length: int) -> tf.Tensor:
         """See `Distribution.noise`: a uniform and a standard draw for each symbol."""
         words = counter_noise.bits(seed, rows, start, length)
         uniform = counter_noise.uniform_from_bits(words[..., 0])
@@ -115,9 +114,7 @@ class Mixture(abc.ABC):
         each = self.component_log_density(means, log_scales, values)
         return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + each, axis=-1)
 
-    def sample(
-        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
-    ) -> tf.Tensor:
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
         """See `Distribution.sample`: the symbol nearest to `mean_k + temperature scale_k noise[1]`.
 
         `noise[0]`, a uniform, chooses the component k. The temperature also divides the logits; 0
@@ -190,9 +187,7 @@ class GaussianMixture(Mixture):
         uniform = counter_noise.uniform64_from_bits(words)
         return tf.cast(tf.math.ndtri(uniform), tf.float32)
 
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
+    def noise(self, seed: Int, rows: tf.Tensor, start: Int, length: int) -> tf.Tensor:
         """See `Distribution.noise`: a uniform and a standard normal for each symbol."""
         uniform = counter_noise.uniform(seed, rows, start, length)[..., :1]
         return tf.concat([uniform, counter_noise.normal(seed, rows, start, length, 1)[..., :1]], -1)
@@ -361,12 +356,8 @@ class PixelMixture:
 
         It is the density before rounding to levels, averaged over a bin around the value as in
         `LogisticMixture.component_log_density`, in units in which the grid spans [-1, 1]. Values
-        may be outside [-1, 1].
-
-        Args:
-          before: the pixel's own values, [..., channels] in [-1, 1]; each entry of `values`
-            replaces only its own channel and is conditioned on the channels of `before` that
-            precede it.
+        may be outside [-1, 1]. Each replaces only its own channel of the pixel `before`, and is
+        conditioned on the channels of `before` that precede it.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
         found = []
@@ -379,15 +370,11 @@ class PixelMixture:
         return tf.stack(found, axis=-1) - math.log(2.0 / (self.levels - 1))
 
     def level_probabilities(self, parameters: tf.Tensor, before: list[tf.Tensor]) -> tf.Tensor:
-        """Return the probability of every level of the channel after `before`.
+        """Return the probability of every level of the channel after `before`, levels int32 [...].
 
-        Args:
-          before: levels int32 [...] of the preceding channels; empty for the first channel.
-
-        Returns:
-          float32 [..., levels], for sampling: differences of a cumulative distribution, with an
-          absolute error of about 1e-7. `level_log_probs` is precise in the tails, too, but takes
-          several times as long.
+        They are float32 [..., levels], for sampling: differences of a cumulative distribution, with
+        an absolute error of about 1e-7. `level_log_probs` is precise in the tails, too, but takes
+        several times as long.
         """
         logits, mean, log_scale = self._channel_parameters(parameters, before, 1.0)
         mean, width = mean[..., tf.newaxis, :], tf.exp(log_scale[..., tf.newaxis, :])
@@ -399,18 +386,12 @@ class PixelMixture:
         return upper - tf.pad(cumulative, [*ends, [1, 0]])
 
     def level_log_probs(
-        self,
-        parameters: tf.Tensor,
-        before: list[tf.Tensor],
-        temperature: float | tf.Tensor = 1.0,
+        self, parameters: tf.Tensor, before: list[tf.Tensor], temperature: Real = 1.0
     ) -> tf.Tensor:
         """Return the log-probability of every level of the channel after `before`.
 
-        Args:
-          temperature: temperature of the distribution, a scalar or [...]; 0 counts as 1e-6.
-
-        Returns:
-          float32 [..., levels], nats, precise in both tails and differentiable, for training.
+        They are float32 [..., levels], nats, precise in both tails and differentiable, for
+        training. The temperature, a scalar or [...], counts as 1e-6 if it is 0.
         """
         logits, mean, log_scale = self._channel_parameters(parameters, before, temperature)
         every = tf.range(self.levels)[:, tf.newaxis]
@@ -419,7 +400,7 @@ class PixelMixture:
         return tf.reduce_logsumexp(weights + mass, axis=-1)
 
     def _channel_parameters(
-        self, parameters: tf.Tensor, before: list[tf.Tensor], temperature: float | tf.Tensor
+        self, parameters: tf.Tensor, before: list[tf.Tensor], temperature: Real
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         logits, means, log_scales, coefficients = self._split(parameters)
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
@@ -432,9 +413,7 @@ class PixelMixture:
         c = len(before)
         return logits, self._mean(c, means, coefficients, values), log_scales[..., c, :]
 
-    def sample(
-        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
-    ) -> tf.Tensor:
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
         """See `Distribution.sample`: pixels, int32 [..., channels].
 
         The noise is a uniform, and a draw from the standard density for each channel. The
@@ -468,9 +447,7 @@ class PixelMixture:
             drawn.append(tf.argmax(table, axis=-1, output_type=tf.int32))
         return tf.stack(drawn, axis=-1)
 
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
+    def noise(self, seed: Int, rows: tf.Tensor, start: Int, length: int) -> tf.Tensor:
         """See `Distribution.noise`: a uniform, and a draw for each channel."""
         return self.noise_of(counter_noise.words(seed, rows, start, length, self.noise_channels))
 

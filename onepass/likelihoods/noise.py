@@ -9,6 +9,7 @@ Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3
 
 import math
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +21,9 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 KEY_PARITY = 0x1BD11BDA
 # The second counter word of `fold_in`; no lane of `bits` may use it, so keys and noise differ.
 FOLD_LANE = 2**32 - 1
+
+
+Int: TypeAlias = int | tf.Tensor  # a number, or a tensor of integers
 
 
 def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
@@ -38,7 +42,7 @@ def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
     return words
 
 
-def as_key(seed: int | tf.Tensor) -> tf.Tensor:
+def as_key(seed: Int) -> tf.Tensor:
     """Return a seed as a cipher key, uint32 [..., 2]: the high word, then the low word.
 
     Args:
@@ -59,7 +63,7 @@ def as_key(seed: int | tf.Tensor) -> tf.Tensor:
     return tf.bitcast(seed, tf.uint32)
 
 
-def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+def fold_in(seed: Int, number: Int) -> tf.Tensor:
     """Derive a seed uint32 [2] from `seed` and a number, unrelated to those of other numbers.
 
     Args:
@@ -70,13 +74,7 @@ def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
     return threefry2x32(as_key(seed), _combine_counters(word, FOLD_LANE))
 
 
-def bits(
-    seed: int | tf.Tensor,
-    rows: tf.Tensor,
-    start: int | tf.Tensor,
-    length: int | tf.Tensor,
-    lane: int = 0,
-) -> tf.Tensor:
+def bits(seed: Int, rows: tf.Tensor, start: Int, length: Int, lane: int = 0) -> tf.Tensor:
     """Return two independent words for every position of every row, uint32 [rows, length, 2].
 
     Args:
@@ -101,9 +99,7 @@ def bits(
     return threefry2x32(key, _combine_counters(position, lane))
 
 
-def words(
-    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, count: int
-) -> tf.Tensor:
+def words(seed: Int, rows: tf.Tensor, start: Int, length: int, count: int) -> tf.Tensor:
     """Return `count` words for every position, starting at lane 0, uint32 [rows, length, count].
 
     A larger `count` appends words; the other arguments are those of `bits`.
@@ -142,23 +138,17 @@ def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
     return tf.cast(radius[..., tf.newaxis] * tf.stack([cosine, sine], axis=-1), tf.float32)
 
 
-def uniform(
-    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
-) -> tf.Tensor:
+def uniform(seed: Int, rows: tf.Tensor, start: Int, length: int, lane: int = 0) -> tf.Tensor:
     """Return `bits` converted to uniforms in (0, 1), float32 [rows, length, 2]."""
     return uniform_from_bits(bits(seed, rows, start, length, lane))
 
 
-def logistic(
-    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
-) -> tf.Tensor:
+def logistic(seed: Int, rows: tf.Tensor, start: Int, length: int, lane: int = 0) -> tf.Tensor:
     """Return `bits` converted to standard logistics, variance pi^2/3: float32 [rows, length, 2]."""
     return logistic_from_bits(bits(seed, rows, start, length, lane))
 
 
-def normal(
-    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
-) -> tf.Tensor:
+def normal(seed: Int, rows: tf.Tensor, start: Int, length: int, lane: int = 0) -> tf.Tensor:
     """Return `bits` converted to independent standard normals, float32 [rows, length, 2]."""
     return normal_from_bits(bits(seed, rows, start, length, lane))
 
@@ -166,21 +156,26 @@ def normal(
 # Traced once per rank: its 130 operations would add 50 ms to every trace with noise.
 @tf.function(autograph=False, reduce_retracing=True)
 def _cipher(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
-    keys = [key[..., 0], key[..., 1]]
-    keys.append(keys[0] ^ keys[1] ^ tf.constant(KEY_PARITY, tf.uint32))
-    left, right = counter[..., 0] + keys[0], counter[..., 1] + keys[1]
+    def as_word(number: int) -> tf.Tensor:
+        return tf.constant(number, tf.uint32)
+
+    return tf.stack(_rounds(key[..., 0], key[..., 1], counter, as_word, _rotate_left), axis=-1)
+
+
+def _rounds(first: Any, second: Any, counter: Any, as_word: Any, rotate: Any) -> tuple[Any, Any]:
+    """Return both words of a counter, encrypted with the words of a key, of either library."""
+    keys = first, second, first ^ second ^ as_word(KEY_PARITY)
+    left, right = counter[..., 0] + first, counter[..., 1] + second
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             left = left + right
-            right = _rotate_left(right, rotation) ^ left
+            right = rotate(right, rotation) ^ left
         left = left + keys[(group + 1) % 3]
-        right = right + keys[(group + 2) % 3] + tf.constant(group + 1, tf.uint32)
-    return tf.stack([left, right], axis=-1)
+        right = right + keys[(group + 2) % 3] + as_word(group + 1)
+    return left, right
 
 
-def _bits_at_once(
-    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int
-) -> np.ndarray:
+def _bits_at_once(seed: Int, rows: tf.Tensor, start: Int, length: int, lane: int) -> np.ndarray:
     """Compute `bits` with NumPy, because TensorFlow's overhead would dominate a short call."""
     words = _as_word(tf.convert_to_tensor(rows), "rows"), _as_word(start, "start")
     rows, start = (word.numpy() for word in words)
@@ -191,17 +186,13 @@ def _bits_at_once(
 
 def _cipher_at_once(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
     """Compute `_cipher` with NumPy, because calling its graph would take milliseconds."""
+
+    def rotate(word: np.ndarray, count: int) -> np.ndarray:
+        return word << np.uint32(count) | word >> np.uint32(32 - count)
+
     first, second = np.atleast_1d(key[..., 0], key[..., 1])
-    keys = first, second, first ^ second ^ np.uint32(KEY_PARITY)
-    left, right = counter[..., 0] + first, counter[..., 1] + second
-    for group in range(5):
-        for rotation in _ROTATIONS[group % 2]:
-            left = left + right
-            right = (right << np.uint32(rotation) | right >> np.uint32(32 - rotation)) ^ left
-        left = left + keys[(group + 1) % 3]
-        right = right + keys[(group + 2) % 3] + np.uint32(group + 1)
-    shape = np.broadcast_shapes(key.shape, counter.shape)
-    return np.stack([left, right], axis=-1).reshape(shape)
+    both = np.stack(_rounds(first, second, counter, np.uint32, rotate), axis=-1)
+    return both.reshape(np.broadcast_shapes(key.shape, counter.shape))
 
 
 def _rotate_left(word: tf.Tensor, count: int) -> tf.Tensor:
@@ -210,7 +201,7 @@ def _rotate_left(word: tf.Tensor, count: int) -> tf.Tensor:
     return up + tf.bitwise.right_shift(word, tf.constant(32 - count, tf.uint32))
 
 
-def _as_word(number: int | tf.Tensor, name: str) -> tf.Tensor:
+def _as_word(number: Int, name: str) -> tf.Tensor:
     if isinstance(number, int | np.integer):
         if not 0 <= number < 2**32:
             raise ValueError(must_be(name, "in [0, 2^32)", number))

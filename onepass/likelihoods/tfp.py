@@ -11,7 +11,9 @@ import tensorflow as tf
 from onepass.foundation.errors import must_be
 from onepass.likelihoods import codec as level_grid
 from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.codec import Real
 from onepass.likelihoods.limits import check_levels
+from onepass.likelihoods.noise import Int
 
 # Number of parameter vectors for which probabilities are summed, their largest standard deviation,
 # and the rounding error allowed in a sum of 65,536 differences of cumulative probabilities.
@@ -89,9 +91,7 @@ class FromTFP:
         values = tf.cast(symbols, level_grid.real(parameters).dtype)
         return self._make_distribution(parameters).log_prob(values)
 
-    def sample(
-        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
-    ) -> tf.Tensor:
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
         """See `Distribution.sample`.
 
         A temperature up to 1 moves the uniform towards 1/2, so that 0 gives the median; one above 1
@@ -124,9 +124,7 @@ class FromTFP:
             raise ValueError(must_be("levels", "None for a density", self.levels))
         return self.log_prob(parameters, values)
 
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
+    def noise(self, seed: Int, rows: tf.Tensor, start: Int, length: int) -> tf.Tensor:
         """See `Distribution.noise`: uniforms, 2^-24 or more from 0 and 1, or two seed words."""
         if self.has_quantile:
             return counter_noise.uniform(seed, rows, start, length)[..., :1]

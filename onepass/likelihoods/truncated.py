@@ -76,22 +76,6 @@ class Truncated:
         """See `Distribution.levels`."""
         return self.distribution.levels
 
-    @property
-    def num_parameters(self) -> int:
-        """See `Distribution.num_parameters`."""
-        return self.distribution.num_parameters
-
-    @property
-    def noise_channels(self) -> int:
-        """See `Distribution.noise_channels`."""
-        return self.distribution.noise_channels
-
-    def noise(
-        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
-    ) -> tf.Tensor:
-        """See `Distribution.noise`."""
-        return self.distribution.noise(seed, rows, start, length)
-
     def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
         """See `Distribution.sample`."""
         table = cast(Callable[..., tf.Tensor], table_of(self.distribution))

@@ -69,19 +69,12 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function of a frozen graph: names of its tensors, and which weights it reads.
-
-    Attributes:
-      arguments: names of the arguments.
-      outputs: names of the outputs.
-      weights: indices of the weights that it takes after its arguments.
-      gradients_of: for a gradient, the indices of the inputs whose gradients it returns.
-    """
+    """A function of a frozen graph: names of its tensors, and which weights it reads."""
 
     arguments: list[str]
     outputs: list[str]
-    weights: list[int]
-    gradients_of: list[int] | None = None
+    weights: list[int]  # indices of the weights that it takes after its arguments
+    gradients_of: list[int] | None = None  # of a gradient: the inputs whose gradients it returns
 
 
 Known = dict[str, Any]  # tensors, and `Held` for handles, by their names in a trace

@@ -1,6 +1,7 @@
 """`load`: read a stored model without the code that defined it."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError, must_be
 from onepass.foundation.locations import read_spec
-from onepass.likelihoods import noise as counter_noise
+from onepass.likelihoods.codec import Real
+from onepass.likelihoods.noise import Int, as_key
 from onepass.model import Autoregressive
 from onepass.networks.any_length import pad_time
 from onepass.networks.conditions import Frames, Memory
@@ -21,8 +23,7 @@ class StoredNetwork:
     """A network of a stored program.
 
     `lengths`, ascending, are those that it is stored for, to which inputs are padded; (): any
-    length, or multiples of `period`, for the function `name`. `no_step` is the reason why no step
-    can be derived; "": there is none.
+    length, or multiples of `period`, for the function `name`.
     """
 
     def __init__(
@@ -34,9 +35,7 @@ class StoredNetwork:
         name: str = "call",
     ) -> None:
         self._listed, self.lengths, self.period = listed, list(lengths), period
-        self.no_step = ""
-        if lengths:
-            self.no_step = "its graph depends on the length"
+        self.no_step = "its graph depends on the length" if lengths else ""
         self._calls = {length: program[f"call_{length}"] for length in lengths}
         self._call = None if lengths else program[name]
 
@@ -115,7 +114,7 @@ class StoredDistribution:
         self.noise_channels = spec["noise_channels"]
         self.channels = spec["channels"]
         self.tempers = spec["tempers"]
-        self._log_prob, self._draw = program["log_prob"], program["draw"]
+        self.log_prob, self._draw = program["log_prob"], program["draw"]
         self._noise, self._mode = program["noise"], program.get("mode")
         self.cumulative, self.table = program.get("cumulative"), program.get("table")
         self.form = spec.get("form")
@@ -133,13 +132,7 @@ class StoredDistribution:
         if (normal := program.get("normal")) is not None:
             self.normal = lambda rows: tuple(normal(rows))
 
-    def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """See `Distribution.log_prob`."""
-        return self._log_prob(parameters, symbols)
-
-    def sample(
-        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
-    ) -> tf.Tensor:
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
         """See `Distribution.sample`."""
         heat = tf.cast(temperature, tf.float32)
         if not heat.shape.rank:
@@ -154,15 +147,9 @@ class StoredDistribution:
             raise NotImplementedError(f"`mode` must be a method of {self.name} to be stored.")
         return self._mode(tf.cast(parameters, self._mode.specs[0].dtype))
 
-    def noise(
-        self,
-        seed: int | tf.Tensor,
-        rows: tf.Tensor,
-        start: int | tf.Tensor,
-        length: int | tf.Tensor,
-    ) -> tf.Tensor:
+    def noise(self, seed: Int, rows: tf.Tensor, start: Int, length: Int) -> tf.Tensor:
         """See `Distribution.noise`."""
-        noise = self._noise(counter_noise.as_key(seed), rows, start, length)
+        noise = self._noise(as_key(seed), rows, start, length)
         count = length if isinstance(length, int) else None
         return tf.ensure_shape(noise, [rows.shape[0], count, self.noise_channels])
 
@@ -172,8 +159,9 @@ class StoredCodec:
 
     def __init__(self, program: FrozenProgram, levels: int | None, log_unit: float) -> None:
         self.levels, self.log_unit = levels, log_unit
-        self._encode, self._decode = program["encode"], program["decode"]
-        self._scale = program["scale"]
+        self._encode = program["encode"]
+        self.decode = functools.partial(_call_at_rank, program["decode"])
+        self.scale = functools.partial(_call_at_rank, program["scale"])
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """See `Codec.encode`; raise ValueError for floats if it encodes integers."""
@@ -181,14 +169,6 @@ class StoredCodec:
         if self._encode.specs[0].dtype.is_integer and not elements.dtype.is_integer:
             raise ValueError(must_be("elements", "integers", elements.dtype.name))
         return _call_at_rank(self._encode, elements)
-
-    def decode(self, symbols: tf.Tensor) -> tf.Tensor:
-        """See `Codec.decode`."""
-        return _call_at_rank(self._decode, symbols)
-
-    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """See `Codec.scale`."""
-        return _call_at_rank(self._scale, symbols)
 
 
 def _call_at_rank(function: FrozenFunction, values: Any) -> tf.Tensor:

@@ -30,7 +30,7 @@ from onepass.likelihoods.distribution import (
     with_density,
 )
 from onepass.model import Autoregressive
-from onepass.networks.conditions import Frames, Memory, is_at_rate, plain, shape_at
+from onepass.networks.conditions import Frames, Memory, is_at_rate, plain, specs_at
 from onepass.networks.elements import Layout, filler
 from onepass.networks.network import brings_step
 from onepass.networks.symbols import settings_of
@@ -140,8 +140,7 @@ def _examples(specs: Sequence[tf.TensorSpec], axes: int, period: int) -> Iterato
     hop = max([*hops, period])  # a network is stored as it takes whole frames
     lengths = [[-(-length // hop) * hop] for length in COMPARED_LENGTHS]
     for sizes in lengths if axes == 1 else [SIDES]:
-        shapes = [(shape_at(spec, ROWS, sizes), spec.dtype) for spec in specs]
-        yield random_arguments([tf.TensorSpec(*each) for each in shapes])
+        yield random_arguments(specs_at(specs, ROWS, sizes))
 
 
 def assigning_nothing(model: Any) -> Any:

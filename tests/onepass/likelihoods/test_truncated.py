@@ -63,7 +63,7 @@ def test_frequencies_are_those_of_the_kept_symbols():
     logits = tf.constant([2.0, 1.0, 0.0, -1.0])
     parameters = tf.broadcast_to(logits, [20000, 1, 4])
     distribution = Truncated(Categorical(4))
-    noise = distribution.noise(0, tf.range(20000), 0, 1)
+    noise = Categorical(4).noise(0, tf.range(20000), 0, 1)
     drawn = distribution.sample(parameters, noise, choice(top_k=2)).numpy().ravel()
     share = np.exp(2.0) / (np.exp(2.0) + np.exp(1.0))
     assert set(drawn) == {0, 1}
