@@ -85,40 +85,6 @@ _EXPORTS = {
     "save": "onepass.models",
     "strategies": "onepass.replicator.strategies",
 }
-__all__ = [
-    "KL",
-    "Autoregressive",
-    "Client",
-    "Compared",
-    "FlowStudent",
-    "Frames",
-    "Memory",
-    "NotCausalError",
-    "OptimizerConfig",
-    "PrefixState",
-    "UnsupportedNetworkError",
-    "UserError",
-    "__version__",
-    "aten",
-    "check_causal",
-    "compress",
-    "decompress",
-    "distill",
-    "evaluate",
-    "export",
-    "fit",
-    "from_torch",
-    "incremental",
-    "likelihoods",
-    "list_models",
-    "load",
-    "load_network",
-    "main",
-    "register",
-    "save",
-    "strategies",
-]
-
-
+__all__ = [*_EXPORTS, "UserError", "__version__"]
 follow_torch()  # before a name of the list above imports TensorFlow
 __getattr__ = lazy_exports(__name__, _EXPORTS, prefix="")

@@ -23,6 +23,7 @@ import numpy as np
 from onepass.bundles.errors import InvalidInput
 from onepass.bundles.export import export
 from onepass.compression.arrays import compress, decompress
+from onepass.foundation.settings import takes
 from onepass.models import load, save
 from onepass.step import UnsupportedNetworkError
 
@@ -51,19 +52,19 @@ class BrokenLawError(AssertionError):
 class Subject:
     """A model, and the draws by which it is judged.
 
-    Attributes:
-      model: the model.
-      length: the `length` of `sample`.
+    Args:
+      model: an `Autoregressive` or any other `Model`.
+      length: the `length` of `sample`; short rows suffice, such as 40 elements.
       condition: the `condition` of `sample`. An array, a list, or arrays in a dict that have an
         entry for each of `num` rows are conditions of the rows, others stand for all rows.
       num: number of rows, at least 2.
       seed: seed of the draws.
-      options: other options of `Draw` for all draws; a list or an array of `num` temperatures or
-        prefixes has one for each row.
-      atol: largest difference of elements that is rounding.
+      options: other options of `sample` for all draws, by name; a list or an array of `num`
+        temperatures or prefixes has one for each row.
+      atol: largest difference of elements that is rounding; 0 for tokens and levels.
       tolerance: largest relative and absolute difference, in nats, of log-probabilities that is
         rounding.
-      block: number of elements of a row that are drawn together.
+      block: number of elements of a row that are drawn together; prefixes have whole blocks.
     """
 
     model: Any
@@ -102,12 +103,7 @@ class Subject:
         return self.is_sound or self.draws.ndim < 4
 
     def draw(self, rows: Sequence[int] | None = None, **changed: Any) -> Any:
-        """Return what `sample` returns for these conditions and options, by default of all rows.
-
-        Args:
-          rows: rows whose conditions and options rows 0, 1, ... of the draw get.
-          **changed: other arguments of `sample`.
-        """
+        """Return what `sample` returns for the conditions and options of `rows`, by default all."""
         rows = range(self.num) if rows is None else rows
         asked = {"num": len(rows), "length": self.length, "seed": self.seed}
         with _may_refuse():
@@ -131,9 +127,8 @@ class Subject:
     @property
     def has_conditions_of_rows(self) -> bool:
         """Return whether rows have conditions of their own."""
-        leaves = (
-            self.condition.values() if isinstance(self.condition, Mapping) else [self.condition]
-        )
+        one = self.condition
+        leaves = one.values() if isinstance(one, Mapping) else [one]
         return all(np.ndim(leaf) > 0 and len(leaf) == self.num for leaf in leaves)
 
     def score(self, elements: Any, rows: Sequence[int] | None = None, **options: Any) -> Any:
@@ -437,11 +432,7 @@ def _named(words: str) -> Iterator[None]:
 
 
 def check_law(name: str, subject: Subject) -> str:
-    """Put a model through one law, and return why it does not apply, or "" if it holds.
-
-    Raises:
-      BrokenLawError: the model breaks the law.
-    """
+    """Put a model through one law, and return why it does not apply, or "" if it holds."""
     try:
         LAWS[name](subject)
     except Inapplicable as reason:
@@ -452,36 +443,16 @@ def check_law(name: str, subject: Subject) -> str:
     return ""
 
 
-def check_laws(
-    model: Any,
-    *,
-    length: Any = None,
-    condition: Any = None,
-    num: int = 3,
-    seed: int = 5,
-    options: Mapping[str, Any] | None = None,
-    atol: float = 0.0,
-    tolerance: float = 1e-4,
-    block: int = 1,
-    laws: Iterable[str] | None = None,
-) -> dict[str, str]:
+@takes(Subject)
+def check_laws(model: Any, *, laws: Iterable[str] | None = None, **options: Any) -> dict[str, str]:
     """Put a model through the laws, and return by name of a law why it does not apply, or "".
 
     Args:
-      model: an `Autoregressive` or any other `Model`.
-      length: the `length` of `sample`; short rows suffice, such as 40 elements.
-      condition: the `condition` of `sample`, for all rows or with an entry for each.
-      num: number of rows, at least 2.
-      seed: seed of the draws.
-      options: other options of `sample` for all draws, by name.
-      atol: largest difference of elements that is rounding; 0 for tokens and levels.
-      tolerance: largest relative and absolute difference of log-probabilities that is rounding, in
-        nats.
-      block: number of elements of a row that are drawn together; prefixes have whole blocks.
       laws: names of the laws, of `LAWS`; None: all.
+      **options: options of `Subject`.
 
     Raises:
       BrokenLawError: the model breaks a law; the message says which, and by which numbers.
     """
-    subject = Subject(model, length, condition, num, seed, options or {}, atol, tolerance, block)
+    subject = Subject(model, **options)
     return {name: check_law(name, subject) for name in (LAWS if laws is None else laws)}
