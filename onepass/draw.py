@@ -20,24 +20,15 @@ COUNT = "num_"  # begins the name of the input that counts a row's elements of a
 
 
 class Facts(NamedTuple):
-    """The properties of a model on which its inputs for options depend.
+    """The properties of a model on which its inputs for options depend."""
 
-    Attributes:
-      in_time: whether elements have a time order.
-      of_tokens: whether the distribution has a table of its levels.
-      levels: number of integer symbols; None: symbols are real numbers.
-      dtype: type of the elements.
-      low, high: smallest and largest element; None: no limit.
-      longest: number of elements of the longest row.
-    """
-
-    in_time: bool
-    of_tokens: bool
-    levels: int | None
-    dtype: str
-    low: float | None
-    high: float | None
-    longest: int
+    in_time: bool  # whether elements have a time order
+    of_tokens: bool  # whether the distribution has a table of its levels
+    levels: int | None  # number of integer symbols; None: symbols are real numbers
+    dtype: str  # type of the elements
+    low: float | None  # smallest element; None: no limit
+    high: float | None  # largest element; None: no limit
+    longest: int  # number of elements of the longest row
 
 
 class Input(NamedTuple):
@@ -52,23 +43,14 @@ class Input(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """The rule for a value of a field of `Draw`.
+    """The rule for a value of a field of `Draw`, called `name` in its methods."""
 
-    Args:
-      needs_tokens: whether it needs a distribution with a table of its levels.
-      needs_time: whether it needs a model in time order.
-      needs_levels: whether it needs integer symbols.
-      reads: names of other options whose tensors its mathematics reads.
-      is_prompted: whether only the prompt signatures of a bundle take it.
-      default: the value that changes nothing, the default of the field.
-    """
-
-    needs_tokens: bool = False
-    needs_time: bool = False
-    needs_levels: bool = False
-    reads: tuple[str, ...] = ()
-    is_prompted: bool = True
-    default: Any = None
+    needs_tokens: bool = False  # whether it needs a distribution with a table of its levels
+    needs_time: bool = False  # whether it needs a model in time order
+    needs_levels: bool = False  # whether it needs integer symbols
+    reads: tuple[str, ...] = ()  # names of other options whose tensors its mathematics reads
+    is_prompted: bool = True  # whether only the prompt signatures of a bundle take it
+    default: Any = None  # the value that changes nothing, the default of the field
     words: ClassVar[Any] = tuple[str, ...] | None  # type of the command's option
     lists: ClassVar[tuple[str, ...]] = ()  # endings of the names of inputs that are lists
 
@@ -82,17 +64,9 @@ class Option:
         raise NotImplementedError
 
     def check(self, value: Any, name: str, num: int, length: int, event: Sequence[int]) -> Any:
-        """Return a value in the form that the other methods take.
+        """Return a caller's value in the form that the other methods take, or raise UserError.
 
-        Args:
-          value: what the caller has passed.
-          name: name of the option.
-          num: number of rows.
-          length: number of time steps of a row.
-          event: sizes of the axes after the time axis.
-
-        Raises:
-          UserError: the value breaks the option's rule.
+        The draw has `num` rows of `length` time steps, and axes of the sizes `event` after those.
         """
         raise NotImplementedError
 
@@ -111,15 +85,7 @@ class Option:
         raise NotImplementedError
 
     def arrays(self, value: Any, name: str, rows: Any, first: int, count: int) -> dict[str, Any]:
-        """Return arrays for the inputs.
-
-        Args:
-          value: the checked value.
-          name: name of the option.
-          rows: int32 [n], indices of the rows.
-          first: position of the first element.
-          count: number of elements.
-        """
+        """Return arrays for the inputs of `rows`, int32 [n], and `count` elements from `first`."""
         raise NotImplementedError
 
     def value_of(self, given: Mapping[str, Any], name: str) -> Any:
@@ -127,18 +93,14 @@ class Option:
         raise NotImplementedError
 
     def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
-        """Return what a sampler reads, of a checked value.
+        """Return what a sampler of `levels` symbols reads, of a checked value.
 
-        Args:
-          value: the checked value.
-          name: name of the option.
-          encode: function from elements [n] and a name to symbols, which checks them.
-          levels: number of symbols.
+        `encode` checks elements [n], which errors call by a name, and returns their symbols.
         """
-        raise NotImplementedError
+        return self.tensor_of(self.arrays(value, name, [0], 0, 0), name, encode, levels)
 
     def tensor_of(self, given: Mapping[str, Any], name: str, encode: Callable, levels: int) -> Any:
-        """Return what a sampler reads, of the inputs of one row [1, ...] in a program."""
+        """Return what a sampler reads, of the inputs of one row [1, ...]."""
         raise NotImplementedError
 
 
@@ -175,15 +137,12 @@ class Number(Option):
         """Return a Python number, or an array [num] if there is one for each row."""
         import numpy as np
 
-        from onepass.foundation.errors import UserError
+        from onepass.foundation.errors import require
 
         if not self.by_row or isinstance(value, str) or np.ndim(value) == 0:
             return self._one(value, name)
-        if np.shape(value) != (num,):
-            raise UserError(
-                f"`{name}` must be a number or one for each of {num} rows, got shape"
-                f" {list(np.shape(value))}."
-            )
+        shape, rule = np.shape(value), f"a number or one for each of {num} rows"
+        require(shape == (num,), name, rule, f"shape {list(shape)}")
         return np.array([self._one(each, name) for each in np.asarray(value)])
 
     def _one(self, value: Any, name: str) -> float:
@@ -216,12 +175,6 @@ class Number(Option):
     def value_of(self, given: Mapping[str, Any], name: str) -> Any:
         """Return the row's number."""
         return given[name][0].item()
-
-    def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
-        """Return the number as a tensor."""
-        import tensorflow as tf
-
-        return tf.constant(value, tf.int32 if self.is_whole else tf.float32)
 
     def tensor_of(self, given: Mapping[str, Any], name: str, encode: Callable, levels: int) -> Any:
         """Return the row's number, a scalar."""
@@ -266,12 +219,6 @@ class Elements(Option):
         """Return the row's elements, None for none."""
         count = int(given[f"{COUNT}{name}"][0])
         return given[name][0][:count] if count else None
-
-    def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
-        """Return which symbols are in the set, bool [levels]."""
-        from onepass.likelihoods.truncated import mask_of
-
-        return mask_of(encode(value, name), len(value), levels)
 
     def tensor_of(self, given: Mapping[str, Any], name: str, encode: Callable, levels: int) -> Any:
         """Return which symbols are in the row's set, bool [levels]."""
@@ -387,13 +334,6 @@ class Weights(Option):
         for element, number in zip(elements, numbers, strict=True):
             found[element] = found.get(element, 0.0) + number
         return found or None
-
-    def tensor(self, value: Any, name: str, encode: Callable, levels: int) -> Any:
-        """Return the number of every symbol, float32 [levels]."""
-        from onepass.likelihoods.truncated import sums_of
-
-        elements, numbers = value
-        return sums_of(encode(elements, name), numbers, len(numbers), levels)
 
     def tensor_of(self, given: Mapping[str, Any], name: str, encode: Callable, levels: int) -> Any:
         """Return the number of every symbol in a row, float32 [levels]."""
@@ -525,16 +465,10 @@ class Draw:
         return {n: value for n, value in values.items() if not _is_same(value, defaults[n])}
 
     def checked(self, num: int, length: int, order: str, event: Sequence[int] = ()) -> "Draw":
-        """Return the options in the form that the other methods take.
+        """Return the options in the form that the other methods take, or raise UserError.
 
-        Args:
-          num: number of rows.
-          length: number of time steps of a row, or its height.
-          order: "time" or "raster", the order of the model's elements.
-          event: sizes of the axes after the time axis.
-
-        Raises:
-          UserError: an option breaks its rule, or needs another order.
+        The length is the number of time steps of a row, or its height; `event` are the sizes of the
+        axes after the time axis.
         """
         from onepass.foundation.errors import UserError
 
@@ -550,11 +484,7 @@ class Draw:
     def begin_with_state(self, model: Callable[[], str]) -> "Draw":
         """Return the draw whose prefix is that of `state`; the draw itself without one.
 
-        Args:
-          model: returns the digest of the model that draws.
-
-        Raises:
-          UserError: `state` is none of this model, or is next to a `prefix`.
+        `model` returns the digest of the model that draws, which must have read the prefix.
         """
         if self.state is None:
             return self
@@ -582,19 +512,10 @@ class Draw:
         return {n: kind for n, kind in OPTIONS.items() if kind.is_asked(getattr(self, n))}
 
     def choice(self, distribution: Any, codec: Any, num: int, axes: int) -> Any:
-        """Return the temperature, or a `Choice` if an option for tokens is set.
+        """Return the temperature, or a `Choice` if an option for tokens is set, once `checked`.
 
-        The options must be `checked`.
-
-        Args:
-          distribution: distribution of the symbols.
-          codec: converts elements to symbols.
-          num: number of rows.
-          axes: number of axes of the positions that have independent noise.
-
-        Raises:
-          ValueError: an option is invalid for the distribution, which has no tokens or no
-            temperature, or TensorFlow cannot compute here.
+        The positions that have independent noise have `axes`. Raises ValueError for a distribution
+        without tokens or temperatures, or where TensorFlow cannot compute.
         """
         import numpy as np
         import tensorflow as tf

@@ -35,59 +35,39 @@ def _refuse(*_: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The functions of a family of models, whose modules need TensorFlow.
-
-    Attributes:
-      recipe: function from the preset's name and the options to the `Recipe` to train.
-      report: function from these metrics to lines of text.
-      measure: function from the export options and config.json to a run's measures on the dev set.
-      card: function from the contents of model.json to the text of the model card.
-      trainable: function from a configuration to its training step, a `Trainable`, for planning.
-    """
+    """The functions of a family of models, whose modules need TensorFlow."""
 
     load: Callable[..., Any]
     evaluate: Callable[[Any, Any, Any], dict]
-    report: Callable[[dict], str]
-    recipe: "Callable[[str, Any], Recipe]" = _refuse
+    report: Callable[[dict], str]  # the metrics of `evaluate` as lines of text
+    recipe: "Callable[[str, Any], Recipe]" = _refuse  # of a preset's name and the options
+    # The measures on the dev set of a run, of the export options and config.json.
     measure: "Callable[[ExportArguments, dict], Measured]" = _refuse
-    card: Callable[[dict], str] = _refuse
-    store: Any = None
+    card: Callable[[dict], str] = _refuse  # the text of the model card, of model.json
+    store: Any = None  # the module with `save` and `load`; None: models are not stored
     config_from: Callable[[dict], Any] = _refuse_planning
-    trainable: Callable[[Any], Any] = _refuse_planning
+    trainable: Callable[[Any], Any] = _refuse_planning  # a configuration's training step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """A description of a family of models for the commands.
+    """A description of a family of models for the commands."""
 
-    Attributes:
-      makes: what the models make, "sound", "images" or "arrays".
-      options: function from a preset's name to the class of its training options, a
-        `TrainingOptions` whose first two fields are the data (or teacher) and the config.
-      score: function from a configuration to a format for its best score, such as "best dev {:.3f}
-        bits/dim".
-      evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json` and
-        `check()`, which raises UserError.
-      training_data: function from a model to the location of its training data, or of shipped data.
-      detected: function from a configuration and the command-line arguments to further arguments
-        that the data require.
-      network: section of the configuration with the network's `compute_dtype`; "": float32.
-      sampler: function that returns the module with the sampler that Numba compiles, or None.
-      is_fast: whether that sampler is faster than a bundle's program if there is no accelerator.
-    """
-
-    makes: str
-    evaluation: type
+    makes: str  # "sound", "images" or "arrays"
+    evaluation: type  # options of `evaluate`: `model`, `data`, `as_json`, and a `check` that raises
     load_parts: Callable[[], Parts]
     verb: str = ""
     presets: Mapping[str, Preset] = dataclasses.field(default_factory=dict)
+    # The class of a preset's training options, a `TrainingOptions` whose first two fields are the
+    # data (or teacher) and the config.
     options: Callable[[str], Any] = _refuse
-    score: Callable[[Any], str] = _refuse
-    training_data: Callable[[Path], Path | str] = _refuse
+    score: Callable[[Any], str] = _refuse  # a format such as "best dev {:.3f} bits/dim"
+    training_data: Callable[[Path], Path | str] = _refuse  # of a model, or shipped data
+    # The further arguments that the data of a configuration and command line require.
     detected: Callable[[Any, list[str]], list[str]] = lambda config, words: []
-    network: str = ""
-    sampler: Callable[[], Any] | None = None
-    is_fast: bool = False
+    network: str = ""  # section of the configuration with `compute_dtype`; "": float32
+    sampler: Callable[[], Any] | None = None  # the module with the sampler that Numba compiles
+    is_fast: bool = False  # whether that is faster than a bundle's program without accelerator
 
     @property
     def parts(self) -> Parts:
@@ -134,11 +114,7 @@ def run_evaluate(
     arguments: list[str],
     parse: Callable[..., Any],
 ) -> int:
-    """Run `onepass evaluate ...`: print the metrics of a model, and return the exit status.
-
-    `likely` is the family whose options are parsed; the model may be of another with the same
-    options.
-    """
+    """Run `onepass evaluate ...`, with the options of the family `likely`; return the status."""
     given = parse(likely.evaluation, arguments, "onepass evaluate")
     given.check()
     found = family_of(given.model)
@@ -211,18 +187,10 @@ def registered(kind: Any) -> ModelFamily:
 
 
 def installed(kind: Any) -> ModelFamily | None:
-    """Return what `registered` does, or None where the family's code is not installed.
-
-    A bundle runs without the code that trained its model.
-    """
+    """Return what `registered` does, or None where code is missing that a bundle runs without."""
     with contextlib.suppress(ImportError):
         return registered(kind)
     return None
-
-
-def parts_of(kind: Any) -> Parts:
-    """Return the functions of the family that `registered` returns."""
-    return registered(kind).parts
 
 
 def of_model(path: Path | str) -> ModelFamily | None:

@@ -232,7 +232,7 @@ def test_two_families_have_no_name_in_common(registered):
     with pytest.raises(ValueError, match="names of its own, got toy-smoke"):
         families.register(TOY, "toys")
     with pytest.raises(ValueError, match="of a registered family, got 'toys'"):
-        families.parts_of("toys")
+        families.registered("toys")
 
 
 def test_every_kind_of_the_library_has_one_family_that_loads_it():
