@@ -118,9 +118,9 @@ class SymbolConditionals:
     def __init__(self, model: Autoregressive, most: int = 0):
         levels = model.distribution.levels
         if levels is None or levels > MOST_LEVELS:
+            shown = "real numbers" if levels is None else levels
             raise UserError(
-                f"`model` must have 2 to {MOST_LEVELS} levels to compress, got"
-                f" {'real numbers' if levels is None else levels}."
+                f"`model` must have 2 to {MOST_LEVELS} levels to compress, got {shown}."
             )
         if model.layout.rank == 3:
             raise UserError(
@@ -396,8 +396,6 @@ def kind_of(model: Any, name: str = "`model`") -> container.Kind:
         return Arrays(model)
     kind: container.Kind | None = getattr(model, "compressed", None)
     if kind is None:
-        raise UserError(
-            f"{name} must have exact conditionals to compress, got"
-            f" {getattr(model, 'kind', type(model).__name__)}."
-        )
+        own = getattr(model, "kind", type(model).__name__)
+        raise UserError(f"{name} must have exact conditionals to compress, got {own}.")
     return kind

@@ -143,7 +143,8 @@ Values = Callable[[np.ndarray], np.ndarray]
 def ways_of(distribution: Any) -> list[str]:
     """Return how the odds of a distribution's levels can be computed, the best way first."""
     is_cumulative = distribution.levels > FINE and cumulative_of(distribution) is not None
-    known = {"closed": odds.form_of(distribution) is not None, "cumulative": is_cumulative}
+    has_form = getattr(distribution, "form", None) is not None
+    known = {"closed": has_form, "cumulative": is_cumulative}
     return [*(way for way, is_known in known.items() if is_known), "table"]
 
 
@@ -278,11 +279,10 @@ def _warp_odds(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float)
 
 
 def _effect(values: Values, now: np.ndarray, rows: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Estimate how much values change if every parameter is off by `off`.
+    """Estimate how much values of any function change if every parameter is off by `off`.
 
-    The estimate is not a bound, as `values` may be any function. Each parameter is moved in both
-    directions, by `off` and by FARTHER times `off`, where the change is divided by FARTHER; the
-    largest change for each parameter is summed over the parameters.
+    Each parameter is moved in both directions, by `off` and by FARTHER times `off`, where the
+    change is divided by FARTHER; the largest change is summed over the parameters.
     """
     total = np.zeros_like(now)
     for k in range(rows.shape[1]):

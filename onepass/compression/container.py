@@ -307,36 +307,21 @@ def compress(
     progress: bool = False,
     **options: Any,
 ) -> bytes:
-    """Compress elements of a model as `onepass.compress` does, and return the bytes of the file.
-
-    `names`, such as those of images, are stored in it; `options` are further ones of `Kind.pack`.
-    """
+    """Compress elements as `onepass.compress` does; `names`, such as of images, are stored, too."""
     check_compiler()
     check_unmasked(elements, "elements")
-    require(
-        0 <= tolerance <= MOST_TOLERANCE,
-        "tolerance",
-        f"between 0 and {MOST_TOLERANCE:g}",
-        f"{tolerance:g}",
-    )
+    rule = f"between 0 and {MOST_TOLERANCE:g}"
+    require(0 <= tolerance <= MOST_TOLERANCE, "tolerance", rule, f"{tolerance:g}")
     shape, description, parts = kind.pack(elements, condition, tolerance, **options)
     description |= {} if names is None else {"names": names}
-    made = Container(
-        kind.name,
-        kind.digests()[0],
-        kind.conditionals.levels,
-        0,
-        shape,
-        description,
-        (),
-        kind.version,
-    )
+    digest, levels = kind.digests()[0], kind.conditionals.levels
+    made = Container(kind.name, digest, levels, 0, shape, description, (), kind.version)
     coding = dataclasses.replace(kind.coding(made), tolerance=tolerance)
     streams, checksum = [], 0
     with _advancing(made, "compressing", progress) as advance:
-        for levels, (_, given) in zip(parts, kind.blocks(made, condition), strict=True):
-            checksum = checksum_of(levels.astype(kind.dtype), checksum)
-            streams.append(encode(kind.conditionals, levels, given, coding, advance))
+        for symbols, (_, given) in zip(parts, kind.blocks(made, condition), strict=True):
+            checksum = checksum_of(symbols.astype(kind.dtype), checksum)
+            streams.append(encode(kind.conditionals, symbols, given, coding, advance))
     data = dataclasses.replace(made, checksum=checksum, streams=tuple(streams)).to_bytes()
     if kind.conditionals.is_cheap(shape) if verify is None else verify:
         _verify(kind, data, condition, tolerance, progress)

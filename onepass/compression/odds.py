@@ -153,12 +153,6 @@ def path_bounds(
 
 
 @compiled
-def is_far(distance: float, mean_off: float, stretch: float, normal: bool) -> bool:
-    """Return whether an interval's mass surely stays below 1e-30 on a path (see `path_bounds`)."""
-    return distance - mean_off > (NORMAL_FAR if normal else LOGISTIC_FAR) * stretch
-
-
-@compiled
 def _log_below(z: float) -> float:
     return min(z, 0.0) - math.log1p(math.exp(-abs(z)))
 
@@ -250,9 +244,8 @@ def _masses(
 ) -> tuple[float, float]:
     """Return the masses of the upper and the lower half of an element's interval.
 
-    Args:
-      moves: output [components, COLUMNS]: weight, inverse scale, masses of the halves, derivatives
-        of the masses by mean and log scale, z of the three edges, and `subtracted` for each half.
+    Of each component, `moves` [components, COLUMNS] gets weight, inverse scale, masses of the
+    halves, their derivatives by mean and log scale, z of the three edges, and minuends of both.
     """
     log_weights, means, log_scales = arrays
     half, whole, levels, normal = sizes
@@ -313,7 +306,7 @@ def _half(
     the change of the component's log mass.
     """
     by_weight, mean_off, scale_off = offs
-    if is_far(distance, mean_off, stretch, normal):
+    if distance - mean_off > (NORMAL_FAR if normal else LOGISTIC_FAR) * stretch:
         own, score, up, down = 0.0, 0.0, 0.0, 0.0
     else:
         score, up, down = path_bounds(distance, mean_off, scale_off, stretch, normal)
@@ -544,12 +537,6 @@ LEAST_SHARE = 0.03
 MASK = -1e4
 
 
-def form_of(distribution: Any) -> str | None:
-    """Return the name of a distribution's closed form, a key of FORMS, or None if it has none."""
-    form: str | None = getattr(distribution, "form", None)
-    return form
-
-
 def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
     """Return how much outputs may differ on a different processor, float64 [elements, outputs]."""
     shown = outputs > MASK
@@ -568,10 +555,7 @@ def narrowest_of(tolerance: float) -> float:
 
 
 def closed_form(
-    distribution: Any,
-    outputs: np.ndarray,
-    off: np.ndarray | None,
-    narrowest: float | None = None,
+    distribution: Any, outputs: np.ndarray, off: np.ndarray | None, narrowest: float | None = None
 ) -> Mixture | Categorical:
     """Return the distributions of elements in closed form.
 
@@ -581,12 +565,6 @@ def closed_form(
     the number of levels.
     """
     return FORMS[distribution.form](distribution, outputs, off, narrowest)
-
-
-def _softmax(
-    distribution: Any, outputs: np.ndarray, off: np.ndarray | None, narrowest: float | None
-) -> Categorical:
-    return Categorical(outputs, np.zeros_like(outputs) if off is None else off)
 
 
 def _components(
@@ -626,7 +604,9 @@ def _sections(distribution: Any, array: np.ndarray) -> list[np.ndarray]:
 
 
 FORMS: dict[str, Callable[..., Mixture | Categorical]] = {
-    "softmax": _softmax,
+    "softmax": lambda _, outputs, off, narrowest: Categorical(
+        outputs, np.zeros_like(outputs) if off is None else off
+    ),
     "logistic": functools.partial(_components, normal=False),
     "normal": functools.partial(_components, normal=True),
 }
