@@ -238,10 +238,8 @@ def variable_dtype(handle: tf.Tensor) -> tf.DType | None:
     return tf.as_dtype(data.shape_and_type[0].dtype)
 
 
-# A matrix with this many times more rows than columns is taken to be an embedding.
-TALL = 4
-# Copies of more weights in float64 would take too much memory.
-MANY_WEIGHTS = 20_000_000
+TALL = 4  # a matrix with this many times more rows than columns is taken to be an embedding
+MANY_WEIGHTS = 20_000_000  # copies of more weights in float64 would take too much memory
 LARGE = 1 << 16  # numbers, which are drawn in float32 if that is their type
 DEFAULT_SYMBOLS = 256
 
@@ -346,8 +344,7 @@ AHEAD, LENGTH, ROWS = "looks ahead", "depends on the length", "mixes the rows of
 # Rounding errors are smaller than this many times the effect of changing all weights by a unit in
 # the last place.
 AMPLIFIED = 1000.0
-# The largest number of times at which changes of the inputs begin.
-MOST_PHASES = 64
+MOST_PHASES = 64  # the largest number of times at which changes of the inputs begin
 
 
 class Fault(NamedTuple):
@@ -605,19 +602,19 @@ def verify(stepped: Any, program: StepProgram, specs: list[tf.TensorSpec]) -> No
         output, state = program.step(given, state, horizon_of(state)) if many else one(given, state)
         outputs.append(output)
         start += rows
-    error = _relative_difference(tf.concat(outputs, 1), program.whole(arguments))
-    if not error <= program.tolerance:
+    error = relative_errors(tf.concat(outputs, 1), program.whole(arguments)).max(initial=0.0)
+    if error > program.tolerance:
         raise UnsupportedNetworkError(
             f"the step derived from the graph differs from the network by {error:.2g} of its"
             " outputs' size; please report the network"
         )
 
 
-def _relative_difference(outputs: tf.Tensor, whole: tf.Tensor) -> float:
-    """Return the largest difference relative to the second's size; equal infinities or NaNs: 0."""
+def relative_errors(outputs: tf.Tensor, whole: tf.Tensor) -> np.ndarray:
+    """Return how far finite numbers differ, relative to the second's size; inf if others do."""
     found, expected = (tf.cast(x, tf.float64).numpy() for x in (outputs, whole))
     both = np.isfinite(found) & np.isfinite(expected)
     if not np.array_equal(found[~both], expected[~both], equal_nan=True):
-        return np.inf
-    size = 1.0 + np.abs(expected[both]).max(initial=0.0)
-    return float(np.abs(found[both] - expected[both]).max(initial=0.0) / size)
+        return np.array([np.inf])
+    found, expected = found[both], expected[both]
+    return np.abs(found - expected) / (1.0 + np.abs(expected).max(initial=0.0))

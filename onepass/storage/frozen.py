@@ -130,16 +130,13 @@ class Frozen:
                     "The model cannot be stored: it reads a table or another resource that is not"
                     " a weight; hold what it reads as a tf.Variable or a constant."
                 )
-            self._add_weight(found[0] if is_handle else tensor, id(tensor))
+            weight, name = found[0] if is_handle else tensor, weight_name(len(self.weights))
+            with self._graph.as_default():
+                value = tf.compat.v1.placeholder(weight.dtype, weight.shape, name)
+            self.weights.append(weight)
+            self._held[id(tensor)] = Held(value, id(tensor))
         held = self._held[id(tensor)]
         return dataclasses.replace(held) if is_handle else held.value  # assigned to in one function
-
-    def _add_weight(self, weight: tf.Variable | tf.Tensor, key: int) -> None:
-        with self._graph.as_default():
-            name = weight_name(len(self.weights))
-            value = tf.compat.v1.placeholder(weight.dtype, weight.shape, name)
-        self.weights.append(weight)
-        self._held[key] = Held(value, key)
 
     def _run(
         self, fetches: Sequence[tf.Tensor], known: Known, keeps_gradients: bool

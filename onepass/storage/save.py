@@ -22,12 +22,11 @@ from onepass.likelihoods.distribution import (
     Distribution,
     closed_form,
     cumulative_of,
-    is_normal,
-    normal_parameters,
     pixel_channels,
     table_of,
     tempers,
     with_density,
+    with_normal,
 )
 from onepass.model import Autoregressive
 from onepass.networks.conditions import Frames, Memory, is_at_rate, plain, specs_at
@@ -39,7 +38,7 @@ from onepass.samplers.fixed_point import MOVED
 from onepass.step.periods import WholePeriods, period_of
 from onepass.step.replay import operations_for
 from onepass.step.tracing import random_arguments, spec_of_length
-from onepass.step.verification import HALVES
+from onepass.step.verification import HALVES, relative_errors
 from onepass.storage.frozen import (
     GRAPH_FILE,
     Frozen,
@@ -99,12 +98,9 @@ def difference(
         return f"has the shape {found.shape.as_list()} in place of {expected.shape.as_list()}"
     if tolerance is None:
         tolerance = TOLERANCES.get(expected.dtype.size, 0.0)
-    one, other = (tf.cast(x, tf.float64).numpy() for x in (expected, found))
-    is_number = np.isfinite(one)
-    if not np.array_equal(one[~is_number], other[~is_number], equal_nan=True):
+    errors = relative_errors(found, expected)
+    if np.isinf(errors).any():
         return "is not finite elsewhere"
-    most = np.abs(one[is_number]).max(initial=0.0)
-    errors = np.abs(one[is_number] - other[is_number]) / (1.0 + most)
     if (errors > tolerance).sum() <= moved * errors.size:
         return ""
     return f"differs by {errors.max():.2g}"
@@ -115,9 +111,7 @@ def check_values(
 ) -> None:
     """Raise UserError unless what is read back is what the live model gives, by what it is.
 
-    Args:
-      verb: what the model is not if they differ, such as "stored".
-      pairs: the live model's values and the others; a few values of a "draw" may be others.
+    The model is then not what `verb` says, such as "stored". A few values of a "draw" may differ.
     """
     for name, (expected, found) in pairs.items():
         moved = MOVED if name == "draw" else 0.0
@@ -161,10 +155,8 @@ def assigning_nothing(model: Any) -> Any:
     return made
 
 
-# Batch sizes for which a step is stored.
-STEP_ROWS = (1, 8)
-# Lengths for which a network is stored if its graph depends on the length.
-LENGTHS = (64, 512)
+STEP_ROWS = (1, 8)  # batch sizes for which a step is stored
+LENGTHS = (64, 512)  # lengths for which a network is stored if its graph depends on the length
 
 
 def freeze(model: Autoregressive, with_step: bool) -> tuple[Frozen, dict[str, Any]]:
@@ -233,8 +225,9 @@ def _add_distribution(
         for rank in (2, 3):  # values [batch, time], or [draws, batch, time]
             values = tf.TensorSpec([None] * rank)
             frozen.add(f"log_density_{rank}", continuous.log_density, [parameters, values])
-    if layout.rank == 2 and is_normal(distribution):
-        frozen.add("normal", functools.partial(normal_parameters, distribution), [parameters])
+    normal = with_normal(distribution)
+    if layout.rank == 2 and normal is not None:
+        frozen.add("normal", normal.normal, [parameters])
 
 
 def add_codec(frozen: Frozen, codec: Codec, rank: int) -> None:
@@ -274,16 +267,7 @@ def function_of(function: Callable, specs: Sequence[Any]) -> Any:
 
 
 def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
-    """Write a model as data that runs without the code that defined it.
-
-    Args:
-      sample_rate_hz: sample rate in Hz of an audio model; None: the model's, if it has one.
-
-    Returns:
-      The folder, which `load` reads. Its `program` has a graph of the functions `call`, `log_prob`,
-      `draw`, `noise`, `encode`, `decode` and `scale`, and others, such as `mode`, if the model has
-      them; and the weights.
-    """
+    """See `onepass.save`; the program has the functions of `freeze`, and the weights."""
     model.follow(by_trace=True)
     network = model.symbol_network
     # A step whose state depends on a length or on conditions is derived after loading instead.

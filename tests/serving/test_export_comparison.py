@@ -160,6 +160,7 @@ def test_a_share_of_elements_may_move_and_no_more():
     assert difference(expected, moved, 0.5) == ""
     assert "has the shape [7] in place of [8]" in difference(expected, moved[1:])
     assert difference(np.array([0.0, np.inf]), np.array([0.0, 1.0])) == "is not finite elsewhere"
+    assert difference(np.array([0.0, 1.0]), np.array([0.0, np.nan])) == "is not finite elsewhere"
 
 
 def test_log_probabilities_of_a_network_that_loops_over_time_are_those_of_the_model(tmp_path):
