@@ -13,7 +13,7 @@ from distill.losses.terms import Draw, Listed, Term, name_of, sum_terms
 from onepass.foundation.arguments import check_seed
 from onepass.foundation.runtime import check_eager
 from onepass.likelihoods import noise as counter_noise
-from onepass.likelihoods.distribution import is_normal, with_density
+from onepass.likelihoods.distribution import with_density, with_normal
 from onepass.model import Autoregressive
 from onepass.networks.conditions import check_conditions
 from onepass.training.fit import fit
@@ -164,7 +164,7 @@ def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) 
             f"condition has a row per element; this model reads {', '.join(model.conditions)}."
         )
     networks = [_network(condition_channels, channels) for _ in range(num_flows)]
-    noise: Any = "normal" if is_normal(model.distribution) else "logistic"
+    noise: Any = "normal" if with_normal(model.distribution) else "logistic"
     return FlowStudent(networks, model.codec, condition_channels=condition_channels, noise=noise)
 
 

@@ -74,7 +74,7 @@ class FlowStudent(Model):
         self._begin()
 
     def _begin(self) -> None:
-        self.calls = [any_length(network, self.specs).call for network in self.networks]
+        self.calls = [any_length(network, self.specs)[0] for network in self.networks]
         self._stepped: list[Any] = []
         self._tables = [
             Tables(network, call, self.specs, axes=1)

@@ -30,7 +30,7 @@ from onepass.networks.conditions import (
     each_row,
     first_state,
     given_once,
-    only_rate,
+    is_at_rate,
     rows,
     zeros_for,
 )
@@ -44,14 +44,8 @@ from onepass.networks.elements import (
     zero_after_end,
 )
 from onepass.networks.network import condition_specs
-from onepass.networks.symbols import decode_chunks, prompt_of, symbols_of
-from onepass.networks.trainable import (
-    Watch,
-    Weights,
-    in_order_of_reads,
-    outline,
-    weights_read,
-)
+from onepass.networks.symbols import decode_chunks, describe_rescaling, prompt_of, symbols_of
+from onepass.networks.trainable import Watch, Weights, in_order_of_reads, outline, weights_read
 from onepass.prefix_state import Kept, PrefixState, digest_of
 from onepass.samplers import Draft, methods_of
 from onepass.samplers.compiled import Compiled
@@ -171,7 +165,8 @@ class Autoregressive(Model):
     @property
     def feeds(self) -> str:
         """A sentence about the network's inputs, without its final period; "" if there is none."""
-        return getattr(self.symbol_network, "feeds", "")
+        reading = getattr(self.symbol_network, "reading", None)
+        return "" if reading is None else reading.feeds + describe_rescaling(self.network, reading)
 
     @property
     def conditions(self) -> Specs:
@@ -181,8 +176,8 @@ class Autoregressive(Model):
     @property
     def condition_channels(self) -> int:
         """Number of channels of the only condition, if it has the elements' time axis; else 0."""
-        spec = only_rate(self.conditions)
-        return 0 if spec is None else (*spec.shape, 1)[2]
+        specs = [*self.conditions.values()]
+        return (*specs[0].shape, 1)[2] if len(specs) == 1 and is_at_rate(specs[0]) else 0
 
     def follow(self, by_trace: bool = False) -> None:
         """Make anew what was made of the network, if it is another network by now.
@@ -211,11 +206,7 @@ class Autoregressive(Model):
             check(with_random_weights=False)
 
     def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
-        """Return the non-frozen variables that the network's output depends on.
-
-        Args:
-          *example: symbols, and conditions if there are any; required in raster order.
-        """
+        """Return those of `weights_read` that are trained."""
         return self.weights_read(*example).trained
 
     def weights_read(self, *example: tf.Tensor) -> Weights:
@@ -230,7 +221,8 @@ class Autoregressive(Model):
             condition = zeros_for(self.symbol_network, 1, [4])
             return weights_read(self.symbol_network.parameters, zeros, condition)
         symbols, *given = example
-        condition = self._prepare_condition(given[0] if given else None, symbols.shape)
+        one = given[0] if given else None
+        condition = check_conditions(self.symbol_network, one, self.order, symbols.shape)
         return weights_read(self.symbol_network.parameters, symbols, condition)
 
     def check_length(self, sizes: Sequence[int]) -> None:
@@ -276,7 +268,7 @@ class Autoregressive(Model):
         """
         self.follow()
         symbols = self.symbols(elements)
-        given = self._prepare_condition(condition, symbols.shape)
+        given = check_conditions(self.symbol_network, condition, self.order, symbols.shape)
         if not tf.executing_eagerly():
             return self.symbol_network.parameters(symbols, given)
         return self.compiled.function("conditionals", self.symbol_network.parameters)(
@@ -313,7 +305,7 @@ class Autoregressive(Model):
         self.follow()
         elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
-        given = self._prepare_condition(condition, symbols.shape)
+        given = check_conditions(self.symbol_network, condition, self.order, symbols.shape)
         if not tf.executing_eagerly():
             require(weights == FLOAT32, "weights", "float32 in a `tf.function`", weights)
             return self._log_prob(symbols, given, lengths)
@@ -366,12 +358,11 @@ class Autoregressive(Model):
     def _describe_parts(self) -> tuple[str, list[tf.Variable]]:
         network, own = self.symbol_network, self.distribution
         few = getattr(network, "few", self.symbol_network.block)
-        zeros = tf.zeros(
-            [1, *self.layout.shape([few])], tf.float32 if own.levels is None else tf.int32
-        )
-        traced = tf.function(network.parameters, autograph=False).get_concrete_function(
-            zeros, zeros_for(network, 1, [few])
-        )
+        dtype = tf.float32 if own.levels is None else tf.int32
+        zeros = tf.zeros([1, *self.layout.shape([few])], dtype)
+        condition = zeros_for(network, 1, [few])
+        function = tf.function(network.parameters, autograph=False)
+        traced = function.get_concrete_function(zeros, condition)
         kinds = type(own).__name__, own.levels, own.num_parameters, type(self.codec).__name__
         return f"{kinds} {outline(traced.graph)}", in_order_of_reads(traced)
 
@@ -422,14 +413,12 @@ class Autoregressive(Model):
         draw = draw.begin_with_state(self._digest)
         (length,), num = check_draw_length(draw.length, self.order), whole_number(draw.num, "num")
         chunk = whole_number(CHUNK if chunk is None else chunk, "chunk")
-        seed, how = (
-            check_seed(draw.seed),
-            draw.checked(num, length, self.order, self.layout.event),
-        )
-        heat = how.choice(self.distribution, self.codec, num, self.layout.noise_axes)
+        seed, layout = check_seed(draw.seed), self.layout
+        how = draw.checked(num, length, self.order, layout.event)
+        heat = how.choice(self.distribution, self.codec, num, layout.noise_axes)
         condition = given_once(self.symbol_network, draw.condition, self.order, (num, length))
         self.check_length((length,))
-        prompt, shared = how.prompt(self.codec, num, length, self.layout)
+        prompt, shared = how.prompt(self.codec, num, length, layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         if draw.weights != FLOAT32:
             self.samplers.find_narrow(draw.weights, "auto", heat, condition, length)
@@ -438,9 +427,7 @@ class Autoregressive(Model):
             first_state(self.symbol_network, 1, length, rows(condition, slice(1)))
 
         def noise_of(start: int, count: int) -> tf.Tensor:
-            return self.layout.noise(
-                self.distribution, seed, num, self.layout.shape([count]), start
-            )
+            return layout.noise(self.distribution, seed, num, layout.shape([count]), start)
 
         parts = self.samplers.stream(
             "auto",
@@ -468,9 +455,6 @@ class Autoregressive(Model):
             has no steps of one symbol.
         """
         return stepped_draft(self, model)
-
-    def _prepare_condition(self, condition: Any, shape: Sequence[int | None]) -> Condition:
-        return check_conditions(self.symbol_network, condition, self.order, shape)
 
 
 def _kept_of(state: PrefixState | None, condition: Condition) -> list[Kept] | None:

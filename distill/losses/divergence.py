@@ -22,7 +22,7 @@ import tensorflow as tf
 from distill.losses.terms import Draw, Weighted, mean_of
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
-from onepass.likelihoods.distribution import Continuous, normal_parameters
+from onepass.likelihoods.distribution import Continuous, with_normal
 
 if TYPE_CHECKING:
     from onepass.replicator import Replicator
@@ -52,7 +52,8 @@ class TeacherConditionals:
     @property
     def normal(self) -> tuple[tf.Tensor, tf.Tensor] | None:
         """Mean and log scale, each [batch, time], if the conditionals are normal; else None."""
-        return normal_parameters(self.likelihood, self.parameters)
+        normal = with_normal(self.likelihood)
+        return None if normal is None else normal.normal(self.parameters)
 
 
 class Divergence(NamedTuple):

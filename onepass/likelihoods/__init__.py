@@ -26,22 +26,13 @@ if TYPE_CHECKING:
     from onepass.likelihoods.mixture import PixelMixture as PixelMixture
     from onepass.likelihoods.tfp import FromTFP as FromTFP
 
-_EXPORTS = {
-    "Bernoulli": "distribution",
-    "Categorical": "distribution",
-    "Codec": "codec",
-    "Distribution": "distribution",
-    "FromTFP": "tfp",
-    "Gaussian": "gaussian",
-    "GaussianMixture": "mixture",
-    "Integers": "codec",
-    "Linear": "codec",
-    "LogisticMixture": "mixture",
-    "MuLaw": "codec",
-    "PixelMixture": "mixture",
-    "Reals": "codec",
-    "Tabulated": "distribution",
-    "bits_per_sample": "distribution",
+_MODULES = {
+    "codec": ("Codec", "Integers", "Linear", "MuLaw", "Reals"),
+    "distribution": ("Bernoulli", "Categorical", "Distribution", "Tabulated", "bits_per_sample"),
+    "gaussian": ("Gaussian",),
+    "mixture": ("GaussianMixture", "LogisticMixture", "PixelMixture"),
+    "tfp": ("FromTFP",),
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = list(_EXPORTS)
 __getattr__ = lazy_exports(__name__, _EXPORTS)

@@ -183,8 +183,7 @@ def bits_per_sample(log_prob_nats: tf.Tensor) -> tf.Tensor:
 
 def pixel_channels(distribution: Distribution) -> int | None:
     """Return the number of channels of a pixel if symbols are whole pixels, else None."""
-    channels: int | None = getattr(distribution, "channels", None)
-    return channels
+    return getattr(distribution, "channels", None)
 
 
 def with_density(distribution: Distribution) -> Continuous | None:
@@ -201,14 +200,12 @@ def with_scales(distribution: Distribution) -> LocationScale | None:
 
 def cumulative_of(distribution: Distribution) -> Callable[..., Any] | None:
     """Return the distribution's method `cumulative` if it has one, else None."""
-    cumulative: Callable[..., Any] | None = getattr(distribution, "cumulative", None)
-    return cumulative
+    return getattr(distribution, "cumulative", None)
 
 
 def table_of(distribution: Distribution) -> Callable[..., Any] | None:
     """Return the method `table`, the log-probability of every level, if there is one, else None."""
-    table: Callable[..., Any] | None = getattr(distribution, "table", None)
-    return table
+    return getattr(distribution, "table", None)
 
 
 def is_of_tokens(distribution: Distribution) -> bool:
@@ -229,14 +226,9 @@ def closed_form(distribution: Distribution) -> dict[str, Any]:
     return {name: getattr(distribution, name, None) for name in names}
 
 
-def normal_parameters(distribution: Distribution, parameters: Any) -> tuple[Any, Any] | None:
-    """Return the mean and log-scale, [...] each, if the distribution is normal, else None."""
-    return distribution.normal(parameters) if isinstance(distribution, Normal) else None
-
-
-def is_normal(distribution: Distribution) -> bool:
-    """Return whether the distribution is normal, discretised or not."""
-    return isinstance(distribution, Normal)
+def with_normal(distribution: Distribution) -> Normal | None:
+    """Return the distribution if it is a `Normal`, else None."""
+    return distribution if isinstance(distribution, Normal) else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,25 +44,13 @@ class Gaussian:
     levels: int | None = 65536
     min_log_scale: float = -16.0
     form = "normal"  # key of `onepass.compression.odds.FORMS`
+    num_parameters = 2  # a mean and a log-scale
+    sections = (0, 1, 1)  # see `LocationScale.sections`
+    noise_channels = 1  # a standard normal
 
     def __post_init__(self) -> None:
         if self.levels is not None:
             check_levels(self.levels)
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of parameters, two: a mean and a log-scale."""
-        return 2
-
-    @property
-    def sections(self) -> tuple[int, int, int]:
-        """Numbers of logits, means and log-scales among the parameters."""
-        return 0, 1, 1
-
-    @property
-    def noise_channels(self) -> int:
-        """Number of random numbers that `sample` needs per symbol: one standard normal."""
-        return 1
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """See `Distribution.log_prob`."""

@@ -2,10 +2,8 @@
 
 from onepass.foundation.errors import must_be
 
-# Above this, the values of some adjacent levels are equal in float32.
-MAX_LEVELS = 2**22
-# Above this, the values of some companded levels are equal in float32.
-MAX_COMPANDED_LEVELS = 2**16
+MAX_LEVELS = 2**22  # above this, the values of some adjacent levels are equal in float32
+MAX_COMPANDED_LEVELS = 2**16  # above this, the values of some companded levels are equal in float32
 # With more tokens of equal probability, a uniform float32 number cannot choose every one.
 MAX_TOKENS = 2**20
 

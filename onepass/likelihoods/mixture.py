@@ -33,6 +33,7 @@ class Mixture(abc.ABC):
     levels: int | None = 65536
     components: int = 10
     min_log_scale: float = -16.0
+    noise_channels = 2  # a uniform for the component, and a standard draw
 
     def __post_init__(self) -> None:
         if self.levels is not None:
@@ -48,11 +49,6 @@ class Mixture(abc.ABC):
     def sections(self) -> tuple[int, int, int]:
         """Numbers of logits, means and log-scales among the parameters."""
         return self.components, self.components, self.components
-
-    @property
-    def noise_channels(self) -> int:
-        """Number of random numbers per symbol: a uniform for the component, and a standard draw."""
-        return 2
 
     @abc.abstractmethod
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
@@ -345,9 +341,8 @@ class PixelMixture:
         values = tf.unstack(level_grid.value_of(levels, self.levels)[..., tf.newaxis], axis=-2)
         moved = [self._mean(c, means, coefficients, values) for c in range(self.channels)]
         mass = self.mixture.log_mass(tf.stack(moved, axis=-2), log_scales, levels[..., tf.newaxis])
-        return tf.reduce_logsumexp(
-            tf.nn.log_softmax(logits) + tf.reduce_sum(mass, axis=-2), axis=-1
-        )
+        whole = tf.nn.log_softmax(logits) + tf.reduce_sum(mass, axis=-2)
+        return tf.reduce_logsumexp(whole, axis=-1)
 
     def log_densities(
         self, parameters: tf.Tensor, values: tf.Tensor, before: tf.Tensor
@@ -431,9 +426,8 @@ class PixelMixture:
             values = [level_grid.value_of(x, self.levels)[..., tf.newaxis] for x in drawn]
             mean = self._mean(c, means[..., tf.newaxis], coefficients[..., tf.newaxis], values)
             draw = temperature * noise[..., 1 + c]
-            drawn.append(
-                level_grid.sample_level(mean[..., 0], log_scales[..., c], draw, self.levels)
-            )
+            scale = log_scales[..., c]
+            drawn.append(level_grid.sample_level(mean[..., 0], scale, draw, self.levels))
         return tf.stack(drawn, axis=-1)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
@@ -467,12 +461,9 @@ class PixelMixture:
 
     def _split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         parameters, count = level_grid.real(parameters), self.channels
-        rows = tf.reshape(
-            parameters, tf.concat([tf.shape(parameters)[:-1], [-1, self.components]], 0)
-        )
-        rows = tf.ensure_shape(
-            rows, [*parameters.shape[:-1], 1 + 2 * count + len(PAIRS[count]), self.components]
-        )
+        shape = tf.concat([tf.shape(parameters)[:-1], [-1, self.components]], 0)
+        sizes = [*parameters.shape[:-1], self.num_parameters // self.components, self.components]
+        rows = tf.ensure_shape(tf.reshape(parameters, shape), sizes)
         log_scales = tf.maximum(rows[..., 1 + count : 1 + 2 * count, :], self.min_log_scale)
         coefficients = tf.tanh(rows[..., 1 + 2 * count :, :])
         return rows[..., 0, :], rows[..., 1 : 1 + count, :], log_scales, coefficients

@@ -56,10 +56,8 @@ def as_key(seed: Int) -> tf.Tensor:
         return tf.constant([number >> 32, number & 0xFFFFFFFF], tf.uint32)
     seed = tf.convert_to_tensor(seed)
     if seed.dtype not in (tf.int32, tf.uint32) or seed.shape[-1:] != [2]:
-        raise ValueError(
-            "`seed` must be an integer or an int32 or uint32 tensor [2],"
-            f" got {seed.dtype.name} {seed.shape}."
-        )
+        rule = "an integer or an int32 or uint32 tensor [2]"
+        raise ValueError(must_be("seed", rule, f"{seed.dtype.name} {seed.shape}"))
     return tf.bitcast(seed, tf.uint32)
 
 

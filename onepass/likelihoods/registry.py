@@ -75,8 +75,7 @@ def make_distribution(
     name: str, levels: int, components: int, min_log_scale: float
 ) -> "Distribution":
     """Return the named distribution; arguments that it does not need are ignored."""
-    made: Distribution = LIKELIHOODS[name].make(levels, components, min_log_scale)
-    return made
+    return LIKELIHOODS[name].make(levels, components, min_log_scale)
 
 
 def make_codec(name: str, levels: int) -> "Codec":

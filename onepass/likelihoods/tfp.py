@@ -151,10 +151,9 @@ class FromTFP:
         return True
 
     def _check_sums(self) -> None:
-        """Raise ValueError unless probabilities sum to 1 for a few test parameters.
+        """Raise ValueError unless probabilities sum to 1 for zeros as parameters.
 
-        The first parameters are zeros. For the others the sum may be below 1 (counts can exceed the
-        levels), but not above 1. Parameters for which the sum is NaN are skipped.
+        For some others it may be below 1 (counts can exceed the levels) or NaN, but not above 1.
         """
         generator = np.random.default_rng(0)
         size = [PROBES, self.num_parameters]

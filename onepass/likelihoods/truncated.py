@@ -64,13 +64,6 @@ class Truncated:
 
     distribution: Distribution
 
-    def __post_init__(self) -> None:
-        if table_of(self.distribution) is None:
-            raise ValueError(
-                "`top_k` and `top_p` need a distribution over tokens, Categorical or a Tabulated"
-                f" one, got {type(self.distribution).__name__}."
-            )
-
     @property
     def levels(self) -> int | None:
         """See `Distribution.levels`."""

@@ -8,7 +8,7 @@ and other image sizes, are refused.
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -131,33 +131,20 @@ Call = Callable[..., tf.Tensor]
 CHANGES = "its outputs change with the size of its input"
 
 
-class Taken(NamedTuple):
-    """A network as a function of tensors, with specs of its arguments."""
-
-    call: Call
-    # Specs of the function's arguments; in the first one, the axes that could grow have sizes only
-    # if the network cannot be called at any other size.
-    specs: list[tf.TensorSpec]
-
-
 class OneSize:
     """A network for the size that it was built for, to which shorter sequences are padded."""
 
     def __init__(
         self, call: Call, specs: Sequence[tf.TensorSpec], sizes: Sequence[int], reason: str
     ) -> None:
-        self._call, self.sizes, self.reason = call, tuple(sizes), reason
+        # There is no second length to compare with, so that no step can be derived, either.
+        self._call, self.sizes, self.no_step = call, tuple(sizes), reason
         self._grows = [spec.shape.rank > 1 and spec.shape[1] is None for spec in specs]
 
     def fault(self, sizes: tuple[int, ...]) -> str:
         """Return why the network cannot take a size; "" if it can."""
         is_longer = sizes[0] > self.sizes[0] if len(self.sizes) == 1 else sizes != self.sizes
-        return self.reason if is_longer else ""
-
-    @property
-    def no_step(self) -> str:
-        """The reason why no step can be derived: there is no second length to compare with."""
-        return self.reason
+        return self.no_step if is_longer else ""
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the outputs for arguments up to `sizes`; raise ValueError for longer ones."""
@@ -180,10 +167,20 @@ def length_of(values: tf.Tensor) -> int | tf.Tensor:
 def pad_time(values: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
     """Return values [batch, time, ...] padded with zeros at the end to `length` time steps."""
     behind = length - length_of(values)
+    if isinstance(behind, int) and not behind:
+        return values
     padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (len(values.shape) - 2)])
     if isinstance(length, int):
         padded.set_shape([values.shape[0], length, *values.shape[2:]])
     return padded
+
+
+def pad_timed(
+    arguments: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec], length: int | tf.Tensor
+) -> list[tf.Tensor]:
+    """Return arguments of which those with a time axis are padded to `length` time steps."""
+    pairs = zip(arguments, specs, strict=True)
+    return [pad_time(x, length) if is_at_rate(spec) else x for x, spec in pairs]
 
 
 class UpTo:
@@ -201,10 +198,13 @@ class UpTo:
         return self._call(*arguments)
 
 
-def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> Taken:
+def any_length(
+    network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1
+) -> tuple[Call, list[tf.TensorSpec]]:
     """Return a network as a function of tensors, for any length or, with 2 `axes`, image size.
 
-    The first spec has sizes only where the network takes no others; a Keras model may set them.
+    The first of the specs has sizes only where the network takes no others; a Keras model may set
+    them.
     """
     check_eager(inside_function=True)
     given = tuple(specs[0].shape[1 : 1 + axes])
@@ -212,18 +212,18 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
     was_built = _length_built(network) if axes == 1 else ()
     call = as_function(network, specs)
     if axes > 1 and len(specs) > 1:  # images with conditions are not tried at other sizes
-        return Taken(call, list(specs))
+        return call, list(specs)
     sizes = given if is_given else built_sizes(network, axes)
     if not sizes and was_built:  # twice the length: it may take multiples of some number
         takes_others = any(_takes(call, specs, n) for n in (SMALL, 2 * was_built[0]))
         sizes = () if takes_others else was_built
     if not sizes:
-        return Taken(call, list(specs))
+        return call, list(specs)
     found = _find_call(network, call, _free_sizes(specs, sizes), sizes)
     if getattr(found, "sizes", None) is None:
-        return Taken(found, _free_sizes(specs, sizes))
+        return found, _free_sizes(specs, sizes)
     first = tf.TensorSpec([None, *sizes, *specs[0].shape[1 + axes :]], specs[0].dtype)
-    return Taken(found, [first, *_free_sizes(specs, sizes)[1:]])
+    return found, [first, *_free_sizes(specs, sizes)[1:]]
 
 
 def _length_built(network: Any) -> tuple[int, ...]:
@@ -286,8 +286,7 @@ def _choose_candidate(
 ) -> Found:
     """Return the index of the first candidate equal to the network, and why it cannot be larger.
 
-    The reason is "" if it takes larger sizes, too. The index is None if no candidate equals the
-    network; the second value then says why.
+    The index is None if no candidate equals the network; the second value then says why.
     """
     faults = []
     for number, candidate in enumerate(candidates):

@@ -82,7 +82,8 @@ class _Compared:
             if op.type != counterpart.type:
                 raise ValueError(f"{op.name} has no counterpart.")
             for tensor, *two in zip(op.outputs, values, others, strict=True):
-                if not _is_number(tensor):
+                dtype = tensor.dtype
+                if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
                     continue
                 if two[0].shape != two[1].shape or bool(tf.reduce_any(two[0] != two[1])):
                     self.changed.add(op.name)
@@ -119,10 +120,6 @@ class _Compared:
                 found.append(op)
                 waiting += [x.op for x in op.inputs if x.name not in self.at_fault]
         return found
-
-
-def _is_number(tensor: tf.Tensor) -> bool:
-    return tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
 
 
 def _first_rows(value: tf.Tensor, sizes: Sequence[int], period: int) -> tf.Tensor | None:
@@ -172,14 +169,11 @@ def probe_lengths(
     if parameter_count(weights_of(call, sized).trained) > MANY_WEIGHTS:
         return length, tables.longest([LESS_LONG, *LENGTHS])
     any_length = length >= LENGTHS[0]  # otherwise lengths may have to be multiples of a number
-    most = MOST_COMPARED // (2 * _numbers_per_step(call, sized))
+    shape = call.of(sized).outputs[0].shape if _is_traceable(call, sized) else []
+    each = int(np.prod([size or 1 for size in shape[2:]], dtype=np.int64))
+    most = MOST_COMPARED // (2 * each)
     long = [n for n in LONG[0 if any_length else 1 :] if n <= most]
     return length, tables.longest([*long, LESS_LONG, *LENGTHS])
-
-
-def _numbers_per_step(call: Traces, specs: Sequence[tf.TensorSpec]) -> int:
-    shape = call.of(specs).outputs[0].shape if _is_traceable(call, specs) else []
-    return int(np.prod([size or 1 for size in shape[2:]], dtype=np.int64))
 
 
 def free_time_axis(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
@@ -253,10 +247,8 @@ def _differing_rows(first: tf.Tensor, second: tf.Tensor) -> np.ndarray:
     return distance.max(axis=(1, 2)) > NOISE
 
 
-# Height and width of the compared images.
-SIDES = (5, 6)
-# Height and width of the images for calls with random weights.
-LARGE_SIDES = (14, 40)
+SIDES = (5, 6)  # height and width of the compared images
+LARGE_SIDES = (14, 40)  # height and width of the images for calls with random weights
 
 
 def observed_unmasked(
@@ -287,11 +279,7 @@ def observed_unmasked(
 
 
 def _images(
-    call: Traces,
-    inputs: tf.TensorSpec,
-    sides: tuple[int, int],
-    seed: int,
-    symbols: int | None,
+    call: Traces, inputs: tf.TensorSpec, sides: tuple[int, int], seed: int, symbols: int | None
 ) -> tf.Tensor:
     height, width = (a or b for a, b in zip(inputs.shape[1:3], sides, strict=True))
     spec = tf.TensorSpec([None, height, width, inputs.shape[-1]], inputs.dtype)
@@ -368,11 +356,7 @@ class Causality:
 
 
 def check_causal(
-    network: Any,
-    *,
-    inputs: tf.TensorSpec | None = None,
-    condition: Any = None,
-    seed: int = 0,
+    network: Any, *, inputs: tf.TensorSpec | None = None, condition: Any = None, seed: int = 0
 ) -> Causality:
     """Check that a network is causal; if it is not, name the layer that looks ahead.
 

@@ -30,10 +30,9 @@ class Rule(NamedTuple):
 def check_values(given: Any, rules: Mapping[str, Rule], for_all: bool = False) -> dict[str, Any]:
     """Return a call's conditions by name, arrays or tensors of their type; raise ValueError.
 
-    Args:
-      given: None, an array for the only condition, or arrays by name. Tensors stay tensors; those
-        of a graph, whose values are unknown, are checked for their shape alone.
-      for_all: whether one row may be given for all rows even of a condition with a time axis.
+    They are given as None, an array for the only condition, or arrays by name; of tensors in a
+    graph, the shape alone is checked. With `for_all`, one row of a condition with a time axis may
+    stand for all rows, too, as one of other conditions may.
     """
     label = "condition" if len(rules) == 1 else 'condition["{}"]'
     return {
@@ -61,7 +60,8 @@ def _by_name(given: Any, rules: Mapping[str, Rule]) -> dict[str, Any]:
 def _check_value(value: Any, rule: Rule, label: str, for_all: bool) -> Any:
     if value is not None and not _is_tensor(value):
         value = _as_array(value, rule, label)
-    if value is not None and not _is_number(value):
+    dtype = None if value is None else getattr(value.dtype, "as_numpy_dtype", value.dtype)
+    if dtype is not None and np.dtype(dtype).kind not in "biuf" and value.dtype.name != "bfloat16":
         raise ValueError(f"`{label}` must be {rule.dtype.name}, got {value.dtype.name}.")
     if getattr(getattr(value, "shape", None), "rank", 0) is None:
         value.set_shape(rule.shape)  # of a graph that says nothing of it
@@ -83,11 +83,6 @@ def _check_value(value: Any, rule: Rule, label: str, for_all: bool) -> Any:
 
 def _is_tensor(value: Any) -> bool:
     return hasattr(getattr(value, "dtype", None), "as_numpy_dtype")
-
-
-def _is_number(value: Any) -> bool:
-    dtype = np.dtype(value.dtype.as_numpy_dtype) if _is_tensor(value) else value.dtype
-    return dtype.kind in "biuf" or dtype.name == "bfloat16"
 
 
 def _as_array(value: Any, rule: Rule, label: str) -> np.ndarray:

@@ -10,14 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.arguments import whole_number
+from onepass.foundation.errors import must_be
 from onepass.networks.condition_values import Rule, check_values
 from onepass.networks.trainable import attribute_of
 from onepass.prefix_state import digest_of
 
 # Size given to axes of unknown size, in arguments without a time axis, when a network is analysed.
 FIXED_ENTRIES = 7
-# The default name of a model's only condition.
-ONLY = "condition"
+ONLY = "condition"  # the default name of a model's only condition
 
 
 class Memory(tf.TensorSpec):
@@ -124,26 +124,19 @@ def as_specs(given: Any) -> Specs:
         given = {ONLY: given}
     if not isinstance(given, Mapping):
         count = len(given) if isinstance(given, list | tuple) else 0
-        given = dict(zip(default_names(count), given, strict=True)) if count else {"": given}
+        given = dict(zip(_default_names(count), given, strict=True)) if count else {"": given}
     for name, spec in given.items():
         is_spec = isinstance(spec, tf.TensorSpec) and spec.shape.rank
         if not is_spec or not isinstance(name, str) or not name or spec.shape[0] is not None:
+            kinds = "a tf.TensorSpec, onepass.Memory or Frames [None, ...]"
             raise ValueError(
-                "`conditions` must be a tf.TensorSpec, onepass.Memory or Frames [None, ...],"
-                f" or a dict of them by name, got {spec!r}."
+                must_be("conditions", f"{kinds}, or a dict of them by name", repr(spec))
             )
     return dict(given)
 
 
-def default_names(count: int) -> list[str]:
-    """Return default names for `count` unnamed conditions."""
+def _default_names(count: int) -> list[str]:
     return [ONLY] if count == 1 else [f"{ONLY}_{place}" for place in range(1, count + 1)]
-
-
-def only_rate(specs: Specs) -> tf.TensorSpec | None:
-    """Return the spec of the only condition, if it has the elements' time axis; else None."""
-    found = list(specs.values())
-    return found[0] if len(found) == 1 and is_at_rate(found[0]) else None
 
 
 def describe_spec(spec: tf.TensorSpec, axes: int = 1) -> str:
@@ -180,11 +173,7 @@ def check_conditions(
 ) -> Condition:
     """Return a call's conditions, checked by the specs of a network; raise ValueError.
 
-    Args:
-      network: an object with `conditions`, such as a `SymbolNetwork`.
-      given: None, an array for the only condition, or arrays by name. One without the elements'
-        axes may have a single row for all rows.
-      shape: shape of the elements, whose sizes may be None.
+    They are given as for `check_values`, for elements of a shape whose sizes may be None.
     """
     sizes, is_time = shape[: 2 if order == "time" else 3], order == "time"
     specs = network.conditions
@@ -201,9 +190,8 @@ def check_specs(
 ) -> dict[str, tf.Tensor]:
     """Return conditions by name, checked by their specs; raise ValueError.
 
-    Args:
-      class_counts: number of values that an integer condition can have, by name, if it is known.
-      sizes: of the rows and of the elements' axes, if they are known.
+    `class_counts` has the number of values that an integer condition can have, if it is known, and
+    `sizes` the number of rows and those of the elements' axes.
     """
     rules = {name: _rule_of(spec, sizes, class_counts.get(name)) for name, spec in specs.items()}
     return {n: tf.convert_to_tensor(x) for n, x in check_values(given, rules).items()}
@@ -228,10 +216,10 @@ def _rule_of(spec: tf.TensorSpec, sizes: Sequence[int | None], count: int | None
         tuple(tf.TensorShape([*known, *spec.shape[len(known) :]]).merge_with(spec.shape)),
         np.dtype(spec.dtype.as_numpy_dtype),
         is_timed,
-        None if count is None else 0,
-        None if count is None else count - 1,
-        f", frames of {spec.hop} time steps" if is_frames else "",
-        isinstance(spec, Memory),
+        low=None if count is None else 0,
+        high=None if count is None else count - 1,
+        note=f", frames of {spec.hop} time steps" if is_frames else "",
+        needs_entries=isinstance(spec, Memory),
     )
 
 
@@ -260,8 +248,7 @@ def between(condition: Condition, start: Any, stop: Any = None) -> Condition:
 
 def rows(condition: Condition, which: slice) -> Condition:
     """Return the rows of a condition that a slice selects."""
-    chosen: Condition = tf.nest.map_structure(lambda x: x[which], condition)
-    return chosen
+    return tf.nest.map_structure(lambda x: x[which], condition)
 
 
 def each_row(condition: Condition) -> list[Condition]:
@@ -324,13 +311,16 @@ class KerasInputs:
         except (AttributeError, TypeError, ValueError):  # not a Keras model, or not built yet
             inputs, specs = [], []
         structure = attribute_of(network, "_inputs_struct")
-        self._keys = _keys(structure, inputs) if isinstance(structure, Mapping) else None
+        self._keys: list[str] | None = None
+        if isinstance(structure, Mapping):
+            by_tensor = {id(tensor): str(name) for name, tensor in structure.items()}
+            self._keys = [by_tensor[id(tensor)] for tensor in inputs]
         names = [str(x.name) for x in inputs] if self._keys is None else self._keys
         self._order = _elements_first(specs, names, self._keys is not None)
         self.specs = [specs[place] for place in self._order]
         self.names = [names[place] for place in self._order][1:]
         if any(_UNNAMED.fullmatch(name) for name in self.names):
-            self.names = default_names(len(self.names))
+            self.names = _default_names(len(self.names))
 
     def pack_inputs(self, arguments: Sequence[tf.Tensor]) -> Any:
         """Return the elements and conditions in the structure of the model's inputs."""
@@ -371,11 +361,6 @@ class KerasInputs:
             if not tf.is_tensor(outputs) or outputs.shape[1] != shapes[0][1]:
                 return False
         return True
-
-
-def _keys(structure: Mapping, inputs: Sequence[Any]) -> list[str]:
-    by_tensor = {id(tensor): str(name) for name, tensor in structure.items()}
-    return [by_tensor[id(tensor)] for tensor in inputs]
 
 
 def _elements_first(specs: Sequence[tf.TensorSpec], names: Sequence[str], named: bool) -> list[int]:

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.arguments import check_unmasked
+from onepass.foundation.errors import must_be
 from onepass.foundation.runtime import check_eager
 from onepass.likelihoods.codec import Codec, default_codec
 from onepass.likelihoods.distribution import Distribution, is_of_tokens, pixel_channels
@@ -50,12 +51,7 @@ class Layout:
         )
 
     def noise(
-        self,
-        distribution: Distribution,
-        seed: int,
-        num: int,
-        shape: Sequence[int],
-        start: int = 0,
+        self, distribution: Distribution, seed: int, num: int, shape: Sequence[int], start: int = 0
     ) -> tf.Tensor:
         """Return the noise of rows, [num, *positions, noise channels], from time step `start`."""
         positions = tuple(shape[: self.noise_axes])
@@ -75,18 +71,13 @@ def layout_of(
 
 
 def check_parts(network: Any, distribution: Any) -> None:
-    """Raise ValueError unless the network is callable and the distribution has `log_prob`.
-
-    Raise UserError where no model can be made: inside a `tf.function`, for example.
-    """
+    """Raise ValueError unless the network is callable and the distribution has `log_prob`."""
     check_eager()
     if not callable(network):
         raise ValueError(f"`network` must be a module, a model or a function, got {network!r}.")
     if isinstance(distribution, type) or not hasattr(distribution, "log_prob"):
-        raise ValueError(
-            f"`distribution` must be a likelihood, such as likelihoods.Gaussian(), got"
-            f" {distribution!r}."
-        )
+        rule = "a likelihood, such as likelihoods.Gaussian()"
+        raise ValueError(must_be("distribution", rule, repr(distribution)))
 
 
 def codec_for(distribution: Distribution, codec: Codec | None, order: str) -> Codec:
@@ -94,10 +85,8 @@ def codec_for(distribution: Distribution, codec: Codec | None, order: str) -> Co
     if codec is None:
         codec = default_codec(distribution.levels, order, is_of_tokens(distribution))
     if codec.levels != distribution.levels:
-        raise ValueError(
-            f"`codec` must have the levels of the distribution, {distribution.levels}, got"
-            f" {codec.levels}."
-        )
+        own = f"`codec` must have the levels of the distribution, {distribution.levels}"
+        raise ValueError(f"{own}, got {codec.levels}.")
     return codec
 
 
@@ -142,10 +131,8 @@ def check_elements(
     outside = (elements < lowest - slack) | (elements > highest + slack)
     if outside.any():
         where = _first(outside)
-        raise ValueError(
-            f"`{name}` must be in [{lowest:g}, {highest:g}] for {codec.levels} levels, got"
-            f" {elements[where]} at {list(where)}."
-        )
+        rule = f"in [{lowest:g}, {highest:g}] for {codec.levels} levels"
+        raise ValueError(must_be(name, rule, f"{elements[where]} at {list(where)}"))
 
 
 def encode_tokens(elements: np.ndarray, codec: Codec, name: str) -> tf.Tensor:
@@ -164,11 +151,11 @@ def check_finite(array: np.ndarray, name: str) -> None:
         finite = np.isfinite(array.astype(np.float32, copy=False))
     if not finite.all():
         where = _first(~finite)
-        raise ValueError(f"`{name}` must be finite, got {array[where]} at {list(where)}.")
+        raise ValueError(must_be(name, "finite", f"{array[where]} at {list(where)}"))
 
 
 def _first(mask: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(np.argmax(mask), mask.shape))
+    return tuple(np.argwhere(mask)[0].tolist())
 
 
 def filler(codec: Codec) -> np.ndarray:
@@ -207,10 +194,9 @@ def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
     array = np.asarray(lengths)
     is_whole = array.dtype.kind in "iu" and array.shape == (rows,)
     if not is_whole or (array < 0).any() or (array > most).any():
-        shown = f"{array.dtype} {list(array.shape)}" if not is_whole else array.tolist()[:8]
-        raise ValueError(
-            f"`lengths` must be {rows} integers from 0 to {most}, one per row, got {shown}."
-        )
+        shown = array.tolist()[:8] if is_whole else f"{array.dtype} {list(array.shape)}"
+        rule = f"{rows} integers from 0 to {most}, one per row"
+        raise ValueError(must_be("lengths", rule, shown))
     return array.astype(np.int32)
 
 
@@ -250,10 +236,8 @@ def with_lengths(
     if rows is not None and lengths is None:
         lengths = [len(row) for row in rows]
         elements = pad_rows(rows, max(*lengths, 1), filler(codec))
-    array = as_array(elements, "elements")
-    if array.ndim != rank:  # a later check raises the error
-        return elements, None
-    return fill_after_end(array, lengths, codec)
+    array = as_array(elements, "elements")  # of another rank, a later check refuses it
+    return (elements, None) if array.ndim != rank else fill_after_end(array, lengths, codec)
 
 
 def fill_after_end(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np.ndarray]:

@@ -16,13 +16,7 @@ from onepass.networks.conditions import Specs, specs_at
 from onepass.networks.network import SMALL, brings_step, one_line, size_text
 from onepass.step import NotCausalError, UnsupportedNetworkError, incremental
 from onepass.step.program import LENGTHS
-from onepass.step.replay import (
-    captures_by_name,
-    entries,
-    operations_for,
-    run_graph,
-    static_value,
-)
+from onepass.step.replay import captures_by_name, entries, operations_for, run_graph, static_value
 from onepass.step.tracing import Traces, graph_of, layer_names, layer_of, rate_of, specs_of
 
 SLICES = ("Slice", "StridedSlice")
@@ -37,19 +31,11 @@ class Tables:
     ) -> None:
         self.call, self._specs, self._axes = call, list(specs), axes
         self._built = call.function if isinstance(call, Traces) else call
+        self.of_one_size = hasattr(self._built, "sizes")  # it can be called at no other
+        self.no_step = getattr(self._built, "no_step", "")  # why no step can be derived
         self._names = layer_names(network)
         self._known: dict[tuple[int, ...], str] = {}
         self._any: bool | None = None
-
-    @property
-    def of_one_size(self) -> bool:
-        """True if the network can be called only at the size that it was built for."""
-        return hasattr(self._built, "sizes")
-
-    @property
-    def no_step(self) -> str:
-        """The reason why no step can be derived; "" if one may be."""
-        return getattr(self._built, "no_step", "")
 
     def check(self, sizes: Iterable[int | None]) -> None:
         """Raise ValueError if the network cannot take a size, such as for lack of positions."""

@@ -51,10 +51,8 @@ def check_parameters(network: Any, distribution: Distribution, layout: Layout) -
     if layout.channels or (layout.order == "raster" and not layout.whole_pixels):
         expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
     if shape[-1] != expected:
-        raise ValueError(
-            f"`network` must have {expected} output channels for"
-            f" {type(distribution).__name__}{each}, got {shape[-1]}."
-        )
+        words = f"{expected} output channels for {type(distribution).__name__}{each}"
+        raise ValueError(f"`network` must have {words}, got {shape[-1]}.")
 
 
 def check_stateless(network: Any) -> None:
@@ -76,7 +74,9 @@ def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
     except UserError:
         raise
     except (ValueError, TypeError, tf.errors.OpError) as error:
-        given = " and ".join(f"{spec.dtype.name} {_axes(spec)}" for spec in specs)
+        axes = [", ".join("any" if n is None else str(n) for n in spec.shape) for spec in specs]
+        pairs = zip(specs, axes, strict=True)
+        given = " and ".join(f"{spec.dtype.name} [{sizes}]" for spec, sizes in pairs)
         raise ValueError(
             f"`network` cannot be called on {given}: {one_line(error)} (pass `inputs` if it reads a"
             " different shape or dtype)."
@@ -94,10 +94,6 @@ def one_line(error: BaseException) -> str:
 def size_text(sizes: Sequence[int | None]) -> str:
     """Return the sizes of a sequence, [time], or of an image, [height, width], in words."""
     return f"{sizes[0]} elements" if len(sizes) == 1 else " x ".join(map(str, sizes)) + " pixels"
-
-
-def _axes(spec: tf.TensorSpec) -> str:
-    return "[" + ", ".join("any" if size is None else str(size) for size in spec.shape) + "]"
 
 
 # Errors that a call may raise if it does not support a size.
@@ -130,23 +126,12 @@ def built_sizes(network: Any, axes: int) -> tuple[int, ...]:
     return sizes if len(sizes) == axes and all(isinstance(size, int) for size in sizes) else ()
 
 
-def called_in_training(network: Any) -> str:
-    """Return the name of a layer that a graph of layers calls with training=True; "" if none."""
-    for model in getattr(network, "_flatten_layers", list)():
-        nodes = getattr(graph_of(model), "_nodes_by_depth", {})
-        for node in itertools.chain.from_iterable(nodes.values()):
-            if node.arguments.kwargs.get("training") is True:
-                return node.operation.name
-    return ""
-
-
 class OtherSizes:
     """A Keras model whose inputs may have sizes other than those it was built for.
 
-    Args:
-      replaces: where layers' stored copies of these sizes are replaced. "all": in shapes, in
-        repetition counts, and in constants, which are cut to the input's size; "first": only the
-        first matching axis of a shape, since the number of channels may be equal; "": nowhere.
+    Layers' stored copies of these are replaced in "all" shapes, repetition counts, and constants,
+    which are cut to the input's size; for the "first" matching axis of a shape alone, since the
+    number of channels may be equal; or nowhere, "".
     """
 
     def __init__(
@@ -298,25 +283,18 @@ def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpe
     return own[0] if own else tf.TensorSpec([None, None, 1], tf.float32)
 
 
-def image_spec(
-    network: Any, channels: int | None, given: tf.TensorSpec | None = None
-) -> tf.TensorSpec:
+def image_spec(network: Any, channels: int | None, given: tf.TensorSpec | None) -> tf.TensorSpec:
     """Return the spec of the images that a network takes: as given, as declared, or float32."""
-    if given is not None:
-        return given
-    own = declared_inputs(network)
-    if own and own[0].shape.rank == 4:
-        return own[0]
-    return tf.TensorSpec([None, None, None, channels or 1], tf.float32)
+    own = [given] if given is not None else declared_inputs(network)
+    is_declared = given is not None or bool(own and own[0].shape.rank == 4)
+    return own[0] if is_declared else tf.TensorSpec([None, None, None, channels or 1], tf.float32)
 
 
 def condition_specs(network: Any, given: Any = None) -> Specs:
     """Return the specs of a network's arguments after the first, by name and in order.
 
-    Args:
-      given: a spec, specs by name or in a list, or the number of channels of a condition with a
-        time axis; None: those in the network's attribute `conditions`, specs by name; or the
-        further inputs of a Keras model, and trial calls find which of them are `Memory`.
+    They are given as for `as_specs`; None: those in the network's attribute `conditions`, or the
+    further inputs of a Keras model, and trial calls find which of them are `Memory`.
     """
     inputs, specs = KerasInputs(network), as_specs(given)
     own = attribute_of(network, "conditions")
@@ -332,9 +310,7 @@ def condition_specs(network: Any, given: Any = None) -> Specs:
 def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[..., tf.Tensor]:
     """Return a function of tensors that calls the network in inference mode.
 
-    Raises UserError for a module of PyTorch or of Keras on a backend other than TensorFlow,
-    NotCausalError if it calls a layer with training=True, and ValueError if it cannot be built or
-    has a stateful layer.
+    Raises UserError, NotCausalError or ValueError if it cannot be built or called alike every time.
     """
     _check_backend(network)
     check_stateless(network)
@@ -389,11 +365,14 @@ def _check_backend(network: Any) -> None:
 def _check_training(network: Any) -> None:
     from onepass.step.streams import NotCausalError  # its package imports this file
 
-    for layer in filter(None, map(called_in_training, layers_within(network))):
-        raise NotCausalError(
-            f"`network` must not change from call to call, but calls its layer `{layer}` with"
-            " training=True; leave `training` to the caller."
-        )
+    for model in single_layers(network):
+        nodes = getattr(graph_of(model), "_nodes_by_depth", {})
+        for node in itertools.chain.from_iterable(nodes.values()):
+            if node.arguments.kwargs.get("training") is True:
+                raise NotCausalError(
+                    "`network` must not change from call to call, but calls its layer"
+                    f" `{node.operation.name}` with training=True; leave `training` to the caller."
+                )
 
 
 def _takes_training(network: Callable) -> bool:

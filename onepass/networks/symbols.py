@@ -92,12 +92,6 @@ class Reading:
             return bool(tf.reduce_max(distance) < max(0.01 / levels, ROUNDING))
 
     @property
-    def starts_outside(self) -> bool:
-        """True if the network's first input is a symbol outside the codec's levels."""
-        is_symbol = self.dtype.is_integer and self.start is not None
-        return is_symbol and (self.start or 0) >= (self.codec.levels or 0)
-
-    @property
     def usual_start(self) -> float:
         """The network's default input before the first symbol."""
         if self.dtype.is_integer:
@@ -170,14 +164,6 @@ def describe_rescaling(network: Any, reading: Reading) -> str:
             low, high = sorted(scale * end + offset for end in reading.input_scale)
             return f"; its layer `{layer.name}` rescales elements to {low:.4g} to {high:.4g}"
     return ""
-
-
-def check_start(reading: Reading, entries: int) -> None:
-    """Raise ValueError if the network's embedding has no entry for the symbol `reading.start`."""
-    most = max(entries, reading.codec.levels or 0)
-    if reading.start is not None and reading.start >= most:
-        rule = f"below {most}, the symbols that the network can tell apart"
-        raise ValueError(must_be("start", rule, reading.start))
 
 
 def _checked_scale(given: Any, dtype: tf.DType) -> tuple[float, float]:
@@ -286,42 +272,24 @@ def _encode_row(row: np.ndarray, codec: Codec, layout: Layout) -> np.ndarray:
     return codec.encode(tf.constant(row)).numpy()
 
 
-class Following:
-    """A record of which rows of a stream have ended."""
-
-    def __init__(self, prompt: Prompt | None) -> None:
-        self._prompt, self._position = prompt, 0
-        self._ended = tf.zeros([0 if prompt is None else prompt.known.shape[0]], tf.bool)
-        self._last: tf.Tensor | None = None
-
-    @property
-    def all_ended(self) -> bool:
-        """True if every row has ended."""
-        return self._prompt is not None and bool(tf.reduce_all(self._ended))
-
-    def stop_rows(self, symbols: np.ndarray) -> tf.Tensor:
-        """Record which rows end; return the symbols [num, n], filled up after each row's end."""
-        found = tf.convert_to_tensor(symbols)
-        if self._prompt is None or not self._prompt.stops:
-            return found
-        now = self._prompt.after(self._position)
-        found = now.fill_ended(found)
-        if self._last is not None:
-            found = tf.where(self._ended[:, tf.newaxis], self._last, found)
-        self._ended |= tf.reduce_any(now.ends(found), 1)
-        self._last = found[:, -1:]
-        self._position += symbols.shape[1]
-        return found
-
-
 def decode_chunks(
     parts: Iterator[np.ndarray], prompt: Prompt | None, codec: Codec
 ) -> Iterator[np.ndarray]:
     """Decode chunks of symbols and yield their elements until all rows have ended."""
-    following = Following(prompt)
+    stops, position, last = prompt is not None and prompt.stops, 0, None
+    ended: Any = False  # which rows have
     for symbols in parts:
-        yield codec.decode(following.stop_rows(symbols)).numpy()
-        if following.all_ended:
+        found = tf.convert_to_tensor(symbols)
+        if prompt is not None and stops:
+            now = prompt.after(position)
+            found = now.fill_ended(found)
+            if last is not None:
+                found = tf.where(ended[:, tf.newaxis], last, found)
+            ended |= tf.reduce_any(now.ends(found), 1)
+            last = found[:, -1:]
+            position += symbols.shape[1]
+        yield codec.decode(found).numpy()
+        if stops and bool(tf.reduce_all(ended)):
             return
 
 
@@ -361,10 +329,8 @@ class SteppedSymbols(SymbolNetwork, Protocol):
     def stepper(self, condition: Condition) -> Step:
         """Return the step function for a chunk that starts at the beginning of a block.
 
-        Returns:
-          A function of the time step within the chunk, that step modulo `block` as a Python
-          integer, and the state. It returns the parameters [batch, 1, num_parameters] of that
-          symbol, and the network's state after it.
+        It maps the time step within the chunk, that step modulo `block` as a Python integer, and
+        the state to the parameters [batch, 1, num_parameters] and the network's state after it.
         """
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -405,9 +371,13 @@ class TimeOrder:
             self.call, self.exact = Traces(InFrames(call, self._specs)), Traces(call)
             self._on_sequence, self._read = Traces(self.hoisted), self.hoisted.conditions
         self._timed = {name: x for name, x in self._read.items() if is_at_rate(x)}
-        if reading.starts_outside:
+        start, levels = int(reading.start or 0), reading.codec.levels or 0
+        if reading.dtype.is_integer and start >= levels:  # the network may have an entry for it
             graph = self.call.of(specs_at(self._specs, 1, [self.few])).graph
-            check_start(reading, symbol_count(graph, unknown=int(reading.start or 0) + 1))
+            most = max(symbol_count(graph, unknown=start + 1), levels)
+            if start >= most:
+                rule = f"below {most}, the symbols that the network can tell apart"
+                raise ValueError(must_be("start", rule, reading.start))
         self.tables = Tables(network, self._on_sequence, [inputs, *self._read.values()], axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
@@ -502,11 +472,6 @@ class TimeOrder:
         value = tf.constant(self.reading.start, self.inputs.dtype)
         return tf.fill([batch, 1, *self.inputs.shape[2:]], value)
 
-    @property
-    def feeds(self) -> str:
-        """A sentence about the network's inputs, without its final period."""
-        return self.reading.feeds + describe_rescaling(self.network, self.reading)
-
     def initial_state(
         self, batch: int, length: int = 0, fixed: Any = None, at_once: bool = False
     ) -> State:
@@ -556,18 +521,22 @@ class TimeOrder:
         return self.layout.split_channels(parameters), after
 
 
+def raster_positions(symbols: tf.Tensor) -> tf.Tensor:
+    """Return row-major positions, int32 [1, height, width, 1], of [batch, height, width, ...]."""
+    height, width = tf.shape(symbols)[1], tf.shape(symbols)[2]
+    return tf.reshape(tf.range(height * width), [1, height, width, 1])
+
+
 class RasterOrder:
     """A masked network over images [batch, height, width, channels] in row-major order.
 
-    The network is not shifted: its output at a pixel must not depend on that pixel.
-
-    Args:
-      distribution: the distribution of a pixel, if it has `channels`; otherwise the distribution of
-        a channel, and the network outputs parameters for every channel.
+    The network is not shifted: its output at a pixel must not depend on that pixel. Unless the
+    distribution has `channels`, that of pixels, the network outputs parameters for every channel.
     """
 
     has_step = False
     few = SMALL
+    positions = staticmethod(raster_positions)  # the same for all channels of a pixel
 
     def __init__(
         self,
@@ -584,7 +553,7 @@ class RasterOrder:
         self.declared, self.layout = inputs, layout_of(distribution, "raster")
         given = [inputs, *self.conditions.values()]
         call, self._specs = any_length(network, given, axes=2)
-        self.call = Traces(call)
+        self.call = self.exact = Traces(call)
         self.inputs = self._specs[0]
         self.tables = Tables(network, self.call, self._specs, axes=2)
 
@@ -633,26 +602,6 @@ class RasterOrder:
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
         """See `TimeOrder.read`."""
         return self.reading(symbols)
-
-    @property
-    def exact(self) -> Callable[..., tf.Tensor]:
-        """The network as it is stored."""
-        return self.call
-
-    @property
-    def feeds(self) -> str:
-        """A sentence about the network's inputs, without its final period."""
-        return self.reading.feeds + describe_rescaling(self.network, self.reading)
-
-    def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return positions int32 [1, height, width, 1], the same for all channels of a pixel."""
-        return raster_positions(symbols)
-
-
-def raster_positions(symbols: tf.Tensor) -> tf.Tensor:
-    """Return row-major positions, int32 [1, height, width, 1], of [batch, height, width, ...]."""
-    height, width = tf.shape(symbols)[1], tf.shape(symbols)[2]
-    return tf.reshape(tf.range(height * width), [1, height, width, 1])
 
 
 def symbols_of(

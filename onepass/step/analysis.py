@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
@@ -97,11 +98,8 @@ class Analysis:
         return self.roots.get(name, name)
 
     def stream(self, name: str) -> Stream:
-        """Return the stream of a tensor; raise TypeError if it has no time axis."""
-        kind = self.kinds[name]
-        if not isinstance(kind, Stream):
-            raise TypeError(f"{name} must have a time axis, it is {kind}.")
-        return kind
+        """Return the stream of a tensor, which has a time axis."""
+        return cast(Stream, self.kinds[name])
 
     def layer(self, op: tf.Operation) -> str:
         """Return the name of an operation's layer."""
@@ -143,13 +141,13 @@ class Analysis:
         if part.is_alias:
             self.roots[op.outputs[0].name] = self.root(tensors[0].name)
         timed = (kind for kind in (*part.kinds, *kinds) if isinstance(kind, Stream))
-        clock = next((kind.clock for kind in timed), (1, 0))
+        clock = next(((kind.period, kind.phase) for kind in timed), (1, 0))
         self.clocks[op.name] = clock
         for index, tensor in enumerate(tensors):
             kind, delays = kinds[index], part.delays.get(index, (0,))
             if isinstance(kind, Stream) and index not in part.tables:
                 # At other times than its own, the latest row of a lower rate is read.
-                held = int(kind.period > 1 and kind.clock != clock)
+                held = int(kind.period > 1 and (kind.period, kind.phase) != clock)
                 name = self.root(tensor.name)
                 self.memory[name] = max(self.memory.get(name, 0), max(delays) + held)
 
@@ -270,8 +268,7 @@ def _apply_rule(node: Node) -> Part:
 
 State = dict[str, tf.Tensor]
 POSITION = "position"
-# Name of an empty state entry [batch, horizon, 0], which only records the shape.
-EXTENT = "extent"
+EXTENT = "extent"  # name of an empty state entry [batch, horizon, 0], which only records the shape
 
 
 def horizon_of(state: State) -> int:

@@ -8,7 +8,8 @@ for all keys so far.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -52,32 +53,19 @@ def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
     return (kind.offset or 0,)
 
 
-class Reads:
-    """A record of how an operation's inputs are read along the query and key axes."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.delays: dict[int, tuple[int, ...]] = {}
-        self.tables: dict[int, TableRead] = {}
-        self.keys: set[int] = set()
-
-    def add(self, index: int, query: int | None, key: int | None) -> None:
-        """Record which axis of an input is the query axis and which is the key axis."""
-        kind, node = self._node.kinds[index], self._node
-        if isinstance(kind, Pairs) or (query is None and key is None):
-            return
+def _reads(node: Node, labels: Mapping[int, Sequence], query: Any, key: Any, group: str) -> Part:
+    """Return a part that reads inputs' growing axes, by their labels, as queries or as keys."""
+    part = Part([], None, group=group)
+    for index, own in labels.items():
+        kind, at = node.kinds[index], dict(zip(own, growing_axes(node.kinds[index]), strict=True))
+        if isinstance(kind, Pairs) or not {query, key} & at.keys():
+            continue
         if index in node.static_inputs:
-            self.tables[index] = TableRead(query, key)
+            part.tables[index] = TableRead(at.get(query), at.get(key))
         elif isinstance(kind, Stream):
-            self.delays[index] = _delay(node, kind, key is None)
-            if key is not None:
-                self.keys.add(index)
-
-    def part(self, kinds: list[Kind], run: Run, group: str) -> Part:
-        """Return the `Part` of an operation with these reads."""
-        return Part(
-            kinds, run, self.delays, tables=self.tables, keys=frozenset(self.keys), group=group
-        )
+            part.delays[index] = _delay(node, kind, key not in at)
+            part.keys |= {index} if key in at else set()
+    return part
 
 
 def merged_group(node: Node, groups: Groups, query: int | str, axes: Sequence) -> str:
@@ -211,13 +199,7 @@ def _product(node: Node, groups: Groups) -> Part:
     if len(set(merged)) > 1:
         raise node.unsupported_error("the query's time was merged with another axis")
     outer, inner = merged[0] if merged else (1, 1)
-    reads = Reads(node)
-    for index, letters in enumerate(growing):
-        at = {
-            letter: axis
-            for letter, axis in zip(letters, growing_axes(node.kinds[index]), strict=True)
-        }
-        reads.add(index, at.get(query), at.get(key))
+    part = _reads(node, dict(enumerate(growing)), query, key, group)
     if key in target:
         made = Pairs(target.index(query), target.index(key), group, outer, inner)
         kind: Kind = check_growth(node, 0, made)
@@ -225,7 +207,8 @@ def _product(node: Node, groups: Groups) -> Part:
         by = "" if outer * inner == 1 else node.layer
         kind = node.derive_kind(0, Stream(0, 0, ENDLESS, outer, inner, merged_by=by))
         _note_weights(node, groups, growing, group)
-    return reads.part([kind], replay_operation(node), group)
+    part.kinds, part.run = [kind], replay_operation(node)
+    return part
 
 
 def _labels(node: Node) -> tuple[list[str], str]:
@@ -418,20 +401,17 @@ def _elementwise(node: Node, groups: Groups) -> Part:
     )
     oriented = [(i, axes[0]) for i, axes in aligned.items() if isinstance(node.kinds[i], Pairs)]
     group = merged_group(node, groups, query, oriented)
-    reads = Reads(node)
-    for index, axes in aligned.items():
-        own = dict(zip(axes, growing_axes(node.kinds[index]), strict=True))
-        reads.add(index, own.get(query), own.get(key))
+    part = _reads(node, aligned, query, key, group)
     made, before = Pairs(query, key, group), None if first is None else node.kinds[first]
     if first is not None and isinstance(before, Pairs):
         masks = _masks(node, first, before.masks)
         made = dataclasses.replace(before, query=query, key=key, group=group, masks=masks)
         if (made.outer, made.inner) != (1, 1) and len(aligned) > 1:
             raise node.unsupported_error("the query's time was merged with another axis")
-    kinds: list[Kind] = [
-        check_growth(node, i, in_same_order(node, i, made)) for i in range(node.num_outputs)
-    ]
-    return reads.part(kinds, _run_with_shape(node, made), group)
+    outputs = range(node.num_outputs)
+    part.kinds = [check_growth(node, i, in_same_order(node, i, made)) for i in outputs]
+    part.run = _run_with_shape(node, made)
+    return part
 
 
 def _align_axes(node: Node, index: int, moving: list[int]) -> list[int]:

@@ -149,9 +149,8 @@ class Incremental:
         """
         inputs = tf.convert_to_tensor(inputs)
         if None in inputs.shape[:2]:
-            raise ValueError(
-                f"`inputs` must have a static batch size and length, got {inputs.shape}."
-            )
+            rule = "`inputs` must have a static batch size and length"
+            raise ValueError(f"{rule}, got {inputs.shape}.")
         if tf.executing_eagerly() and (horizon := horizon_of(state)):
             end = int(state[POSITION]) + inputs.shape[1]
             if end > horizon:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from onepass.foundation.errors import must_be
-from onepass.networks.any_length import length_of
+from onepass.networks.any_length import length_of, pad_timed
 from onepass.networks.conditions import Frames, Specs, is_at_rate, specs_at
 from onepass.networks.network import one_line_errors
 from onepass.step.replay import (
@@ -53,14 +53,6 @@ class Cut:
         """Return the tensor in a graph, given its operations that depend on frames alone."""
         return operations[self.place].outputs[self.output]
 
-    def time_first(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the value as a condition, [batch, time, ...]."""
-        return move_axis(value, self.axis or 1, 1)
-
-    def restore_value(self, value: tf.Tensor) -> tf.Tensor:
-        """Return a condition [batch, time, ...] as the network's value."""
-        return move_axis(value, 1, self.axis or 1)
-
 
 class InFrames:
     """A network at frame rates, called on sequences whose last frame may be partial."""
@@ -73,20 +65,8 @@ class InFrames:
         """Return the outputs, as long as the first argument."""
         length, count = (length_of(arguments[n]) for n in (0, self._first))
         spec: Any = self._specs[self._first]
-        behind = (count - spec.extra) * spec.hop - length
-        outputs = self._call(*_pad_arguments(arguments, self._specs, behind))
-        return outputs if isinstance(behind, int) and not behind else outputs[:, :length]
-
-
-def _pad_arguments(
-    arguments: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec], behind: int | tf.Tensor
-) -> list[tf.Tensor]:
-    if isinstance(behind, int) and not behind:
-        return list(arguments)
-    return [
-        tf.pad(x, [[0, 0], [0, behind], *[[0, 0]] * (x.shape.rank - 2)]) if is_at_rate(spec) else x
-        for x, spec in zip(arguments, specs, strict=True)
-    ]
+        outputs = self._call(*pad_timed(arguments, self._specs, (count - spec.extra) * spec.hop))
+        return outputs[:, :length]
 
 
 class Hoisted:
@@ -117,7 +97,7 @@ class Hoisted:
             )
         self._types = [op.type for op in both[0]]
         lengths = [frames * self.hop for frames in (self.fewest, self.fewest + MORE)]
-        self.cuts = _Meeting(graphs[0], both, lengths).cuts()
+        self.cuts = _Boundary(graphs[0], both, lengths).cuts()
         for cut in self.cuts:
             tensor = cut.in_graph(both[0])
             rest = [size for n, size in enumerate(tensor.shape) if n not in (0, cut.axis)]
@@ -141,15 +121,13 @@ class Hoisted:
                 self._known.pop(key, None)
             self._known[shapes, length] = graph
         zeros = tf.zeros(graph.inputs[0].shape, graph.inputs[0].dtype)
-        behind = graph.inputs[0].shape[1] - length
-        arguments = _pad_arguments([zeros, *values], self._specs, behind)
-        known = values_by_name(graph, [zeros, *arguments[1:]])
+        known = values_by_name(graph, pad_timed([zeros, *values], self._specs, zeros.shape[1]))
         operations = self._operations_on_frames(graph)
         with one_line_errors(self._specs):
             found = run_graph(known, [cut.in_graph(operations) for cut in self.cuts])
         made = {n: x for n, x in condition.items() if n in self.conditions}
         for cut, value in zip(self.cuts, found, strict=True):
-            value = cut.time_first(value)
+            value = move_axis(value, cut.axis or 1, 1)  # as a condition, [batch, time, ...]
             made[cut.name] = value if cut.axis is None else value[:, :length]
         return {name: made[name] for name in self.conditions}
 
@@ -167,15 +145,15 @@ class Hoisted:
                 raise
             graph = self._graph(rows, self.fewest * self.hop, shapes)
             operations = self._operations_on_frames(graph)
-        behind = graph.inputs[0].shape[1] - length
-        padded = _pad_arguments([inputs, *conditions], self.specs, behind)
+        padded = pad_timed([inputs, *conditions], self.specs, graph.inputs[0].shape[1])
         given = dict(zip(self.conditions, padded[1:], strict=True))
         values = captures_by_name(graph)
         for name, tensor in zip(["", *self._names], graph.inputs, strict=False):
             if not name or name in given:
                 values[tensor.name] = given[name] if name else padded[0]
         for cut in self.cuts:
-            values[cut.in_graph(operations).name] = cut.restore_value(given[cut.name])
+            value = move_axis(given[cut.name], 1, cut.axis or 1)
+            values[cut.in_graph(operations).name] = value
         for op in operations_for(graph.outputs, values):
             if op.type in SHAPES and all(static_value(x) is not None for x in op.outputs):
                 values |= {x.name: tf.constant(static_value(x), x.dtype) for x in op.outputs}
@@ -230,14 +208,11 @@ def hoist_frames(
     return Hoisted(call, specs, names) if reads_frames else None
 
 
-class _Meeting:
+class _Boundary:
     """Where what depends on frames alone, in two graphs, meets what depends on the sequence."""
 
     def __init__(
-        self,
-        graph: tf.Graph,
-        operations: Sequence[Sequence[tf.Operation]],
-        lengths: Sequence[int],
+        self, graph: tf.Graph, operations: Sequence[Sequence[tf.Operation]], lengths: Sequence[int]
     ) -> None:
         self._graph, self._longer, self._lengths = graph, operations[1], lengths
         self._places = {op: n for n, op in enumerate(operations[0])}

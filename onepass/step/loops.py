@@ -77,8 +77,9 @@ class Body:
             if i not in self.counters + self.reads + self.writes
         }
         for index, row in zip(self.reads, rows, strict=True):
-            for op in _readers(self.graph.inputs[index]):
-                values[op.outputs[0].name] = row
+            for op in self.graph.inputs[index].consumers():
+                if op.type == "TensorListGetItem":
+                    values[op.outputs[0].name] = row
         fetches = [_written_tensor(self.graph, index) for index in self.writes]
         fetches += [self.graph.outputs[index] for index in self.states]
         outputs = run_graph(values, fetches)
@@ -180,14 +181,11 @@ def _body(node: Node) -> Body:
         raise node.unsupported_error("it reads no list of the sequence's rows")
     _check_use(node, body)
     for index, kind in enumerate(node.kinds):
-        used = index in body.states or _is_read(graph.inputs[index], graph.outputs[index])
+        readers, output = graph.inputs[index].consumers(), graph.outputs[index].name
+        used = index in body.states or any(op.outputs[0].name != output for op in readers)
         if isinstance(kind, Refused) and used and index not in body.writes + body.counters:
             raise kind.error()
     return body
-
-
-def _is_read(variable: tf.Tensor, output: tf.Tensor) -> bool:
-    return any(op.outputs[0].name != output.name for op in variable.consumers())
 
 
 def _check_use(node: Node, body: Body) -> None:
@@ -205,10 +203,6 @@ def _check_use(node: Node, body: Body) -> None:
         for op in body.graph.inputs[index].consumers():
             if op.type not in ("TensorListGetItem", "TensorListSetItem", "Identity", *ADDITIONS):
                 raise node.unsupported_error("it depends on the position in the sequence")
-
-
-def _readers(rows: tf.Tensor) -> list[tf.Operation]:
-    return [op for op in rows.consumers() if op.type == "TensorListGetItem"]
 
 
 def _written_tensor(graph: tf.Graph, index: int) -> tf.Tensor:

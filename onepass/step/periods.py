@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from onepass.networks.any_length import length_of, pad_time
-from onepass.networks.conditions import is_at_rate, specs_at
+from onepass.networks.any_length import length_of, pad_time, pad_timed
+from onepass.networks.conditions import specs_at
 from onepass.networks.network import WHOLE
 from onepass.step.tracing import Traces
 
-# A network that keeps one of these lengths has no period.
-PRIMES = (61, 13, 5)
+PRIMES = (61, 13, 5)  # a network that keeps one of these lengths has no period
 
 
 class WholePeriods:
@@ -26,12 +25,8 @@ class WholePeriods:
         self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], period: int
     ) -> None:
         self.inner, self.period = call, period
-        self._grows = [is_at_rate(spec) for spec in specs]
-
-    @property
-    def hop(self) -> int:
-        """The number of time steps of which lengths that it is traced for are multiples."""
-        return self.period
+        self.hop = period  # lengths that it is traced for are multiples of it
+        self._specs = specs
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the outputs for arguments of any length."""
@@ -39,9 +34,7 @@ class WholePeriods:
         whole = length + -length % self.period
         if isinstance(length, int) and whole == length:
             return self.inner(*arguments)
-        pairs = zip(arguments, self._grows, strict=True)
-        outputs = self.inner(*(pad_time(x, whole) if grows else x for x, grows in pairs))
-        return outputs[:, :length]
+        return self.inner(*pad_timed(arguments, self._specs, whole))[:, :length]
 
 
 def in_whole_periods(call: Traces, specs: Sequence[tf.TensorSpec]) -> Traces:

@@ -20,7 +20,7 @@ from onepass.step.replay import (
     run_graph,
     values_by_name,
 )
-from onepass.step.streams import Call, Keys, Part, Stream, Table, UnsupportedNetworkError, Weights
+from onepass.step.streams import Call, Keys, Part, Stream, Table, UnsupportedNetworkError
 from onepass.step.tracing import (
     Traces,
     first_difference,
@@ -155,18 +155,13 @@ class Execution:
     def _input(self, op: tf.Operation, part: Part, index: int) -> list:
         name = self._analysis.sources(op)[index].name
         if index in part.tables:
-            return [self._table(op, part, index)]
+            keys = functools.partial(self._keys, part.group)
+            return [self._horizon.read(op, index, self._state, keys, self._rows)]
         if index in part.keys:
             return [self._whole(name, part.group, part.delays[index][0])]
         if name in self._values or self._analysis.root(name) in self._analysis.memory:
             return self._delay_rows(name, part.delays.get(index, (0,)))
         return [None]
-
-    def _table(self, op: tf.Operation, part: Part, index: int) -> tf.Tensor:
-        def keys() -> Keys:
-            return self._keys(part.group)
-
-        return self._horizon.read(op, index, self._state, keys, self._rows)
 
     def _keys(self, group: str) -> Keys:
         root = self._analysis.groups.root(group)
@@ -331,8 +326,10 @@ class StepProgram:
     def looks_ahead(self, arguments: Sequence[tf.Tensor]) -> str:
         """Return the name of a layer that attends to later time steps; "" if there is none."""
         for weights in self._analysis.groups.weights:
-            values = self._values(arguments, [self._analysis.tensors[weights.tensor]])[0]
-            if _has_later(values.numpy(), weights):
+            values = self._values(arguments, [self._analysis.tensors[weights.tensor]])[0].numpy()
+            rows = np.abs(np.moveaxis(values, [weights.query, weights.key], [0, 1]))
+            later = rows[np.triu_indices(rows.shape[0], 1, rows.shape[1])]
+            if np.any(later > 1e-6 * rows.max(initial=0.0)):
                 return weights.layer
         return ""
 
@@ -355,17 +352,15 @@ class StepProgram:
         state |= {f"fixed/{name}": values[name] for name in analysis.fixed}
         state |= {f"shape/{i}": tf.zeros([*x.shape, 0]) for i, x in enumerate(fixed)}
         for (name, key), size in horizon.names.items():
-            state[key] = self._no_keys(name, size)
+            tensor, axis = analysis.tensors[name], analysis.stream(name).axis
+            rest = (x for i, x in enumerate(tensor.shape) if i != axis)
+            state[key] = tf.zeros([size, *rest], tensor.dtype)
         if self.has_horizon:
             state[EXTENT] = self._extent(length)
         return state | horizon.tables(fixed)
 
     def _extent(self, length: int) -> tf.Tensor:
         return tf.zeros([self._specs[0].shape[0], length, 0])
-
-    def _no_keys(self, name: str, size: int) -> tf.Tensor:
-        tensor, axis = self._analysis.tensors[name], self._analysis.stream(name).axis
-        return tf.zeros([size, *(x for i, x in enumerate(tensor.shape) if i != axis)], tensor.dtype)
 
     def _zeros(self, fetches: list[tf.Tensor], fixed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         inputs = self.graph.inputs[: len(self._analysis.inputs)]
@@ -434,10 +429,3 @@ class StepProgram:
 
         _, state, made = tf.while_loop(lambda number, *_: number < count, body, (1, changed, made))
         return move_axis(tf.squeeze(made.stack(), 2), 0, 1), state
-
-
-def _has_later(values: np.ndarray, weights: Weights) -> bool:
-    rows = np.moveaxis(values, [weights.query, weights.key], [0, 1])
-    later = np.triu_indices(rows.shape[0], 1, rows.shape[1])
-    largest = np.abs(rows).max(initial=0.0)
-    return bool(np.any(np.abs(rows[later]) > 1e-6 * largest))

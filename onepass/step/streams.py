@@ -64,11 +64,6 @@ class Stream:
     period: int = 1
     phase: int = 0
 
-    @property
-    def clock(self) -> tuple[int, int]:
-        """The period and the phase, which say at which time steps a row can be computed."""
-        return self.period, self.phase
-
     def decimate(self, factor: int) -> "Stream":
         """Return a stream whose row i can be computed as soon as row `factor * i` of this one."""
         period = self.period * factor

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from onepass.step.replay import run_op, static_value, types_of
 from onepass.step.rules import rule
-from onepass.step.streams import Call, Kind, Node, Part, Run, Start, Stream
+from onepass.step.streams import ENDLESS, Call, Kind, Node, Part, Run, Start, Stream
 
 ELEMENTWISE = types_of("""
     Abs Acos Acosh AddN AddV2 Add Angle Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc
@@ -149,8 +149,7 @@ def _interleave_rows(node: Node, stream: Stream, count: int) -> Part:
 
 
 @rule("EnsureShape")
-def same_shape(node: Node) -> Part:
-    """Return how a step runs a check of a shape, which names the whole length."""
+def _same_shape(node: Node) -> Part:
     return Part([node.only()], lambda inputs, call: [inputs[0][0]], is_alias=True)
 
 
@@ -196,9 +195,11 @@ def still(node: Node) -> Part:
             raise node.unsupported_error("it depends on the position in the sequence")
     elif node.type not in STILL:
         raise node.unsupported_error("it depends on the position in the sequence")
-    stream = Stream(axis=0, offset=None, end=1 << 40, period=_period_of_growth(node))
-    kinds: list[Kind] = [node.derive_kind(0, stream)]
     axis = node.moving(0)[0]
+    grown = node.longer.outputs[0].shape[axis] - node.op.outputs[0].shape[axis]
+    period, left = divmod(node.lengths[1] - node.lengths[0], grown)
+    stream = Stream(0, None, ENDLESS, period=1 if left or not period else period)
+    kinds: list[Kind] = [node.derive_kind(0, stream)]
 
     def run(inputs: list[list[Any]], call: Call) -> list[tf.Tensor]:
         given = [delays[0] for delays in inputs]
@@ -210,13 +211,6 @@ def still(node: Node) -> Part:
         return [tf.repeat(row, call.rows, axis)]
 
     return Part(kinds, run)
-
-
-def _period_of_growth(node: Node) -> int:
-    axis = node.moving(0)[0]
-    rows = node.longer.outputs[0].shape[axis] - node.op.outputs[0].shape[axis]
-    period, left = divmod(node.lengths[1] - node.lengths[0], rows)
-    return 1 if left or not period else period
 
 
 def pad_stream(node: Node, stream: Stream, front: int, after: int, was_cut: bool = False) -> Stream:
@@ -328,11 +322,7 @@ def _strided_slices(node: Node) -> Part:
 
 
 def _slice_stream(
-    node: Node,
-    stream: Stream,
-    first: int,
-    run: Callable[[tf.Tensor], tf.Tensor],
-    every: int = 1,
+    node: Node, stream: Stream, first: int, run: Callable[[tf.Tensor], tf.Tensor], every: int = 1
 ) -> Part:
     if (first or every > 1) and stream.is_merged:
         raise node.unsupported_error("it slices a merged axis")

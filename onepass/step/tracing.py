@@ -6,6 +6,7 @@ a loop with one state, which a step continues.
 """
 
 import contextlib
+import inspect
 import math
 import re
 import sys
@@ -39,17 +40,13 @@ def scans_in_order(length: int | None) -> Iterator[None]:
         yield
         return
 
-    def scan(
-        fn: Callable[[Any, Any], Any],
-        elems: Any,
-        max_num_levels: int = 48,
-        axis: int = 0,
-        validate_args: bool = False,
-        name: str | None = None,
-    ) -> Any:
+    def scan(*given: Any, **options: Any) -> Any:
+        arguments = inspect.signature(halving).bind(*given, **options)
+        arguments.apply_defaults()
+        fn, elems, axis = (arguments.arguments[name] for name in ("fn", "elems", "axis"))
         first = tf.convert_to_tensor(tf.nest.flatten(elems)[0])
         if first.shape.rank is None or first.shape[axis] not in (None, length):
-            return halving(fn, elems, max_num_levels, axis, validate_args, name)
+            return halving(*given, **options)
         return in_order(fn, elems, axis)
 
     setattr(module, NAME, scan)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from onepass.draw import OPTIONS
-from onepass.likelihoods import Categorical, Gaussian
+from onepass.likelihoods import Categorical
 from onepass.likelihoods.truncated import Choice, Truncated, truncate_logits
 
 
@@ -77,11 +77,6 @@ def test_a_row_may_have_its_own_choice():
     )
     found = truncate_logits(logits, rows)
     assert np.isfinite(found).sum(-1).ravel().tolist() == [1, 20, 4]
-
-
-def test_a_distribution_without_a_table_is_refused():
-    with pytest.raises(ValueError, match="distribution over tokens"):
-        Truncated(Gaussian(256))
 
 
 def processed(scores, seen, *processors):

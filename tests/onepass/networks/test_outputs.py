@@ -88,4 +88,4 @@ def test_images_of_integers_are_fed_their_levels():
     model = Autoregressive(keras.Model(images, h), Gaussian(16), order="raster")
     first, second = (np.full([1, 3, 3, 1], level, np.int32) for level in (7, 8))
     assert not np.allclose(model.conditionals(first), model.conditionals(second))
-    assert model.symbol_network.feeds == "The network reads symbols 0 to 15, unshifted"
+    assert model.feeds == "The network reads symbols 0 to 15, unshifted"
