@@ -52,39 +52,33 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Maps each name imported on first use to the module that defines it, or that it names.
-_EXPORTS = {
-    "Autoregressive": "onepass.model",
-    "Client": "serving",
-    "Compared": "distill.losses.terms",
-    "FlowStudent": "distill.flow_student",
-    "KL": "distill.losses.divergence",
-    "Frames": "onepass.networks.conditions",
-    "ModelInfo": "onepass.models",
-    "Memory": "onepass.networks.conditions",
-    "NotCausalError": "onepass.step",
-    "OptimizerConfig": "onepass.replicator",
-    "PrefixState": "onepass.prefix_state",
-    "UnsupportedNetworkError": "onepass.step",
-    "aten": "onepass.networks.from_torch.table",
-    "check_causal": "onepass.networks.causality",
-    "compress": "onepass.compression.arrays",
-    "decompress": "onepass.compression.arrays",
-    "distill": "distill.any_teacher",
-    "evaluate": "onepass.evaluation",
-    "export": "onepass.bundles.export",
-    "fit": "onepass.training.fit",
-    "from_torch": "onepass.networks.from_torch.conversion",
-    "incremental": "onepass.step",
-    "likelihoods": "onepass.likelihoods",
-    "list_models": "onepass.models",
-    "load": "onepass.models",
-    "load_network": "onepass.networks.from_torch.network",
-    "main": "onepass.command.verbs",
-    "register": "onepass.samplers",
-    "save": "onepass.models",
-    "strategies": "onepass.replicator.strategies",
+# The names imported on first use, by the module that defines them, or that the name stands for.
+_MODULES = {
+    "distill.any_teacher": ("distill",),
+    "distill.flow_student": ("FlowStudent",),
+    "distill.losses.divergence": ("KL",),
+    "distill.losses.terms": ("Compared",),
+    "onepass.bundles.export": ("export",),
+    "onepass.command.verbs": ("main",),
+    "onepass.compression.arrays": ("compress", "decompress"),
+    "onepass.evaluation": ("evaluate",),
+    "onepass.likelihoods": ("likelihoods",),
+    "onepass.model": ("Autoregressive",),
+    "onepass.models": ("ModelInfo", "list_models", "load", "save"),
+    "onepass.networks.causality": ("check_causal",),
+    "onepass.networks.conditions": ("Frames", "Memory"),
+    "onepass.networks.from_torch.conversion": ("from_torch",),
+    "onepass.networks.from_torch.network": ("load_network",),
+    "onepass.networks.from_torch.table": ("aten",),
+    "onepass.prefix_state": ("PrefixState",),
+    "onepass.replicator": ("OptimizerConfig",),
+    "onepass.replicator.strategies": ("strategies",),
+    "onepass.samplers": ("register",),
+    "onepass.step": ("NotCausalError", "UnsupportedNetworkError", "incremental"),
+    "onepass.training.fit": ("fit",),
+    "serving": ("Client",),
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [*_EXPORTS, "UserError", "__version__"]
 follow_torch()  # before a name of the list above imports TensorFlow
 __getattr__ = lazy_exports(__name__, _EXPORTS, prefix="")

@@ -11,6 +11,7 @@ that help texts appear quickly.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -154,9 +155,8 @@ class Number(Option):
 
     def is_asked(self, value: Any) -> bool:
         """Return whether any row's number differs from the default."""
-        return bool(
-            (value != self.default).any() if hasattr(value, "any") else value != self.default
-        )
+        differs = value != self.default
+        return bool(differs.any() if hasattr(differs, "any") else differs)
 
     def inputs(self, name: str, facts: Facts) -> dict[str, Input]:
         """Return the input of the number."""
@@ -412,35 +412,26 @@ class Draw:
     condition: Any = None
     method: str = "auto"
     weights: Literal["float32", "bfloat16", "int8"] = "float32"
-    temperature: Any = dataclasses.field(
-        default=None,
-        metadata={KIND: Number(low=0.0, by_row=True, is_prompted=False, default=1.0)},
+    temperature: Any = field(
+        default=None, metadata={KIND: Number(low=0.0, by_row=True, is_prompted=False, default=1.0)}
     )
-    top_k: Any = dataclasses.field(
-        default=0, metadata={KIND: Number(low=0, is_whole=True, needs_tokens=True)}
-    )
-    top_p: Any = dataclasses.field(
+    top_k: Any = field(default=0, metadata={KIND: Number(low=0, is_whole=True, needs_tokens=True)})
+    top_p: Any = field(
         default=1.0, metadata={KIND: Number(low=0.0, high=1.0, is_above=True, needs_tokens=True)}
     )
-    min_p: Any = dataclasses.field(
-        default=0.0, metadata={KIND: Number(low=0.0, high=1.0, needs_tokens=True)}
-    )
-    logit_bias: Any = dataclasses.field(default=None, metadata={KIND: Weights(needs_tokens=True)})
-    repetition_penalty: Any = dataclasses.field(
+    min_p: Any = field(default=0.0, metadata={KIND: Number(low=0.0, high=1.0, needs_tokens=True)})
+    logit_bias: Any = field(default=None, metadata={KIND: Weights(needs_tokens=True)})
+    repetition_penalty: Any = field(
         default=1.0,
         metadata={KIND: Number(low=0.0, is_above=True, needs_tokens=True, needs_time=True)},
     )
-    presence_penalty: Any = dataclasses.field(
+    presence_penalty: Any = field(
         default=0.0, metadata={KIND: Number(needs_tokens=True, needs_time=True)}
     )
-    allowed: Any = dataclasses.field(
-        default=None, metadata={KIND: Elements(is_all=True, needs_tokens=True)}
-    )
-    prefix: Any = dataclasses.field(default=None, metadata={KIND: Beginning(needs_time=True)})
-    stop: Any = dataclasses.field(
-        default=None, metadata={KIND: Elements(needs_time=True, needs_levels=True)}
-    )
-    min_length: Any = dataclasses.field(
+    allowed: Any = field(default=None, metadata={KIND: Elements(is_all=True, needs_tokens=True)})
+    prefix: Any = field(default=None, metadata={KIND: Beginning(needs_time=True)})
+    stop: Any = field(default=None, metadata={KIND: Elements(needs_time=True, needs_levels=True)})
+    min_length: Any = field(
         default=0,
         metadata={
             KIND: Number(low=0, is_whole=True, needs_tokens=True, needs_time=True, reads=("stop",))
@@ -459,10 +450,13 @@ class Draw:
 
     def changed_options(self) -> dict[str, Any]:
         """Return the options after `condition` that differ from their defaults."""
-        options = dataclasses.fields(self)[4:]
-        values = {field.name: getattr(self, field.name) for field in options}
-        defaults = {field.name: field.default for field in options}
-        return {n: value for n, value in values.items() if not _is_same(value, defaults[n])}
+        found = {}
+        for each in dataclasses.fields(self)[4:]:
+            value, default = getattr(self, each.name), each.default
+            is_same = type(value) is type(default) and bool(value == default)
+            if value is not default and not is_same:
+                found[each.name] = value
+        return found
 
     def checked(self, num: int, length: int, order: str, event: Sequence[int] = ()) -> "Draw":
         """Return the options in the form that the other methods take, or raise UserError.
@@ -561,12 +555,12 @@ class Draw:
 
 
 OPTIONS: dict[str, Option] = {
-    field.name: dataclasses.replace(
-        field.metadata[KIND],
-        default=field.metadata[KIND].default if field.default is None else field.default,
+    each.name: dataclasses.replace(
+        each.metadata[KIND],
+        default=each.metadata[KIND].default if each.default is None else each.default,
     )
-    for field in dataclasses.fields(Draw)
-    if KIND in field.metadata
+    for each in dataclasses.fields(Draw)
+    if KIND in each.metadata
 }
 """The options by name, in the order in which they are listed."""
 
@@ -591,10 +585,6 @@ def choice_of(given: Mapping[str, Any], encode: Callable, levels: int) -> Any:
     kinds |= {n: OPTIONS[n] for kind in [*kinds.values()] for n in kind.reads}
     found = {n: each.tensor_of(given, n, encode, levels) for n, each in kinds.items()}
     return Choice(heat, **found) if found else heat
-
-
-def _is_same(value: Any, default: Any) -> bool:
-    return value is default or (type(value) is type(default) and bool(value == default))
 
 
 def _listed(names: Any) -> str:

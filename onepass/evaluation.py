@@ -22,6 +22,7 @@ from onepass.foundation.measures import (
 from onepass.interface import Model
 
 CONDITION, ELEMENTS, LENGTHS = "condition", "elements", "lengths"
+TWICE = "`condition` must be None where `data` has conditions."
 
 
 class Example(NamedTuple):
@@ -55,8 +56,7 @@ class Batch(NamedTuple):
         return [int(length) * whole // self.elements.shape[1] for length in self.lengths]
 
 
-def rank_of(model: Any) -> int:
-    """Return the number of axes of a batch of a model's elements."""
+def _rank_of(model: Any) -> int:
     layout = getattr(model, "layout", None)
     if layout is not None:
         return int(layout.rank)
@@ -83,11 +83,9 @@ def examples(data: Any, condition: Any, rank: int) -> Iterator[Example]:
             found = [Example(np.asarray(item), {})]
         for each in found:
             if given and (each.conditions or each.shared):
-                raise UserError("`condition` must be None where `data` has conditions.")
+                raise UserError(TWICE)
             if given:
-                each = each._replace(
-                    conditions=_row(given, number), shared=_shared_conditions(given)
-                )
+                each = each._replace(conditions=_row(given, number), shared=_shared(given))
             yield each
             number += 1
     _check_rows(given, number)
@@ -97,13 +95,10 @@ def batches(rows: Iterable[Example], size: int) -> Iterator[Batch]:
     """Yield batches of at most `size` consecutive rows of equal shapes."""
     for _, alike in itertools.groupby(rows, lambda row: row.alike):
         while together := list(itertools.islice(alike, size)):
-            conditions = {
-                name: _stack([row.conditions[name] for row in together])
-                for name in together[0].conditions
-            } | dict(together[0].shared)
-            lengths = None
-            if together[0].length is not None:
-                lengths = np.array([row.length for row in together])
+            first, conditions = together[0], dict(together[0].shared)
+            for name in first.conditions:
+                conditions[name] = _stack([row.conditions[name] for row in together])
+            lengths = None if first.length is None else np.array([row.length for row in together])
             only = set(conditions) <= {CONDITION}
             condition = conditions.get(CONDITION) if only else conditions
             yield Batch(np.stack([row.elements for row in together]), condition, lengths)
@@ -123,7 +118,7 @@ def _of_batch(batch: Any, condition: Any, rank: int) -> Iterator[Example]:
     if ELEMENTS not in fields:
         raise UserError(f"`data` must have the key `elements`, got {sorted(fields)}.")
     if condition is not None and fields.get(CONDITION) is not None:
-        raise UserError("`condition` must be None where `data` has conditions.")
+        raise UserError(TWICE)
     given = _by_name(fields.get(CONDITION) if condition is None else condition)
     rows, lengths = fields[ELEMENTS], fields.get(LENGTHS)
     check_unmasked(rows, ELEMENTS)
@@ -133,7 +128,7 @@ def _of_batch(batch: Any, condition: Any, rank: int) -> Iterator[Example]:
     _check_rows(given | ({} if lengths is None else {LENGTHS: np.asarray(lengths)}), len(rows))
     for number, row in enumerate(rows):
         length = None if lengths is None else int(lengths[number])
-        yield Example(np.asarray(row), _row(given, number), length, _shared_conditions(given))
+        yield Example(np.asarray(row), _row(given, number), length, _shared(given))
 
 
 def _by_name(condition: Any) -> dict[str, Any]:
@@ -162,7 +157,7 @@ def _row(conditions: Mapping[str, Any], number: int) -> dict[str, Any]:
     return {name: value[number] for name, value in conditions.items() if _has_rows(value)}
 
 
-def _shared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
+def _shared(conditions: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in conditions.items() if not _has_rows(value)}
 
 
@@ -237,7 +232,7 @@ def evaluate(
     check = getattr(model, "check_causal", None)
     if check is not None:  # the results of a network that looks ahead are not code lengths
         check()
-    rows: Iterator[Example] = examples(data, condition, rank_of(model))
+    rows: Iterator[Example] = examples(data, condition, _rank_of(model))
     if not ends(data, "data") and most is not None:
         rows = limit_rows(rows, lambda row: 1, "data", _warn, most)
 

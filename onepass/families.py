@@ -141,14 +141,9 @@ STUDENT = "parallel-wavenet"  # the kind whose loader says what is wrong with an
 
 
 def register(family: ModelFamily, *kinds: str) -> None:
-    """Add a family, so that all commands know its models.
+    """Add a family, so that all commands know its models, by the kinds of these in model.json.
 
-    Args:
-      family: the family.
-      *kinds: names of the kinds of its models in config.json and model.json.
-
-    Raises:
-      ValueError: a registered family has a preset or a model kind of the same name.
+    Raises ValueError if a registered family has a preset or a kind of the same name.
     """
     presets = {name for other in every_family() for name in other.presets}
     taken = {*known_kinds(), *presets} & {*kinds, *family.presets}
@@ -199,5 +194,4 @@ def of_model(path: Path | str) -> ModelFamily | None:
 
 
 def _imported(family: str | ModelFamily) -> ModelFamily:
-    found: ModelFamily = pkgutil.resolve_name(family) if isinstance(family, str) else family
-    return found
+    return pkgutil.resolve_name(family) if isinstance(family, str) else family

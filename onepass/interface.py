@@ -140,11 +140,7 @@ class Model:
         raise UserError(f"This {self._describe()} has no log-probability.")
 
     def check_options(self, **options: Any) -> None:
-        """Raise UserError for an option that the model does not have.
-
-        Args:
-          **options: the options that are given, by name; None stands for no option.
-        """
+        """Raise UserError for an option that the model does not have; None stands for no option."""
         for name, value in options.items():
             if value is not None and name not in self.options:
                 known = ", ".join(sorted(self.options)) or "no options"

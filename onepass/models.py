@@ -109,10 +109,7 @@ def family_of(location: str | Path) -> ModelFamily | None:
 
 
 def save(
-    model: "Autoregressive | FlowStudent",
-    folder: str | Path,
-    *,
-    sample_rate_hz: int | None = None,
+    model: "Autoregressive | FlowStudent", folder: str | Path, *, sample_rate_hz: int | None = None
 ) -> Path:
     """Write a model as data that runs without the code that defined its network.
 
@@ -137,8 +134,7 @@ def save(
     if store is None:
         name = type(model).__name__
         raise ValueError(f"`model` must be an Autoregressive or a FlowStudent, got {name}.")
-    written: Path = store.save(model, folder, sample_rate_hz=sample_rate_hz)
-    return written
+    return store.save(model, folder, sample_rate_hz=sample_rate_hz)
 
 
 def load_stored(folder: Path) -> Any:

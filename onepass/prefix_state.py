@@ -85,11 +85,7 @@ class PrefixState:
 
     @classmethod
     def load(cls, path: Path | str) -> "PrefixState":
-        """Return the state that `save` wrote to a file.
-
-        Raises:
-          UserError: there is no such file, or it is damaged.
-        """
+        """Return the state that `save` wrote; raise UserError for a missing or damaged file."""
         path = Path(path)
         try:
             with open_plain(path) as file:

@@ -71,14 +71,8 @@ class RemoteModel(Sampling):
         return self._is_own or named_sound or self.spec.get("kind") == "array"
 
     def _sample(self, draw: Draw) -> Any:
-        """See `Model.sample`.
-
-        The condition of a sound may also be a dict of arguments of `Client.speak`: `text`,
-        `pronunciations`, `phonemes`, `recording`, `example`, `frames`, `force`.
-
-        Raises:
-          ClientError: the server rejects the request or cannot be reached.
-        """
+        # The condition of a sound may also be a dict of arguments of `Client.speak`: `text`,
+        # `pronunciations`, `phonemes`, `recording`, `example`, `frames`, `force`.
         if self._is_sequence:
             self._check_weights(draw.weights)
             return self._draw_rows(draw)
@@ -125,12 +119,8 @@ class RemoteModel(Sampling):
     def _images(self, draw: Draw) -> Iterator[list[np.ndarray]]:
         condition, num = draw.condition, whole_number(draw.num, "num")
         heat = 1.0 if draw.temperature is None else draw.temperature
-        require(
-            draw.length in (None, self.spec.get("size")),
-            "length",
-            str(self.spec.get("size")),
-            draw.length,
-        )
+        size = self.spec.get("size")
+        require(draw.length in (None, size), "length", str(size), draw.length)
         if isinstance(condition, list):
             require(len(condition) == num, "condition", f"one or {num}", len(condition))
             if any(each is not condition[0] for each in condition):

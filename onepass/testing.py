@@ -35,6 +35,11 @@ class Inapplicable(Exception):  # noqa: N818  (nothing is wrong)
     """A law has nothing to compare in a model, for the reason given."""
 
 
+def _skip_if(lacks: Any, reason: str) -> None:
+    if lacks:
+        raise Inapplicable(reason)
+
+
 @contextlib.contextmanager
 def _may_refuse() -> Iterator[None]:
     """Raise Inapplicable where a model says in one sentence what it lacks."""
@@ -141,15 +146,12 @@ class Subject:
 
     def need(self, option: str) -> None:
         """Raise Inapplicable if the model lacks an option, or all draws have it already."""
-        if option not in self.model.options:
-            raise Inapplicable(f"The model has no `{option}`.")
-        if option in self.options:
-            raise Inapplicable(f"All draws have their `{option}`.")
+        _skip_if(option not in self.model.options, f"The model has no `{option}`.")
+        _skip_if(option in self.options, f"All draws have their `{option}`.")
 
     def need_time(self) -> None:
         """Raise Inapplicable if rows are images."""
-        if not self.in_time:
-            raise Inapplicable("The rows are images.")
+        _skip_if(not self.in_time, "The rows are images.")
 
     def same(self, found: Any, expected: Any) -> None:
         """Raise AssertionError unless elements are equal, up to rounding."""
@@ -192,8 +194,8 @@ def a_seed_decides(subject: Subject) -> None:
     """The same seed draws the same rows, another seed other ones, and no two rows are alike."""
     first, again = subject.draw(), subject.draw()
     np.testing.assert_array_equal(first, again)
-    if np.any(np.equal(subject.options.get("temperature", 1.0), 0.0)):
-        raise Inapplicable("A temperature of 0 leaves no chance.")
+    heat = subject.options.get("temperature", 1.0)
+    _skip_if(np.any(np.equal(heat, 0.0)), "A temperature of 0 leaves no chance.")
     other = subject.draw(seed=subject.seed + 1)
     _require((first != other).any(), "another seed draws the same rows")
     same = subject.draw([0] * subject.num)
@@ -203,8 +205,7 @@ def a_seed_decides(subject: Subject) -> None:
 @_law
 def methods_agree(subject: Subject) -> None:
     """Every method draws what whole passes draw."""
-    if len(subject.methods) < 2:
-        raise Inapplicable("There is one method.")
+    _skip_if(len(subject.methods) < 2, "There is one method.")
     for method in subject.methods:
         try:
             found = subject.draw(method=method)
@@ -217,8 +218,8 @@ def methods_agree(subject: Subject) -> None:
 @_law
 def a_draft_changes_nothing(subject: Subject) -> None:
     """Speculative sampling draws the same, here with the model as its own draft."""
-    if "speculative" not in getattr(subject.model, "methods", ()):
-        raise Inapplicable("The model takes no draft.")
+    methods = getattr(subject.model, "methods", ())
+    _skip_if("speculative" not in methods, "The model takes no draft.")
     subject.same(subject.draw(method="speculative", draft=subject.model), subject.draws)
 
 
@@ -248,10 +249,9 @@ def a_row_depends_on_no_other_row(subject: Subject) -> None:
 def a_shorter_draw_is_a_beginning(subject: Subject) -> None:
     """A shorter draw is the beginning of a longer one."""
     subject.need_time()
-    if subject.condition is not None and not subject.is_sound:
-        raise Inapplicable("The condition may have the length of the rows.")
-    if "prefix" in subject.options:
-        raise Inapplicable("The prefix may be longer.")
+    has_condition = subject.condition is not None and not subject.is_sound
+    _skip_if(has_condition, "The condition may have the length of the rows.")
+    _skip_if("prefix" in subject.options, "The prefix may be longer.")
     length = subject.draws.shape[1] * 2 // 3
     subject.same(subject.draw(length=length), subject.draws[:, :length])
 
@@ -274,10 +274,8 @@ def a_stop_ends_rows(subject: Subject) -> None:
     """Rows are the same up to their first `stop`, which then fills them."""
     subject.need("stop")
     subject.need_time()
-    if subject.draws.ndim != 2:
-        raise Inapplicable("Elements are vectors.")
-    if "prefix" in subject.options:
-        raise Inapplicable("The prefix may hold it.")
+    _skip_if(subject.draws.ndim != 2, "Elements are vectors.")
+    _skip_if("prefix" in subject.options, "The prefix may hold it.")
     stop = subject.draws[0, subject.draws.shape[1] // 2]
     has_ended = np.maximum.accumulate(subject.draws == stop, axis=1)
     subject.same(subject.draw(stop=stop), np.where(has_ended, stop, subject.draws))
@@ -299,10 +297,8 @@ def only_allowed_tokens_are_drawn(subject: Subject) -> None:
     """`allowed` tokens are drawn, and no others."""
     subject.need("allowed")
     levels = np.unique(subject.draws)
-    if len(levels) < 3:
-        raise Inapplicable("There are too few tokens.")
-    if "prefix" in subject.options:
-        raise Inapplicable("A prefix may hold others.")
+    _skip_if(len(levels) < 3, "There are too few tokens.")
+    _skip_if("prefix" in subject.options, "A prefix may hold others.")
     allowed = levels[[0, -1]]
     drawn = subject.draw(allowed=allowed)
     _require(np.isin(drawn, allowed).all(), f"{np.setdiff1d(drawn, allowed)} are not allowed")
@@ -314,8 +310,7 @@ def scores_are_those_of_draws(subject: Subject) -> None:
     subject.need("return_log_prob")
     elements, scores = subject.draw(return_log_prob=True)
     subject.same(elements, subject.draws)
-    if "stop" in subject.options:
-        raise Inapplicable("After the end of a row they are 0.")
+    _skip_if("stop" in subject.options, "After the end of a row they are 0.")
     expected = subject.score(elements)
     _require(scores.shape == expected.shape, f"{scores.shape} is not {expected.shape}")
     subject.same_scores(scores, expected)
@@ -325,8 +320,7 @@ def scores_are_those_of_draws(subject: Subject) -> None:
 def scores_are_causal(subject: Subject) -> None:
     """The log-probability of an element does not depend on later ones, but on itself."""
     scores = subject.score(subject.draws)
-    if scores.ndim < 2:
-        raise Inapplicable("Log-probabilities are those of whole rows.")
+    _skip_if(scores.ndim < 2, "Log-probabilities are those of whole rows.")
     others = subject.draw(seed=subject.seed + 1)
     count = scores[0].size // 2
     mixed = subject.draws.reshape(subject.num, scores[0].size, -1).copy()
@@ -353,8 +347,8 @@ def scores_of_a_row_depend_on_no_other_row(subject: Subject) -> None:
 def padding_changes_no_score(subject: Subject) -> None:
     """With `lengths`, rows score as without the elements after their ends, which score 0."""
     subject.need_time()
-    if subject.condition is not None and subject.has_conditions_of_rows:
-        raise Inapplicable("The conditions have the length of the rows.")
+    has_conditions = subject.condition is not None and subject.has_conditions_of_rows
+    _skip_if(has_conditions, "The conditions have the length of the rows.")
     length = subject.draws.shape[1]
     lengths = [length // 3, *[length] * (subject.num - 1)]
     found = subject.score(subject.draws, lengths=lengths)
@@ -368,11 +362,9 @@ def padding_changes_no_score(subject: Subject) -> None:
 def probabilities_sum_to_one(subject: Subject) -> None:
     """The probabilities of all values of an element, given those before it, sum to one."""
     model = subject.model
-    levels = getattr(getattr(model, "distribution", None), "levels", None)
-    if levels is None or levels > _FEW_LEVELS:
-        raise Inapplicable("The elements are no tokens, or too many.")
-    if subject.draws.ndim != 2:
-        raise Inapplicable("Elements are vectors.")
+    levels = getattr(getattr(model, "distribution", None), "levels", None) or _FEW_LEVELS + 1
+    _skip_if(levels > _FEW_LEVELS, "The elements are no tokens, or too many.")
+    _skip_if(subject.draws.ndim != 2, "Elements are vectors.")
     values = np.asarray(model.codec.decode(np.arange(levels, dtype=np.int32)))
     place = min(3, subject.draws.shape[1] - 1)
     total = 0.0
@@ -416,8 +408,7 @@ def _compare(subject: Subject, other: Any) -> None:
 @_law
 def compression_loses_nothing(subject: Subject) -> None:
     """Elements come back from a compressed file bit for bit."""
-    if subject.condition is not None:
-        raise Inapplicable("The condition would have to be in the file.")
+    _skip_if(subject.condition is not None, "The condition would have to be in the file.")
     with _may_refuse():
         data = compress(subject.model, subject.draws)
     np.testing.assert_array_equal(decompress(subject.model, data), subject.draws)

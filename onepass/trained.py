@@ -125,15 +125,8 @@ class Trained(Model):
 
         It is float32 [num, length] for sounds of a student, without refinement and at the model's
         level, and [num] for images without guidance, which must have the size in training. It is
-        the exact log-probability of images, unless the base of a multiscale model is a flow.
-
-        Args:
-          num: number of rows.
-          length: the `length` of `sample`.
-          seed: random seed, an integer in [0, 2^64).
-          condition: the `condition` of `sample`.
-          method: the `method` of `sample`.
-          speaker: a speaker's name, for models with speakers.
+        the exact log-probability of images, unless the base of a multiscale model is a flow. The
+        arguments are those of `sample`.
 
         Raises:
           ValueError: the model has no such density, or an argument does not fit it.
@@ -175,11 +168,9 @@ class Trained(Model):
           condition: the `condition` of `sample` of images; it is stored in the file.
           speaker: a speaker's name, for models with speakers; it is stored in the file.
           batch: number of images that are decoded together.
-          tolerance: maximum relative difference of the network's outputs on the machine that
-            decodes. Up to it decoding is exact; beyond it the decoder rejects the file.
-          verify: whether to decode the file once with outputs perturbed by half the tolerance, and
-            raise an error unless the elements are restored; None: not for recordings of more than
-            20,000 samples in total, since every sample takes a step.
+          tolerance: the `tolerance` of `onepass.compress`.
+          verify: the `verify` of `onepass.compress`; None: not for recordings of more than 20,000
+            samples in total, since every sample takes a step.
 
         Raises:
           UserError: the model has no exact conditional distributions or reads frames, the elements
@@ -195,13 +186,7 @@ class Trained(Model):
     def decompress(self, data: bytes, *, max_elements: int | None = None) -> Any:
         """Return the images or the list of recordings in a file from `compress`, bit for bit.
 
-        Args:
-          data: the bytes of the file.
-          max_elements: largest number of elements to decode; None: 1,024 for each byte of the file.
-
-        Raises:
-          UserError: the file is damaged, truncated, from a different model, or holds more than
-            `max_elements`.
+        The arguments and errors are those of `onepass.decompress`.
         """
         from onepass.compression.container import decompress
 
