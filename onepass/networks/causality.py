@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from onepass.foundation.errors import UserError
-from onepass.networks.any_length import any_length
+from onepass.networks.any_length import any_length, pad_timed
 from onepass.networks.conditions import is_at_rate, random_tensor, shape_at, specs_at
 from onepass.networks.length_limits import DERIVED, Tables, derive_step
 from onepass.networks.network import condition_specs, input_spec, one_line, output_shape
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.step.hoisting import Hoisted, hoist_frames
-from onepass.step.periods import in_whole_periods, period_of, whole
+from onepass.step.periods import in_whole_periods, period_of
 from onepass.step.program import LONG as VERIFIED
 from onepass.step.replay import CALLS, operations_for
 from onepass.step.tracing import Traces, known_layers, layer_names, rate_of
@@ -209,7 +209,10 @@ def observed_fault(
     if fault.text == DRAWS:
         return drawing_layer(network.graph(fault.first), names)
     several = max(period, rate_of(traces).hop)
-    first, other = (whole(arguments, several) for arguments in (fault.first, fault.other))
+    first, other = (
+        pad_timed(x, specs, -(-x[0].shape[1] // several) * several)
+        for x in (fault.first, fault.other)
+    )
     return describe_fault(network, fault._replace(first=first, other=other), names, period=period)
 
 

@@ -275,19 +275,17 @@ def declared_inputs(network: Any) -> list[tf.TensorSpec]:
     return own
 
 
-def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
+def input_spec(
+    network: Any, given: tf.TensorSpec | None = None, image_channels: int = 0
+) -> tf.TensorSpec:
     """Return the spec of a network's first argument: given, declared, or one channel of floats."""
     own = declared_inputs(network)
     if given is not None:
         return given
-    return own[0] if own else tf.TensorSpec([None, None, 1], tf.float32)
-
-
-def image_spec(network: Any, channels: int | None, given: tf.TensorSpec | None) -> tf.TensorSpec:
-    """Return the spec of the images that a network takes: as given, as declared, or float32."""
-    own = [given] if given is not None else declared_inputs(network)
-    is_declared = given is not None or bool(own and own[0].shape.rank == 4)
-    return own[0] if is_declared else tf.TensorSpec([None, None, None, channels or 1], tf.float32)
+    if own and (not image_channels or own[0].shape.rank == 4):
+        return own[0]
+    axes = [None] * (3 if image_channels else 2)
+    return tf.TensorSpec([*axes, image_channels or 1])
 
 
 def condition_specs(network: Any, given: Any = None) -> Specs:

@@ -38,7 +38,7 @@ from onepass.networks.conditions import (
 )
 from onepass.networks.elements import Layout, check_elements, encode_tokens, layout_of
 from onepass.networks.length_limits import Tables, class_counts, derive_step
-from onepass.networks.network import SMALL, brings_step, check_parameters, image_spec, input_spec
+from onepass.networks.network import SMALL, brings_step, check_parameters, input_spec
 from onepass.networks.trainable import attribute_of, single_layers
 from onepass.step import NotCausalError, UnsupportedNetworkError
 from onepass.step.hoisting import InFrames, hoist_frames
@@ -620,7 +620,7 @@ def symbols_of(
     if frames and not is_time:
         raise ValueError(f"`conditions` must have no Frames in raster order, got {frames[0]}.")
     pixels = pixel_channels(distribution)
-    spec = input_spec(network, inputs) if is_time else image_spec(network, pixels, inputs)
+    spec = input_spec(network, inputs, 0 if is_time else pixels or 1)
     reading = reading_of(codec, spec.dtype, order, start, input_scale)
     kind: Any = TimeOrder if is_time else RasterOrder
     symbols: TimeOrder | RasterOrder = kind(network, distribution, reading, spec, conditions)

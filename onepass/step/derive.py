@@ -13,10 +13,10 @@ from onepass.networks.trainable import attribute_of
 from onepass.step.analysis import POSITION, State, batch_of, horizon_of
 from onepass.step.hoisting import Hoisted, hoist_frames
 from onepass.step.periods import WholePeriods, in_whole_periods, period_of
-from onepass.step.program import LENGTHS, StepProgram
+from onepass.step.program import StepProgram
 from onepass.step.replay import captures_by_name, run_graph
 from onepass.step.streams import LengthDependenceError, NotCausalError, UnsupportedNetworkError
-from onepass.step.tracing import Traces, layer_names, rate_of, spec_of_length
+from onepass.step.tracing import Traces, layer_names, rate_of
 from onepass.step.verification import observed_fault, verify
 
 LENGTH = 1024  # default length of a state
@@ -43,10 +43,6 @@ class Incremental:
         self._starts: dict[tuple, Callable[..., State]] = {}
         self._compiled = tf.function(self._step, autograph=False)
         with tf.init_scope():
-            if isinstance(function, Traces):  # graphs of an earlier check
-                short = [spec_of_length(spec, LENGTHS[0][0]) for spec in specs]
-                one = [tf.TensorSpec([1, *spec.shape[1:]], spec.dtype) for spec in short]
-                function.forget_if_changed(one)
             verify(self, self.program(1), specs)
 
     @property
@@ -61,13 +57,10 @@ class Incremental:
             shapes = [tuple(shape_at(spec, batch, [0])) for spec in fixed]
         key = (batch, *map(tuple, shapes))
         if key not in self._programs:
-            given = iter(shapes)
-            specs = [
-                tf.TensorSpec(
-                    [batch, *spec.shape[1:]] if is_at_rate(spec) else next(given), spec.dtype
-                )
-                for spec in self.specs
-            ]
+            given, specs = iter(shapes), []
+            for spec in self.specs:
+                shape = [batch, *spec.shape[1:]] if is_at_rate(spec) else next(given)
+                specs.append(tf.TensorSpec(shape, spec.dtype))
             lengths = next((each.lengths for each in self._programs.values()), None)
             with tf.init_scope():
                 self._programs[key] = StepProgram(self._function, specs, self._names, lengths)

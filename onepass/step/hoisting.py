@@ -26,13 +26,12 @@ from onepass.step.replay import (
     values_by_name,
 )
 from onepass.step.streams import UnsupportedNetworkError
-from onepass.step.tracing import SHAPES, dependent, graph_of
+from onepass.step.tracing import SHAPES, Traces, dependent
 
 ROWS = 2, 3  # of the two calls that are compared, to see which axes grow
 MORE = 2  # frames of the second call beyond those of the first
 # Frames of the first call: the fewest that the network takes, such as one that reflects frames.
 FEWEST = (3, 4, 5, 8, 16, 32)
-KEPT = 4  # largest number of cached graphs
 # Operations with one row for each row of their input, if both have an axis of time.
 ROWWISE = types_of("""
     Add AddV2 BatchMatMulV2 BiasAdd Cast Conv2D Einsum ExpandDims Identity MatMul Mul Neg Relu
@@ -79,13 +78,12 @@ class Hoisted:
     def __init__(
         self, call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec], names: Sequence[str]
     ) -> None:
-        self._call, self._specs, self._names = call, list(specs), list(names)
+        self._call, self._specs, self._names = Traces(call), list(specs), list(names)
         self._frames = [n for n, spec in enumerate(specs) if isinstance(spec, Frames)]
         rates = {spec.hop for spec in specs if isinstance(spec, Frames)}
         if len(rates) > 1:
             raise ValueError(must_be("hop", "the same for all conditions", sorted(rates)))
         (self.hop,) = rates
-        self._known: dict[tuple, tf.Graph] = {}
         given = dict(zip(names, specs[1:], strict=True))
         self.conditions: Specs = {n: x for n, x in given.items() if not isinstance(x, Frames)}
         with one_line_errors(specs):
@@ -112,14 +110,8 @@ class Hoisted:
     def once(self, condition: Mapping[str, tf.Tensor], length: int) -> dict[str, tf.Tensor]:
         """Return what the function of the sequence reads for conditions [batch, ...], by name."""
         values = [condition[name] for name in self._names]
-        shapes = tuple(tuple(x.shape) for x in values)
-        graph = self._known.get((shapes, length))
-        if graph is None:
-            with one_line_errors(self._specs):
-                graph = self._graph(values[0].shape[0], length, shapes)
-            for key in list(self._known)[: max(0, len(self._known) + 1 - KEPT)]:
-                self._known.pop(key, None)
-            self._known[shapes, length] = graph
+        with one_line_errors(self._specs):
+            graph = self._graph(values[0].shape[0], length, [x.shape for x in values])
         zeros = tf.zeros(graph.inputs[0].shape, graph.inputs[0].dtype)
         known = values_by_name(graph, pad_timed([zeros, *values], self._specs, zeros.shape[1]))
         operations = self._operations_on_frames(graph)
@@ -184,7 +176,7 @@ class Hoisted:
             if shape is not None and not is_at_rate(self._specs[n]):
                 specs[n] = tf.TensorSpec(shape, specs[n].dtype)
         with tf.init_scope():
-            return graph_of(self._call, specs).graph
+            return self._call.of(specs).graph
 
     def _on_frames(self, graph: tf.Graph) -> list[tf.Operation]:
         moving = {graph.inputs[0].op, *dependent(graph, [0])}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from onepass.networks.any_length import length_of, pad_time, pad_timed
+from onepass.networks.any_length import length_of, pad_timed
 from onepass.networks.conditions import specs_at
 from onepass.networks.network import WHOLE
 from onepass.step.tracing import Traces
@@ -65,14 +65,6 @@ def _keeps(call: Traces, specs: Sequence[tf.TensorSpec], length: int) -> bool:
         return True  # another check refuses it
     shape = graph.outputs[0].shape
     return shape.rank is None or shape.rank < 2 or shape[1] in (None, length)
-
-
-def whole(arguments: Sequence[tf.Tensor], period: int) -> list[tf.Tensor]:
-    """Return arguments with zeros up to whole periods, if they are as long as the first."""
-    length = arguments[0].shape[1]
-    grows = [x.shape.rank > 1 and x.shape[1] == length for x in arguments]
-    pairs = zip(arguments, grows, strict=True)
-    return [pad_time(x, length + -length % period) if each else x for x, each in pairs]
 
 
 def period_of(call: Callable) -> int:

@@ -188,10 +188,8 @@ class Node:
 
     def only(self, index: int = 0) -> Stream:
         """Return the stream of an input; raise an error unless it is the only input that varies."""
-        stream = self.kinds[index]
-        if isinstance(stream, Stream) and all(
-            kind is None for i, kind in enumerate(self.kinds) if i != index
-        ):
+        stream, others = self.kinds[index], self.kinds[:index] + self.kinds[index + 1 :]
+        if isinstance(stream, Stream) and all(kind is None for kind in others):
             return stream
         self.refuse_kinds()
         raise self.unsupported_error("the sequence is not the input that its rule expects")

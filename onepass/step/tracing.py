@@ -23,8 +23,6 @@ from onepass.step.replay import (
     inline_calls,
     move_axis,
     operations_for,
-    run_graph,
-    values_by_name,
 )
 
 MODULE = "tensorflow_probability.python.math"
@@ -145,11 +143,6 @@ class Traces:
         """Return whether there is a cached graph for arguments of these specs."""
         return _key(specs) in self._graphs
 
-    def now(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return the network's output, computed eagerly from the graph for these shapes."""
-        graph = self.of(specs_of(arguments)).graph
-        return run_graph(values_by_name(graph, arguments), graph.outputs)[0]
-
     def remember(self) -> None:
         """Keep the digest of the graph for the largest arguments, for `is_as_remembered`."""
         if not self._graphs:
@@ -172,21 +165,6 @@ class Traces:
     def forget(self) -> None:
         """Drop all graphs, because the network may have changed."""
         self._graphs, self._variables = {}, {}
-
-    def forget_if_changed(self, specs: Sequence[tf.TensorSpec]) -> None:
-        """Drop all graphs if the output differs from a cached graph's, as for a replaced layer."""
-        if not self.has(specs):
-            return
-        arguments = random_arguments(specs)
-        try:
-            now, before = self(*arguments), self.now(*arguments)
-            changed = now.shape != before.shape or not np.allclose(
-                tf.cast(now, tf.float64), tf.cast(before, tf.float64), 1e-3, 1e-3, equal_nan=True
-            )
-        except (ValueError, TypeError, AttributeError, tf.errors.OpError):
-            changed = True
-        if changed:
-            self.forget()
 
 
 def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.Tensor]:
