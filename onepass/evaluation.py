@@ -66,9 +66,8 @@ def _rank_of(model: Any) -> int:
 
 def examples(data: Any, condition: Any, rank: int) -> Iterator[Example]:
     """Yield the rows of a data set."""
-    if isinstance(data, Mapping) or (
-        isinstance(data, tuple) and 0 < len(data) <= 2 and np.ndim(data[0]) == rank
-    ):
+    is_pair = isinstance(data, tuple) and 0 < len(data) <= 2 and np.ndim(data[0]) == rank
+    if is_pair or isinstance(data, Mapping):
         yield from _of_batch(data, condition, rank)
         return
     given, number = _by_name(condition), 0

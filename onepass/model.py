@@ -269,11 +269,10 @@ class Autoregressive(Model):
         self.follow()
         symbols = self.symbols(elements)
         given = check_conditions(self.symbol_network, condition, self.order, symbols.shape)
-        if not tf.executing_eagerly():
-            return self.symbol_network.parameters(symbols, given)
-        return self.compiled.function("conditionals", self.symbol_network.parameters)(
-            symbols, given
-        )
+        parameters = self.symbol_network.parameters
+        if tf.executing_eagerly():
+            parameters = self.compiled.function("conditionals", parameters)
+        return parameters(symbols, given)
 
     def log_prob(
         self,

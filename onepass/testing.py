@@ -326,9 +326,8 @@ def scores_are_causal(subject: Subject) -> None:
     mixed = subject.draws.reshape(subject.num, scores[0].size, -1).copy()
     mixed[:, count:] = others.reshape(mixed.shape)[:, count:]
     found = subject.score(mixed.reshape(subject.draws.shape))
-    subject.same_scores(
-        found.reshape(subject.num, -1)[:, :count], scores.reshape(subject.num, -1)[:, :count]
-    )
+    before, after = (x.reshape(subject.num, -1)[:, :count] for x in (scores, found))
+    subject.same_scores(after, before)
     changed = (mixed != subject.draws.reshape(mixed.shape)).any()
     depends = not changed or (found != scores).any()
     _require(depends, "log-probabilities do not depend on elements")

@@ -135,11 +135,8 @@ class SymbolConditionals:
         self.ways: Sequence[str] = ways_of(model.distribution)
         self._network, self._most = model.symbol_network, most
         self._odds = ModelOdds(model.distribution, model.order)
-        self._passed = model.compiled.function(
-            "coded" if most else "conditionals",
-            self._network.parameters,
-            **({"reduce_retracing": True} if most else {}),
-        )
+        name, options = ("coded", {"reduce_retracing": True}) if most else ("conditionals", {})
+        self._passed = model.compiled.function(name, self._network.parameters, **options)
         self._step = compiled_step(self._one_step)
         self._distribution = model.distribution
 
@@ -204,9 +201,8 @@ class SymbolConditionals:
             outputs = outputs if coding.moved is None else coding.moved(outputs)
             return decoder.pixels(alone(self._odds(outputs, None, coding)), len(outputs))[:, 0]
 
-        return (self._decode_by_steps if self._has_step else self._decode_by_passes)(
-            shape, condition, read
-        )
+        decode = self._decode_by_steps if self._has_step else self._decode_by_passes
+        return decode(shape, condition, read)
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
         """See `Conditionals.is_cheap`."""

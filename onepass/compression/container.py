@@ -27,6 +27,7 @@ import abc
 import collections
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -393,11 +394,8 @@ def _decode_streams(
     with ThreadPoolExecutor(kind.at_once) as pool:
         try:
             for stream, (shape, given) in streams:
-                pending.append(
-                    pool.submit(
-                        decode, kind.conditionals, stream, shape, given, coding, advance_together
-                    )
-                )
+                run = functools.partial(decode, kind.conditionals, advance=advance_together)
+                pending.append(pool.submit(run, stream, shape, given, coding))
                 if len(pending) == kind.at_once:
                     yield pending.popleft().result()
             while pending:

@@ -443,8 +443,7 @@ class Mixture(NamedTuple):
         if self.tolerances is None:
             split(arrays, low, sizes, t)
         else:
-            bounded: Any = split_bounded
-            bounded(arrays, self.tolerances, low, sizes, t, margin)
+            split_bounded(arrays, self.tolerances, low, sizes, t, margin)
         return Split(t, margin)
 
     def condition_on_levels(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -457,8 +456,7 @@ class Mixture(NamedTuple):
         zeros = np.zeros_like(means)
         weight_off, mean_off, scale_off = self.tolerances or (zeros, zeros, zeros)
         weights, tolerance = self.log_weights.copy(), weight_off.copy()
-        accumulate: Any = absorb
-        accumulate(means, log_scales, mean_off, scale_off, levels, num_levels, weights, tolerance)
+        absorb(means, log_scales, mean_off, scale_off, levels, num_levels, weights, tolerance)
         return weights, tolerance
 
 

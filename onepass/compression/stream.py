@@ -254,9 +254,8 @@ def choose(odds: Odds, steps: np.ndarray, group: int, bits: int) -> tuple[np.nda
     """
     chosen = np.zeros(-(-len(odds.t) // group), np.int64)
     totals, bits_each = np.zeros(len(chosen)), group * odds.t.shape[1]
-    search: Any = _search
     t, margin, bit, steps = (each.ravel() for each in (odds.t, odds.margin, odds.bit, steps))
-    search(t, margin, bit, steps, bits_each, counts_of(bits), grids().costs, chosen, totals)
+    _search(t, margin, bit, steps, bits_each, counts_of(bits), grids().costs, chosen, totals)
     return chosen, totals.sum() + bits * len(chosen)
 
 
@@ -365,12 +364,8 @@ class Encoder:
             choices = np.full(-(-len(odds.t) // group), counts_of(1)[2] - 1, np.int64)
         index = np.arange(odds.t.size)
         each = choices[index // (group * bits)]
-        order, ones = (
-            self._coding_order(),
-            round_probabilities(
-                odds.t.ravel(), steps.ravel(), each, index % (group * bits), choice_bits
-            ),
-        )
+        order, place = self._coding_order(), index % (group * bits)
+        ones = round_probabilities(odds.t.ravel(), steps.ravel(), each, place, choice_bits)
         coder = self._encode_bits(odds.bit.ravel()[order].astype(np.int32), ones[order])
         coder.encode_reverse(choices.astype(np.int32), _choice_model(choice_bits))
         words = coder.get_compressed().astype("<u4").tobytes()

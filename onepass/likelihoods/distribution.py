@@ -255,9 +255,8 @@ class Categorical(Tabulated):
 
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """See `Distribution.log_prob`."""
-        return -tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels=tf.cast(levels, tf.int32), logits=tf.cast(parameters, tf.float32)
-        )
+        labels, logits = tf.cast(levels, tf.int32), tf.cast(parameters, tf.float32)
+        return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
     def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Real = 1.0) -> tf.Tensor:
         """See `Distribution.sample`: the first level with a cumulative mass above the noise."""

@@ -46,9 +46,8 @@ class Layout:
         if self.channels is None:
             return outputs
         sizes = tf.shape(outputs)[:2] if None in outputs.shape[:2] else outputs.shape[:2]
-        return tf.reshape(
-            outputs, [*tf.unstack(sizes, 2), self.channels, outputs.shape[-1] // self.channels]
-        )
+        each = outputs.shape[-1] // self.channels
+        return tf.reshape(outputs, [*tf.unstack(sizes, 2), self.channels, each])
 
     def noise(
         self, distribution: Distribution, seed: int, num: int, shape: Sequence[int], start: int = 0

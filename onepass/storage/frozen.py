@@ -117,8 +117,7 @@ class Frozen:
 
     def dtype_of(self, name: str) -> tf.DType:
         """Return the type of a function's first output."""
-        output: tf.Tensor = self._graph.get_tensor_by_name(self.functions[name].outputs[0])
-        return output.dtype
+        return self._graph.get_tensor_by_name(self.functions[name].outputs[0]).dtype
 
     def _outside(self, tensor: tf.Tensor, traced: Any) -> Held | tf.Tensor:
         """Return the weight for what a function captures: a variable, or a constant."""

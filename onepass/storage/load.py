@@ -126,9 +126,7 @@ class StoredDistribution:
         # Only a `Continuous` and a `Normal` have these methods.
         if (density := program.get("log_density_2")) is not None:
             by_rank = {2: density, 3: program["log_density_3"]}
-            self.log_density = lambda parameters, values: by_rank[values.shape.rank](
-                parameters, values
-            )
+            self.log_density = lambda rows, values: by_rank[values.shape.rank](rows, values)
         if (normal := program.get("normal")) is not None:
             self.normal = lambda rows: tuple(normal(rows))
 

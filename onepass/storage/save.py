@@ -289,9 +289,8 @@ def check_written(model: Autoregressive, program: FrozenProgram, spec: dict[str,
     sizes = [2, 5]
     symbols = tf.zeros(sizes, tf.int32 if model.distribution.levels else tf.float32)
     dtype = program["log_prob"].specs[0].dtype
-    parameters = tf.cast(
-        tf.random.stateless_normal([*sizes, model.distribution.num_parameters], [0, 1]), dtype
-    )
+    shape = [*sizes, model.distribution.num_parameters]
+    parameters = tf.cast(tf.random.stateless_normal(shape, [0, 1]), dtype)
     noise = model.distribution.noise(0, tf.range(sizes[0]), 0, sizes[1])
     live, heat = model.distribution, tf.constant(1.0)
     scores = live.log_prob(parameters, symbols), program["log_prob"](parameters, symbols)
