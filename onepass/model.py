@@ -226,11 +226,7 @@ class Autoregressive(Model):
         return weights_read(self.symbol_network.parameters, symbols, condition)
 
     def check_length(self, sizes: Sequence[int]) -> None:
-        """Raise ValueError if the network, such as its table of positions, takes no such sizes.
-
-        Args:
-          sizes: (length,), or (height, width, channels).
-        """
+        """Raise ValueError if the network takes no sizes (length,) or (height, width, channels)."""
         tables = getattr(self.symbol_network, "tables", None)
         if tables is not None:
             tables.check(sizes[:2])
@@ -262,9 +258,6 @@ class Autoregressive(Model):
         Returns:
           [..., num_parameters], with the axes of the elements except, if the distribution is over
           whole pixels, that of the channels.
-
-        Raises:
-          ValueError: the elements or the condition are invalid.
         """
         self.follow()
         symbols = self.symbols(elements)

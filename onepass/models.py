@@ -39,11 +39,7 @@ class ModelInfo:
 
 
 def list_models() -> list[ModelInfo]:
-    """Return the models that come with the package.
-
-    Returns:
-      One `ModelInfo` per model: sound models first, then image models.
-    """
+    """Return a `ModelInfo` of each model that comes with the package, sound models first."""
     found = []
     for name in SHIPPED:
         kind = str(kind_of(folder(name)))

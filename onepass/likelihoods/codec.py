@@ -151,11 +151,7 @@ class _Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Linear(_Grid):
-    """Real numbers in [-1, 1], as equally spaced levels: for 8-bit to 16-bit audio.
-
-    Raises:
-      ValueError: there are fewer than 2 levels or more than 2^22.
-    """
+    """Real numbers in [-1, 1], as 2 to 2^22 equally spaced levels: for 8-bit to 16-bit audio."""
 
     levels: int = 65536
 
@@ -170,11 +166,7 @@ class Linear(_Grid):
 
 @dataclasses.dataclass(frozen=True)
 class Integers(_Grid):
-    """Integers [0, levels), used directly as symbols: for tokens, and grey images of 8 to 16 bits.
-
-    Raises:
-      ValueError: there are fewer than 2 levels or more than 2^22.
-    """
+    """Integers [0, levels), 2 to 2^22, as symbols: for tokens, and grey images of 8 to 16 bits."""
 
     levels: int = 256
 
@@ -194,11 +186,8 @@ class Integers(_Grid):
 class MuLaw(_Grid):
     """Real numbers in [-1, 1], companded: `y = sign(x) log(1 + mu |x|) / log(1 + mu)`.
 
-    mu = levels - 1. Levels are equally spaced in `y`, and therefore closer together near silence.
-    Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
-
-    Raises:
-      ValueError: there are fewer than 2 levels, or more than 2^16.
+    mu = levels - 1. The 2 to 2^16 levels are equally spaced in `y`, and therefore closer together
+    near silence. Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
     """
 
     levels: int = 256
@@ -225,11 +214,7 @@ class MuLaw(_Grid):
 
 @dataclasses.dataclass(frozen=True)
 class Reals:
-    """Real numbers, scaled to symbols `(x - centre) / unit` of about -1 to 1.
-
-    Raises:
-      ValueError: `unit` is not finite and above 0.
-    """
+    """Real numbers, scaled to symbols `(x - centre) / unit` of about -1 to 1; `unit` above 0."""
 
     centre: float = 0.0
     unit: float = 1.0

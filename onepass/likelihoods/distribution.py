@@ -233,12 +233,9 @@ def with_normal(distribution: Distribution) -> Normal | None:
 
 @dataclasses.dataclass(frozen=True)
 class Categorical(Tabulated):
-    """Softmax over `levels` levels; the parameters [..., levels] are its logits.
+    """Softmax over 2 to 2^20 `levels`; the parameters [..., levels] are its logits.
 
     Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
-
-    Raises:
-      ValueError: there are fewer than 2 levels, or more than 2^20.
     """
 
     levels: int = 256

@@ -34,11 +34,8 @@ class Gaussian:
     Ping et al. 2018, arXiv:1807.07281, section 3.1.
 
     Args:
-      levels: number of levels; None: symbols are real numbers.
+      levels: number of levels, 2 to 2^22; None: symbols are real numbers.
       min_log_scale: lower bound; smaller log-scales are raised to it.
-
-    Raises:
-      ValueError: there are fewer than 2 levels or more than 2^22.
     """
 
     levels: int | None = 65536

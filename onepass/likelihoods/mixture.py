@@ -25,8 +25,8 @@ class Mixture(abc.ABC):
     [-1, 1]. Log-scales are clamped to at least `min_log_scale`.
 
     Args:
-      levels: number of levels; None: symbols are real numbers.
-      components: number of densities in the mixture.
+      levels: number of levels, 2 to 2^22; None: symbols are real numbers.
+      components: number of densities in the mixture, at least 1.
       min_log_scale: lower bound; smaller log-scales are raised to it.
     """
 
@@ -291,15 +291,11 @@ class PixelMixture:
     by channel, `components` each. Source: Salimans et al. 2017, arXiv:1701.05517, section 2.2.
 
     Args:
-      levels: number of levels of a channel.
+      levels: number of levels of a channel, 2 to 2^22.
       channels: number of channels, 1 or 3.
-      components: number of densities in the mixture.
+      components: number of densities in the mixture, at least 1.
       min_log_scale: lower bound; smaller log-scales are raised to it.
       make_mixture: subclass of `Mixture`, which defines the densities.
-
-    Raises:
-      ValueError: there are fewer than 2 levels or more than 2^22, there is no component, or the
-        number of channels is neither 1 nor 3.
     """
 
     levels: int = 256

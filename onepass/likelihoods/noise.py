@@ -47,9 +47,6 @@ def as_key(seed: Int) -> tf.Tensor:
 
     Args:
       seed: an integer in [0, 2^64), or an int32 or uint32 tensor [..., 2], used bit for bit.
-
-    Raises:
-      ValueError: the seed is out of range, or does not have one of these types and shapes.
     """
     if not hasattr(seed, "dtype") or integer(seed) is not None:
         number = check_seed(seed)
@@ -81,9 +78,6 @@ def bits(seed: Int, rows: tf.Tensor, start: Int, length: Int, lane: int = 0) -> 
       start: position of the first word, an integer, an int32 scalar or int32 [rows].
       length: number of positions, an integer or an int32 scalar.
       lane: integer in [0, 2^32 - 1); each lane provides two more words per position.
-
-    Raises:
-      ValueError: the lane or the length is out of range.
     """
     if not 0 <= lane < FOLD_LANE:
         raise ValueError(must_be("lane", "in [0, 2^32 - 1)", lane))

@@ -43,9 +43,6 @@ class Frames(tf.TensorSpec):
       hop: number of time steps of a frame. The last frame may be partial.
       extra: number of frames beyond those of the sequence, such as both sides of a convolution of
         frames that pads nothing.
-
-    Raises:
-      ValueError: `shape`, `hop` or `extra` is invalid.
     """
 
     __slots__ = ("extra", "hop")
