@@ -23,7 +23,7 @@ from onepass.model import Autoregressive
 from onepass.networks.conditions import only_timed
 from onepass.networks.symbols import NO_STOP, Prompt
 from onepass.samplers import SAMPLERS
-from onepass.samplers.native import native
+from onepass.samplers.native import Native, on_machine
 from wavenet.config import PRESETS, WaveNetConfig
 from wavenet.features.conventions import MelConvention
 from wavenet.network import Network, WaveNet
@@ -77,7 +77,7 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
     """Add the rows of our samplers of a network, of the plain loop and of the C++."""
     noise = network.likelihood.noise(0, list(range(batch)), 0, samples)
     condition = _condition(network, batch, samples)
-    machine: Any = native(SoundSymbols(network), network.likelihood)
+    machine: Any = on_machine(Native, SoundSymbols(network), network.likelihood)
     draw = functools.partial(machine, noise, only_timed(condition), 1.0)
     calls: dict[str, Call] = {
         MACHINE: draw,

@@ -222,7 +222,7 @@ class NarrowSequence:
     def _nats(self, symbols: tf.Tensor, condition: Condition) -> np.ndarray:
         with self._lock:
             find = self._model.samplers.find_with_weights
-            outputs = find("outputs_of", self._weights, condition, self._longest)
+            outputs = find("NativeOutputs", self._weights, condition, self._longest)
         nats = outputs.log_prob(symbols, condition, self._longest)
         return nats - self._model.codec.log_unit
 

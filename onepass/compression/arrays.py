@@ -251,9 +251,9 @@ class SymbolConditionals:
 
     @functools.cached_property
     def _machine(self) -> Any:
-        from onepass.samplers.native import outputs_of  # a heavy import
+        from onepass.samplers.native import NativeOutputs, on_machine  # a heavy import
 
-        return outputs_of(self._network, self._distribution)
+        return on_machine(NativeOutputs, self._network, self._distribution)
 
     @functools.cached_property
     def _renew(self) -> Callable[[np.ndarray], dict[str, tf.Tensor]]:

@@ -19,10 +19,7 @@ _ERFC_POLYNOMIAL = (
     0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277,
 )  # fmt: skip
 # Positive nodes and halved weights of the four-point Gauss-Legendre rule on [-1, 1].
-_QUADRATURE = (
-    (0.3399810435848563, 0.3260725774312731),
-    (0.8611363115940526, 0.1739274225687269),
-)
+_QUADRATURE = ((0.3399810435848563, 0.3260725774312731), (0.8611363115940526, 0.1739274225687269))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,15 +108,10 @@ def place_of(value: Value) -> Place:
 
 @dataclasses.dataclass(frozen=True)
 class Branches:
-    """The choice of a step between branches, each of which has its list of instructions.
+    """The choice of a step between branches, each of which has its list of instructions."""
 
-    Attributes:
-      position: the state whose value modulo the period decides.
-      which: number of the branch for each value, from 0 to the period less one.
-    """
-
-    position: Buffer
-    which: tuple[int, ...]
+    position: Buffer  # the state whose value modulo the period decides
+    which: tuple[int, ...]  # the branch for each value, from 0 to the period less one
 
     @property
     def firsts(self) -> list[int]:

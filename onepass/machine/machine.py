@@ -42,16 +42,13 @@ class Pace:
     pair that confirms it, up to `LATE`. The medians of the latest trials are compared, which makes
     the decision robust to interruptions, and only trials are, since a longer piece may have more to
     read in every step.
-
-    Attributes:
-      is_trial: whether the piece chosen last is one to measure, which should be short.
     """
 
     RUNS = 5
     SOON, LATE = 4, 32
 
     def __init__(self) -> None:
-        self.is_trial = True
+        self.is_trial = True  # whether the piece chosen last is one to measure, which is short
         self._seconds = {way: collections.deque[float](maxlen=self.RUNS) for way in (True, False)}
         self._together, self._between = False, self.SOON
         self._again: list[bool] = []  # ways to be tried again

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,21 +66,7 @@ class Constant:
 
     def __init__(self, array: Any) -> None:
         self.array = np.asarray(array)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
-        return self.array.shape
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return self.array.size
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of the entries."""
-        return self.array.dtype
+        self.shape, self.size, self.dtype = self.array.shape, self.array.size, self.array.dtype
 
 
 Any_Value = Value | Constant
@@ -95,17 +82,11 @@ def contiguous(
 ) -> Value:
     """Return a new contiguous value in a new buffer, with `pitch` numbers between rows."""
     shape = tuple(int(size) for size in shape)
-    inner = shape[-1] if shape else 1
-    pitch = inner if pitch is None else pitch
-    strides, step = [1], pitch
-    for size in reversed(shape[1:-1] if len(shape) > 1 else ()):
-        strides.append(step)
-        step *= size
-    if len(shape) > 1:
-        strides.append(step)
-        step *= shape[0]
-    buffer = Buffer(max(step, pitch), is_wide(np.dtype(dtype)), kept)
-    return Value(buffer, 0, shape, tuple(reversed(strides)) if shape else (), np.dtype(dtype))
+    pitch = math.prod(shape[-1:]) if pitch is None else pitch
+    steps = itertools.accumulate((pitch, *shape[-2:0:-1]), operator.mul, initial=1)
+    strides = tuple(step for step, _ in zip(steps, shape, strict=False))[::-1]
+    buffer = Buffer(pitch * max(1, math.prod(shape[:-1])), is_wide(np.dtype(dtype)), kept)
+    return Value(buffer, 0, shape, strides, np.dtype(dtype))
 
 
 def axes_of(

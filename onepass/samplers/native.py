@@ -38,36 +38,19 @@ UNKNOWN = {tf.int32: -1, tf.float32: tf.float32.min}  # below all symbols: one t
 SYMBOLS_AT_ONCE = 32  # between looks whether all rows have ended
 
 
-def native(
-    network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
-) -> "Native | None":
-    """Return the sampler on the step machine.
-
-    It is None with a GPU, or if predictors are solved between steps.
-    """
-    return _on_machine(Native, network, distribution, weights)
-
-
-def prompted(
-    network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
-) -> "NativePrompted | None":
-    """Return the sampler of rows that may begin with known symbols, or None as `native` does."""
-    return _on_machine(NativePrompted, network, distribution, weights)
-
-
-def outputs_of(
-    network: SteppedSymbols, distribution: Distribution, weights: str = "float32"
-) -> "NativeOutputs | None":
-    """Return the outputs on the step machine; None with a GPU."""
-    has_step = network.has_step
-    return _on_machine(NativeOutputs, network, distribution, weights) if has_step else None
-
-
-def _on_machine(
-    kind: Any, network: SteppedSymbols, distribution: Distribution, weights: str
+def on_machine(
+    kind: Callable[..., Any],
+    network: SteppedSymbols,
+    distribution: Distribution,
+    weights: str = "float32",
 ) -> Any:
+    """Return a sampler of a kind, such as `Native`, on the step machine.
+
+    It is None without a step or with a GPU and, but for `NativeOutputs`, if predictors are solved
+    between steps.
+    """
     draws_renewed = kind is not NativeOutputs and bool(getattr(network, "period", 0))
-    if draws_renewed or tf.config.list_logical_devices("GPU"):
+    if not network.has_step or draws_renewed or tf.config.list_logical_devices("GPU"):
         return None
     return kind(getattr(network, "on_machine", network), distribution, weights)
 

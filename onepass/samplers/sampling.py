@@ -96,26 +96,26 @@ class Samplers:
         reads_steps = prompt is None or hasattr(type(self._network), "on_machine")
         if not (is_stepped and reads_steps and _is_plain(temperature)):
             return None
-        found = self._on_machine("native" if prompt is None else "prompted")
+        found = self._on_machine("Native" if prompt is None else "NativePrompted")
         return found if found is not None and found.pays(batch, length, condition) else None
 
     def machine_fault(self, length: int, condition: Condition) -> str:
         """Return why the step machine cannot draw rows of a length, or ""."""
         if getattr(self._network, "period", 0):
             return "its predictions are solved between steps"
-        found = self._on_machine("native")
+        found = self._on_machine("Native")
         return "there is a GPU" if found is None else found.fault(length, condition)
 
-    def _on_machine(self, function: str, weights: str = "float32") -> Any:
-        """Return what a function of `onepass.samplers.native` makes of the model."""
+    def _on_machine(self, kind: str, weights: str = "float32") -> Any:
+        """Return the model's sampler of a kind of `onepass.samplers.native`, or None."""
 
         def make() -> Any:
             from onepass.samplers import native  # a heavy import
 
-            return getattr(native, function)(self._network, self._model.distribution, weights)
+            of_kind = getattr(native, kind)
+            return native.on_machine(of_kind, self._network, self._model.distribution, weights)
 
-        name = function if weights == "float32" else (function, weights)
-        return self._compiled.once(name, make)
+        return self._compiled.once((kind, weights), make)
 
     def find_narrow(
         self,
@@ -125,24 +125,16 @@ class Samplers:
         condition: Any,
         length: int,
     ) -> Any:
-        """Return the sampler with weights of another type than float32.
-
-        Raises:
-          UserError: the method is another one, or the network does not run on the machine.
-        """
+        """Return the sampler with weights of another type than float32, or raise UserError."""
         self._require_float32(weights, method == "auto", f"the method {method!r}")
         has_options = isinstance(temperature, Choice)
         fits = not has_options or self._network.block == 1
         self._require_float32(weights, fits, "options of tokens of steps of several symbols")
-        kind = "outputs_of" if has_options else "prompted"
+        kind = "NativeOutputs" if has_options else "NativePrompted"
         return self.find_with_weights(kind, weights, condition, length)
 
-    def find_with_weights(self, function: str, weights: str, condition: Any, length: int) -> Any:
-        """Return what a function of `onepass.samplers.native` makes, with weights of a type.
-
-        Raises:
-          UserError: the network does not run on the machine.
-        """
+    def find_with_weights(self, kind: str, weights: str, condition: Any, length: int) -> Any:
+        """Return a sampler on the machine with weights of a type; UserError: there is none."""
         from onepass.machine.weights import WEIGHTS  # a heavy import
 
         require(weights in WEIGHTS, "weights", f"one of {', '.join(WEIGHTS)}", repr(weights))
@@ -150,7 +142,7 @@ class Samplers:
         self._require_float32(weights, is_stepped, "a network without a step")
         is_renewed = getattr(self._network, "period", 0)
         self._require_float32(weights, not is_renewed, "predictions that are solved between steps")
-        found = self._on_machine(function, weights)
+        found = self._on_machine(kind, weights)
         self._require_float32(weights, found, "steps with a GPU")
         fault = found.fault(length, condition)
         self._require_float32(weights, not fault, f"this network: {fault}")
@@ -160,12 +152,8 @@ class Samplers:
         require(holds, "weights", f"float32 for {what.rstrip('.')}", weights)
 
     def log_prob(self, symbols: tf.Tensor, condition: Any, weights: str) -> np.ndarray:
-        """Return the log-probability of symbols with weights of another type than float32.
-
-        Raises:
-          UserError: the network does not run on the step machine.
-        """
-        outputs = self.find_with_weights("outputs_of", weights, condition, symbols.shape[1])
+        """Return the log-probability of symbols by steps on the machine, or raise UserError."""
+        outputs = self.find_with_weights("NativeOutputs", weights, condition, symbols.shape[1])
         return outputs.log_prob(symbols, condition)
 
     def _whole(self, method: str) -> Any:

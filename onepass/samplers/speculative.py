@@ -266,13 +266,9 @@ def speculative(
     prompt: Prompt | None = None,
     states: Any = None,
 ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-    """Draw symbols int32 [batch, time], `block` per proposal.
+    """Return symbols int32 [batch, time], the number of passes, and the states after them.
 
-    Args:
-      states: those of network and draft, for a whole number of blocks; None: the first ones.
-
-    Returns:
-      The symbols, the number of passes, and the states after them.
+    `states` are those of network and draft before them, after whole blocks; None: the first ones.
     """
     passes = SteppedPasses(network)
     batch, wanted = noise.shape[0], noise.shape[1]

@@ -18,12 +18,7 @@ import tensorflow as tf
 
 from onepass.networks.conditions import FIXED_ENTRIES, is_at_rate, random_tensor
 from onepass.networks.trainable import graph_digest, in_order_of_reads, single_layers
-from onepass.step.replay import (
-    CALLS,
-    inline_calls,
-    move_axis,
-    operations_for,
-)
+from onepass.step.replay import CALLS, inline_calls, move_axis, operations_for
 
 MODULE = "tensorflow_probability.python.math"
 NAME = "scan_associative"

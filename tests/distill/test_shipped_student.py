@@ -17,7 +17,7 @@ from wavenet import shipped
 from wavenet.data import audio, corpus
 from wavenet.evaluation import dev_corpus
 from wavenet.measures import measure
-from wavenet.samplers import SpeculativeSampler
+from wavenet.samplers.generation import SpeculativeSampler
 
 STEP = 1.0 / 32768.0
 

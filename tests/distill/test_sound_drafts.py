@@ -26,7 +26,7 @@ from onepass.samplers.speculative import (
 from wavenet.config import WaveNetConfig
 from wavenet.front import PassCount, Request
 from wavenet.network import WaveNet
-from wavenet.samplers import SpeculativeSampler, generate
+from wavenet.samplers.generation import SpeculativeSampler, generate
 
 LEVELS, TIME, ROWS = 4, 3, 4000
 

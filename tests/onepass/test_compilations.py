@@ -228,7 +228,7 @@ def test_a_second_call_of_a_bundle_compiles_nothing(kind, tmp_path):
 
 
 def test_the_compiled_step_of_the_codec_is_compiled_once(monkeypatch):
-    monkeypatch.setattr("onepass.samplers.native.outputs_of", lambda *_: None)
+    monkeypatch.setattr("onepass.samplers.native.on_machine", lambda *_: None)
     model = model_of.__wrapped__("convolution")
     decompressing(model, 0, length=9)
     with Compilations() as again:

@@ -14,7 +14,7 @@ from wavenet.config import DataConfig
 from wavenet.density import Density
 from wavenet.front import SoundFront
 from wavenet.model import SoundSampler
-from wavenet.samplers import Request, generate
+from wavenet.samplers.generation import Request, generate
 from wavenet.samplers.symbols import autoregressive
 
 BATCH, SAMPLES, SEED = 2, 46, 3

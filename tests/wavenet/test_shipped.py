@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from onepass.foundation import locations as shipped_models
 from onepass.networks.conditions import only_timed
-from onepass.samplers.native import outputs_of
+from onepass.samplers.native import NativeOutputs, on_machine
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.density import Density
 from wavenet.measures import log_mel_distance_db
 from wavenet.model import load
-from wavenet.samplers import Request, generate, stream
+from wavenet.samplers.generation import Request, generate, stream
 from wavenet.samplers.symbols import SoundSymbols
 
 SAMPLES = 200
@@ -46,7 +46,8 @@ def test_cached_conditionals_equal_teacher_forced_ones_on_speech(teacher, speech
     condition = network.condition(tf.constant(teacher.front.frames(speech)[None]))[:, :samples]
     inputs = network.inputs(tf.constant(levels[:, :samples]))
     whole = network(inputs, condition)
-    given, steps = only_timed(condition), outputs_of(SoundSymbols(network), network.likelihood)
+    given = only_timed(condition)
+    steps = on_machine(NativeOutputs, SoundSymbols(network), network.likelihood)
     state = steps.begin(1, samples, given)
     delayed = tf.concat([state.of_one["input"], inputs[:, :-1]], 1)
     cached, _ = steps.outputs(delayed, given, state)

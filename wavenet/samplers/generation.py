@@ -36,8 +36,6 @@ from wavenet.samplers.symbols import WINDOW, SoundSymbols, autoregressive
 CHUNK_SAMPLES = 1024
 STREAMED = ("auto", "cached")  # methods that draw chunk by chunk
 
-__all__ = ["CHUNK_SAMPLES", "Request", "SpeculativeSampler", "generate", "machine_fault", "stream"]
-
 
 def generate(network: Network, request: Request, method: str = "auto") -> np.ndarray:
     """Return the levels of the requested waveforms, without primes, int32 [batch, num_samples]."""

@@ -8,10 +8,7 @@ import tensorflow as tf
 
 UNITS = {bool: tf.bool, int: tf.int64, float: tf.float32, complex: tf.complex64}
 # Dtypes that are the result of two others of the same category and size, or of signs.
-MIXED = {
-    frozenset({tf.float16, tf.bfloat16}): tf.float32,
-    frozenset({tf.uint8, tf.int8}): tf.int16,
-}
+MIXED = {frozenset({tf.float16, tf.bfloat16}): tf.float32, frozenset({tf.uint8, tf.int8}): tf.int16}
 
 
 def is_tensor(value: Any) -> bool:

@@ -32,8 +32,8 @@ from pixelcnn.model import ImageSampler
 from wavenet.config import WaveNetConfig
 from wavenet.data import audio
 from wavenet.network import WaveNet
-from wavenet.samplers import Request as SoundRequest
-from wavenet.samplers import generate as generate_sound
+from wavenet.samplers.generation import Request as SoundRequest
+from wavenet.samplers.generation import generate as generate_sound
 
 FRAMES = students.FRAMES
 

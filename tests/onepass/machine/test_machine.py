@@ -21,7 +21,7 @@ from onepass.machine.values import Unlowerable, contiguous
 from onepass.networks.causality import check_causal
 from onepass.networks.conditions import NOTHING
 from onepass.samplers import SAMPLERS
-from onepass.samplers.native import native
+from onepass.samplers.native import Native, on_machine
 from onepass.step import UnsupportedNetworkError
 
 
@@ -80,7 +80,7 @@ def machine_of(model):
 
 @functools.cache
 def native_of(model):
-    found = native(model.symbol_network, model.distribution)
+    found = on_machine(Native, model.symbol_network, model.distribution)
     assert found.fault(10) == ""
     return found
 
@@ -311,7 +311,7 @@ def test_new_weights_are_read_by_the_next_call_and_the_next_chunk():
         variable.assign(variable * 0.5)
     after, _ = sampler.advance(noise[:, 10:], NOTHING, 1.0, state)
     assert (after.numpy() != before[:, 10:].numpy()).any()
-    fresh = native(model.symbol_network, model.distribution)(noise, NOTHING, 1.0)
+    fresh = on_machine(Native, model.symbol_network, model.distribution)(noise, NOTHING, 1.0)
     np.testing.assert_array_equal(sampler(noise, NOTHING, 1.0), fresh)
 
 
@@ -347,7 +347,7 @@ def unknown():
 
 def test_what_the_machine_does_not_know_is_named_and_left_to_xla():
     model = onepass.Autoregressive(unknown(), DISTRIBUTIONS["gaussian"])
-    found = native(model.symbol_network, model.distribution)
+    found = on_machine(Native, model.symbol_network, model.distribution)
     assert "Digamma" in found.fault(10)
     assert "Digamma" in check_causal(model.network).left_to_xla
     assert check_causal(model_of("gaussian").network).left_to_xla == ""

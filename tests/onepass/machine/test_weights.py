@@ -280,7 +280,7 @@ def test_the_machine_holds_fewer_bytes():
     sizes = {}
     for kind in WEIGHTS:
         model.sample(1, 3, weights=kind)
-        name = "native" if kind == "float32" else "prompted"
+        name = "Native" if kind == "float32" else "NativePrompted"
         (made,) = model.samplers._on_machine(name, kind)._machines.values()
         sizes[kind] = made.program.constants.nbytes
     assert sizes["bfloat16"] < 0.55 * sizes["float32"]

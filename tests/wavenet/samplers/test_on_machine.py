@@ -15,10 +15,11 @@ from onepass.likelihoods import LogisticMixture
 from onepass.machine import machine, sides, weights
 from onepass.machine.machine import Pace
 from onepass.networks.conditions import only_timed
-from onepass.samplers.native import native, outputs_of, prompted
+from onepass.samplers.native import Native, NativeOutputs, NativePrompted, on_machine
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
-from wavenet.samplers import Request, generation
+from wavenet.samplers import generation
+from wavenet.samplers.generation import Request
 from wavenet.samplers.symbols import SoundSymbols, autoregressive
 
 # Channel counts below, between and above whole vectors.
@@ -104,7 +105,7 @@ def noise_of(network, batch, samples=None):
 @functools.cache
 def native_of(network):
     """The sampler of a network without known symbols."""
-    return native(SoundSymbols(network), network.likelihood)
+    return on_machine(Native, SoundSymbols(network), network.likelihood)
 
 
 def draw(network, batch, cuts=(), temperature=1.0, sampler=None):
@@ -123,7 +124,7 @@ def draw(network, batch, cuts=(), temperature=1.0, sampler=None):
 @functools.cache
 def outputs_on_machine(network):
     """The parameters of a network's steps."""
-    return outputs_of(SoundSymbols(network), network.likelihood)
+    return on_machine(NativeOutputs, SoundSymbols(network), network.likelihood)
 
 
 def conditionals(network, levels):
@@ -196,7 +197,7 @@ def test_threads_change_no_sample(speaking, batch, threads, monkeypatch):
     monkeypatch.setattr(machine, "_WORTH_A_THREAD", 1)
     monkeypatch.setattr(machine, "cores", lambda: threads)
     monkeypatch.setattr(Pace, "choose", alternate)
-    sampler = native(SoundSymbols(speaking), speaking.likelihood)
+    sampler = on_machine(Native, SoundSymbols(speaking), speaking.likelihood)
     cuts = range(4, samples_of(speaking), 20)
     np.testing.assert_array_equal(draw(speaking, batch, cuts, sampler=sampler), alone)
     assert {True, False} == set(ways)
@@ -211,14 +212,14 @@ def test_known_samples_are_continued_as_they_were_drawn(speaking):
     np.testing.assert_array_equal(again, drawn)
     parts = list(model.stream(3, samples, 7, condition, prefix=begun, chunk=12))
     np.testing.assert_array_equal(np.concatenate(parts, 1), drawn)
-    sampler = prompted(model.symbol_network, speaking.likelihood)
+    sampler = on_machine(NativePrompted, model.symbol_network, speaking.likelihood)
     assert sampler.pays(3, samples, only_timed(condition))
 
 
 @pytest.mark.parametrize("kind", ["mixture", BUNCHES])
 def test_changed_weights_are_read(kind):
     network = network_of(kind)
-    sampler = native(SoundSymbols(network), network.likelihood)
+    sampler = on_machine(Native, SoundSymbols(network), network.likelihood)
     levels = draw(network, 2, sampler=sampler)
     (variable, *_) = network.stack.trainable_variables
     before = variable.numpy()
@@ -248,7 +249,8 @@ def test_narrow_weights_draw_and_score_a_vocoder_bunch_by_bunch(name, kind, monk
     lost = np.abs(model.log_prob(drawn, condition, weights=kind).numpy() - exact)
     assert lost.max() > 0 and lost.mean() < 0.05
     symbols, given = model.symbols(drawn), only_timed(condition)
-    steps = outputs_of(model.symbol_network, vocoder.likelihood).log_prob(symbols, given)
+    outputs = on_machine(NativeOutputs, model.symbol_network, vocoder.likelihood)
+    steps = outputs.log_prob(symbols, given)
     np.testing.assert_allclose(steps - model.codec.log_unit, exact, rtol=1e-3, atol=2e-3)
 
 

@@ -14,7 +14,7 @@ from networks import SOME_SLOW, WINDOWS, condition_of, levels_of
 from onepass.networks.conditions import NOTHING, only_timed
 from wavenet.front import PassCount
 from wavenet.network import Queues
-from wavenet.samplers import Request, SpeculativeSampler, generate, stream
+from wavenet.samplers.generation import Request, SpeculativeSampler, generate, stream
 from wavenet.samplers.symbols import SoundSymbols
 
 BATCH, SAMPLES = 2, 48
