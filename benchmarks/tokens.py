@@ -103,7 +103,7 @@ def _drawn(
 
 def _xla_step(model: onepass.Autoregressive, batch: int, count: int) -> Callable[[], Any]:
     """Return a call that samples by the step that XLA compiles, where `auto` takes the machine."""
-    model.samplers._compiled.once("native", lambda: None)
+    model.samplers._compiled.once(("Native", "float32"), lambda: None)
     return functools.partial(_drawn, model, batch, count)
 
 

@@ -211,6 +211,9 @@ def evaluate(
       weights: the `weights` of `sample` whose model is evaluated; other ones than float32 cost a
         pass more, by which `cost` is measured.
 
+    Returns:
+      The log-likelihood with its interval.
+
     Raises:
       UserError: the model has no log-probabilities, there are no examples, the data has no end, or
         a condition does not have one row per example.

@@ -39,7 +39,11 @@ class ModelInfo:
 
 
 def list_models() -> list[ModelInfo]:
-    """Return a `ModelInfo` of each model that comes with the package, sound models first."""
+    """Return the models that come with the package.
+
+    Returns:
+      One `ModelInfo` per model, sound models first.
+    """
     found = []
     for name in SHIPPED:
         kind = str(kind_of(folder(name)))

@@ -54,8 +54,8 @@ FAULTS = {
     ),
     "one pixel more than given is kept": Fault(
         "pixelcnn/density.py",
-        "before = y * self.words.shape[2] + x < self.given.count",
-        "before = y * self.words.shape[2] + x <= self.given.count",
+        "return tf.where(y * width + x < given.count, given.levels[:, y, x], sampled)",
+        "return tf.where(y * width + x <= given.count, given.levels[:, y, x], sampled)",
         ("tests/pixelcnn/sampling/test_pixelcnn_sampler.py",),
     ),
     "a flow's scale has no lower bound": Fault(

@@ -40,9 +40,13 @@ REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   for a model tha
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command `onepass`, by default with the process's arguments; return its exit status.
+    """Run the command `onepass` and return its exit status.
 
-    It is 0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.
+    Args:
+      arguments: the arguments after `onepass`; None: those of the process.
+
+    Returns:
+      0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     error: BaseException | None = None

@@ -458,7 +458,7 @@ def _write_in_place(
             body.remove(last_write)
             late.append(last_write)
         else:
-            out = Value(made, 0, (made.size,), (1,), _dtype(states))
+            out = Value(made, 0, (made.size,), (1,), states[0][0].dtype)
             source = dataclasses.replace(out, buffer=base)
             body[index:index] = _copy(lowering, out, source)
             if is_state:
@@ -521,10 +521,6 @@ def _copy(lowering: Lowering, out: Value, source: Value) -> list[Instruction]:
     lowering.copy_value(out, source, stays=True)
     made, assembly.instructions = assembly.instructions, before
     return made
-
-
-def _dtype(states: Sequence[tuple[Value, Any_Value]]) -> np.dtype:
-    return states[0][0].dtype
 
 
 def _reads(each: Instruction, buffer: Buffer, also_base: bool = False) -> bool:

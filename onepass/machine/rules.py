@@ -313,14 +313,15 @@ def concatenate_values(lowering: Lowering, parts: list[Any_Value], axis: int) ->
 
 def fill_parts(lowering: Lowering, shape: list[int], parts: list[Any_Value], axis: int) -> Value:
     """Return a new value that is filled with parts in sequence along an axis."""
-    key = ("joined", tuple(shape), axis, tuple(_identity(lowering, part) for part in parts))
+    values = [lowering.value(part) for part in parts]
+    places = [(x.buffer.number, x.start, x.shape, x.strides) for x in values]
+    key = ("joined", tuple(shape), axis, tuple(places))
     found = lowering.joined.get(key)
     if found is not None:
         return found
     out = contiguous(shape, parts[0].dtype)
     start = 0
-    for part in parts:
-        value = lowering.value(part)
+    for value in values:
         step = out.strides[axis] if out.shape[axis] > 1 else 1
         size = value.shape[axis]
         target = Value(out.buffer, start * step, value.shape, out.strides, out.dtype)
@@ -328,11 +329,6 @@ def fill_parts(lowering: Lowering, shape: list[int], parts: list[Any_Value], axi
         start += size
     lowering.joined[key] = out
     return out
-
-
-def _identity(lowering: Lowering, part: Any_Value) -> tuple:
-    value = lowering.value(part)
-    return value.buffer.number, value.start, value.shape, value.strides
 
 
 @rule("Pad", "PadV2")
@@ -460,7 +456,8 @@ def _top_k(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
     size, number = given.shape[-1], np.dtype(np.float32)
     if size > MOST_SORTED:
         raise Unlowerable(f"more than {MOST_SORTED} numbers in order")
-    one, other = _both(lowering, given)
+    one = lowering.arrange_entries(given, lambda x: x[..., np.newaxis])
+    other = lowering.arrange_entries(given, lambda x: x[..., np.newaxis, :])
     above = cast(lowering, lowering.map("Greater", other, one), number)
     before = Constant(np.tril(np.ones([size, size], np.float32), -1))
     equal = cast(lowering, lowering.map("Equal", other, one), number)
@@ -474,11 +471,6 @@ def _top_k(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
     )
     index = cast(lowering, reduce_axes(lowering, "Sum", places, [-1], False), np.dtype(np.int32))
     return [reduce_axes(lowering, "Sum", values, [-1], False), index]
-
-
-def _both(lowering: Lowering, given: Value) -> tuple[Any_Value, Any_Value]:
-    column = lowering.arrange_entries(given, lambda x: x[..., np.newaxis])
-    return column, lowering.arrange_entries(given, lambda x: x[..., np.newaxis, :])
 
 
 @rule("Cumsum", "Cumprod")

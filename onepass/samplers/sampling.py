@@ -320,9 +320,6 @@ class Samplers:
           method: "auto" or "cached".
           noise_of: function from a position and a number of symbols to their noise.
           chunk: a multiple of the network's block.
-          shared: number of first symbols that are known in every row.
-          weights: type of large weights.
-          kept: see `draw`.
         """
         machine = None
         if weights != "float32":

@@ -92,11 +92,8 @@ def cached_chunk(
 
     first = (0, state, symbols, tf.zeros([batch], tf.bool))
     _, state, symbols, _ = tf.while_loop(goes_on, body, first)
-    return _rows_first(symbols.stack())[:, :length], state
-
-
-def _rows_first(values: tf.Tensor) -> tf.Tensor:
-    return tf.transpose(values, [1, 0, *range(2, values.shape.rank)])
+    stacked = symbols.stack()
+    return tf.transpose(stacked, [1, 0, *range(2, stacked.shape.rank)])[:, :length], state
 
 
 def _in_blocks(values: tf.Tensor, block: int) -> tf.Tensor:

@@ -74,7 +74,7 @@ def new_model(name):
 
 def machine_of(model):
     """Return the step machine that the model's samples were drawn by."""
-    (found,) = model.samplers._compiled.once("native", None)._machines.values()
+    (found,) = model.samplers._on_machine("Native")._machines.values()
     return found
 
 

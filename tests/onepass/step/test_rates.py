@@ -276,7 +276,7 @@ def test_every_method_draws_the_same_elements(name):
     assert model.symbol_network.has_step
     naive = model.sample(2, 11, 1, method="naive")
     np.testing.assert_array_equal(model.sample(2, 11, 1), naive)
-    machine = model.samplers._compiled.once("native", None)._machines
+    machine = model.samplers._on_machine("Native")._machines
     assert len(machine) == 1  # which is what draws where there is no GPU
     np.testing.assert_array_equal(model.sample(2, 11, 1, method="cached"), naive)
     np.testing.assert_array_equal(model.sample(2, 11, 1, prefix=naive[:, :6]), naive)
