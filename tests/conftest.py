@@ -25,12 +25,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 TESTS = Path(__file__).parent
 UNOPTIMISED = ("laws", "onepass")  # folders of tests whose graphs run as they were traced
 # Files that take longest, begun first: processes that share the files then end at the same time.
+# Those after the first one need no step machine, which the first process compiles meanwhile.
 LONGEST = (
-    *("test_laws", "test_frames", "test_own_agreement", "test_changes", "test_export_audio"),
-    *("test_periods", "test_causality", "test_own_prompts", "test_export_images", "test_rates"),
-    *("test_student_cpu", "test_on_machine", "test_files", "test_image_compression", "test_tables"),
+    *("test_laws", "test_causality", "test_export_images", "test_attention", "test_rates"),
+    *("test_frames", "test_own_agreement", "test_changes", "test_export_audio", "test_periods"),
+    *("test_own_prompts", "test_student_cpu", "test_on_machine", "test_export_comparison"),
+    *("test_storage", "test_stored_networks", "test_compilations", "test_served_weights"),
+    *("test_files", "test_image_compression", "test_tables", "test_prefix_state"),
     *("test_image_command", "test_sample_command", "test_reading", "test_golden", "test_machine"),
-    *("test_array_command", "test_incremental", "test_attention", "test_any_length"),
+    *("test_array_command", "test_incremental", "test_any_length"),
     *("test_distill", "test_sandbox", "test_program_scan", "test_array_compression"),
     *("test_conditions", "test_any_teacher", "test_shipped_student", "test_docs_python"),
     *("test_own_conditions", "test_collectives", "test_portable", "test_launch"),

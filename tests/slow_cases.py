@@ -46,6 +46,27 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("1-lstm_after_convolution", "1-embedding", "1-Padded", "1-stacked_cells"),
         ),
         "test_a_scan_reads_rows_that_are_equal_at_all_times": ("ones", "second"),
+        "test_entries_are_chosen_placed_and_turned_in_every_time_step": (
+            *("of_every_time", "loop_over_rows"),
+        ),
+    },
+    "onepass/networks/test_periods.py": {
+        "test_every_method_draws_the_same_at_any_length": ("tiers",),
+    },
+    "onepass/storage/test_stored_networks.py": {
+        "test_a_stored_model_is_drawn_from_trained_and_stored_again_as_the_live_one": (
+            *("selective scan", "time mix"),
+        ),
+    },
+    "serving/test_export_comparison.py": {
+        "test_a_bundle_with_other_weights_is_refused_and_older_versions_are_left": (
+            *("pairs", "voices"),
+        ),
+        "test_a_network_of_conditions_that_are_not_negative_is_exported": ("sqrt", "<lambda>"),
+    },
+    "serving/test_served_weights.py": {
+        "test_every_sequence_draws_and_streams_what_the_live_model_does": ("reading", "voices"),
+        "test_a_model_that_cannot_is_refused_in_one_line_when_it_is_loaded": ("student of frames",),
     },
     "onepass/machine/test_machine.py": {
         "test_threads_that_divide_products_draw_what_one_draws_to_the_last_bit": (
@@ -180,6 +201,8 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("deep-", "own-", "attention-all", "tokens-one prefix", "tokens-whole and none"),
             *("tokens-tokens", "tokens-stop", "tokens-temperatures", "real-", "voices-", "tiles-*"),
             *("tokens-lengths", "conditioned-prefix", "picture-", "real-prefix", "voices-prefix"),
+            *("pairs-", "tokens-min-p", "tokens-bias", "tokens-allowed", "tokens-presence"),
+            *("tokens-repetition",),
         ),
         "test_a_row_depends_on_its_own_condition_alone_and_one_may_stand_for_all": ("voices",),
         "test_a_bundle_refuses_conditions_in_the_words_of_the_model": ("voices",),
