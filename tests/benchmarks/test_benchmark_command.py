@@ -108,8 +108,7 @@ def test_an_interrupted_run_is_one_line_and_leaves_no_file(number, tmp_path, mon
 
 
 def test_onepass_bench_without_a_checkout_says_where_they_are(mistake, monkeypatch, tmp_path):
-    installed = tmp_path / "onepass" / "command" / "verbs.py"
-    monkeypatch.setattr(onepass.command.verbs, "__file__", str(installed))
+    monkeypatch.setattr(onepass.command.verbs, "ROOT", tmp_path)
     assert mistake("bench", "audio") == (
         "the benchmarks are not installed with the package: run `python -m benchmarks` in a "
         "checkout of the source."

@@ -166,22 +166,21 @@ class VideoDrawing(Drawing):
         self.files = [given.out / f"video_{given.seed}_{r}.{e}" for r in rows for e in endings]
 
     def start(self) -> Iterator[Any]:
-        """Return an iterator over videos, of which the first is drawn before files are created."""
-        videos = map(self._predict, range(self.total))
-        return itertools.chain([next(videos)], videos)
-
-    def _predict(self, row: int) -> np.ndarray:
-        """Return the predicted frames after a clip's context."""
+        """Return an iterator over videos, each the predicted frames after a clip's context."""
         clips, statistics = self._clips, self._video.statistics
-        return predict(
-            self.model,
-            clips.frames[row, : self._context],
-            clips.actions[row, :-1] * statistics.action_std + statistics.action_mean,
-            clips.states[row, :-1] * statistics.state_std + statistics.state_mean,
-            seed=self.given.seed,
-            row=row,
-            temperature=self.arguments.get("temperature", 1.0),
-        )
+        videos = [  # what cannot be drawn is refused before files are created
+            predict(
+                self.model,
+                clips.frames[row, : self._context],
+                clips.actions[row, :-1] * statistics.action_std + statistics.action_mean,
+                clips.states[row, :-1] * statistics.state_std + statistics.state_mean,
+                seed=self.given.seed,
+                row=row,
+                temperature=self.arguments.get("temperature", 1.0),
+            )
+            for row in range(self.total)
+        ]
+        return iter(videos)
 
     def write(self, part: Any) -> int:
         """Write the animation and the strip of a video."""
