@@ -145,10 +145,11 @@ def check_backend(backend: str) -> None:
 def _engine(student: ParallelWaveNet, narrow: bool) -> FlowEngine:
     engines = _ENGINES.setdefault(student, {})
     made = engines.get(narrow)
-    variables = [variable for flow in student.flows for variable in flow.variables]
-    read = (
-        made.read if made else tf.function(lambda: [v.value() for v in variables], autograph=False)
-    )
+    if made:  # finding a module's variables takes longer than reading them
+        read = made.read
+    else:
+        variables = [variable for flow in student.flows for variable in flow.variables]
+        read = tf.function(lambda: [each.value() for each in variables], autograph=False)
     weights = [np.asarray(weight) for weight in read()]
     if made is None or not all(map(np.array_equal, made.weights, weights)):
         copies = [each.copy() for each in weights]  # training writes into the memory of `weights`
