@@ -307,7 +307,7 @@ def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(
     given, files = sound_of(DRAFT, 230), (tmp_path / "frames.npy", tmp_path / "spoken.npz")
     np.save(files[0], given["condition"])
     said = without_training(ALONE, bundle_folder(DRAFT), *files)
-    assert said == "Features of a recording need the package replicator.\n"
+    assert said == "Features of a recording need the package wavenet.\n"
     spoken, expected = np.load(files[1]), model(DRAFT).sample(**given, seed=5, num=2)
     assert_same(spoken["whole"], expected)
     assert_same(spoken["parts"], expected)
