@@ -1,5 +1,6 @@
 """`fit`: train a model in memory or in a work directory, also with an optimiser of Keras."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -220,7 +221,9 @@ def fit(
         contains a different run, or the trained network turns out not to be causal.
     """
     check_eager()
-    getattr(model, "follow", lambda by_trace: None)(by_trace=True)  # students have none
+    # What shards hold cannot be traced alone.
+    with contextlib.nullcontext() if replicator is None else replicator.gathered_variables():
+        getattr(model, "follow", lambda by_trace: None)(by_trace=True)  # students have none
     asked = FitOptions(**options)
     if asked.jit_compile:
         check_compiler()
