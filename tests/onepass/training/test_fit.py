@@ -163,7 +163,8 @@ def test_own_loss_schedule_and_score():
 @pytest.mark.slow
 def test_an_optimiser_of_keras_resumes_exactly(tmp_path):
     whole = trained(optimizer=keras.optimizers.Adam(1e-2))[0]
-    assert (whole != Line(3).kernel.numpy()).all()
+    moved = whole != Line(3).kernel.numpy()
+    assert moved[..., 1:].all()  # the weight of a lone component has no gradient
     trained(steps=3, optimizer=keras.optimizers.Adam(1e-2), workdir=tmp_path)
     resumed = trained(optimizer=keras.optimizers.Adam(1e-2), workdir=tmp_path)[0]
     np.testing.assert_array_equal(resumed, whole)
