@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """What generates sounds with a bundle's weights by Numba; of a WaveNet, the step machine."""
+    """A generator of sounds by Numba with a bundle's weights; of a WaveNet, the step machine."""
 
     def __init__(self, path: Path, family: ModelFamily, backend: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What computations run on: processor, cores, threads, TensorFlow; imports no large package."""
+"""The machine that computes: processor, cores, threads, TensorFlow; imports no large package."""
 
 import contextlib
 import ctypes

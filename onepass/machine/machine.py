@@ -224,7 +224,7 @@ class StepMachine:
 
     @property
     def is_stale(self) -> bool:
-        """Whether weights have changed since the program was made."""
+        """True if weights have changed since the program was made."""
         with tf.init_scope():
             for handle, dtype, before, address in self._read:
                 now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - the letters of IPA look like others
-"""What people write into a text: a subset of SSML 1.1 (W3C 2010), and pronunciations.
+"""Marks that people write into a text: a subset of SSML 1.1 (W3C 2010), and pronunciations.
 
 A text whose root is <speak> is SSML. <break>, <emphasis> and the rate of <prosody> are obeyed.
 Other tags are left out, and what they enclose is spoken. A document may have no DTD, without which

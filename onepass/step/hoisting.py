@@ -207,17 +207,17 @@ class _Boundary:
         self, graph: tf.Graph, operations: Sequence[Sequence[tf.Operation]], lengths: Sequence[int]
     ) -> None:
         self._graph, self._longer, self._lengths = graph, operations[1], lengths
-        self._places = {op: n for n, op in enumerate(operations[0])}
+        self._indices = {op: n for n, op in enumerate(operations[0])}
 
     def cuts(self) -> list[Cut]:
         waiting = [
             x
             for op in operations_for(self._graph.outputs)
-            if op not in self._places and op.type not in SHAPES
+            if op not in self._indices and op.type not in SHAPES
             for x in op.inputs
-            if x.op in self._places
+            if x.op in self._indices
         ]
-        waiting += [x for x in self._graph.outputs if x.op in self._places]
+        waiting += [x for x in self._graph.outputs if x.op in self._indices]
         found: dict[str, tf.Tensor] = {}
         seen: set[str] = set()
         while waiting:
@@ -236,15 +236,15 @@ class _Boundary:
             else:
                 waiting += self._before(tensor)
         cuts = []
-        order = sorted(self._narrow_tensors(found), key=lambda x: self._places[x.op])
+        order = sorted(self._narrow_tensors(found), key=lambda x: self._indices[x.op])
         for number, tensor in enumerate(order):
             (axis,) = self._axes(tensor) or (None,)
-            place = self._places[tensor.op]
+            place = self._indices[tensor.op]
             cuts.append(Cut(f"frames/{number}", place, tensor.value_index, axis))
         return cuts
 
     def _counterpart(self, tensor: tf.Tensor) -> tf.Tensor:
-        return self._longer[self._places[tensor.op]].outputs[tensor.value_index]
+        return self._longer[self._indices[tensor.op]].outputs[tensor.value_index]
 
     def _axes(self, tensor: tf.Tensor) -> list[int] | None:
         """Return the axes of time of a tensor; None if it is no condition."""
@@ -264,7 +264,7 @@ class _Boundary:
         return shapes == [rows * n for rows, n in zip(ROWS, self._lengths, strict=True)]
 
     def _before(self, tensor: tf.Tensor) -> list[tf.Tensor]:
-        return [x for x in tensor.op.inputs if x.op in self._places]
+        return [x for x in tensor.op.inputs if x.op in self._indices]
 
     def _narrow_tensors(self, kept: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         """Return tensors of which fewer values are stored, by cutting before operations on rows.

@@ -1,4 +1,4 @@
-"""What `onepass sample` draws and writes: the base class, the loop over files, and arrays.
+"""Drawings that `onepass sample` makes and writes: the base class, the loop over files, and arrays.
 
 Samples of a user's model are written to npy files or, for a local model, WAV or PNG files.
 """
