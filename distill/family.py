@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from distill.config import PRESETS, DistillConfig
-from onepass.families import ModelFamily, Parts
+from onepass.families import ModelFamily, later, module
 from onepass.replicator.training.config import TrainingOptions
 from wavenet.family import EvaluateArguments, listening_page, training_data
 
@@ -60,25 +60,6 @@ def _evaluate_student(given: EvaluateArguments, model: "Trained", data: Path) ->
         return evaluate(model, teacher, corpus, page, peers=peers, others=others, **asked)
 
 
-def _sampler() -> Any:
-    from distill import model
-
-    return model
-
-
-def _parts() -> Parts:
-    from distill import evaluation, model
-
-    return Parts(
-        recipe=_recipe,
-        load=model.load,
-        evaluate=_evaluate_student,
-        report=evaluation.format_report,
-        measure=evaluation.measure,
-        card=evaluation.card,
-    )
-
-
 STUDENT = ModelFamily(
     verb="distill",
     makes="sound",
@@ -87,8 +68,13 @@ STUDENT = ModelFamily(
     score=lambda config: "best STFT distance + KL {:.3f}",
     evaluation=EvaluateArguments,
     training_data=training_data,
-    load_parts=_parts,
+    recipe=_recipe,
+    load=later("distill.model:load"),
+    evaluate=_evaluate_student,
+    report=later("distill.evaluation:format_report"),
+    measure=later("distill.evaluation:measure"),
+    card=later("distill.evaluation:card"),
     network="student",
-    sampler=_sampler,
+    sampler=module("distill.model"),
     is_fast=True,
 )

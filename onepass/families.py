@@ -7,6 +7,7 @@ called, so help texts appear without a delay.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import pkgutil
 import shlex
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
     from onepass.replicator.training.training_run import Recipe
 
 
+def later(name: str) -> Callable[..., Any]:
+    """Return a function that imports the one named MODULE:NAME when it is called."""
+
+    def import_and_call(*args: Any, **kwargs: Any) -> Any:
+        return pkgutil.resolve_name(name)(*args, **kwargs)
+
+    return import_and_call
+
+
+def module(name: str) -> Callable[[], Any]:
+    """Return a function that imports the module of a name and returns it."""
+    return functools.partial(pkgutil.resolve_name, name)
+
+
 def _refuse_planning(_: Any) -> Any:
     raise UserError("The step cannot be planned without its teacher or data.")
 
@@ -34,28 +49,17 @@ def _refuse(*_: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The functions of a family of models, whose modules need TensorFlow."""
-
-    load: Callable[..., Any]
-    evaluate: Callable[[Any, Any, Any], dict]
-    report: Callable[[dict], str]  # the metrics of `evaluate` as lines of text
-    recipe: "Callable[[str, Any], Recipe]" = _refuse  # of a preset's name and the options
-    # The measures on the dev set of a run, of the export options and config.json.
-    measure: "Callable[[ExportArguments, dict], Measured]" = _refuse
-    card: Callable[[dict], str] = _refuse  # the text of the model card, of model.json
-    store: Any = None  # the module with `save` and `load`; None: models are not stored
-    config_from: Callable[[dict], Any] = _refuse_planning
-    trainable: Callable[[Any], Any] = _refuse_planning  # a configuration's training step
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """A description of a family of models for the commands."""
+    """A description of a family of models for the commands.
+
+    What needs TensorFlow is imported when it is called, by `later` or `module`.
+    """
 
     makes: str  # "sound", "images" or "arrays"
     evaluation: type  # options of `evaluate`: `model`, `data`, `as_json`, and a `check` that raises
-    load_parts: Callable[[], Parts]
+    load: Callable[..., Any]
+    evaluate: Callable[[Any, Any, Any], dict]  # of the options, the model and the data
+    report: Callable[[dict], str]  # the metrics of `evaluate` as lines of text
     verb: str = ""
     presets: Mapping[str, Preset] = dataclasses.field(default_factory=dict)
     # The class of a preset's training options, a `TrainingOptions` whose first two fields are the
@@ -65,14 +69,16 @@ class ModelFamily:
     training_data: Callable[[Path], Path | str] = _refuse  # of a model, or shipped data
     # The further arguments that the data of a configuration and command line require.
     detected: Callable[[Any, list[str]], list[str]] = lambda config, words: []
+    recipe: "Callable[[str, Any], Recipe]" = _refuse  # of a preset's name and the options
+    # The measures on the dev set of a run, of the export options and config.json.
+    measure: "Callable[[ExportArguments, dict], Measured]" = _refuse
+    card: Callable[[dict], str] = _refuse  # the text of the model card, of model.json
+    config_from: Callable[[dict], Any] = _refuse_planning
+    trainable: Callable[[Any], Any] = _refuse_planning  # a configuration's training step
     network: str = ""  # section of the configuration with `compute_dtype`; "": float32
+    store: Callable[[], Any] | None = None  # the module with `save` and `load` of stored models
     sampler: Callable[[], Any] | None = None  # the module with the sampler that Numba compiles
     is_fast: bool = False  # whether that is faster than a bundle's program without accelerator
-
-    @property
-    def parts(self) -> Parts:
-        """The functions that need TensorFlow."""
-        return self.load_parts()
 
 
 def run_training(
@@ -93,7 +99,7 @@ def run_training(
     from onepass.replicator.training.training_run import train
 
     replicator = strategies.from_environment(given.strategy)  # TensorFlow's first action
-    recipe = family.parts.recipe(preset, given)
+    recipe = family.recipe(preset, given)
     if given.portable:
         export_portable(recipe, given.portable, given.workdir)
         return 0
@@ -119,12 +125,12 @@ def run_evaluate(
     given.check()
     found = family_of(given.model)
     family = found if found is not None and found.evaluation is likely.evaluation else likely
-    model = family.parts.load(given.model)
+    model = family.load(given.model)
     data = given.data or family.training_data(given.model)
     step = {"step": model.spec.get("step")} if family.presets else {}
     named = {"model": str(given.model), **step, "data": str(data)}
-    figures = named | family.parts.evaluate(given, model, data)
-    print(json.dumps(figures, indent=2) if given.as_json else family.parts.report(figures))
+    figures = named | family.evaluate(given, model, data)
+    print(json.dumps(figures, indent=2) if given.as_json else family.report(figures))
     return 0
 
 

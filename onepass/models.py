@@ -90,7 +90,7 @@ def load(location: str | Path) -> "Model":
 def load_trained(path: Path) -> Any:
     """Load a model of this library by shipped name, or from a run, model folder or bundle."""
     check_eager()
-    return (families.of_model(path) or families.registered(families.STUDENT)).parts.load(path)
+    return (families.of_model(path) or families.registered(families.STUDENT)).load(path)
 
 
 def family_of(location: str | Path) -> ModelFamily | None:
@@ -150,4 +150,4 @@ def load_stored(folder: Path) -> Any:
 def _store(kind: Any) -> Any:
     """Return the module with `save` and `load` for a kind of models; None: they are not stored."""
     family = families.of_kind(kind)
-    return None if family is None else family.parts.store
+    return family.store() if family is not None and family.store else None

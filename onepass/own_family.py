@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from onepass.families import ModelFamily, Parts
+from onepass.families import ModelFamily, later, module
 from onepass.foundation.errors import UserError, require
 
 
@@ -62,20 +62,14 @@ def _report(figures: dict) -> str:
     return f"{bits} bits per element, of {figures['elements']:,} elements"
 
 
-def _network_parts() -> Parts:
-    from onepass import storage
-    from onepass.models import load
-
-    return Parts(load=load, evaluate=_evaluate, report=_report, store=storage)
-
-
-def _flow_parts() -> Parts:
-    from distill import flow_student
-
-    return dataclasses.replace(_network_parts(), evaluate=_refuse, store=flow_student)
-
-
 AUTOREGRESSIVE = ModelFamily(
-    makes="arrays", evaluation=EvaluateArguments, load_parts=_network_parts
+    makes="arrays",
+    evaluation=EvaluateArguments,
+    load=later("onepass.models:load"),
+    evaluate=_evaluate,
+    report=_report,
+    store=module("onepass.storage"),
 )
-FLOW_STUDENT = dataclasses.replace(AUTOREGRESSIVE, load_parts=_flow_parts)
+FLOW_STUDENT = dataclasses.replace(
+    AUTOREGRESSIVE, evaluate=_refuse, store=module("distill.flow_student")
+)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from onepass.families import ModelFamily, Parts
+from onepass.families import ModelFamily, later
 from onepass.foundation.errors import UserError, require
 from onepass.foundation.locations import FOLDERS
 from onepass.replicator.training.config import TrainingOptions
@@ -17,6 +17,7 @@ from pixelcnn.config import PRESETS, MultiscaleTrainConfig, PixelCNNTrainConfig,
 
 if TYPE_CHECKING:
     from onepass.trained import Trained
+    from pixelcnn.training import ImageRecipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,19 +190,10 @@ def _quality(measures: dict) -> str:
     )
 
 
-def _parts() -> Parts:
-    from pixelcnn import card, model, training
+def _recipe(preset: str, given: Any) -> "ImageRecipe":
+    from pixelcnn.training import ImageRecipe
 
-    return Parts(
-        recipe=lambda preset, given: training.ImageRecipe(preset, given.config, given.data),
-        load=model.load,
-        evaluate=_evaluate_model,
-        report=format_report,
-        measure=card.measure,
-        card=card.card,
-        config_from=config_from,
-        trainable=training.trainable,
-    )
+    return ImageRecipe(preset, given.config, given.data)
 
 
 IMAGES = ModelFamily(
@@ -212,6 +204,13 @@ IMAGES = ModelFamily(
     score=lambda config: "best dev {:.3f} bits/dim",
     evaluation=EvaluateArguments,
     training_data=training_data,
-    load_parts=_parts,
     detected=_detect_options,
+    recipe=_recipe,
+    load=later("pixelcnn.model:load"),
+    evaluate=_evaluate_model,
+    report=format_report,
+    measure=later("pixelcnn.card:measure"),
+    card=later("pixelcnn.card:card"),
+    config_from=config_from,
+    trainable=later("pixelcnn.training:trainable"),
 )

@@ -7,11 +7,11 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from onepass.families import ModelFamily, Parts
+from onepass.families import ModelFamily, later, module
 from onepass.foundation.errors import UserError, require
 from onepass.replicator.training.config import TrainingOptions
 from wavenet import shipped
@@ -21,6 +21,7 @@ from wavenet.dev_parts import DevPart
 if TYPE_CHECKING:
     from onepass.trained import Trained
     from wavenet.listening_page import ListeningPage
+    from wavenet.training import SpeechRecipe
 
 COPIES = 4  # dev recordings that a WaveNet resynthesises by default; few, since it is slow
 
@@ -131,25 +132,10 @@ def evaluate_model(given: EvaluateArguments, model: "Trained", data: Path) -> di
         return evaluate(model, corpus, copies, given.seed, given.split, given.temperatures, page)
 
 
-def _sampler() -> Any:
-    from wavenet.samplers import generation
+def _recipe(preset: str, given: TrainArguments) -> "SpeechRecipe":
+    from wavenet.training import SpeechRecipe
 
-    return generation
-
-
-def _parts() -> Parts:
-    from wavenet import evaluation, model, training
-
-    return Parts(
-        recipe=lambda preset, given: training.SpeechRecipe(preset, given.config, given.data),
-        load=model.load,
-        evaluate=evaluate_model,
-        report=evaluation.format_report,
-        measure=evaluation.measure,
-        card=evaluation.card,
-        config_from=config_from,
-        trainable=training.trainable,
-    )
+    return SpeechRecipe(preset, given.config, given.data)
 
 
 WAVENET = ModelFamily(
@@ -160,7 +146,14 @@ WAVENET = ModelFamily(
     score=lambda config: "best dev {:.3f} bits/sample",
     evaluation=EvaluateArguments,
     training_data=training_data,
-    load_parts=_parts,
+    recipe=_recipe,
+    load=later("wavenet.model:load"),
+    evaluate=evaluate_model,
+    report=later("wavenet.evaluation:format_report"),
+    measure=later("wavenet.evaluation:measure"),
+    card=later("wavenet.evaluation:card"),
+    config_from=config_from,
+    trainable=later("wavenet.training:trainable"),
     network="network",
-    sampler=_sampler,
+    sampler=module("wavenet.samplers.generation"),
 )

@@ -72,6 +72,6 @@ IMAGE_STUDENT = dataclasses.replace(
     score=lambda config: (
         f"best dev {'KL ' if config.targets.has_divergence else ''}{{:.4f}} bits/dim"
     ),
-    load_parts=lambda: dataclasses.replace(IMAGES.parts, recipe=_recipe),
+    recipe=_recipe,
     detected=lambda config, words: [],
 )

@@ -287,7 +287,7 @@ def export(
         `entries`.
     """
     family = of_kind(getattr(model, "kind", None))
-    is_own = family is not None and family.parts.store is not None
+    is_own = family is not None and family.store is not None
     if family is None or not (is_own or format != BUNDLE):
         raise ValueError(
             f"`model` must be an Autoregressive or a FlowStudent, got {type(model).__name__}."

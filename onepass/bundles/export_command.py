@@ -66,7 +66,7 @@ def _export_model(given: ExportArguments, family: ModelFamily, is_own: bool) -> 
         _refuse(given, NOT_OWN, f"is not for {given.run}, {who}.")
     else:
         _refuse(given, OWN_OPTIONS[1:], "is for models that `onepass.save` wrote.")
-    model = family.parts.load(given.run)
+    model = family.load(given.run)
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
     try:
         export.export(
@@ -140,7 +140,7 @@ def _measure_run(given: ExportArguments, folder: Path) -> str:
         raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
     licence = given.data_licence or "unknown"
     written: Any = dataclasses.replace(given, out=folder, data_licence=licence)
-    return write_folder(written, family.parts.measure, family.parts.card)
+    return write_folder(written, family.measure, family.card)
 
 
 def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
@@ -151,7 +151,7 @@ def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) ->
             raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
         spec["config"][family.network]["compute_dtype"] = "bfloat16"
     write_spec(folder, spec)
-    model = family.parts.load(folder)
+    model = family.load(folder)
     found = functions(model, batches=given.batches, buckets=given.buckets)
     write_program(folder, found, spec)
     lines = [f"{given.out}: {', '.join(found.calls)}"]

@@ -57,7 +57,7 @@ def _programs(given: PlanArguments, family: ModelFamily | None, scratch: str) ->
             )
         return programs
     config = _config(given.model, family)
-    model = family.parts.trainable(config)
+    model = family.trainable(config)
     return ModelPrograms(
         model, given.batch or config.data.batch_size, config.optimizer.accumulate, scratch
     )
@@ -68,4 +68,4 @@ def _config(model: str, family: ModelFamily) -> Any:
 
     if not Path(model).exists():
         return family.presets[model].config
-    return family.parts.config_from(RunDirectory.open(Path(model)).config())
+    return family.config_from(RunDirectory.open(Path(model)).config())

@@ -15,7 +15,7 @@ import tyro
 
 import onepass
 from onepass import families
-from onepass.families import ModelFamily, Parts
+from onepass.families import ModelFamily
 from onepass.foundation.files import write_npz
 from onepass.foundation.metrics import read_metrics
 from onepass.foundation.run_directory import RunDirectory
@@ -148,14 +148,10 @@ TOY = ModelFamily(
     score=lambda config: "best dev {:.3f} nats",
     evaluation=ToyEvaluation,
     training_data=lambda path: Path(RunDirectory.open(path).config()["data_folder"]),
-    load_parts=lambda: Parts(
-        recipe=lambda preset, given: ToyRecipe(preset, given.config, given.data),
-        load=load,
-        evaluate=evaluate,
-        report=lambda figures: f"{figures['bits']:.3f} bits",
-        measure=None,
-        card=None,
-    ),
+    recipe=lambda preset, given: ToyRecipe(preset, given.config, given.data),
+    load=load,
+    evaluate=evaluate,
+    report=lambda figures: f"{figures['bits']:.3f} bits",
 )
 
 
