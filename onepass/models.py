@@ -75,7 +75,9 @@ def load(location: str | Path) -> "Model":
 
         return RemoteModel(str(location))
     path = Path(location)
-    if not path.exists() and str(path) not in FOLDERS:
+    if not path.exists():
+        if str(path) in FOLDERS:
+            return load_trained(path)
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
     if kind == "saved":
