@@ -94,8 +94,9 @@ def evaluate(
     untrained, mel = {}, model.front.mel
     if sixteen_bit and mel is not None:
         order = model.config.network.prediction_order or ORDER
-        bits = dataclasses.asdict(weighted_mean(*measure_untrained_bits(items, mel, order)))
-        untrained = {"untrained_predictor": {"order": order, "bits_per_sample": bits}}
+        bits, samples = measure_untrained_bits(items, mel, order)
+        mean = dataclasses.asdict(weighted_mean(bits, samples))
+        untrained = {"untrained_predictor": {"order": order, "bits_per_sample": mean}}
     return {
         "bits_per_sample": mean_bits.mean,
         "measures": measures,

@@ -239,16 +239,13 @@ def _stored(state: Iterable[Any]) -> Arrays:
 
 def _with_state(signature: Signature, state: Mapping[str, np.ndarray]) -> Signature:
     """Return a signature whose state, if it has one, is like that of one row."""
-    sides = []
-    for infos, default in ((signature.inputs, 0), (signature.outputs, None)):
+
+    def side(infos: Mapping[str, TensorInfo], default: int | None) -> dict[str, TensorInfo]:
         others = {n: x for n, x in infos.items() if n == COUNTS or not n.startswith(STATE)}
-        if len(others) < len(infos):
-            others |= {
-                name: TensorInfo(array.dtype, (None, *array.shape), default=default)
-                for name, array in state.items()
-            }
-        sides.append(others)
-    return Signature(*sides)
+        own = {n: TensorInfo(x.dtype, (None, *x.shape), default=default) for n, x in state.items()}
+        return others | own if len(others) < len(infos) else others
+
+    return Signature(side(signature.inputs, 0), side(signature.outputs, None))
 
 
 def _pad_rows(rows: np.ndarray, heat: Any) -> np.ndarray:

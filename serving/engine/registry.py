@@ -108,8 +108,9 @@ def _versions(root: Path, name: str, seen: ScanResult) -> list[FoundVersion]:
             problem = f"it is a link to `{target}`, not NAME/{word}"
         if problem:
             seen.ignored[f"{name}/{word}"] = problem
-        else:
-            versions.append(FoundVersion(int(word), real, tuple(itertools.chain(*_changes(real)))))
+            continue
+        changes = tuple(itertools.chain.from_iterable(_changes(real)))
+        versions.append(FoundVersion(int(word), real, changes))
     return sorted(versions, key=lambda found: -found.number)
 
 

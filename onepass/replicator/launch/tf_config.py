@@ -109,7 +109,7 @@ def _check(task: Task) -> None:
         for address in addresses:
             if not address.rpartition(":")[2].isdecimal():
                 raise UserError(f"Addresses in TF_CONFIG must be HOST:PORT, got {address!r}.")
-    counts = collections.Counter(itertools.chain(*task.cluster.values()))
+    counts = collections.Counter(itertools.chain.from_iterable(task.cluster.values()))
     repeated = [address for address, count in counts.items() if count > 1]
     if repeated:
         rule = "Every address in TF_CONFIG must belong to one task"
