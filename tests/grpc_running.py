@@ -6,20 +6,12 @@ from pathlib import Path
 import grpc
 import http_running
 import numpy as np
-from fake_bundle import CHANNELS, FakeImages, FakeModelStore
+from fake_bundle import CHANNELS
 from loops import InThread
 
 from serving.grpc.server import make_server
 
 ROOT = str(Path(__file__).resolve().parent.parent)
-
-
-def store(root):
-    """`voice` and `digits`, whose controls are `store.controls[name, 1]`."""
-    made = FakeModelStore(root)
-    made.add("voice")
-    made.add("digits", kind=FakeImages)
-    return made
 
 
 class Running(InThread):

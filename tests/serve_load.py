@@ -28,8 +28,8 @@ def tensor(array):
 def predict_request(name="voice", **inputs):
     request = message("tensorflow.serving.PredictRequest")()
     request.model_spec.name = name
-    inputs = inputs or {"frames": np.full([1, FRAMES, CHANNELS], 0.5, np.float32)}
-    inputs.setdefault("num_frames", np.array([FRAMES], np.int32))
+    frames = np.full([1, FRAMES, CHANNELS], 0.5, np.float32)
+    inputs = inputs or {"frames": frames, "num_frames": np.array([FRAMES], np.int32)}
     for key, value in inputs.items():
         made = tensor(value) if isinstance(value, np.ndarray) else value
         request.inputs[key].CopyFrom(made)

@@ -14,7 +14,6 @@ from onepass.bundles.errors import (
     DeadlineExceeded,
     Internal,
     InvalidInput,
-    NotReady,
     Overloaded,
     TooLarge,
 )
@@ -196,18 +195,6 @@ async def test_a_cancelled_request_never_reaches_the_call_and_frees_its_place():
     await engine.go(first, stays, await engine.asked([3]))
     assert left.cancelled()
     assert sorted(engine.order) == [2, 3, 1000]
-
-
-async def test_closing_answers_what_waits():
-    engine = Engine()
-    first = await engine.hold()
-    waiting = await engine.asked([1])
-    engine.batcher.close()
-    for late in (waiting, engine.ask([2])):
-        with pytest.raises(NotReady):
-            await late
-    await engine.go(first)
-    assert len(engine.calls) == 1
 
 
 # Failures

@@ -5,17 +5,15 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc_running
-import http_running
-import httpx
 import numpy as np
 import pytest
 from batch_engine import Engine
-from serve_load import predict, until
+from serve_load import until
 
 from onepass.bundles.errors import Overloaded
+from serving import Client
 from serving.engine.batching import SPARE_PART, Fitted, Padding, Request, RowQueue
 from serving.engine.clients import begin_client
-from serving.grpc.tensors import encode, message
 
 HEAVY = [f"127.0.0.{n}" for n in range(10, 15)]
 LIGHT = "127.0.0.20"
@@ -103,12 +101,12 @@ async def test_a_full_queue_gives_up_requests_of_whoever_fills_it():
     assert sorted(engine.order) == [0, 1, 10, 11, 20, 21, 99, 1000]
 
 
-def request_of(client, rows, begun=0):
-    """A request of one byte a row, of which some rows have been taken."""
-    fitted = Fitted({"seed": np.zeros(begun + rows, np.uint8)}, {}, ("key",))
+def request_of(client, rows, begun=0, seconds=0.0):
+    """A request of one byte a row, of which some have been taken; it shares no call with others."""
+    fitted = Fitted({"seed": np.zeros(begun + rows, np.uint8)}, {}, (object(),))
     waiting = collections.deque(range(begun, begun + rows))
     results = [None] * (begun + rows)
-    return Request(client, "call", fitted, None, 0.0, "", results, waiting, 0.0)
+    return Request(client, "call", fitted, None, 0.0, "", results, waiting, seconds)
 
 
 def queue_of(requests, rows=256, size=2**20):
@@ -166,6 +164,42 @@ def test_a_queue_never_holds_more_than_it_may(seed):
     assert queue.rows >= 0
 
 
+def taken(queue, count):
+    """The requests of the next calls, by their first rows."""
+    order = []
+    for _ in range(count):
+        first = queue.next_request(lambda request: True)
+        order.append(first)
+        queue.take(first)
+    return order
+
+
+def test_rows_of_short_requests_are_called_first_and_other_clients_keep_their_share():
+    long = [request_of("a", 1, seconds=0.5) for _ in range(16)]
+    other = [request_of("b", 1, seconds=0.5) for _ in range(4)]
+    queue = queue_of([*long, *other])
+    begun = taken(queue, 2)
+    assert {each.client for each in begun} == {"a", "b"}
+    short = request_of("a", 1, seconds=0.01)
+    queue.add(short)
+    order = taken(queue, 2)
+    assert short in order and {each.client for each in order} == {"a", "b"}
+    left = taken(queue, 17)
+    assert [each for each in left if each.client == "a"] == long[1:]  # in their order
+    assert [each.client for each in left[:4]].count("b") == 2
+    assert queue.rows == 0 and not queue._order._waiting
+
+
+def test_a_request_that_leaves_the_queue_leaves_the_order():
+    kept, gone = request_of("a", 3), request_of("a", 1)
+    queue = queue_of([kept, gone])
+    for _ in range(2):
+        queue.remove(gone)
+    assert queue._order._waiting == {"a": 1}
+    queue.remove(kept)
+    assert not queue._order._waiting and not queue._order._progress
+
+
 async def test_the_time_of_a_request_is_estimated_from_the_shares_of_clients():
     engine = Engine(allowed=[1], rows=1024)
     engine.known(3, 0.5)
@@ -183,41 +217,26 @@ async def test_the_time_of_a_request_is_estimated_from_the_shares_of_clients():
 TOKENS = [f"the long token of client {n}" for n in range(6)]
 
 
-def ask_http(running, token, seeds):
-    """The number of images of an answer."""
-    body = {"instances": [{"seed": seed} for seed in seeds]}
-    headers = {"Authorization": f"Bearer {token}"}
-    url = f"{running.url}/v1/models/digits:predict"
-    answer = httpx.post(url, json=body, headers=headers, timeout=30, **http_running.HERE)
-    return len(answer.raise_for_status().json()["predictions"])
-
-
-def ask_grpc(running, token, seeds):
-    """The same over gRPC."""
-    request = message("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = "digits"
-    encode(np.array(seeds, np.int64), request.inputs["seed"])
-    with running.channel() as channel:
-        answer = predict(channel, request, metadata=[("authorization", f"Bearer {token}")])
-    return answer.outputs["picture"].tensor_shape.dim[0].size
-
-
-@pytest.mark.parametrize("ask", [ask_http, ask_grpc])
-def test_an_image_of_one_client_comes_before_the_many_of_others(tmp_path, ask):
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_an_image_of_one_client_comes_before_the_many_of_others(models, tmp_path, scheme):
     (tmp_path / "tokens").write_text("\n".join(TOKENS))
-    store = grpc_running.store(tmp_path / "models")
-    control = store.controls["digits", 1]
+    control = models.controls["shapes", 1]
     more = {"token_file": tmp_path / "tokens", "queue_rows": 1024, "timeout_seconds": 60.0}
-    with grpc_running.Both(store, **more) as running, ThreadPoolExecutor(8) as pool:
+    with grpc_running.Both(models, **more) as running, ThreadPoolExecutor(8) as pool:
         control.open.clear()
         control.calls.clear()
 
+        def ask(number, seeds):
+            url = running.url if scheme == "http" else f"grpc://{running.address}"
+            with Client(url, token=TOKENS[number]) as client:
+                return len(client.predict("shapes", {"seed": np.array(seeds, np.int64)})["picture"])
+
         def asked(number, seeds):
-            return pool.submit(ask, running, TOKENS[number], seeds)
+            return pool.submit(ask, number, seeds)
 
         def wait_for(count):
             value = running.metrics.registry.get_sample_value
-            until(lambda: value("onepass_queue_rows", {"model": "digits"}) == count)
+            until(lambda: value("onepass_queue_rows", {"model": "shapes"}) == count)
 
         heavy = [asked(0, [0])]
         until(control.entered.is_set)

@@ -13,7 +13,6 @@ from serve_load import until
 
 from onepass.speech.phonemes import MAX_CHARACTERS
 from serving.engine import clients
-from serving.engine.clients import MAX_ACCOUNTS, FairShares, FairThreads, client_of_address
 from serving.engine.clients import current_client as client
 
 SPEECH, SPEAK = "/v1/audio/speech", "/v1/models/voice:speak"
@@ -176,78 +175,3 @@ def test_a_client_is_a_token_where_there_are_several_else_an_address(
                     assert (status == 401) == (token not in TOKENS[:count])
     assert len(set(seen)) == 2
     assert seen == ([HEAVY, LIGHT] if count == 1 else ["token 1", "token 2"] * 2)
-
-
-# Shares
-
-
-@pytest.mark.parametrize(
-    ("address", "client"),
-    [
-        *(("127.0.0.7", "127.0.0.7"), ("::ffff:10.0.0.1", "10.0.0.1")),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        *(("[2001:db8:1:2::9]", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64")),
-        *(("unix", "unix"), ("", "")),
-    ],
-)
-def test_a_client_is_an_address_or_the_network_of_one(address, client):
-    assert client_of_address(address) == client
-
-
-def test_who_comes_late_neither_waits_for_the_past_of_others_nor_makes_up_for_its_own():
-    shares = FairShares()
-    for _ in range(100):
-        shares.serve("early")
-        shares.charge("early", 1.0)
-    served = []
-    for _ in range(6):
-        client = shares.next_of(["early", "late"])
-        shares.serve(client)
-        shares.charge(client, 1.0)
-        served.append(client)
-    assert served[0] == "late" and served.count("late") == 3 + (served[-1] == "late")
-
-
-def test_accounts_are_forgotten_once_they_no_longer_matter():
-    shares = FairShares()
-    for n in range(2 * MAX_ACCOUNTS):
-        shares.serve(f"client {n}")
-        shares.charge(f"client {n}", 1e-9)
-        shares.charge("busy", 1.0)
-        shares.serve("busy")
-    assert len(shares._accounts) <= MAX_ACCOUNTS + 2
-
-
-def test_threads_are_shared_by_clients_and_never_more_than_there_may_be():
-    threads, go, lock, running, most = (
-        *(FairThreads(4, 2), threading.Event(), threading.Lock(), [], []),
-    )
-
-    def job(name):
-        with lock:
-            running.append(name)
-            most.append(len(running))
-        go.wait(30)
-        with lock:
-            running.remove(name)
-        return name
-
-    def submitted(client, count):
-        return [threads.submit(client, lambda: job(client)) for _ in range(count)]
-
-    jobs = submitted("a", 5) + submitted("b", 3)
-    until(lambda: sorted(running) == ["a", "a", "b", "b"])
-    late = submitted("c", 1)
-    gone = submitted("a", 1)
-    assert gone[0].cancel()
-    go.set()
-    assert [each.result(30) for each in jobs + late] == ["a"] * 5 + ["b"] * 3 + ["c"]
-    until(lambda: not threads._running)
-    assert max(most) == 4 and not threads._waiting
-
-
-def test_a_job_that_fails_gives_its_thread_back():
-    threads = FairThreads(1, 1)
-    failed = [threads.submit("a", lambda: 1 / 0) for _ in range(3)]
-    assert all(isinstance(each.exception(30), ZeroDivisionError) for each in failed)
-    assert threads.submit("a", lambda: 7).result(30) == 7

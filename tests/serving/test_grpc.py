@@ -1,19 +1,16 @@
 """The models over gRPC: stock stubs are answered, and nothing else gets through."""
 
-import json
-import threading
-
 import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from batch_engine import begun
-from fake_bundle import HOP, RATE, FakeSound
+from fake_bundle import FakeSound
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from grpc_running import Running, frames, refused, store
+from grpc_running import Running, frames, refused
+from http_running import store
 from relay import Relay
-from serve_load import GRPC_PREDICT, method, speak, tensor, until
+from serve_load import GRPC_PREDICT, method, predict, predict_request, speak, tensor, until
 from tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -48,26 +45,6 @@ def channel(running):
         yield channel
 
 
-@pytest.fixture
-def fresh(tmp_path):
-    return store(tmp_path)
-
-
-def predict_request(name="voice", signature="", **inputs):
-    request = predict_pb2.PredictRequest()
-    request.model_spec.name, request.model_spec.signature_name = name, signature
-    if name == "voice" and not inputs:
-        inputs = {"frames": frames(), "num_frames": np.array([5], np.int32)}
-    for key, value in inputs.items():
-        request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
-    return request
-
-
-def predict(channel, request=None, **options):
-    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    return stub.Predict(request or predict_request(), timeout=10, **options)
-
-
 def status_of(answer):
     return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
@@ -79,26 +56,21 @@ def health(channel, service=""):
 
 def test_tensorflows_stub_gets_what_the_bundle_gives_and_a_filter_chooses(channel):
     inputs = {"frames": frames(3), "num_frames": np.array([5, 2, 4], np.int32)}
-    request = predict_request("voice", "compiled", **inputs)
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = "voice", "compiled"
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    ask = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
     drawn = {"row": np.zeros(3), "seed": np.zeros(3), "temperature": np.ones(3)}
     expected = FakeSound().call("compiled", inputs | drawn)["sound"]
-    answer = predict(channel, request)
+    answer = ask(request, timeout=10)
     assert set(answer.outputs) == {"sound", "num_samples"}
     np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["sound"]), expected)
     request.output_filter.extend(["sound", "sound"])
-    assert list(predict(channel, request).outputs) == ["sound"]
+    assert list(ask(request, timeout=10).outputs) == ["sound"]
     request.output_filter.append("nothing")
     with refused("INVALID_ARGUMENT", "`nothing` is not an output; there are sound, num_samples"):
-        predict(channel, request)
-
-
-def splat(request):
-    request.inputs["frames"].CopyFrom(tf.make_tensor_proto(1.0))
-    request.inputs["frames"].tensor_shape.dim.add(size=400_000_000)
-
-
-def with_text(request):
-    request.inputs["frames"].CopyFrom(tf.make_tensor_proto(b"text"))
+        ask(request, timeout=10)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +79,14 @@ def with_text(request):
         (lambda r: setattr(r.model_spec, "name", ""), "INVALID_ARGUMENT", "`model_spec.name`"),
         (lambda r: setattr(r.model_spec.version, "value", -1), "NOT_FOUND", "version -1"),
         (lambda r: setattr(r.model_spec, "version_label", "x"), "INVALID_ARGUMENT", "_label"),
-        (splat, "RESOURCE_EXHAUSTED", "`frames` of shape [400000000]"),
-        (with_text, "INVALID_ARGUMENT", "of numbers or of bool, got DT_STRING"),
+        (
+            lambda r: r.inputs["frames"].tensor_shape.dim.add(size=400_000_000),
+            *("RESOURCE_EXHAUSTED", "`frames` of shape [1, 8, 3, 400000000]"),
+        ),
+        (
+            lambda r: setattr(r.inputs["frames"], "dtype", tf.string.as_datatype_enum),
+            *("INVALID_ARGUMENT", "of numbers or of bool, got DT_STRING"),
+        ),
     ],
 )
 def test_a_wrong_request_is_refused_with_the_field_and_the_rule(channel, spoil, status, words):
@@ -171,13 +149,13 @@ def test_what_is_for_examples_is_not_implemented_in_words(channel):
 
 
 def test_health_is_that_of_the_server_its_services_and_its_models(channel):
-    for service in ("", "tensorflow.serving.PredictionService", "voice", "digits"):
+    for service in ("", "tensorflow.serving.PredictionService", "voice", "shapes"):
         assert health(channel, service) == SERVING
     assert health(channel, "late") == NOT_SERVING
 
 
-def test_health_follows_readiness_while_it_is_watched(fresh):
-    with Running(fresh) as running, running.channel() as channel:
+def test_health_follows_readiness_while_it_is_watched(models):
+    with Running(models) as running, running.channel() as channel:
         request = health_pb2.HealthCheckRequest(service="voice")
         watch = map(status_of, health_pb2_grpc.HealthStub(channel).Watch(request, timeout=10))
         assert next(watch) == SERVING
@@ -232,14 +210,13 @@ def infer(channel, request):
 
 
 def test_values_one_by_one_are_those_of_the_bytes(channel):
-    typed = infer_request()
+    plain, typed = infer_request(), infer_request()
+    plain.outputs.add(name="sound")
     del typed.raw_input_contents[:]
     typed.inputs[0].contents.fp32_contents.extend(frames().ravel())
     typed.inputs[1].contents.int_contents.append(5)
     typed.outputs.add(name="sound")
-    assert list(infer(channel, typed).raw_output_contents) == [
-        predict(channel).outputs["sound"].tensor_content
-    ]
+    assert infer(channel, typed).raw_output_contents == infer(channel, plain).raw_output_contents
 
 
 @pytest.mark.parametrize(
@@ -262,21 +239,13 @@ def test_a_wrong_inference_is_refused_with_the_field_and_the_rule(channel, spoil
         infer(channel, request)
 
 
-def test_sound_streams_as_it_is_made(channel):
-    chunks = list(speak(channel, 40, seed=3, speaker="ben"))
-    assert len(chunks) == 40 * HOP // 16 and {c.sample_rate_hz for c in chunks} == {RATE}
-    streamed = np.concatenate([np.frombuffer(chunk.samples, "<f4") for chunk in chunks])
-    given = np.full([40, 3], 0.5, np.float32)
-    assert np.array_equal(streamed, FakeSound().sample(condition=given, seed=3)[0])
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"num_samples": -1}, "`num_samples` must be at least 0"),
         ({"speaker": "nobody"}, "`speaker` must be one of anna, ben"),
         ({"temperature": float("nan")}, "`temperature`"),
-        *(({"row": -1}, "`row`"), ({"name": "digits"}, "draws images")),
+        *(({"row": -1}, "`row`"), ({"name": "shapes"}, "draws images")),
         ({"frames": tensor(frames())}, "`frames` must have the shape"),
         ({"frames": tensor(frames()[0] * np.nan)}, "`frames` must be finite"),
         ({"frames": tensor(frames()[0, :, :2])}, "`frames` must have the shape"),
@@ -287,20 +256,10 @@ def test_a_wrong_request_for_sound_is_refused_with_the_field(channel, fields, wo
         list(speak(channel, **fields))
 
 
-def test_models_are_listed_with_what_they_are(channel):
-    asked = channel.unary_unary(
-        "/onepass.Models/List", None, message("onepass.ListResponse").FromString
-    )
-    listed = {model.name: model for model in asked(b"", timeout=10).models}
-    kinds = {name: listed[name].kind for name in ("voice", "digits")}
-    assert kinds == {"voice": "sound", "digits": "picture"}
-    assert json.loads(listed["voice"].spec_json)["sample_rate_hz"] == RATE
-
-
-def test_a_client_that_has_vanished_without_a_word_is_missed(fresh, monkeypatch):
+def test_a_client_that_has_vanished_without_a_word_is_missed(models, monkeypatch):
     monkeypatch.setattr("serving.grpc.server.ALIVE_SECONDS", 0.3)
     with (
-        Running(fresh) as running,
+        Running(models) as running,
         Relay(running.port) as relay,
         grpc.insecure_channel(relay.address) as channel,
     ):
@@ -309,22 +268,9 @@ def test_a_client_that_has_vanished_without_a_word_is_missed(fresh, monkeypatch)
         until(lambda: running.counted("cancelled") == 1)
 
 
-def test_a_message_that_never_comes_meets_the_deadline(fresh):
-    with Running(fresh, timeout_seconds=0.2) as running, running.channel() as channel:
-        silent = threading.Event()
-
-        def nothing():
-            silent.wait(10)
-            yield from ()
-
-        with refused("DEADLINE_EXCEEDED"):
-            channel.stream_unary(GRPC_PREDICT)(nothing())
-        silent.set()
-
-
-def test_a_failure_of_a_stream_tells_nothing_and_an_answer_has_the_id_of_its_request(fresh):
-    with Running(fresh) as running, running.channel() as channel:
-        fresh.controls["voice", 1].fails_on = 13
+def test_a_failure_of_a_stream_tells_nothing_and_an_answer_has_the_id_of_its_request(models):
+    with Running(models) as running, running.channel() as channel:
+        models.controls["voice", 1].fails_on = 13
         with refused("INTERNAL", "see the server's log"):
             list(speak(channel, seed=13))
         with refused("NOT_FOUND") as caught:
@@ -332,26 +278,26 @@ def test_a_failure_of_a_stream_tells_nothing_and_an_answer_has_the_id_of_its_req
         assert dict(caught[0].trailing_metadata())["x-request-id"] == "my-own-id"
 
 
-def test_only_the_token_opens_all_but_health(fresh, monkeypatch):
+def test_only_the_token_opens_all_but_health(models, monkeypatch):
     monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
-    with Running(fresh) as running, running.channel() as channel:
+    with Running(models) as running, running.channel() as channel:
         for given in ("", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN):
             with refused("UNAUTHENTICATED"):
-                predict(channel, metadata=(("authorization", given),))
+                predict(channel, predict_request(), metadata=(("authorization", given),))
         with refused("UNAUTHENTICATED"):
             reflected(channel, list_services="")
         assert health(channel) == SERVING
         right = (("authorization", f"Bearer {TOKEN}"),)
-        assert predict(channel, metadata=right).model_spec.name == "voice"
+        assert predict(channel, predict_request(), metadata=right).model_spec.name == "voice"
         assert running.counted("unauthorized") == 5
 
 
-def test_messages_are_capped_both_ways(fresh):
-    with Running(fresh, max_body_mib=0.1) as running, running.channel() as channel:
+def test_messages_are_capped_both_ways(models):
+    with Running(models, max_body_mib=0.1) as running, running.channel() as channel:
         with refused("RESOURCE_EXHAUSTED", "larger than max"):
             channel.unary_unary(GRPC_PREDICT)(b"\0" * 200_000, timeout=10)
         counts = np.full(8, 1000, np.int32)
-        request = predict_request("voice", frames=frames(8, 1000), num_frames=counts)
+        request = predict_request(frames=frames(8, 1000), num_frames=counts)
         assert request.ByteSize() < 104_857
         with refused("RESOURCE_EXHAUSTED", "The answer has 128"):
             predict(channel, request)
@@ -382,19 +328,6 @@ def test_bytes_that_are_no_message_are_the_clients_mistake(channel):
 def test_nobody_can_have_a_model_loaded_or_taken_away(channel, path):
     with refused("UNIMPLEMENTED"):
         channel.unary_unary(path)(b"", timeout=10)
-
-
-def test_calls_that_are_under_way_end_before_the_server_does(fresh):
-    with Running(fresh) as running, running.channel() as channel:
-        control = fresh.controls["voice", 1]
-        control.open.clear()
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        call = stub.Predict.future(predict_request(), timeout=10)
-        until(control.entered.is_set)
-        stopping = running.do(begun(running.server.stop(5)))
-        control.open.set()
-        assert call.result(10).model_spec.name == "voice"
-        until(stopping.done)
 
 
 # Whom a call comes from: the peer, or whom a proxy that is trusted names
@@ -439,7 +372,7 @@ def test_only_a_trusted_proxy_names_a_client(monkeypatch, trusted, peer, forward
 
 def test_the_log_of_a_call_names_the_client_behind_the_proxy(channel, caplog):
     caplog.set_level("INFO", "serving")
-    predict(channel, metadata=[("x-forwarded-for", "192.0.2.7")])
+    predict(channel, predict_request(), metadata=[("x-forwarded-for", "192.0.2.7")])
     until(lambda: [r for r in caplog.records if r.message == "answered"])
     (answered,) = (r for r in caplog.records if r.message == "answered")
     assert answered.fields["client"] == "192.0.2.7"

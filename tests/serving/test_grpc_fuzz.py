@@ -3,7 +3,8 @@
 import grpc
 import numpy as np
 import pytest
-from grpc_running import Running, frames, is_discreet, store
+from grpc_running import Running, frames, is_discreet
+from http_running import store
 from hypothesis import example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as some
@@ -25,7 +26,7 @@ HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 METHODS = (*REQUESTS, HEALTH, REFLECTION)
 SERVERS_FAULT = {"INTERNAL", "UNKNOWN", "UNAVAILABLE", "DATA_LOSS", "ABORTED"}
-WORDS = ("voice", "digits", "", "../x", "\0", "\u0661", "1", "-1", "9" * 30, "anna", "compiled")
+WORDS = ("voice", "shapes", "", "../x", "\0", "\u0661", "1", "-1", "9" * 30, "anna", "compiled")
 WORDS += ("frames", "num_frames", "seed", "row", "label", "temperature", "sound", "picture")
 WORDS += ("FP32", "INT32", "BYTES", "BOOL", "FP16", "signature_def")
 

@@ -225,12 +225,15 @@ def test_a_call_without_the_token_is_refused_before_its_message_comes(models, mo
         until(lambda: silent.statuses() == ["UNAUTHENTICATED"] * 3)
 
 
-def test_a_probe_that_says_nothing_is_given_up_before_the_deadline(models, monkeypatch):
+@pytest.mark.parametrize(("path", "timeout_seconds"), [(CHECK, 60.0), (GRPC_PREDICT, 0.2)])
+def test_a_message_that_never_comes_is_given_up_and_that_of_a_probe_before_the_deadline(
+    models, monkeypatch, path, timeout_seconds
+):
     monkeypatch.setattr("serving.grpc.server.SILENT_SECONDS", 0.1)
     with (
-        grpc_running.Running(models, timeout_seconds=60.0) as running,
+        grpc_running.Running(models, timeout_seconds=timeout_seconds) as running,
         running.channel() as channel,
-        Silent(channel, CHECK, 1) as silent,
+        Silent(channel, path, 1) as silent,
     ):
         until(silent.statuses)
         assert silent.statuses() == ["DEADLINE_EXCEEDED"]

@@ -7,7 +7,7 @@ from fake_bundle import HOP, FakeSound
 from registries import until
 
 from onepass.bundles.errors import DeadlineExceeded, Internal, Overloaded
-from serving.engine.clients import Permits, begin_client
+from serving.engine.clients import begin_client
 from serving.engine.served_model import LOOKAHEAD, ServedModel, Streams
 from serving.settings import Settings
 
@@ -170,12 +170,3 @@ async def test_an_iterator_that_cannot_be_made_is_the_streams_error():
         with pytest.raises(Internal):
             await anext(streams.stream(lambda: 1 / 0))
         await until(lambda: not streams.running)
-
-
-def test_a_permit_that_never_ends_keeps_nobody_for_ever():
-    permits = Permits(1, patience_seconds=0.01)
-    with permits.permit(), permits.permit():
-        pass
-    with permits.permit():
-        pass
-    assert permits._free == 1 and not permits._waiting
