@@ -58,7 +58,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("selective scan", "time mix"),
         ),
     },
-    "serving/test_export_comparison.py": {
+    "serving/test_export.py": {
         "test_a_bundle_with_other_weights_is_refused_and_older_versions_are_left": (
             *("pairs", "voices"),
         ),

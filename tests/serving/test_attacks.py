@@ -1,6 +1,6 @@
 """Attacks, sent to a running `onepass serve` over real sockets.
 
-What uvicorn, h11 and gRPC repel is in test_lockout.py and test_connection.py (connections, calls,
+What uvicorn, h11 and gRPC repel is in test_connections.py (connections, calls,
 heads), what the proxy in front repels in test_deployment_files.py (TLS, rates, slow clients), what
 needs no process of its own in test_middleware.py, test_http_errors.py, test_http_tensors.py and
 test_grpc.py (hosts, origins, tokens, compression, names, numbers, what errors tell).

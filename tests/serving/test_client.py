@@ -32,6 +32,7 @@ from serving import Client
 from serving.client.calls import ClientError, Deadline, RetryableError, Retrying, Stream
 
 TOKEN = "a token of sixteen characters"
+NOWHERE = "http://127.0.0.1:1"
 HALF_STEP = 0.5 / 32767.5
 FRAMES = np.linspace(-1, 1, 120, dtype=np.float32).reshape(40, 3)
 
@@ -284,36 +285,26 @@ def test_where_there_is_no_server_the_line_says_so(scheme):
     assert raised.value.code == "unreachable" and isinstance(raised.value, UserError)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        *("127.0.0.1:8500", "ftp://127.0.0.1", "http://", "http://host:port"),
-        *("grpc://host:8500/voice", "http://host/voice?a=b", "grpc://host"),
-        "http://user:word@host",
-    ],
-)
-def test_an_address_that_is_none_is_refused(address):
-    with pytest.raises(UserError, match=r"The address must be http://HOST:PORT\[/PATH\]"):
-        Client(address)
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "a:speak", "a?b", "a b", "a\nb", "%2e"])
-def test_a_name_that_is_none_is_not_asked_for(name):
-    with Client("http://127.0.0.1:1") as client, pytest.raises(UserError, match="`name` must be"):
-        client.spec(name)
+ADDRESS = r"The address must be http://HOST:PORT\[/PATH\]"
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("address", "options", "words"),
     [
-        ({"retries": -1}, "`retries` must be at least 0, got -1"),
-        ({"timeout_seconds": 0}, "`timeout_seconds` must be above 0, got 0"),
-        ({"token": "a\nb"}, "`token` must be printable"),
+        *((each, {}, ADDRESS) for each in ("127.0.0.1:8500", "ftp://127.0.0.1", "http://")),
+        *(
+            (each, {}, ADDRESS)
+            for each in ("http://host:port", "grpc://host", "http://u:word@host")
+        ),
+        *((each, {}, ADDRESS) for each in ("grpc://host:8500/voice", "http://host/voice?a=b")),
+        (NOWHERE, {"retries": -1}, "`retries` must be at least 0, got -1"),
+        (NOWHERE, {"timeout_seconds": 0}, "`timeout_seconds` must be above 0, got 0"),
+        (NOWHERE, {"token": "a\nb"}, "`token` must be printable"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused(options, words):
+def test_an_address_or_an_option_that_cannot_be_is_refused(address, options, words):
     with pytest.raises(UserError, match=words):
-        Client("http://127.0.0.1:1", **options)
+        Client(address, **options)
 
 
 # Trying again
@@ -357,28 +348,22 @@ def test_a_server_that_comes_late_is_waited_for(kind, tmp_path, monkeypatch):
     assert len(came) == 2
 
 
-def test_a_pause_is_never_shorter_than_the_server_asked_for(monkeypatch):
-    pauses, asked_for = [], iter([0.0, 3.0, 0.0])
-    monkeypatch.setattr("time.sleep", pauses.append)
+@pytest.mark.parametrize(
+    ("seconds", "asked_for", "pauses"),
+    [(60, [0.0, 3.0, 0.0], [pytest.approx(0.25, abs=0.25), 3.0]), (6.0, [6.5], [])],
+)
+def test_a_pause_is_no_shorter_than_the_server_asked_for_and_none_goes_beyond_the_deadline(
+    monkeypatch, seconds, asked_for, pauses
+):
+    made, left = [], iter(asked_for)
+    monkeypatch.setattr("time.sleep", made.append)
 
     def attempt():
-        raise RetryableError(ClientError("busy", "overloaded"), next(asked_for))
+        raise RetryableError(ClientError("busy", "overloaded"), next(left))
 
     with pytest.raises(ClientError, match="busy"):
-        Retrying(2).do(attempt, Deadline(60))
-    assert 0 < pauses[0] < 0.5 and pauses[1] == 3.0 and len(pauses) == 2
-
-
-def test_no_pause_goes_beyond_the_deadline(monkeypatch):
-    pauses = []
-    monkeypatch.setattr("time.sleep", pauses.append)
-
-    def attempt():
-        raise RetryableError(ClientError("busy", "overloaded"), 6.5)
-
-    with pytest.raises(ClientError, match="busy"):
-        Retrying(100).do(attempt, Deadline(6.0))
-    assert pauses == []
+        Retrying(len(asked_for) - 1 or 100).do(attempt, Deadline(seconds))
+    assert made == pauses and all(made)
 
 
 @pytest.mark.parametrize("address", ["http://models.example:8501", "http://127.0.0.1:{port}"])

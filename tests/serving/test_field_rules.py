@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from fake_bundle import FakeDrawings
 from http_running import Running, speak_text_with, store
 
 from onepass.bundles.errors import InvalidInput
@@ -20,7 +21,11 @@ LABEL = {"name": "label", "shape": [1], "datatype": "INT32", "data": [3]}
 FRAME = {"frames": [[1, 2, 3]]}
 A_CLASS = "`class` must be a text or an integer, got "
 # What every request of a route has, unless it gives it itself.
-GIVEN = {INFER: {"inputs": [LABEL]}, IMAGES: {"prompt": "1"}, SPEECH: {"input": "x"}}
+GIVEN = {
+    INFER: {"inputs": [LABEL]},
+    IMAGES: {"prompt": "1", "model": "shapes"},
+    SPEECH: {"input": "x"},
+}
 WRONG = [
     *(
         (INFER, {"inputs": [row]}, words)
@@ -65,6 +70,12 @@ WRONG = [
     (DRAW, {"class": 1, "temperature": [1] * 3}, "`temperature` must be one number or 2"),
     (DRAW, {"class": 1, "temperature": -1}, "`temperature` must be"),
     (DRAW, {"class": 1, "temperature": "x"}, "`temperature` must be a number or a list"),
+    ("/v1/models/drawings:draw", {}, "`caption` must be given, such as 'a dog, noto'."),
+    ("/v1/models/voice:draw", {}, "`voice` makes sound, not images."),
+    ("/v1/models/shapes:speak", {}, "`shapes` makes images, not sound."),
+    (IMAGES, {"model": None}, "`model` must be given: there are several."),
+    (IMAGES, {"model": "voice"}, "`voice` makes sound, not images."),
+    (SPEECH, {"model": "shapes"}, "`shapes` makes images, not sound."),
     (SPEAK, {}, "one of frames, recording, example, text"),
     (SPEAK, {"example": "arctic_a0099", "text": "hello"}, "one of frames"),
     (SPEAK, {"example": "../../../etc/passwd"}, "no example"),
@@ -84,7 +95,7 @@ WRONG = [
     (SPEAK, {"recording": "not base64!"}, "`recording` must be base64"),
     (SPEAK, {"recording": 3}, "`recording` must be a text, got 3."),
     (SPEAK, {"recording": base64.b64encode(b"x").decode()}, "`recording` must be a WAV or a FLAC"),
-    (*(SPEAK, {"text": "x", "pronunciations": {"no": 3}}), "`pronunciations.no` must be a text"),
+    (SPEAK, {"text": "x", "pronunciations": {"no": 3}}, "`pronunciations.no` must be a text"),
     (SPEAK, {"text": "\u6f22" * 700}, "at most 1,000 characters, got 4,200"),
     (SPEAK, {"text": "x", "force": 1}, "`force` must be true or false, got 1."),
     *((IMAGES, {"prompt": text}, "must be a class") for text in ("-1", "1" * 400, "\u0663")),
@@ -103,14 +114,16 @@ WRONG = [
     (SPEECH, {"response_format": "aac"}, "must be one of mp3, opus, ogg, flac, wav, pcm, "),
     (SPEECH, {"stream_format": "other"}, "`stream_format`"),
 ]
-STATUS = {"no example": 404, "at most 12,000 frames": 413}
+STATUS = {"no example": 404, "at most 12,000 frames": 413, "makes": 404}
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         speak_text_with(patch, lambda *_, **more: np.zeros([4, 3], np.float32))
-        with Running(store(tmp_path_factory.mktemp("models"))) as running:
+        models = store(tmp_path_factory.mktemp("models"))
+        models.add("drawings", kind=FakeDrawings)
+        with Running(models) as running:
             yield running
 
 
@@ -118,10 +131,12 @@ def running(tmp_path_factory):
 def test_a_field_that_breaks_a_rule_is_named_with_the_rule(running, path, fields, words):
     answer = running.client.post(path, json={**GIVEN.get(path, {}), **fields})
     error, is_openais = answer.json()["error"], path in (IMAGES, SPEECH)
-    assert answer.status_code == STATUS.get(words, 400)
+    status = next((STATUS[known] for known in STATUS if known in words), 400)
+    assert answer.status_code == status
     assert words in (error["message"] if is_openais else error)
     if is_openais:
-        assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_input")
+        code = "not_found" if status == 404 else "invalid_input"
+        assert (error["type"], error["code"]) == ("invalid_request_error", code)
     controls = running.store.controls.values()
     assert not any(control.calls or control.chunks for control in controls)
 
@@ -139,7 +154,7 @@ def test_a_query_that_breaks_a_rule_is_refused(running, query):
 
 
 def test_an_unknown_field_is_ignored_as_clients_of_these_protocols_expect(running):
-    body = {"prompt": "1", "quality": "hd", "n": 1}
+    body = {**GIVEN[IMAGES], "quality": "hd", "n": 1}
     assert running.client.post(IMAGES, json=body).status_code == 200
     running.store.controls["shapes", 1].calls.clear()
 

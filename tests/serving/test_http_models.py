@@ -1,18 +1,16 @@
 """What HTTP says of models, versions and signatures, and what stock clients of v2 and REST get."""
 
-import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 from fake_bundle import CHANNELS, HOP
 from http_running import Running, ask, settings_of, store
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 import onepass
 from onepass.bundles.errors import NotFound
-from onepass.bundles.signature import TENSORFLOW_NAMES
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.observability import Metrics
@@ -57,20 +55,6 @@ def test_metadata_are_those_of_the_signatures(kept):
     tensor = signatures["compiled"]["inputs"]["frames"]
     assert tensor["dtype"] == "DT_FLOAT"
     assert [d["size"] for d in tensor["tensor_shape"]["dim"]] == ["-1", "-1", str(CHANNELS)]
-
-
-def test_types_have_the_names_of_tensorflows_enumeration():
-    whole = {f"DT_{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
-    assert set(TENSORFLOW_NAMES.values()) == whole | {"DT_BOOL", "DT_HALF", "DT_FLOAT", "DT_DOUBLE"}
-    assert TENSORFLOW_NAMES[np.dtype("uint8")] == "DT_UINT8"
-
-
-@pytest.mark.integration
-def test_curl_as_in_the_documentation(kept):
-    body = json.dumps({"instances": [{"label": 2}]})
-    command = ["curl", "-s", "-m", "10", "-d", body, "-X", "POST", kept.url + PREDICT]
-    done = subprocess.run(command, capture_output=True, timeout=20, check=True)
-    assert np.unique(json.loads(done.stdout)["predictions"][0]["picture"]) == [40]
 
 
 # v2, asked by NVIDIA's own client
@@ -178,3 +162,80 @@ def test_created_is_when_the_model_was_written_also_once_its_folder_is_gone(mode
         shutil.rmtree(models.root / "voice")
         after = running.client.get("/v1/models/voice").json()["created"]
     assert before == after >= written
+
+
+# The OpenAPI document is what is served
+
+ROW = {"name": "seed", "shape": [1], "datatype": "INT64", "data": [1]}
+COMPLETE = {"/v2/models/{name}/infer": {"inputs": [ROW]}}
+WRONG = ({"no": "field"}, "such", 0.5, -1)  # of which every field with a rule refuses one
+
+
+@pytest.fixture(scope="module")
+def document(kept):
+    return kept.client.get("/openapi.json").json()
+
+
+def resolve(document, schema):
+    """Return a schema without references at its top."""
+    while "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def address(path):
+    name = "shapes" if path.endswith(":draw") else "voice"
+    return path.replace("{name}", name).replace("{version}", "1")
+
+
+def test_every_route_that_is_served_is_in_the_document_and_no_other(models, document):
+    settings, metrics = settings_of(), Metrics()
+    app = make_app(ModelRegistry(models.root, settings, models.load, metrics), settings, metrics)
+    routes = [route for route in app._app.routes if not isinstance(route, Mount)]
+    served = {(r.path_format, verb.lower()) for r in routes for verb in r.methods - {"HEAD"}}
+    documented = {(path, verb) for path, verbs in document["paths"].items() for verb in verbs}
+    assert documented == served and len(served) > 25
+    assert document["servers"] == [{"url": "."}]  # relative to itself
+
+
+def test_every_documented_path_exists(kept, document):
+    for path, verbs in document["paths"].items():
+        for verb in verbs:
+            answer = kept.client.request(verb, address(path), content=b"[")
+            assert answer.status_code in ((200,) if verb == "get" else (200, 400)), (verb, path)
+
+
+def bodies(document):
+    """The JSON bodies of the document: path and schema."""
+    for path, verbs in document["paths"].items():
+        for operation in verbs.values():
+            content = operation.get("requestBody", {}).get("content", {})
+            if "application/json" in content and "versions" not in path:
+                yield path, resolve(document, content["application/json"]["schema"])
+
+
+def test_every_field_of_the_document_is_read_and_its_rule_is_kept(kept, document):
+    described = dict(bodies(document))
+    assert {path.rpartition(":")[2].rpartition("/")[2] for path in described} == {
+        *("predict", "infer", "speak", "draw", "speech", "generations")
+    }
+    for path, schema in described.items():
+        given = {**dict.fromkeys(schema.get("required", ()), "x"), **COMPLETE.get(path, {})}
+        for name, rules in schema["properties"].items():
+            if not rules.keys() - {"title", "default"}:
+                continue  # of any type, such as the tensors of a model
+            said = []
+            for value in WRONG:
+                answer = kept.client.post(address(path), json={**given, name: value})
+                said.append(answer.json()["error"] if answer.status_code == 400 else "")
+            texts = [e["message"] if isinstance(e, dict) else e for e in said]
+            assert any(f"`{name}` must" in text or name in text for text in texts), (path, name)
+
+
+def test_the_query_of_a_recording_is_in_the_document_with_its_rules(document):
+    parameters = document["paths"]["/v1/models/{name}:speak"]["post"]["parameters"]
+    places = {each["name"]: (each["in"], each["required"]) for each in parameters}
+    options = ("seed", "row", "temperature", "speaker", "seconds", "refine", "format")
+    assert places == {"name": ("path", True), **dict.fromkeys(options, ("query", False))}
+    (row,) = (each["schema"] for each in parameters if each["name"] == "row")
+    assert row["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}

@@ -19,12 +19,13 @@ import types
 
 import numpy as np
 import pytest
-from fake_bundle import FakeModelStore, FakeSound
+from fake_bundle import FakeSound
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from processes import ROOT
 from registries import running
+from serve_command import READY, SCRIPT
 
 from onepass.bundles.errors import InvalidInput
 from serving import observability
@@ -34,7 +35,6 @@ from serving.observability import Metrics
 from serving.settings import Settings
 
 FRAMES = {"frames": np.ones([5, 3, 3], np.float32), "num_frames": np.full([5], 3, np.int32)}
-READY = re.compile(r"at http://127\.0\.0\.1:(\d+)")
 REQUESTS = 1000  # whose lines are more than a pipe holds
 
 
@@ -77,8 +77,9 @@ def test_no_text_can_forge_a_line_of_the_log(configure_log):
 
 
 def test_a_line_bears_the_id_of_its_request(configure_log):
-    written = configure_log("json")
+    written = configure_log("json", "info")
     logger = logging.getLogger("serving.test")
+    observability.event(logger, "below the level", logging.DEBUG)
     identity = in_a_request(lambda: observability.event(logger, "within", rows=3), "client-7")
     observability.event(logger, "outside")
     within, outside = map(json.loads, written.getvalue().splitlines())
@@ -105,14 +106,6 @@ async def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(c
     assert "secret detail" in lines[0]["exception"]
 
 
-def test_only_lines_of_the_level_and_above_are_written(configure_log):
-    written = configure_log("text", "warning")
-    logger = logging.getLogger("serving.test")
-    observability.event(logger, "too low")
-    observability.event(logger, "high enough", logging.WARNING)
-    assert "too low" not in written.getvalue() and "high enough" in written.getvalue()
-
-
 def value(metrics, name, **labels):
     return metrics.registry.get_sample_value(name, labels)
 
@@ -136,8 +129,8 @@ async def test_what_a_model_does_is_counted():
         assert value(metrics, gauge, model="voice") == 0
 
 
-async def test_a_version_that_is_no_longer_served_is_no_longer_shown(tmp_path):
-    store, metrics = FakeModelStore(tmp_path), Metrics()
+async def test_a_version_that_is_no_longer_served_is_no_longer_shown(store):
+    metrics = Metrics()
     store.add(version=1)
 
     def shown():
@@ -149,40 +142,30 @@ async def test_a_version_that_is_no_longer_served_is_no_longer_shown(tmp_path):
         await registry.rescan()
         assert shown() == [b"2.0"]
         store.add("other")  # a folder without any model could be a disk that is not there
-        shutil.rmtree(tmp_path / "voice")
+        shutil.rmtree(store.root / "voice")
         for _ in range(MISSED_SCANS):
             await registry.rescan()
         assert shown() == []
 
 
-def test_names_that_clients_invent_become_no_labels():
-    metrics = Metrics()
+def test_requests_are_counted_and_names_that_clients_invent_become_no_labels():
+    metrics, labels = Metrics(), {"model": "voice", "protocol": "v2"}
     metrics.add_model("voice")
     for number in range(1000):
         metrics.request(f"guess {number}", "v2", "not_found", 0.001)
-    metrics.request("voice", "v2", "ok", 0.001, received_bytes=3, sent_bytes=5)
-    assert value(metrics, "onepass_requests_total", model="", protocol="v2", status="not_found")
-    page = metrics.render()[0].decode()
-    assert "guess" not in page and len(page.splitlines()) < 200
-    assert value(metrics, "onepass_bytes_total", protocol="v2", direction="sent") == 5
-
-
-def test_the_first_byte_of_an_answer_is_counted_where_there_is_one():
-    metrics, labels = Metrics(), {"model": "voice", "protocol": "v2"}
-    metrics.add_model("voice")
-    metrics.request("voice", "v2", "ok", 2.0, first_byte_seconds=0.25)
+    received = {"received_bytes": 3, "sent_bytes": 5}
+    metrics.request("voice", "v2", "ok", 2.0, first_byte_seconds=0.25, **received)
     metrics.request("voice", "v2", "cancelled", 2.0)
+    metrics.request("voice", "grpc", "ok", 0.001)
+    page = metrics.render()[0].decode()
+    assert "guess" not in page and len(page.splitlines()) < 250
+    name = "onepass_requests_total"
+    assert value(metrics, name, model="", protocol="v2", status="not_found") == 1000
+    assert value(metrics, "onepass_bytes_total", protocol="v2", direction="sent") == 5
     assert value(metrics, "onepass_first_byte_seconds_count", **labels) == 1
     assert value(metrics, "onepass_first_byte_seconds_sum", **labels) == 0.25
     assert value(metrics, "onepass_request_seconds_count", **labels) == 2
-
-
-def test_dashboards_of_tensorflow_serving_find_its_name():
-    metrics = Metrics()
-    metrics.add_model("voice")
-    for protocol in ("v2", "grpc"):
-        metrics.request("voice", protocol, "ok", 0.001)
-    page = metrics.render()[0].decode()
+    # Which dashboards of TensorFlow Serving look for.
     assert ':tensorflow:serving:request_count{model_name="voice",status="OK"} 2.0' in page
 
 
@@ -241,7 +224,9 @@ def test_spans_reach_a_collector_before_the_server_ends(monkeypatch):
         observability.close()
         collector.shutdown()
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
-    assert observability.configure_tracing() is False
+    assert observability.configure_tracing() is False  # as nobody asks for it
+    with observability.span("anything", {"traceparent": "nonsense"}):
+        pass
     [(path, body)] = collector.taken
     assert path == "/v1/traces" and b"predict" in body and b"voice" in body and b"onepass" in body
 
@@ -253,21 +238,10 @@ def test_a_missing_exporter_is_said(monkeypatch, caplog):
     assert "pip install 'onepass[traces]'" in caplog.text
 
 
-def test_without_being_asked_for_nothing_is_traced(monkeypatch):
-    for name in observability.ENDPOINT_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    assert observability.configure_tracing() is False
-    with observability.span("anything", {"traceparent": "nonsense"}):
-        pass
-
-
-@pytest.fixture
-def server(tmp_path):
-    """A server whose stderr is a pipe that nobody reads, and its port."""
-    store = FakeModelStore(tmp_path / "models")
+@pytest.mark.integration
+def test_a_reader_of_the_log_that_hangs_stops_neither_answers_nor_the_end(store):
     store.add()
-    script = str(ROOT / "tests" / "served_process.py")
-    words = [script, str(store.root), "--port", "0", "--grpc-port", "0"]
+    words = [str(SCRIPT), str(store.root), "--port", "0", "--grpc-port", "0"]
     with subprocess.Popen(
         [sys.executable, *words],
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"},
@@ -275,23 +249,19 @@ def server(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        port = READY.search(process.stdout.readline())[1]
-        yield process, int(port)
-        process.kill()
-
-
-@pytest.mark.integration
-def test_a_reader_of_the_log_that_hangs_stops_neither_answers_nor_the_end(server):
-    process, port = server
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    with contextlib.closing(connection):
-        for _ in range(REQUESTS):
-            connection.request("GET", "/v2", headers={"x-request-id": "a" * 64})
-            answer = connection.getresponse()
-            answer.read()
-            assert answer.status == 200
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+        try:
+            port = int(READY.search(process.stdout.readline())[3])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            with contextlib.closing(connection):
+                for _ in range(REQUESTS):
+                    connection.request("GET", "/v2", headers={"x-request-id": "a" * 64})
+                    answer = connection.getresponse()
+                    answer.read()
+                    assert answer.status == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
 
 
 class Gate(io.StringIO):

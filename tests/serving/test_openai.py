@@ -74,16 +74,6 @@ def test_the_size_is_one_of_the_models_scales(client, size, side):
     assert (image.format, image.size) == ("WEBP", (side, side))
 
 
-@pytest.mark.parametrize(("path", "model"), [(IMAGES, "voice"), (SPEECH, "shapes")])
-def test_a_model_of_another_kind_is_not_found(models, path, model):
-    body = {"model": model, "prompt": "1", "input": "x"}
-    response = ask(models, "POST", path, json=body)
-    assert response.status_code == 404
-    wanted = "images" if path == IMAGES else "sound"
-    assert f"`{model}` makes" in (message := response.json()["error"]["message"])
-    assert message.endswith(f"not {wanted}.")
-
-
 def test_wav_is_streamed_and_is_the_models_sound(models, running, client, front_end):
     asked = client.audio.speech.with_streaming_response.create(
         model="voice", input="hello", voice="anna", response_format="wav", speed=1.5

@@ -13,7 +13,7 @@ import numpy as np
 import own_models
 import pytest
 import sound_bundles
-from own_models import LONGEST, SEED, bundle_folder, condition, model, rows_of, tokens
+from own_models import LONGEST, SEED, bundle_folder, model, row_of, rows_of, tokens
 from processes import ROOT, Process
 from serve_command import READY
 
@@ -105,13 +105,6 @@ def test_a_client_draws_streams_and_scores_what_the_live_model_does(protocol):
         assert value("onepass_prefixes_total", hits) > 0  # so that continued rows were compared
 
 
-def row_of(options, row):
-    """The options of one row."""
-    lists = ("prefix", "temperature")
-    many = {n for n in lists if isinstance(options.get(n), list)}
-    return {n: x[row : row + 1] if n in many else x for n, x in options.items()}
-
-
 def test_rows_of_a_call_are_drawn_as_if_alone_whatever_the_others_ask():
     made, rows = narrow("tokens", "bfloat16"), []
     for index, options in enumerate(ASKED.values()):
@@ -148,7 +141,7 @@ def stack(requests):
     return found
 
 
-@pytest.mark.parametrize("name", ["framed", "real", "sound", "reading", "voices", "own"])
+@pytest.mark.parametrize("name", ["own", "reading", "voices"])
 def test_every_sequence_draws_and_streams_what_the_live_model_does(name):
     given = given_of(name)
     expected = model(name).sample(2, LONGEST, SEED, given, weights="int8")
@@ -168,7 +161,7 @@ def given_of(name):
         tone, mel = draw.normal(size=[2, 3]), draw.normal(size=[2, LONGEST, 2])
         arrays = {"tone": tone.astype(np.float32), "mel": mel.astype(np.float32)}
         return {"voice": np.array([1, 3], np.int32), **arrays}
-    return (*condition(name), None)[0]
+    return None
 
 
 async def test_states_after_prefixes_are_those_of_the_weights():
@@ -293,13 +286,9 @@ def test_the_command_serves_narrow_weights_and_names_what_it_cannot(words, tmp_p
                 np.testing.assert_array_equal(remote.sample(2, LONGEST, 5, **options), expected)
                 parts = list(remote.stream(2, LONGEST, 5, chunk=1, **options))
                 np.testing.assert_array_equal(np.concatenate(parts, 1), expected)
-            assert (
-                own_models.ran(
-                    *("sample", f"http://127.0.0.1:{ready[3]}/wide", "--length", LONGEST),
-                    *("--seed", 5, "--weights", "int8", "--num", 2, "--out", tmp_path / "drawn"),
-                )
-                == 0
-            )
+            words = ("sample", f"http://127.0.0.1:{ready[3]}/wide", "--length", LONGEST)
+            words += ("--seed", 5, "--weights", "int8", "--num", 2, "--out", tmp_path / "drawn")
+            assert own_models.ran(*words) == 0
         (file,) = (tmp_path / "drawn").glob("*.npy")
         expected = live.sample(2, LONGEST, 5, weights="int8")
         np.testing.assert_array_equal(np.load(file), expected)

@@ -1,19 +1,21 @@
 """Our own routes: sound while it is made, recordings that are sent, images scale by scale."""
 
 import base64
+import contextlib
 import dataclasses
 import io
 import json
 import shutil
 import struct
 import threading
+import types
 from typing import ClassVar
 
 import httpx
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, RATE, SOUND, FakeDrawings, FakeImages, FakeModelStore, FakeSound
+from fake_bundle import CHANNELS, HOP, RATE, SOUND, FakeImages, FakeModelStore, FakeSound
 from http_running import Running, ask, speak_text_with
 from PIL import Image
 from serve_load import until
@@ -21,9 +23,10 @@ from serve_load import until
 import onepass
 from onepass import speech
 from onepass.bundles.errors import InvalidInput, TooLarge
-from onepass.bundles.sampling import front_of
+from onepass.bundles.sampling import check_convention, front_of
 from onepass.foundation import locations as shipped_student
 from onepass.foundation.errors import UserError
+from onepass.remote_model import RemoteModel
 from onepass.speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, text_parts
 from serving import Client
 from serving.engine import drawing
@@ -34,8 +37,12 @@ from serving.engine.speech import (
     examples,
     wav_header,
 )
+from serving.grpc.server import _parse_request
+from serving.grpc.tensors import encode, message
+from serving.settings import Settings
 from wavenet.data import audio
-from wavenet.data.audio import recorded_frames
+from wavenet.data.audio import at_recorded_level, recorded_frames
+from wavenet.features.conventions import MelConvention
 
 SPEAK = "/v1/models/voice:speak"
 DRAW = "/v1/models/shapes:draw"
@@ -100,22 +107,20 @@ def test_a_stream_that_breaks_midway_is_cut_off_and_not_ended(models):
             list(pieces)
 
 
+def sent(way, data, container="WAV", **fields):
+    """A recording as a body or in a field, with more fields."""
+    if way == "field":
+        return {"json": {"recording": b64(data), **fields}}
+    headers = {"content-type": f"audio/{container.lower()}"}
+    return {"content": data, "headers": headers, "params": fields}
+
+
 @pytest.mark.parametrize("container", ["WAV", "FLAC"])
 @pytest.mark.parametrize("way", ["body", "field"])
 def test_a_recording_is_spoken_again(models, container, way):
     data = recording(container)
-    if way == "body":
-        response = ask(
-            models,
-            "POST",
-            SPEAK,
-            content=data,
-            headers={"content-type": f"audio/{container.lower()}"},
-            params={"seed": 3, "temperature": 0.5, "speaker": "ben", "format": "l16"},
-        )
-    else:
-        fields = {"seed": 3, "temperature": 0.5, "speaker": "ben", "format": "l16"}
-        response = ask(models, "POST", SPEAK, json={"recording": b64(data), **fields})
+    fields = {"seed": 3, "temperature": 0.5, "speaker": "ben", "format": "l16"}
+    response = ask(models, "POST", SPEAK, **sent(way, data, container, **fields))
     waveform = decode_recording(data, RATE, 10)
     model = bundle(models)
     whole = model.sample(condition=model.frames(waveform), seed=3, temperature=0.5)[0]
@@ -189,10 +194,7 @@ def test_a_recording_of_no_frames_is_400(models, monkeypatch, way):
         raise UserError("`waveform` needs 2 samples to reflect, got 1.")
 
     monkeypatch.setattr(FakeSound, "frames", without)
-    sent = {"json": {"recording": b64(recording())}}
-    if way == "body":
-        sent = {"content": recording(), "headers": {"content-type": "audio/wav"}}
-    answer = ask(models, "POST", SPEAK, **sent)
+    answer = ask(models, "POST", SPEAK, **sent(way, recording()))
     assert answer.status_code == 400 and "2 samples" in answer.json()["error"]
 
 
@@ -261,11 +263,6 @@ def test_an_example_is_a_recording_of_the_package(models):
     found = np.frombuffer(response.content, ">i2")
     assert len(found) == RATE // 2
     np.testing.assert_array_equal(found, audio.to_int16(whole[: RATE // 2]))
-
-
-def test_images_do_not_speak_and_sounds_are_not_drawn(models):
-    for path in ("/v1/models/shapes:speak", "/v1/models/voice:draw"):
-        assert ask(models, "POST", path, json={}).status_code == 404
 
 
 class Reader(FakeSound):
@@ -418,39 +415,25 @@ def test_a_viewer_that_leaves_stops_the_drawing(models, monkeypatch):
         assert sum(models.controls["shapes", 1].rows) < 40
 
 
-def test_a_missing_caption_is_answered_with_one(tmp_path):
-    captioned = FakeModelStore(tmp_path)
-    captioned.add("drawings", kind=FakeDrawings)
-    path = "/v1/models/drawings:draw"
-    given = [ask(captioned, "POST", path, json=body) for body in ({}, {"caption": "a cat"})]
-    assert given[0].json()["error"] == "`caption` must be given, such as 'a dog, noto'."
-    assert given[1].status_code == 200
+@pytest.mark.parametrize("place", ["call", "encode"])
+def test_a_drawing_that_breaks_midway_says_so_in_its_last_line(models, monkeypatch, place):
+    call, encode, drawn = FakeImages.call, drawing.encode_image, []
 
-
-def test_a_drawing_that_cannot_be_written_midway_says_so_in_its_last_line(models, monkeypatch):
-    encode, drawn = drawing.encode_image, []
-
-    def fails(image):
-        drawn.append(image)
-        if len(drawn) > 1:
-            raise OSError("secret detail")
-        return encode(image)
-
-    monkeypatch.setattr(drawing, "encode_image", fails)
-    answer = ask(models, "POST", DRAW, json={"class": 3})
-    *lines, last = map(json.loads, answer.text.splitlines())
-    assert lines and last.keys() == {"error"} and "secret" not in last["error"]
-
-
-def test_a_drawing_that_breaks_midway_says_so_in_its_last_line(models, monkeypatch):
-    call = FakeImages.call
-
-    def breaking(self, signature, inputs):
+    def breaking_call(self, signature, inputs):
         if (inputs["row"] > 10).any():
             raise RuntimeError("secret detail")
         return call(self, signature, inputs)
 
-    monkeypatch.setattr(FakeImages, "call", breaking)
+    def breaking_encode(image):
+        drawn.append(image)
+        if len(drawn) > 2 * 11:
+            raise OSError("secret detail")
+        return encode(image)
+
+    if place == "call":
+        monkeypatch.setattr(FakeImages, "call", breaking_call)
+    else:
+        monkeypatch.setattr(drawing, "encode_image", breaking_encode)
     response = ask(models, "POST", DRAW, json={"class": 1, "num": 20})
     lines = lines_of(response)
     assert [line["picture"] for line in lines[:-1:2]] == list(range(11))
@@ -490,6 +473,106 @@ def test_a_long_text_is_split_into_parts_that_are_short_enough_and_nothing_is_lo
     assert max(map(spoken_length, parts)) <= MAX_CHARACTERS
 
 
-def test_a_text_is_split_between_sentences_where_there_are_any():
-    assert all(part.rstrip().endswith(".") for part in text_parts(LONG))
-    assert text_parts("Short. Enough.") == ["Short. Enough."]
+# The level of recordings, and the convention of frames
+
+GAIN_DB = 6.0
+MEL = MelConvention(RATE, HOP, 16, 16, bands=CHANNELS)
+KNOWN = {"high": 1.1, "mean": 0.5, "deviation": 0.16}
+LINEAR = np.full([40, CHANNELS], 1.01, np.float32)
+
+
+class Levelled(FakeSound):
+    """A fake whose model.json says at what level it hears, and what its frames are."""
+
+    def __init__(self, *arguments, **rest):
+        super().__init__(*arguments, **rest)
+        features = {"mel": MEL.to_dict(), "f0": None}
+        self.spec |= {"gain_db": GAIN_DB, "features": features, "frames": KNOWN}
+
+
+@pytest.fixture
+def levelled(tmp_path):
+    made = FakeModelStore(tmp_path)
+    made.add("voice", kind=Levelled)
+    return made
+
+
+NOISE = np.random.default_rng(3).uniform(-0.1, 0.1, RATE // 10)
+
+
+def of_channels(*channels):
+    memory = io.BytesIO()
+    soundfile.write(memory, np.stack(channels, 1), RATE, format="WAV")
+    return memory.getvalue()
+
+
+def test_the_sound_of_a_recording_is_the_models_less_the_gain_that_the_recording_got(levelled):
+    data = of_channels(NOISE)
+    headers = {"content-type": "audio/wav"}
+    answer = ask(levelled, "POST", SPEAK + "?format=l16", content=data, headers=headers)
+    waveform = decode_recording(data, RATE, 10)
+    made = levelled.load(levelled.root / "voice" / "1")
+    whole = made.sample(condition=np.asarray(made.frames(waveform)))[0]
+    expected = audio.to_int16(at_recorded_level(whole, GAIN_DB))
+    np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), expected)
+
+
+def test_the_sound_of_frames_is_the_models_own(levelled):
+    frames = np.full([40, CHANNELS], 0.5, np.float32)
+    answer = ask(levelled, "POST", SPEAK, json={"frames": frames.tolist(), "format": "l16"})
+    whole = levelled.load(levelled.root / "voice" / "1").sample(condition=frames)[0]
+    np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), audio.to_int16(whole))
+
+
+def test_a_remote_model_gives_frames_of_a_recording_their_level_back():
+    sound = NOISE.astype(np.float32)
+    remote = RemoteModel.__new__(RemoteModel)
+    remote.name, remote.spec = "voice", {"kind": "sound"}
+    parts = np.split(sound, 4)
+    remote._client = types.SimpleNamespace(speak=lambda *_, **__: contextlib.nullcontext(parts))
+    frames = np.zeros([40, CHANNELS], np.float32)
+    np.testing.assert_array_equal(remote.sample(condition=frames)[0], sound)
+    levelled = remote.sample(condition=recorded_frames(frames, GAIN_DB))[0]
+    np.testing.assert_array_equal(levelled, at_recorded_level(sound, GAIN_DB))
+
+
+def test_a_recording_whose_channels_cancel_is_refused():
+    assert len(decode_recording(of_channels(NOISE, 0.5 * NOISE), RATE, 10))
+    with pytest.raises(InvalidInput, match="channels that do not cancel each other"):
+        decode_recording(of_channels(NOISE, -NOISE), RATE, 10)
+
+
+def test_frames_of_another_convention_are_refused_over_http_unless_forced(levelled):
+    body = {"frames": LINEAR.tolist()}
+    refused = ask(levelled, "POST", SPEAK, json=body)
+    assert refused.status_code == 400
+    said = refused.json()["error"]
+    assert said.startswith("`frames` are of another convention: mean ")
+    assert "natural logarithms of magnitudes" in said and "`force`" in said
+    assert ask(levelled, "POST", SPEAK, json={**body, "force": True}).status_code == 200
+    path, inputs = "/v1/models/voice:predict", [{"frames": LINEAR.tolist(), "num_frames": 40}]
+    assert ask(levelled, "POST", path, json={"instances": inputs}).status_code == 400
+    inputs[0]["num_frames"] = 4  # too few to say
+    assert ask(levelled, "POST", path, json={"instances": inputs}).status_code == 200
+
+
+def test_and_over_grpc(levelled):
+    request = message("onepass.SpeakRequest")()
+    encode(LINEAR, request.frames)
+    served = levelled.load(levelled.root / "voice" / "1")
+    limit = Settings().max_body_bytes
+    with pytest.raises(InvalidInput, match="another convention"):
+        _parse_request(served, request, limit)
+    request.force = True
+    assert len(_parse_request(served, request, limit)[1]) == 40
+
+
+def test_a_bundle_that_says_nothing_of_its_frames_is_not_checked():
+    for spec in ({}, {"frames": KNOWN}, {"frames": "x", "features": {"mel": MEL.to_dict()}}):
+        check_convention(spec, LINEAR)
+
+
+def test_transposed_frames_get_a_hint(levelled):
+    body = {"frames": np.zeros([CHANNELS, 40]).tolist()}
+    answer = ask(levelled, "POST", SPEAK, json=body)
+    assert answer.json()["error"].endswith("got [1, 3, 40]: it is transposed.")

@@ -1,10 +1,16 @@
-"""Any bytes over gRPC get an answer, or an error in words."""
+"""Requests that nobody thought of get an answer, or an error in words."""
+
+import contextlib
+import json
 
 import grpc
+import http_running
+import hypothesis
 import numpy as np
 import pytest
+from fake_bundle import CHANNELS
 from grpc_running import Running, frames, is_discreet
-from http_running import store
+from http_running import speak_text_with, store
 from hypothesis import example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as some
@@ -170,3 +176,74 @@ def test_any_request_is_answered_or_refused_in_words(channel):
 @examples(max_examples=20_000, deadline=None, database=None)
 def test_bytes_for_minutes_are_answered_or_refused_in_words(channel, made):
     is_answered_well(channel, *made)
+
+
+# Over HTTP schemathesis reads the OpenAPI document and attacks it all.
+CHECKS = [
+    *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
+    *("response_schema_conformance", "response_headers_conformance", "negative_data_rejection"),
+]
+LEAKS = ("Traceback", "site-packages", ".py", "RuntimeError", "ValueError")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    def text_frames(bundle, words, **_):
+        return np.zeros([max(1, len(words or "")), CHANNELS], np.float32)
+
+    with pytest.MonkeyPatch.context() as patch:
+        speak_text_with(patch, text_frames)
+        models = store(tmp_path_factory.mktemp("models"))
+        with http_running.Running(models, max_body_mib=0.25) as running:
+            yield running
+
+
+def named(context, path_parameters):
+    """Mostly the models that there are; the page of a name that is not there is soon seen."""
+    if path_parameters and "name" in path_parameters and len(path_parameters["name"]) % 4:
+        name = "voice" if len(path_parameters["name"]) % 2 else "shapes"
+        version = {"version": 1} if "version" in path_parameters else {}
+        return {**path_parameters, "name": name, **version}
+    return path_parameters
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_no_request_gives_a_failure_in_minutes(running):
+    """Every operation of the document, many times; no answer may be a failure or lie."""
+    schemathesis = pytest.importorskip("schemathesis")  # loads slowly
+    schema = schemathesis.openapi.from_dict(running.client.get("/openapi.json").json())
+    schema.hook("map_path_parameters")(named)
+    schemathesis.checks.load_all_checks()
+    used, answered = schemathesis.checks.CHECKS.get_by_names(CHECKS), {}
+
+    def attack(operation, mode, statuses):
+        @hypothesis.settings(
+            max_examples=60,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(operation.as_strategy(generation_mode=mode))
+        def attacked(case):
+            response = case.call(base_url=running.url, timeout=20)
+            statuses.append(response.status_code)
+            text = response.content[:2000].decode("latin-1")
+            if response.status_code >= 400:
+                assert not [word for word in LEAKS if word in text]
+                assert json.loads(response.content)["error"]
+            case.validate_response(response, checks=used)
+
+        with contextlib.suppress(hypothesis.errors.Unsatisfiable):  # nothing can be sent wrongly
+            attacked()
+
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        statuses = answered.setdefault(f"{operation.method} {operation.path}", [])
+        for mode in schemathesis.GenerationMode:
+            attack(operation, mode, statuses)
+    assert len(answered) > 20 and set(answered["get /healthz"]) == {200}
+    assert {200, 404} <= set(answered["get /v1/models/{name}"])
+    assert {400, 404} <= set(answered["post /v1/models/{name}:predict"])
+    assert {200, 400} <= set(answered["post /v1/audio/speech"])
