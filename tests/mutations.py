@@ -89,7 +89,7 @@ FAULTS = {
         "serving/engine/clients.py",
         "equal = [hmac.compare_digest(value.strip(), token) for token in self._tokens]",
         "equal = [token.startswith(value.strip()) for token in self._tokens]",
-        ("tests/serving/test_middleware.py", "tests/serving/test_connections.py"),
+        ("tests/serving/test_http.py", "tests/serving/test_connections.py"),
     ),
 }
 

@@ -1,9 +1,7 @@
 """Attacks, sent to a running `onepass serve` over real sockets.
 
-What uvicorn, h11 and gRPC repel is in test_connections.py (connections, calls,
-heads), what the proxy in front repels in test_deployment_files.py (TLS, rates, slow clients), what
-needs no process of its own in test_middleware.py, test_http_errors.py, test_http_tensors.py and
-test_grpc.py (hosts, origins, tokens, compression, names, numbers, what errors tell).
+What uvicorn, h11 and gRPC repel is in test_connections.py, what the proxy in front repels
+in test_deployment_files.py, what needs no process in test_http.py, test_fields.py, test_grpc.py.
 """
 
 import base64

@@ -526,16 +526,6 @@ def test_what_is_served_is_what_can_be_loaded_exported_and_asked_for(tmp_path, n
             assert refusal(client.spec, name).startswith(f"`name` {NAME_RULE}, got ")
 
 
-def test_a_version_is_written_in_one_way(tmp_path):
-    for version in ("1", "01", "001", "\u0663"):
-        written(tmp_path, "voice", version)
-    seen = scan(tmp_path)
-    assert [found.number for found in seen.versions["voice"]] == [1]
-    assert [found.path.name for found in seen.versions["voice"]] == ["1"]
-    assert set(seen.ignored) == {"voice/01", "voice/001", "voice/\u0663"}
-    assert str(tmp_path / "voice" / "1") in refusal(serving.load, tmp_path / "voice")
-
-
 def test_a_link_is_a_version_only_under_its_own_number(tmp_path):
     written(tmp_path, "voice", "7")
     (tmp_path / "voice" / "8").symlink_to("7")

@@ -23,15 +23,6 @@ async def collected(stream):
     return [chunk async for chunk in stream]
 
 
-async def test_the_chunks_together_are_the_whole():
-    bundle = FakeSound()
-    chunks = await collected(served(bundle).stream(FRAMES, seed=3, row=2, length=777))
-    whole = FakeSound().sample(condition=FRAMES, seed=3, row=2, length=777)[0]
-    np.testing.assert_array_equal(np.concatenate(chunks), whole)
-    assert len(chunks) > 10
-    assert {chunk.ndim for chunk in chunks} == {1}
-
-
 async def test_the_first_chunk_comes_before_the_second_is_made():
     bundle = FakeSound()
     made = threading.Semaphore(1)
