@@ -52,26 +52,22 @@ class Control:
         frames = inputs.get("frames")
         length = None if frames is None else frames.shape[1]
         self.calls.append((signature, len(seeds), length, seeds))
-        self.seeds += seeds
-        self.entered.set()
-        self._wait(self.seconds)
-        if self.fails_on in seeds:
-            raise RuntimeError(f"secret detail of the seed {self.fails_on}")
+        self._enter(seeds, self.seconds)
 
     def chunk(self, seed):
         """Notes a chunk, waits and fails as its control says."""
         self.chunks += 1
-        self.seeds.append(seed)
-        self.entered.set()
-        self._wait(self.chunk_seconds)
-        if seed == self.fails_on:
-            raise RuntimeError(f"secret detail of the seed {self.fails_on}")
+        self._enter([seed], self.chunk_seconds)
 
-    def _wait(self, seconds):
+    def _enter(self, seeds, seconds):
+        self.seeds += seeds
+        self.entered.set()
         if not self.open.wait(30):
             raise RuntimeError("held for too long")
         if seconds:
             time.sleep(seconds)
+        if self.fails_on in seeds:
+            raise RuntimeError(f"secret detail of the seed {self.fails_on}")
 
     @property
     def rows(self):
@@ -120,14 +116,8 @@ class Fake:
         self.path = Path(path or f"/nowhere/{name}/{version}")
         self.control = control or Control()
         self.signatures = signatures
-        self.spec: dict[str, Any] = {
-            "kind": self.kind,
-            "serving": {
-                "format": 2,
-                "allowed_batches": [1, 2, 4, 8],
-                **serving,
-            },
-        }
+        serving = {"format": 2, "allowed_batches": [1, 2, 4, 8], **serving}
+        self.spec: dict[str, Any] = {"kind": self.kind, "serving": serving}
 
     def check(self, signature, inputs):
         """The inputs with their defaults, or InvalidInput."""
@@ -177,9 +167,7 @@ class FakeSound(Fake):
     def sample(self, num=1, length=None, seed=0, condition=None, **rest):
         return np.stack(self._rows(condition, num, length, seed, **rest))
 
-    def _rows(  # `refine` is taken and makes no difference
-        self, condition, num, num_samples, seed=0, row=0, speaker=None, temperature=None, refine=0
-    ):
+    def _rows(self, condition, num, num_samples, seed=0, row=0, temperature=None, **unheard):
         temperature = 1.0 if temperature is None else temperature
         if condition is None:
             condition = np.zeros([-(-(num_samples or RATE) // HOP), CHANNELS], np.float32)

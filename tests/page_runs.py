@@ -2,10 +2,9 @@
 
 import contextlib
 import re
-import time
 
 from processes import ROOT, Process
-from serve_command import READY
+from serve_command import ready
 
 SERVER = "http://127.0.0.1:8501"
 
@@ -33,11 +32,7 @@ def _served(folder):
     """Yield the address of a server of FOLDER/models."""
     words = ["serve", folder / "models", "--port", 0, "--grpc-port", 0]
     server = Process(ROOT / "onepass" / "__main__.py", folder / "server.log", *words)
-    deadline = time.monotonic() + 600
     try:
-        while (ready := READY.search(server.output())) is None:
-            assert server.is_running() and time.monotonic() < deadline, server.output()
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{ready[3]}"
+        yield f"http://127.0.0.1:{ready(server, 600)[3]}"
     finally:
         server.kill()

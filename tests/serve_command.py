@@ -9,13 +9,22 @@ import time
 from pathlib import Path
 
 import grpc
-from processes import ROOT, Process
+from processes import ROOT, Process, wait_until
 
 SCRIPT = ROOT / "tests" / "served_process.py"
 PROBES = r"(?: and, for probes, (\S+))?"
 READY = re.compile(rf"^serving (.*) at https?://(\S+):(\d+) and, for gRPC, (\S+?){PROBES}$", re.M)
 METRICS = "/monitoring/prometheus/metrics"
 INSIDES = ("Traceback", 'File "', ".py", "secret", "Error(", str(ROOT))
+
+
+def ready(server, seconds=120):
+    """The match of the line that a server's process says once it is ready."""
+    end = time.monotonic() + seconds
+    while (said := READY.search(server.output())) is None:
+        assert server.is_running() and time.monotonic() < end, server.output()
+        time.sleep(0.02)
+    return said
 
 
 class Command:
@@ -27,10 +36,7 @@ class Command:
         self.process = Process(SCRIPT, log, *words, environment=environment)
 
     def __enter__(self):
-        end = time.monotonic() + 30
-        while (said := READY.search(self.process.output())) is None:
-            assert self.process.is_running() and time.monotonic() < end, self.process.output()
-            time.sleep(0.02)
+        said = ready(self.process, 30)
         self.names, port, self.grpc_address = said[1], said[3], said[4]
         self.probe_address = said[5]
         self.port = int(port)
@@ -79,10 +85,7 @@ class Command:
 
     def wait_for(self, name, value, seconds=10):
         """Returns once a metric has that value."""
-        end = time.monotonic() + seconds
-        while (got := self.metric(name)) != value:
-            assert time.monotonic() < end, f"{name} is {got}"
-            time.sleep(0.02)
+        wait_until(lambda: self.metric(name) == value, seconds)
 
     def memory_mib(self, what="VmRSS"):
         """Resident memory of the process: `VmRSS` now, `VmHWM` the most so far."""

@@ -25,6 +25,7 @@ REFUSED = (
 )
 TOKEN = "a token of enough letters"
 INFER_PATH = "/v2/models/voice/infer"
+HEAD = b"POST /v2/models/voice/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 CHECK = "/grpc.health.v1.Health/Check"
 PLACES = 8
 
@@ -138,10 +139,7 @@ def test_a_request_at_work_is_not_idle_however_long_it_takes(models, monkeypatch
     control = models.controls["voice", 1]
     with http_running.Running(models) as running:
         control.open.clear()
-        head = (
-            f"POST {INFER_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(INFER)}\r\n\r\n"
-        )
-        with sockets(running, 1, head.encode() + INFER.encode()) as (connection,):
+        with sockets(running, 1, HEAD % len(INFER) + INFER.encode()) as (connection,):
             until(control.entered.is_set)
             with sockets(running, 1) as (silent,):
                 assert is_closed(silent)  # its time has passed, and so has that of the other
@@ -151,8 +149,7 @@ def test_a_request_at_work_is_not_idle_however_long_it_takes(models, monkeypatch
 
 def test_bodies_together_have_a_limit_and_give_back_what_they_held(models):
     size = 100_000
-    head = f"POST {INFER_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n"
-    stalled = head.encode() + b" " * (size - 1)
+    stalled = HEAD % size + b" " * (size - 1)
     with http_running.Running(models, max_body_mib=0.1, timeout_seconds=60.0) as running:
         with sockets(running, BODIES_AT_ONCE + 1, stalled):
             until(lambda: asked(running, body=INFER.ljust(size)) == 503)
@@ -164,12 +161,10 @@ def test_bodies_together_have_a_limit_and_give_back_what_they_held(models):
 class Silent:
     """gRPC calls of a method that send no message: `answers` are their futures."""
 
-    def __init__(self, channel, path, count, metadata=()):
+    def __init__(self, channel, path, count):
         self._end = threading.Event()
         method = channel.stream_unary(path)
-        self.answers = [
-            method.future(self._nothing(), timeout=60, metadata=metadata) for _ in range(count)
-        ]
+        self.answers = [method.future(self._nothing(), timeout=60) for _ in range(count)]
 
     def _nothing(self):
         self._end.wait(60)
@@ -216,20 +211,18 @@ def can_predict(channel):
         return bool(predict(channel, predict_request()))
 
 
-def test_a_call_without_the_token_is_refused_before_its_message_comes(models, monkeypatch):
-    monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
-    with (
-        grpc_running.Running(models, timeout_seconds=60.0) as running,
-        running.channel() as channel,
-        Silent(channel, GRPC_PREDICT, 3) as silent,
-    ):
-        until(lambda: silent.statuses() == ["UNAUTHENTICATED"] * 3)
-
-
-@pytest.mark.parametrize(("path", "timeout_seconds"), [(CHECK, 60.0), (GRPC_PREDICT, 0.2)])
-def test_a_message_that_never_comes_is_given_up_and_that_of_a_probe_before_the_deadline(
-    models, monkeypatch, path, timeout_seconds
+@pytest.mark.parametrize(
+    ("path", "timeout_seconds", "token", "status"),
+    [
+        (CHECK, 60.0, "", "DEADLINE_EXCEEDED"),  # of a probe, which needs no token, sooner
+        (GRPC_PREDICT, 0.2, "", "DEADLINE_EXCEEDED"),
+        (GRPC_PREDICT, 60.0, TOKEN, "UNAUTHENTICATED"),
+    ],
+)
+def test_a_message_that_never_comes_is_given_up_at_once_without_the_token(
+    models, monkeypatch, path, timeout_seconds, token, status
 ):
+    monkeypatch.setenv("ONEPASS_TOKEN", token)
     monkeypatch.setattr("serving.grpc.server.SILENT_SECONDS", 0.1)
     with (
         grpc_running.Running(models, timeout_seconds=timeout_seconds) as running,
@@ -237,8 +230,10 @@ def test_a_message_that_never_comes_is_given_up_and_that_of_a_probe_before_the_d
         Silent(channel, path, 1) as silent,
     ):
         until(silent.statuses)
-        assert silent.statuses() == ["DEADLINE_EXCEEDED"]
+        assert silent.statuses() == [status]
 
+
+# Heads and bodies that are refused, and the connection that ends with them
 
 START = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 END = b"\r\n\r\n"
@@ -246,11 +241,6 @@ POST = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"2\r\n{}\r\n0\r\n\r\n"
 LAST = START + b"Connection: close" + END
 FIELDS = b"a: b\r\n" * 100_000
-
-
-def head_of(size):
-    """A head of so many bytes, in one long field."""
-    return START + b"X: ".ljust(size - len(START) - len(END), b"x") + END
 
 
 def answers(running, *packets, ends=False):
@@ -271,8 +261,7 @@ def answers(running, *packets, ends=False):
     ("size", "status"), [(HEAD_BYTES, b"200"), (HEAD_BYTES + 1, b"400"), (70_000, b"400")]
 )
 def test_a_head_has_at_most_64_kib_however_it_comes(running, cut, size, status):
-    head = head_of(size)
-    assert len(head) == size
+    head = START + b"X: ".ljust(size - len(START) - len(END), b"x") + END
     packets = {
         "whole": [head + LAST],
         "in pieces": [head[:5], head[5:-1], head[-1:] + LAST],

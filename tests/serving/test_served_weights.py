@@ -4,7 +4,6 @@ import contextlib
 import functools
 import shutil
 import signal
-import time
 
 import grpc_running
 import http_running
@@ -15,7 +14,7 @@ import pytest
 import sound_bundles
 from own_models import LONGEST, SEED, bundle_folder, model, row_of, rows_of, tokens
 from processes import ROOT, Process
-from serve_command import READY
+from serve_command import ready
 
 import onepass
 from onepass.bundles import bundle as bundles
@@ -268,16 +267,12 @@ def test_the_command_serves_narrow_weights_and_names_what_it_cannot(words, tmp_p
     given = ["serve", root, "--port", 0, "--grpc-port", 0, "--weights", "int8", *words]
     server = Process(ROOT / "onepass" / "__main__.py", tmp_path / "log", *given)
     try:
-        end = time.monotonic() + 120
-        while (ready := READY.search(server.output())) is None:
-            assert server.is_running() and time.monotonic() < end, server.output()
-            time.sleep(0.1)
-        assert ready[1] == "wide"
-        (said,) = [
-            line for line in server.output().splitlines() if "picture" in line and "`" in line
-        ]
-        assert "`weights` must be float32 for a model that does not draw" in said
-        with contextlib.closing(RemoteModel(f"http://127.0.0.1:{ready[3]}/wide")) as remote:
+        said = ready(server)
+        url = f"http://127.0.0.1:{said[3]}/wide"
+        assert said[1] == "wide"
+        refused = "`weights` must be float32 for a model that does not draw"
+        assert ["picture" in x for x in server.output().splitlines() if refused in x] == [True]
+        with contextlib.closing(RemoteModel(url)) as remote:
             prefix = tokens(20, levels=WIDE)
             nats = remote.log_prob(prefix[np.newaxis])
             assert (nats != live.log_prob(prefix[np.newaxis]).numpy()).any()
@@ -286,7 +281,7 @@ def test_the_command_serves_narrow_weights_and_names_what_it_cannot(words, tmp_p
                 np.testing.assert_array_equal(remote.sample(2, LONGEST, 5, **options), expected)
                 parts = list(remote.stream(2, LONGEST, 5, chunk=1, **options))
                 np.testing.assert_array_equal(np.concatenate(parts, 1), expected)
-            words = ("sample", f"http://127.0.0.1:{ready[3]}/wide", "--length", LONGEST)
+            words = ("sample", url, "--length", LONGEST)
             words += ("--seed", 5, "--weights", "int8", "--num", 2, "--out", tmp_path / "drawn")
             assert own_models.ran(*words) == 0
         (file,) = (tmp_path / "drawn").glob("*.npy")

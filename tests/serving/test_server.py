@@ -6,12 +6,12 @@ import re
 import shutil
 import signal
 import socket
-import time
 from unittest import mock
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from processes import wait_until
 from registries import until
 from serve_command import Command
 
@@ -43,15 +43,6 @@ def apart(monkeypatch):
     monkeypatch.setattr(observability, "configure_logging", lambda *how, **more: Log())
 
 
-@contextlib.contextmanager
-def a_call_under_way(command):
-    """A prediction that has left the queue and is being made."""
-    with contextlib.closing(command.connection()) as asking:
-        asking.request("POST", "/v1/models/voice:predict", BODY)
-        command.wait_for('onepass_calls_running{model="voice"}', 1.0)
-        yield
-
-
 @pytest.mark.integration
 def test_the_command_answers_over_both_protocols_and_leaves_at_sigterm(store):
     store.add()
@@ -76,21 +67,21 @@ def test_ctrl_c_asks_it_to_leave_as_well(store):
 
 
 @pytest.mark.integration
-def test_a_call_that_hangs_does_not_keep_the_process(store):
+@pytest.mark.parametrize(("drain_seconds", "signals"), [(0.3, 1), (60, 2)])
+def test_a_call_that_hangs_does_not_keep_the_process_nor_one_that_is_told_again(
+    store, drain_seconds, signals
+):
     store.add(seconds=60)
-    with Command(store, "--drain-seconds", 0.3) as command, a_call_under_way(command):
+    with (
+        Command(store, "--drain-seconds", drain_seconds) as command,
+        contextlib.closing(command.connection()) as asking,
+    ):
+        asking.request("POST", "/v1/models/voice:predict", BODY)
+        command.wait_for('onepass_calls_running{model="voice"}', 1.0)
+        if signals == 2:
+            command.process.signal(signal.SIGTERM)
+            wait_until(lambda: "SIGTERM" in command.process.output(), 10)
         assert command.ended(signal.SIGTERM) == 128 + signal.SIGTERM
-
-
-@pytest.mark.integration
-def test_a_second_signal_insists(store):
-    store.add(seconds=60)
-    with Command(store, "--drain-seconds", 60) as command, a_call_under_way(command):
-        command.process.signal(signal.SIGTERM)
-        end = time.monotonic() + 10
-        while "SIGTERM" not in command.process.output() and time.monotonic() < end:
-            time.sleep(0.02)
-        assert command.ended(signal.SIGTERM, 3) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])

@@ -496,22 +496,19 @@ def of_channels(*channels):
     return memory.getvalue()
 
 
-def test_the_sound_of_a_recording_is_the_models_less_the_gain_that_the_recording_got(levelled):
-    data = of_channels(NOISE)
-    headers = {"content-type": "audio/wav"}
-    answer = ask(levelled, "POST", SPEAK + "?format=l16", content=data, headers=headers)
-    waveform = decode_recording(data, RATE, 10)
-    made = levelled.load(levelled.root / "voice" / "1")
-    whole = made.sample(condition=np.asarray(made.frames(waveform)))[0]
-    expected = audio.to_int16(at_recorded_level(whole, GAIN_DB))
-    np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), expected)
-
-
-def test_the_sound_of_frames_is_the_models_own(levelled):
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_the_sound_of_a_recording_is_the_models_less_the_gain_that_it_got(levelled, is_recorded):
+    made, data = bundle(levelled), of_channels(NOISE)
     frames = np.full([40, CHANNELS], 0.5, np.float32)
-    answer = ask(levelled, "POST", SPEAK, json={"frames": frames.tolist(), "format": "l16"})
-    whole = levelled.load(levelled.root / "voice" / "1").sample(condition=frames)[0]
-    np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), audio.to_int16(whole))
+    if is_recorded:
+        given = sent("body", data, format="l16")
+        frames = np.asarray(made.frames(decode_recording(data, RATE, 10)))
+    else:
+        given = {"json": {"frames": frames.tolist(), "format": "l16"}}
+    answer = ask(levelled, "POST", SPEAK, **given)
+    whole = made.sample(condition=frames)[0]
+    expected = at_recorded_level(whole, GAIN_DB) if is_recorded else whole
+    np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), audio.to_int16(expected))
 
 
 def test_a_remote_model_gives_frames_of_a_recording_their_level_back():
@@ -546,10 +543,10 @@ def test_frames_of_another_convention_are_refused_over_http_unless_forced(levell
     assert ask(levelled, "POST", path, json={"instances": inputs}).status_code == 200
 
 
-def test_and_over_grpc(levelled):
+def test_frames_of_another_convention_are_refused_over_grpc_unless_forced(levelled):
     request = message("onepass.SpeakRequest")()
     encode(LINEAR, request.frames)
-    served = levelled.load(levelled.root / "voice" / "1")
+    served = bundle(levelled)
     limit = Settings().max_body_bytes
     with pytest.raises(InvalidInput, match="another convention"):
         _parse_request(served, request, limit)
@@ -690,21 +687,15 @@ def test_events_carry_the_same_sound(models, front_end):
     assert events[-1]["type"] == "speech.audio.done"
 
 
-def test_ssml_is_spoken_as_a_whole_or_refused_where_it_is_too_long(models, monkeypatch):
-    read = []
-
-    def text_frames(bundle, words, **_):
-        read.append(words)
-        return np.zeros([20, CHANNELS], np.float32)
-
-    speak_text_with(monkeypatch, text_frames)
-    sentence = "The boat rounds the point. "
-    for count, status in ((30, 200), (60, 400)):
-        text = f'<speak>{sentence * count}<break time="1s"/></speak>'
-        body = {"model": "voice", "input": text, "response_format": "wav"}
-        answer = ask(models, "POST", "/v1/audio/speech", json=body)
+def test_ssml_is_spoken_as_a_whole_or_refused_where_it_is_too_long(models, front_end):
+    short, long = (
+        f'<speak>{"The boat rounds the point. " * count}<break time="1s"/></speak>'
+        for count in (30, 60)
+    )
+    for text, status in ((short, 200), (long, 400)):
+        answer = ask(models, "POST", SPEECH, json={"input": text, "response_format": "wav"})
         assert answer.status_code == status
-    assert read == [f'<speak>{sentence * 30}<break time="1s"/></speak>']
+    assert front_end == [("voice", short, 1.0)]
     assert "at most 1,000 characters" in answer.json()["error"]["message"]
 
 
