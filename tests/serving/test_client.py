@@ -499,14 +499,6 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
         assert np.asarray(Image.open(out / f"sample_0_0_class-{number}.png")).max() == value
 
 
-@pytest.mark.parametrize("name", ["sample_0_1_class-1.png", "progression.png"])
-def test_an_image_is_not_written_over_unasked(address, tmp_path, mistake, name):
-    (tmp_path / name).write_bytes(b"mine")
-    words = ("sample", f"{address}/shapes", "--out", tmp_path, "--num", 2)
-    assert mistake(*words) == f"{tmp_path / name} already exists; --overwrite replaces it."
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
-
-
 def test_captions_are_asked_for_in_turn():
     asked, captions = [], 5 * ["a", "b c"]
 

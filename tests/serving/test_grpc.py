@@ -30,7 +30,6 @@ from tensorflow_serving.apis import (
 )
 from test_fuzz import messages
 
-import onepass
 from onepass.bundles.errors import InvalidInput, ServingError, TooLarge
 from serving.grpc import tensors
 from serving.grpc.server import client_address, client_of
@@ -194,15 +193,6 @@ def test_reflection_lists_the_services_and_describes_them(channel):
         assert found.file_descriptor_response.file_descriptor_proto, service
     wrong = reflected(channel, file_containing_symbol="no.such.Service")
     assert wrong.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
-
-
-def test_the_server_gives_the_version_of_the_package(channel):
-    kind, path = (
-        "inference.ServerMetadataResponse",
-        "/inference.GRPCInferenceService/ServerMetadata",
-    )
-    answer = method(channel, path, answer=kind)(message("inference.ServerMetadataRequest")())
-    assert answer == message(kind)(name="onepass", version=onepass.__version__)
 
 
 def infer_request():

@@ -46,17 +46,6 @@ def test_the_status_is_in_both_protocols_words(kept, place):
     assert (answer["id"], answer["object"]) == ("voice", "model")
 
 
-def test_metadata_are_those_of_the_signatures(kept):
-    answer = kept.client.get("/v1/models/voice/versions/1/metadata").json()
-    assert answer["model_spec"] == {"name": "voice", "signature_name": "", "version": "1"}
-    signatures = answer["metadata"]["signature_def"]["signature_def"]
-    assert signatures.keys() == {"serving_default", "compiled"}
-    assert signatures["compiled"]["method_name"] == "tensorflow/serving/predict"
-    tensor = signatures["compiled"]["inputs"]["frames"]
-    assert tensor["dtype"] == "DT_FLOAT"
-    assert [d["size"] for d in tensor["tensor_shape"]["dim"]] == ["-1", "-1", str(CHANNELS)]
-
-
 # v2, asked by NVIDIA's own client
 
 

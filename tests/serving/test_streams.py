@@ -1,5 +1,4 @@
 import asyncio
-import threading
 
 import numpy as np
 import pytest
@@ -21,18 +20,6 @@ def served(bundle, **settings):
 
 async def collected(stream):
     return [chunk async for chunk in stream]
-
-
-async def test_the_first_chunk_comes_before_the_second_is_made():
-    bundle = FakeSound()
-    made = threading.Semaphore(1)
-    bundle.control.chunk = lambda seed: made.acquire(timeout=5)
-    stream = served(bundle).stream(FRAMES)
-    async with asyncio.timeout(2):
-        first = await anext(stream)
-    made.release(1000)
-    await stream.aclose()
-    assert first.shape == (16,)
 
 
 async def test_a_slow_reader_is_not_overtaken():
@@ -71,20 +58,6 @@ async def test_a_closed_stream_stops_the_work_and_gives_its_place_back():
     await asyncio.sleep(0.02)
     assert bundle.control.chunks == made
     assert len(await collected(model.stream(FRAMES))) == CHUNKS
-
-
-async def test_a_reader_that_is_cancelled_stops_the_work():
-    bundle = FakeSound()
-    model = served(bundle)
-    bundle.control.open.clear()
-    reader = asyncio.create_task(collected(model.stream(FRAMES)))
-    await until(bundle.control.entered.is_set)
-    reader.cancel()
-    await asyncio.wait([reader])
-    assert model.is_busy  # the chunk at hand
-    bundle.control.open.set()
-    await until(lambda: not model.is_busy)
-    assert bundle.control.chunks == 1
 
 
 async def test_no_client_takes_the_last_stream_that_others_have():
