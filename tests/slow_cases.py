@@ -63,6 +63,7 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
             *("pairs", "voices"),
         ),
         "test_a_network_of_conditions_that_are_not_negative_is_exported": ("sqrt", "<lambda>"),
+        "test_log_probabilities_of_a_network_that_loops_over_time_are_those_of_the_model": ("*",),
     },
     "serving/test_served_weights.py": {
         "test_every_sequence_draws_and_streams_what_the_live_model_does": ("reading", "voices"),

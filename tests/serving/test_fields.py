@@ -147,6 +147,7 @@ def test_a_field_that_breaks_a_rule_is_named_with_the_rule(running, path, fields
     assert answer.status_code == status
     assert words in (error["message"] if is_openais else error)
     if is_openais:
+        assert set(error) == {"message", "type", "param", "code"}
         code = "not_found" if status == 404 else "invalid_input"
         assert (error["type"], error["code"]) == ("invalid_request_error", code)
     controls = running.store.controls.values()

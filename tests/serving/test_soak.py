@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
@@ -29,14 +28,10 @@ LIMITS = ("--queue-rows", 8, "--max-streams", 4, "--log-level", "warning", "--po
 CONTROL = {"seconds": 0.04, "chunk_seconds": 0.002}
 
 
-@dataclasses.dataclass(frozen=True)
-class Look:
-    """The process at one moment."""
-
-    seconds: float
-    memory_mib: float
-    files: int
-    threads: int
+def look_at(command):
+    """The process at this moment."""
+    threads, files = command.count("task"), command.count("fd")
+    return {"memory_mib": command.memory_mib(), "files": files, "threads": threads}
 
 
 class Client(threading.Thread):
@@ -68,7 +63,13 @@ class Client(threading.Thread):
 
 
 def is_later(headers):
-    return int(dict(headers or ()).get("retry-after", 0)) >= 1
+    return int({k.lower(): v for k, v in headers or ()}.get("retry-after", 0)) >= 1
+
+
+def is_refused(answer):
+    """Whether a full server answers that the client may come again, instead of the result."""
+    assert answer.status == 200 or (answer.status == 503 and is_later(answer.getheaders()))
+    return answer.status == 503
 
 
 def predict_http(client):
@@ -77,10 +78,8 @@ def predict_http(client):
     content = json.loads(answer.read())
     if client.is_odd:  # every request has a connection of its own
         client.connection.close()
-    if answer.status == 503:
-        assert int(answer.headers["Retry-After"]) >= 1
+    if is_refused(answer):
         return REFUSED
-    assert answer.status == 200, content
     sizes = {output["name"]: output["shape"] for output in content["outputs"]}
     assert sizes["sound"] == [1, FRAMES * HOP]
     client.versions.add(int(content["model_version"]))
@@ -92,10 +91,8 @@ def listen_http(client):
     with contextlib.closing(client.command.connection()) as connection:
         connection.request("POST", "/v1/models/voice:speak", SPEAK)
         answer = connection.getresponse()
-        if answer.status == 503:
-            assert int(answer.headers["Retry-After"]) >= 1
+        if is_refused(answer):
             return REFUSED
-        assert answer.status == 200, answer.read()
         if client.is_odd:
             assert answer.read(2)
             return LEFT
@@ -154,11 +151,10 @@ def seen(clients):
 
 
 def watched(command, models, clients, seconds):
-    """A Look every few seconds, and the last version; new ones come and old ones go meanwhile."""
+    """A look every few seconds, and the last version; new ones come and old ones go meanwhile."""
     looks, version, start = [], 1, time.monotonic()
     while (now := time.monotonic() - start) < seconds:
-        memory_mib, files = command.memory_mib(), command.count("fd")
-        looks.append(Look(now, memory_mib, files, command.count("task")))
+        looks.append(look_at(command))
         if now > version * min(SWAP_SECONDS, seconds / 4) and version in seen(clients):
             version += 1
             models.add(version=version, **CONTROL)
@@ -177,27 +173,25 @@ def is_served(client):
 
 def grown(looks, what):
     """Return by how much the median of the last fifth of the time exceeds the second's."""
-    fifth = len(looks) // 5
-    last, second = looks[-fifth:], looks[fifth : 2 * fifth]
-    of_last, of_second = ([getattr(rescan, what) for rescan in part] for part in (last, second))
-    return statistics.median(of_last) - statistics.median(of_second)
+    fifth, values = len(looks) // 5, [look[what] for look in looks]
+    return statistics.median(values[-fifth:]) - statistics.median(values[fifth : 2 * fifth])
 
 
 def soak(tmp_path, seconds):
     models = FakeModelStore(tmp_path / "models")
     models.add(**CONTROL)
     with Command(models, *LIMITS) as command:
-        before = Look(0.0, command.memory_mib(), command.count("fd"), command.count("task"))
+        before = look_at(command)
         clients = forty(command)
         with at_work(clients):
             looks, version = watched(command, models, clients, seconds)
         ended = totals(clients)
-        growth = {what: round(grown(looks, what), 2) for what in ("memory_mib", "files", "threads")}
+        growth = {what: round(grown(looks, what), 2) for what in before}
         print(f"\n{before}\n{looks[len(looks) // 5]}\n{looks[-1]}")
         print(f"{dict(ended)}, {version} versions, grown by {growth}")
         assert ended.keys() == {ANSWERED, REFUSED, LEFT}
-        until(lambda: command.count("fd") <= before.files + 4)
-        assert command.count("task") <= before.threads + 16
+        until(lambda: command.count("fd") <= before["files"] + 4)
+        assert command.count("task") <= before["threads"] + 16
         assert "Traceback" not in command.process.output()
         assert seen(clients) == set(range(1, version + 1))
         return growth
