@@ -140,11 +140,8 @@ def places(tmp_path):
     [
         *((what, "new") for what in ("write", "make_folder")),
         *((what, "file") for what in ("write", "write_over", "remove", "rename", "link", "read")),
-        *(
-            (what, "file")
-            for what in ("link_softly", "change_mode", "list_folder", "start", "fork")
-        ),
-        *((what, "file") for what in ("share_memory", "notify", "lease")),
+        *((what, "file") for what in ("link_softly", "change_mode", "list_folder", "start")),
+        *((what, "file") for what in ("fork", "share_memory", "notify", "lease")),
         *((f"read_{what}_of_another", "process") for what in ("environment", "memory")),
         *((f"set_{what}", "process") for what in ("owner", "owner_struct", "signal", "affinity")),
         *((what, "process") for what in ("kill", "set_asynchronous")),
@@ -263,16 +260,12 @@ def test_a_process_that_hangs_or_dies_or_lies_is_ended_once_and_reported(load, w
     assert ended == ("by SIGSEGV" if what == "crash" else "by SIGKILL")
 
 
-@pytest.mark.parametrize("when", ["load", "warm"])
-def test_loading_without_end_is_ended(load, when):
-    limits = dataclasses.replace(LIMITS, load_seconds=1.0 if when == "load" else 120.0)
-    if when == "load":
-        with pytest.raises(ModelEnded):
-            load(limits, load=("hang", ""))
-        return
-    bundle = load(warm=("crash", ""))
+@pytest.mark.parametrize(
+    ("when", "what", "seconds"), [("load", "hang", 1.0), ("warm", "crash", 120.0)]
+)
+def test_loading_without_end_is_ended(load, when, what, seconds):
     with pytest.raises(ModelEnded):
-        bundle.warm()
+        load(dataclasses.replace(LIMITS, load_seconds=seconds), **{when: (what, "")}).warm()
 
 
 def test_a_refusal_is_a_refusal_and_says_whether_the_disk_is_at_fault(fork_server, tmp_path):
