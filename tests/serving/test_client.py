@@ -11,20 +11,19 @@ import sys
 import threading
 import time
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import FakeImages, FakeModelStore, FakeSound
+from fake_bundle import FakeDrawings, FakeImages, FakeModelStore, FakeSound
 from grpc_running import Both
 from PIL import Image
+from processes import ROOT
 from relay import Relay
 from serve_load import until
 
 import onepass
 from onepass import remote_model
-from onepass.bundles.signature import PLAIN
 from onepass.foundation.errors import UserError
 from onepass.remote_model import RemoteModel
 from pixelcnn.data.captions import encode_caption
@@ -432,10 +431,8 @@ def test_the_client_needs_no_tensorflow_and_nothing_of_the_server():
         "print([m for m in ('tensorflow', 'starlette', 'uvicorn', 'orjson', 'wavenet')"
         " if m in sys.modules])"
     )
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60
-    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
 
 
@@ -499,23 +496,17 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
         assert np.asarray(Image.open(out / f"sample_0_0_class-{number}.png")).max() == value
 
 
-def test_captions_are_asked_for_in_turn():
-    asked, captions = [], 5 * ["a", "b c"]
-
-    def predict(name, inputs, signature):
-        asked.append(inputs)
-        rows = inputs["row"].astype(np.uint8)[:, None, None, None]
-        return {"picture": np.broadcast_to(rows, [len(rows), 4, 4, 1])}
-
-    known = {PLAIN: {"caption": None, "temperature": np.zeros([1, 2])}}
-    remote = RemoteModel.__new__(RemoteModel)
-    remote._client = types.SimpleNamespace(predict=predict, signatures=lambda name: known)
-    remote.name, remote.spec = "words", {"condition": "caption"}
-    drawn = list(remote.stream(10, condition=captions, scales=True))
-    assert [int(scales[-1].max()) for scales in drawn] == list(range(10))
-    codes = np.concatenate([inputs["caption"] for inputs in asked])
-    np.testing.assert_array_equal(codes, [encode_caption(caption) for caption in captions])
-    assert all("label" not in inputs for inputs in asked)
+def test_captions_are_asked_for_in_turn(tmp_path):
+    store, captions = FakeModelStore(tmp_path), 5 * ["a", "b c"]
+    store.add("drawings", kind=FakeDrawings)
+    with (
+        Both(store) as running,
+        contextlib.closing(RemoteModel(f"{running.url}/drawings")) as remote,
+    ):
+        drawn = list(remote.stream(10, condition=captions, scales=True))
+    labels = [encode_caption(caption).sum() % 10 for caption in captions]
+    expected = [20 * label + row for row, label in enumerate(labels)]
+    assert [int(scales[-1].max()) for scales in drawn] == expected
 
 
 @pytest.mark.parametrize(
@@ -548,18 +539,12 @@ def test_a_condition_goes_by_the_name_that_the_model_has_for_it(
         list(model.stream(condition=[condition, condition]))
 
 
-def test_a_server_without_tls_is_not_said_to_be_none(address, mistake, tmp_path):
-    with_tls = address.replace("://", "s://")
-    line = mistake("sample", f"{with_tls}/voice", "--out", tmp_path / "out")
-    assert line.startswith(f"{with_tls} does not use TLS; ")
-    assert line.endswith(f"its address begins with {address.partition(':')[0]}://.")
-
-
 def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)  # between the retries
     out, nobody = ["--out", str(tmp_path / "out")], f"127.0.0.1:{free_port()}"
     for words, expected in (
         ([f"HTTP://{nobody}/voice", *out], f"There is no server at http://{nobody}."),
+        ([f"{address.replace('://', 's://')}/voice", *out], "does not use TLS; its address begins"),
         ([f"{address}/voise", *out], "did you mean `voice`?"),
         ([address, *out], "The model must be"),
         ([f"{address}/voice", *out, "--label", "3"], "--label"),
