@@ -56,21 +56,21 @@ def place_of(name, version):
     return name + (f"/versions/{version}" if version else "")
 
 
-def by_columns(running, inputs, name, version, signature, token):
-    body = {"inputs": {key: value.tolist() for key, value in inputs.items()}}
-    body |= {"signature_name": signature} if signature else {}
+def by_rest(running, inputs, name, version, signature, token, is_by_rows=False):
+    """TensorFlow Serving's REST, by columns or by rows."""
+    given = {key: value.tolist() for key, value in inputs.items()}
+    body = {"signature_name": signature} if signature else {}
+    if is_by_rows:
+        rows = zip(*given.values(), strict=False)
+        body["instances"] = [dict(zip(given, row, strict=True)) for row in rows]
+    else:
+        body["inputs"] = given
     path = f"/v1/models/{place_of(name, version)}:predict"
-    found = post(running, path, token, content=json.dumps(body)).json()["outputs"]
-    return {key: np.array(value) for key, value in found.items()}
-
-
-def by_rows(running, inputs, name, version, signature, token):
-    columns = [value.tolist() for value in inputs.values()]
-    rows = [dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]
-    body = {"instances": rows, **({"signature_name": signature} if signature else {})}
-    path = f"/v1/models/{place_of(name, version)}:predict"
-    found = post(running, path, token, content=json.dumps(body)).json()["predictions"]
-    return {key: np.array([row[key] for row in found]) for key in found[0]}
+    found = post(running, path, token, content=json.dumps(body)).json()
+    if is_by_rows:
+        rows = found["predictions"]
+        return {key: np.array([row[key] for row in rows]) for key in rows[0]}
+    return {key: np.array(value) for key, value in found["outputs"].items()}
 
 
 def by_v2(running, inputs, name, version, signature, token, seconds=None, binary=()):
@@ -153,8 +153,8 @@ def by_client(running, inputs, name, version, signature, token, seconds=20, sche
 
 NAMED = ("frames", "num_frames", "seed", "outputs", "row", "temperature", "speaker")
 PROTOCOLS = {
-    "rows": by_rows,
-    "columns": by_columns,
+    "rows": functools.partial(by_rest, is_by_rows=True),
+    "columns": by_rest,
     "v2": by_v2,
     "v2, bytes": functools.partial(by_v2, binary=NAMED),
     "v2, mixed": functools.partial(by_v2, binary=NAMED[::2]),
@@ -226,7 +226,7 @@ def made_of(name, *values, dtype=np.int32):
 
 
 FIVE = {key: np.concatenate([rows, rows[:2]]) for key, rows in sounds(3).items()}
-INFINITE = np.full([5, 3], np.inf)
+INFINITE, ONE = np.full([5, 3], np.inf), np.ones(1, np.int32)
 WRONG = [
     ({"name": "nobody"}, "NOT_FOUND", "no model `nobody`"),
     ({"version": 7}, "NOT_FOUND", "no version 7"),
@@ -238,10 +238,7 @@ WRONG = [
     (made_of("num_frames", 2**31 - 1), "INVALID_ARGUMENT", "`num_frames` must be"),
     (made_of("temperature", -1, dtype=np.float32), "INVALID_ARGUMENT", "`temperature` must be"),
     (made_of("more", 1), "INVALID_ARGUMENT", "`more` is not an input; there are frames"),
-    (
-        *({"inputs": {"num_frames": np.ones(1, np.int32)}}, "INVALID_ARGUMENT"),
-        "`frames` must be given",
-    ),
+    ({"inputs": {"num_frames": ONE}}, "INVALID_ARGUMENT", "`frames` must be given"),
     ({"inputs": FIVE}, "RESOURCE_EXHAUSTED", "at most 3 rows, got 5"),
     ({"token": "a wrong one, also long"}, "UNAUTHENTICATED", "token"),
     ({"token": TOKENS[0][:-1]}, "UNAUTHENTICATED", "token"),
