@@ -1,15 +1,14 @@
 """The requests of a server share the states after prefixes, within a bound of memory."""
 
 import asyncio
-import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_bundle import Fake
 from registries import running, until
 
 from onepass.bundles.prompt_states import Begun
-from onepass.bundles.signature import Signature, TensorInfo, check
+from onepass.bundles.signature import Signature, TensorInfo
 from serving.engine import prefix_states
 from serving.engine.prefix_states import SHORTEST, StateCache
 from serving.engine.served_model import ServedModel
@@ -45,27 +44,18 @@ def signatures():
     }
 
 
-class Writer:
+class Writer(Fake):
     """A bundle whose elements depend on all before them, on the seed and on the conditions."""
 
-    kind, version, engine, name = "array", 1, "tensorflow", "writer"
-    path = Path("nowhere")
+    kind, engine = "array", "tensorflow"
 
-    def __init__(self, weight=31):
-        self.weight, self.reads, self.calls = weight, [], []
-        self.open = threading.Event()
-        self.open.set()
-        self.signatures = signatures()
-        self.spec = {"serving": {"allowed_batches": list(range(1, 9)), "buckets": [LONGEST]}}
-
-    def check(self, signature, inputs):
-        return check(self.signatures[signature], inputs)
-
-    def warm(self):
-        """Nothing is compiled."""
+    def __init__(self, *given, **more):
+        sizes = {"allowed_batches": list(range(1, 9)), "buckets": [LONGEST]}
+        super().__init__(*given, **more, **sizes, signatures=signatures())
+        self.weight, self.reads, self.calls = 30 + self.version, [], []
 
     def call(self, signature, inputs):
-        assert self.open.wait(30)
+        assert self.control.open.wait(30)
         self.calls.append(signature)
         given = [
             {name: array[row] for name, array in inputs.items()}
@@ -76,10 +66,8 @@ class Writer:
         elements = np.stack([np.pad(row, [0, longest - len(row)]) for row, _ in rows])
         found = {"elements": elements.astype(np.float32), "num_samples": inputs["num_samples"]}
         if signature == "prompted":
-            return {
-                **found,
-                "log_prob": elements.astype(np.float32) * inputs["return_log_prob"][:, None],
-            }
+            asked = inputs["return_log_prob"][:, None]
+            return {**found, "log_prob": elements.astype(np.float32) * asked}
         state = np.stack([np.full([WIDE], total, np.float32) for _, total in rows])
         return {**found, "ended": np.zeros(len(rows), np.int32), "state_sum": state}
 
@@ -239,42 +227,24 @@ async def test_requests_at_once_read_a_prompt_rightly_and_share_it_later():
     assert writer.reads.count(40) == before
 
 
-class Versions:
-    """A store of writers, of which each version has its own weight."""
-
-    def __init__(self, root):
-        self.root, self.writers = root, {}
-
-    def add(self, version):
-        folder = self.root / "writer" / str(version)
-        folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text("{}")
-        self.writers[version] = Writer(30 + version)
-
-    def load(self, path):
-        writer = self.writers[int(path.name)]
-        writer.version, writer.path = int(path.name), path
-        return writer
-
-
-async def test_a_new_version_never_continues_from_a_state_of_the_old_one(tmp_path):
-    kept, metrics, inputs = Versions(tmp_path), Metrics(), asked([prompt(40)])
-    kept.add(1)
-    async with running(kept, metrics) as registry:
+async def test_a_new_version_never_continues_from_a_state_of_the_old_one(store):
+    metrics, inputs = Metrics(), asked([prompt(40)])
+    control = store.add("writer", 1, Writer)
+    async with running(store, metrics) as registry:
         old = registry.get("writer")
-        assert_equal(await old.predict(inputs, "prompted"), inputs, Writer(31))
+        assert_equal(await old.predict(inputs, "prompted"), inputs)
         assert counted(metrics)[2] > 0
-        kept.writers[1].open.clear()
+        control.open.clear()
         late = asyncio.create_task(old.predict(asked([prompt(50)]), "prompted"))
         await until(lambda: old.is_busy)
-        kept.add(2)
+        store.add("writer", 2, Writer)
         await registry._scan_folder()
         await until(lambda: registry.get("writer").version == 2)
         new = registry.get("writer")
-        assert_equal(await new.predict(inputs, "prompted"), inputs, Writer(32))
-        kept.writers[1].open.set()
-        assert_equal(await late, asked([prompt(50)]), Writer(31))
+        assert_equal(await new.predict(inputs, "prompted"), inputs, Writer(version=2))
+        control.open.set()
+        assert_equal(await late, asked([prompt(50)]))
         await registry.rescan()
         assert counted(metrics) == (0, 3, 4 * WIDE + 4 * 40)  # that of the new version
-        assert_equal(await new.predict(inputs, "prompted"), inputs, Writer(32))
+        assert_equal(await new.predict(inputs, "prompted"), inputs, Writer(version=2))
         assert counted(metrics)[0] == 1
