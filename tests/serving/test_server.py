@@ -231,18 +231,9 @@ async def test_what_does_not_end_in_time_is_cut_off_and_reported(store):
         writer.close()
 
 
-@pytest.fixture
-def models(tmp_path):
-    """A folder of models with `voice` in version 1."""
-    bundle = tmp_path / "models" / "voice" / "1"
-    bundle.mkdir(parents=True)
-    (bundle / "manifest.json").write_text("{}")
-    (bundle / "model.json").write_text(json.dumps({"kind": "student"}))
-    return tmp_path / "models"
-
-
-def test_models_and_an_empty_folder_are_served(models, tmp_path):
-    check_models_folder(models)
+def test_models_and_an_empty_folder_are_served(store, tmp_path):
+    store.add()
+    check_models_folder(store.root)
     check_models_folder(tmp_path / "nothing yet")
 
 
@@ -261,10 +252,11 @@ EXPORT = "which cannot be served: export it with `onepass export {0} --out MODEL
         ("model.json", f"{{0}} is a model folder of a pixelcnn, {EXPORT} MODELS."),
     ],
 )
-def test_another_folder_says_which_one_is_meant(mistake, models, tmp_path, folder, said):
-    shutil.copytree(models / "voice" / "1", tmp_path / "bundle")
+def test_another_folder_says_which_one_is_meant(mistake, store, tmp_path, folder, said):
+    store.add()
+    shutil.copytree(store.root / "voice" / "1", tmp_path / "bundle")
     for file, kind in (("config.json", "wavenet"), ("model.json", "pixelcnn")):
         (tmp_path / file).mkdir()
         (tmp_path / file / file).write_text(json.dumps({"kind": kind}))
     given = tmp_path / folder
-    assert mistake("serve", given) == said.format(given, models)
+    assert mistake("serve", given) == said.format(given, store.root)
