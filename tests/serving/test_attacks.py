@@ -16,7 +16,14 @@ import soundfile
 from fake_bundle import FakeImages, FakeModelStore
 from PIL import Image
 from serve_command import Command, is_discreet
-from serve_load import GRPC_PREDICT, GRPC_SPEAK, method, predict_request
+from serve_load import (
+    GRPC_INFER,
+    GRPC_PREDICT,
+    GRPC_SPEAK,
+    method,
+    predict_request,
+    speak_request,
+)
 
 from serving.grpc.tensors import message
 
@@ -74,13 +81,6 @@ def flat_infer(sides):
     return request
 
 
-def speak_request(frames):
-    request = message("onepass.SpeakRequest")(frames=frames)
-    request.model_spec.name = "voice"
-    return request
-
-
-GRPC_INFER = "/inference.GRPCInferenceService/ModelInfer"
 HUGE = [
     (GRPC_PREDICT, predict_request(frames=splat(400_000_000))),
     (GRPC_PREDICT, predict_request(frames=splat(1, 12_000, 40_000))),
@@ -89,7 +89,7 @@ HUGE = [
     (GRPC_PREDICT, predict_request(frames=splat(*[2] * 60))),
     (GRPC_INFER, flat_infer([400_000_000, 1, 1])),
     (GRPC_INFER, flat_infer([2**40, 2**40, 2**40])),
-    (GRPC_SPEAK, speak_request(splat(130_000_000, 3))),
+    (GRPC_SPEAK, speak_request(frames=splat(130_000_000, 3))),
 ]
 
 

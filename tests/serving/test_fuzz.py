@@ -9,13 +9,17 @@ import hypothesis
 import numpy as np
 import pytest
 from fake_bundle import CHANNELS
-from grpc_running import Running, frames, is_discreet
+from grpc_running import Running, is_discreet
 from http_running import speak_text_with, store
 from hypothesis import example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as some
+from serve_load import GRPC_INFER as INFER
+from serve_load import GRPC_PREDICT as PREDICT
+from serve_load import GRPC_SPEAK as SPEAK
+from serve_load import infer_request, predict_request, speak_request
 
-from serving.grpc.tensors import encode, message, pool
+from serving.grpc.tensors import message, pool
 
 SERVICES = (
     *("tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"),
@@ -26,8 +30,6 @@ REQUESTS = {
     for service in SERVICES
     for method in pool().FindServiceByName(service).methods
 }
-PREDICT, SPEAK = "/tensorflow.serving.PredictionService/Predict", "/onepass.Models/Speak"
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 METHODS = (*REQUESTS, HEALTH, REFLECTION)
@@ -85,28 +87,13 @@ def messages(descriptor):
     return made.map(lambda given: message(descriptor.full_name)(**given))
 
 
-def tensor(array):
-    made = message("tensorflow.TensorProto")()
-    encode(array, made)
-    return made
-
-
-def valid_requests():
-    """The bytes of a request that is answered; those of others are added to them."""
-    count = np.array([5], np.int32)
-    inputs = {"frames": tensor(frames()), "num_frames": tensor(count)}
-    predict = message("tensorflow.serving.PredictRequest")(inputs=inputs)
-    speak = message("onepass.SpeakRequest")(seed=1, frames=tensor(frames()[0]))
-    predict.model_spec.name = speak.model_spec.name = "voice"
-    infer = message("inference.ModelInferRequest")(model_name="voice")
-    for name, kind, value in (("frames", "FP32", frames()), ("num_frames", "INT32", count)):
-        infer.inputs.add(name=name, datatype=kind, shape=value.shape)
-        infer.raw_input_contents.append(value.tobytes())
-    named = {PREDICT: predict, SPEAK: speak, INFER: infer}
-    return {path: request.SerializeToString() for path, request in named.items()}
-
-
-VALID = valid_requests()
+# The bytes of requests that are answered; those of others are added to them.
+VALID = {
+    path: request.SerializeToString()
+    for path, request in (
+        *((PREDICT, predict_request()), (SPEAK, speak_request(5)), (INFER, infer_request())),
+    )
+}
 
 
 def requests(path):

@@ -16,7 +16,19 @@ from http_running import store
 from hypothesis import given
 from hypothesis import settings as examples
 from relay import Relay
-from serve_load import GRPC_PREDICT, method, predict, predict_request, speak, tensor, until
+from serve_load import (
+    GRPC_INFER,
+    GRPC_PREDICT,
+    INPUTS,
+    infer,
+    infer_request,
+    method,
+    predict,
+    predict_request,
+    speak,
+    tensor,
+    until,
+)
 from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import (
     classification_pb2,
@@ -36,7 +48,6 @@ from serving.grpc.server import client_address, client_of
 from serving.grpc.tensors import DTYPES, decode, decode_all, encode, message, pool
 
 TOKEN = "a token of sixteen characters"
-GRPC_INFER = "/inference.GRPCInferenceService/ModelInfer"
 SERVING, NOT_SERVING = "SERVING", "NOT_SERVING"
 
 
@@ -195,26 +206,12 @@ def test_reflection_lists_the_services_and_describes_them(channel):
     assert wrong.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
-def infer_request():
-    request = message("inference.ModelInferRequest")(model_name="voice", id="mine")
-    count = np.array([5], np.int32)
-    for name, datatype, value in (("frames", "FP32", frames()), ("num_frames", "INT32", count)):
-        request.inputs.add(name=name, datatype=datatype, shape=value.shape)
-        request.raw_input_contents.append(value.tobytes())
-    return request
-
-
-def infer(channel, request):
-    asked = method(channel, GRPC_INFER, answer="inference.ModelInferResponse")
-    return asked(request, timeout=10)
-
-
 def test_values_one_by_one_are_those_of_the_bytes(channel):
     plain, typed = infer_request(), infer_request()
     plain.outputs.add(name="sound")
     del typed.raw_input_contents[:]
-    typed.inputs[0].contents.fp32_contents.extend(frames().ravel())
-    typed.inputs[1].contents.int_contents.append(5)
+    typed.inputs[0].contents.fp32_contents.extend(INPUTS["frames"].ravel())
+    typed.inputs[1].contents.int_contents.append(*INPUTS["num_frames"])
     typed.outputs.add(name="sound")
     assert infer(channel, typed).raw_output_contents == infer(channel, plain).raw_output_contents
 
@@ -227,7 +224,7 @@ def test_values_one_by_one_are_those_of_the_bytes(channel):
         (lambda r: r.raw_input_contents.pop(), "INVALID_ARGUMENT", "one entry for each"),
         (lambda r: setattr(r.inputs[0], "datatype", "BYTES"), "INVALID_ARGUMENT", "got `BYTES`"),
         (lambda r: r.inputs[0].shape.insert(0, 2**40), "RESOURCE_EXHAUSTED", "bring the request"),
-        (lambda r: r.inputs[0].shape.insert(0, 2), "INVALID_ARGUMENT", "have 120 bytes, got 60"),
+        (lambda r: r.inputs[0].shape.insert(0, 2), "INVALID_ARGUMENT", "have 192 bytes, got 96"),
         (lambda r: setattr(r.inputs[1], "name", "frames"), "INVALID_ARGUMENT", "be given once"),
         (lambda r: r.outputs.add(name="x"), "INVALID_ARGUMENT", "`x` is not an output"),
     ],

@@ -14,13 +14,21 @@ import pytest
 from fake_bundle import FakeImages, FakeModelStore, FakeSound
 from grpc_running import Both, frames, is_discreet
 from http_running import HERE
-from serve_load import GRPC_PREDICT, method, predict, predict_request, until
+from serve_load import (
+    GRPC_PREDICT,
+    infer,
+    infer_request,
+    method,
+    predict,
+    predict_request,
+    until,
+)
 
 from onepass.bundles import errors
 from onepass.bundles.signature import V2_NAMES
 from serving import Client
 from serving.client.calls import ClientError
-from serving.grpc.tensors import decode, message
+from serving.grpc.tensors import decode
 
 TOKENS = ("a token of sixteen characters", "another one of these")
 CODES = {errors.HTTP_CODES[error.http_status]: error.grpc_status for error in errors._COMMON}
@@ -28,7 +36,6 @@ CODES["internal"] = "INTERNAL"
 STATUSES = {status: CODES[code] for status, code in errors.HTTP_CODES.items() if code in CODES}
 STATUSES[500] = "INTERNAL"
 DTYPES = {name: dtype for dtype, name in V2_NAMES.items()}
-GRPC_INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class Refused(Exception):  # noqa: N818 - an answer
@@ -124,16 +131,12 @@ def by_grpc(running, inputs, name, version, signature, token, seconds=20):
 
 
 def by_grpc_v2(running, inputs, name, version, signature, token, seconds=20):
-    request = message("inference.ModelInferRequest")(model_name=name, id="mine")
+    request = infer_request(name, **inputs)
     request.model_version = str(version or "")
     if signature:
         request.parameters["signature_name"].string_param = signature
-    for key, value in inputs.items():
-        request.inputs.add(name=key, datatype=V2_NAMES[value.dtype], shape=value.shape)
-        request.raw_input_contents.append(value.tobytes())
     with called(running, token) as (channel, metadata):
-        asked = method(channel, GRPC_INFER, answer="inference.ModelInferResponse")
-        answer = asked(request, timeout=seconds, metadata=metadata)
+        answer = infer(channel, request, seconds, metadata=metadata)
     assert (answer.model_name, answer.model_version, answer.id) == (name, "1", "mine")
     return {
         tensor.name: np.frombuffer(raw, DTYPES[tensor.datatype]).reshape(tensor.shape)
