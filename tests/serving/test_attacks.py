@@ -52,14 +52,6 @@ def channel(server):
         yield channel
 
 
-def refused(channel, path, request, timeout=10):
-    """(name of the status, words) that a call ends in; the words tell nothing of the insides."""
-    with pytest.raises(grpc.RpcError) as caught:
-        answer = method(channel, path)(request, timeout=timeout)
-        raise AssertionError(answer)
-    return caught.value.code().name, discreet(caught.value.details())
-
-
 def discreet(words):
     assert words and is_discreet(words), words
     return words

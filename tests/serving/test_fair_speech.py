@@ -1,8 +1,9 @@
 """A client that asks for much text keeps nobody else waiting, and its work ends when it leaves."""
 
-import contextlib
+import itertools
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -51,45 +52,27 @@ def front_end(monkeypatch):
     made.go.set()
 
 
-def client_at(running, address):
-    """An HTTP client that comes from an address of loopback."""
+def post_from(address, running, path, body, **headers):
+    """The status of a request that comes from an address of loopback."""
     transport = httpx.HTTPTransport(local_address=address, verify=False)
-    return httpx.Client(base_url=running.url, transport=transport, timeout=30, **HERE)
+    given = {"base_url": running.url, "transport": transport, "timeout": 30, **HERE}
+    with httpx.Client(**given) as client:
+        return client.post(path, json=body, headers=headers).status_code
 
 
-@contextlib.contextmanager
-def asked_by(running, address, bodies, path=SPEECH):
-    """Requests in threads of their own; their statuses as they come, all of them at the end."""
-    statuses, threads = [], []
-
-    def once(body):
-        with client_at(running, address) as client:
-            statuses.append(client.post(path, json=body).status_code)
-
-    for body in bodies:
-        threads.append(threading.Thread(target=once, args=(body,)))
-        threads[-1].start()
-    yield statuses
-    for thread in threads:
-        thread.join()
-
-
-@pytest.mark.parametrize("path", [SPEECH, SPEAK])
-def test_a_short_text_of_any_client_does_not_wait_for_many_long_ones(models, front_end, path):
-    name = "input" if path == SPEECH else "text"
+@pytest.mark.parametrize(("path", "name"), [(SPEECH, "input"), (SPEAK, "text")])
+def test_a_short_text_of_any_client_does_not_wait_for_many_long_ones(models, front_end, path, name):
     long = [{name: f"endless {n} ".ljust(400, "a"), "format": "wav"} for n in range(16)]
-    with Running(models, timeout_seconds=30.0) as running:
-        with asked_by(running, HEAVY, long, path) as statuses:
-            until(lambda: front_end.count("endless") == clients.MAX_RUNNING_OF_CLIENT)
-            until(lambda: len(clients.THREADS._waiting) == 16 - front_end.count("endless"))
-            for address in (HEAVY, LIGHT, HEAVY):
-                with client_at(running, address) as client:
-                    answer = client.post(path, json={name: "hello"})
-                    assert answer.status_code == 200
-            assert statuses == [] and front_end.ended == ["hello"] * 3
-            assert front_end.count("endless") == clients.MAX_RUNNING_OF_CLIENT
-            front_end.go.set()
-        assert len(statuses) == 16 and set(statuses) <= {200, 503}
+    with Running(models, timeout_seconds=30.0) as running, ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(post_from, HEAVY, running, path, body) for body in long]
+        until(lambda: front_end.count("endless") == clients.MAX_RUNNING_OF_CLIENT)
+        until(lambda: len(clients.THREADS._waiting) == 16 - front_end.count("endless"))
+        for address in (HEAVY, LIGHT, HEAVY):
+            assert post_from(address, running, path, {name: "hello"}) == 200
+        assert not any(each.done() for each in asked) and front_end.ended == ["hello"] * 3
+        assert front_end.count("endless") == clients.MAX_RUNNING_OF_CLIENT
+        front_end.go.set()
+        assert {each.result(30) for each in asked} <= {200, 503}
     assert front_end.count("endless") == 16
 
 
@@ -118,9 +101,8 @@ def test_the_work_ends_when_the_client_leaves(models, front_end, path):
 
 
 def test_the_work_ends_when_its_time_is_over(models, front_end):
-    answer = ask(
-        models, "POST", SPEECH, json={"input": "endless"}, settings={"timeout_seconds": 0.1}
-    )
+    limits = {"timeout_seconds": 0.1}
+    answer = ask(models, "POST", SPEECH, json={"input": "endless"}, settings=limits)
     assert answer.status_code == 504
     until(lambda: front_end.ended == ["endless"])
     assert not front_end.go.is_set()
@@ -166,12 +148,10 @@ def test_a_client_is_a_token_where_there_are_several_else_an_address(
         "serving.engine.served_model.ServedModel.predict", lambda *_, **more: seen.append(client())
     )
     with Running(models, token_file=tmp_path / "tokens") as running:
-        for address in (HEAVY, LIGHT):
-            for token in TOKENS:
-                with client_at(running, address) as asking:
-                    header = {"Authorization": f"Bearer {token}"}
-                    path = "/v1/models/shapes:predict"
-                    status = asking.post(path, json={"instances": [{}]}, headers=header).status_code
-                    assert (status == 401) == (token not in TOKENS[:count])
+        for address, token in itertools.product((HEAVY, LIGHT), TOKENS):
+            path, bearer = "/v1/models/shapes:predict", f"Bearer {token}"
+            body = {"instances": [{}]}
+            status = post_from(address, running, path, body, Authorization=bearer)
+            assert (status == 401) == (token not in TOKENS[:count])
     assert len(set(seen)) == 2
     assert seen == ([HEAVY, LIGHT] if count == 1 else ["token 1", "token 2"] * 2)

@@ -538,7 +538,6 @@ def test_a_bundle_that_says_nothing_of_its_frames_is_not_checked():
         check_convention(spec, LINEAR)
 
 
-IMAGES = "/v1/images/generations"
 SPEECH = "/v1/audio/speech"
 
 
