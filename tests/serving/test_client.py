@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -328,23 +329,22 @@ def test_what_will_not_change_is_not_asked_again(status):
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_a_server_that_comes_late_is_waited_for(kind, tmp_path, monkeypatch):
-    port, came, sleep, is_refused = free_port(), [], time.sleep, threading.Event()
+    port, sleep, is_refused = free_port(), time.sleep, threading.Event()
 
     def ask():
         with Client(f"{kind}://127.0.0.1:{port}", retries=50) as client:
-            came.extend(client.models())
+            return client.models()
 
     def pause(seconds):
         is_refused.set()
         sleep(min(seconds, 0.2))
 
     monkeypatch.setattr("time.sleep", pause)
-    asking = threading.Thread(target=ask)
-    asking.start()
-    assert is_refused.wait(10)
-    with served(kind, tmp_path) as (_, running), Relay(running.port_of[kind], at=port):
-        asking.join(20)
-    assert len(came) == 2
+    with ThreadPoolExecutor(1) as pool:
+        came = pool.submit(ask)
+        assert is_refused.wait(10)
+        with served(kind, tmp_path) as (_, running), Relay(running.port_of[kind], at=port):
+            assert len(came.result(20)) == 2
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ TOKEN = "a token of some length"
 PREDICT = "/v1/models/shapes:predict"
 SMALL = {"max_body_mib": 0.01}
 LIMIT = int(0.01 * 2**20)
-UPLOAD = f"POST {PREDICT} HTTP/1.1\nHost: localhost\nContent-Length: {{}}\n\n"
+UPLOAD = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n".encode()
 SITE = "https://site.example"
 PREFLIGHT = {
     "access-control-request-method": "POST",
@@ -41,10 +41,6 @@ def with_token(monkeypatch):
     monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
 
 
-def head(connection, text):
-    connection.sendall(text.replace("\n", "\r\n").encode())
-
-
 def predict(models, **request):
     return ask(models, "POST", PREDICT, **{"json": {"instances": [{}]}, **request})
 
@@ -54,7 +50,7 @@ def predict(models, **request):
 
 def test_a_body_declared_too_large_is_refused_before_it_is_sent(models):
     with Running(models, **SMALL) as running, running.connection() as connection:
-        head(connection, UPLOAD.format(9_000_000_000))
+        connection.sendall(UPLOAD % 9_000_000_000)
         data = connection.recv(65536)
     assert data.startswith(b"HTTP/1.1 413")
 
@@ -72,15 +68,13 @@ def test_a_body_that_grows_too_large_is_refused_while_it_is_sent_and_bodies_are_
 
 def test_a_body_that_never_ends_is_given_up(models):
     with Running(models, timeout_seconds=0.3) as running, running.connection() as connection:
-        head(connection, UPLOAD.format(100))
-        connection.sendall(b'{"instances"')
+        connection.sendall(UPLOAD % 100 + b'{"instances"')
         assert connection.recv(65536).startswith(b"HTTP/1.1 408")
 
 
 def test_a_body_whose_sender_leaves_is_forgotten(running):
     with running.connection() as connection:
-        head(connection, UPLOAD.format(100))
-        connection.sendall(b'{"instances"')
+        connection.sendall(UPLOAD % 100 + b'{"instances"')
     until(lambda: b'status="cancelled"} 1.0' in running.metrics.render()[0])
 
 
