@@ -1,10 +1,10 @@
 """Requests of clients over both protocols, and waiting for what they bring about."""
 
 import json
-import time
 
 import numpy as np
 from fake_bundle import CHANNELS
+from processes import wait_until
 
 from onepass.bundles.signature import V2_NAMES
 from serving.grpc.tensors import encode, message
@@ -81,7 +81,4 @@ def speak(channel, count=SOUND_FRAMES, timeout=20, **options):
 
 
 def until(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came to be"
-        time.sleep(0.01)
+    wait_until(condition, seconds)
