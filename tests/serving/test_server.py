@@ -68,7 +68,7 @@ def test_ctrl_c_asks_it_to_leave_as_well(store):
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("drain_seconds", "signals"), [(0.3, 1), (60, 2)])
-def test_a_call_that_hangs_does_not_keep_the_process_nor_one_that_is_told_again(
+def test_a_call_that_hangs_keeps_no_process_and_a_second_signal_insists(
     store, drain_seconds, signals
 ):
     store.add(seconds=60)
