@@ -1,6 +1,7 @@
-"""A server whose event loop is in a thread of its own."""
+"""A registry of models in the loop of a test, or with a server in a thread of its own."""
 
 import asyncio
+import contextlib
 import threading
 
 from serving.engine.registry import ModelRegistry
@@ -10,6 +11,26 @@ from serving.settings import Settings
 
 def settings_of(**given):
     return Settings(**{"timeout_seconds": 10.0, "batch_delay_ms": 0.0, **given})
+
+
+@contextlib.asynccontextmanager
+async def running(store, metrics=None, **settings):
+    """A registry that scans when asked to, with all loaded that lies there."""
+    settings.setdefault("poll_seconds", 1000.0)
+    registry = ModelRegistry(store.root, Settings(**settings), store.load, metrics)
+    await registry.start()
+    await registry.rescan()
+    try:
+        yield registry
+    finally:
+        await registry.stop(1.0)
+
+
+async def until(condition):
+    """Waits for what other tasks and threads bring about."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 class InThread:

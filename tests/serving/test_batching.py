@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import serve_load
 from fake_bundle import HOP, SOUND, FakeImages, FakeSound
-from registries import until
+from loops import until
 
 from onepass.bundles.errors import (
     DeadlineExceeded,

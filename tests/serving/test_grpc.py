@@ -42,6 +42,7 @@ from tensorflow_serving.apis import (
 )
 from test_fuzz import messages
 
+import onepass
 from onepass.bundles.errors import InvalidInput, ServingError, TooLarge
 from serving.grpc import tensors
 from serving.grpc.server import client_address, client_of
@@ -166,6 +167,15 @@ def test_what_is_for_examples_is_not_implemented_in_words(channel):
     ):
         with refused("UNIMPLEMENTED", "use Predict"):
             function(request, timeout=10)
+
+
+def test_the_server_gives_the_version_of_the_package(channel):
+    path, kind = (
+        "/inference.GRPCInferenceService/ServerMetadata",
+        "inference.ServerMetadataResponse",
+    )
+    answer = method(channel, path, answer=kind)(message("inference.ServerMetadataRequest")())
+    assert answer == message(kind)(name="onepass", version=onepass.__version__)
 
 
 def test_health_is_that_of_the_server_its_services_and_its_models(channel):

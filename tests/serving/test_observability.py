@@ -20,11 +20,11 @@ import types
 import numpy as np
 import pytest
 from fake_bundle import FakeSound
+from loops import running
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from processes import ROOT
-from registries import running
 from serve_command import READY, SCRIPT
 
 from onepass.bundles.errors import InvalidInput

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 from fake_bundle import Fake
-from registries import running, until
+from loops import running, until
 
 from onepass.bundles.prompt_states import Begun
 from onepass.bundles.signature import Signature, TensorInfo

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import pytest
 from fake_bundle import HOP, FakeImages, FakeModelStore, FakeSound, info
-from registries import running, until
+from loops import running, until
 
 import onepass
 import serving

@@ -11,8 +11,8 @@ from unittest import mock
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from loops import until
 from processes import wait_until
-from registries import until
 from serve_command import Command
 
 import onepass

@@ -3,7 +3,7 @@ import asyncio
 import numpy as np
 import pytest
 from fake_bundle import HOP, FakeSound
-from registries import until
+from loops import until
 
 from onepass.bundles.errors import DeadlineExceeded, Internal, Overloaded
 from serving.engine.clients import begin_client
