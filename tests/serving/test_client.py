@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import FakeDrawings, FakeImages, FakeModelStore, FakeSound
+from fake_bundle import FakeDrawings, FakeModelStore, FakeSound
 from grpc_running import Both
+from http_running import store
 from PIL import Image
 from processes import ROOT
 from relay import Relay
@@ -40,10 +41,9 @@ FRAMES = np.linspace(-1, 1, 120, dtype=np.float32).reshape(40, 3)
 @contextlib.contextmanager
 def served(kind, root, endless=False):
     """A server of `voice` and `shapes`; yields its address of a protocol and itself."""
-    store = FakeModelStore(root)
-    store.add("voice", endless=endless)
-    store.add("shapes", kind=FakeImages)
-    with Both(store) as running:
+    models = store(root)
+    models.controls["voice", 1].endless = endless
+    with Both(models) as running:
         yield f"{kind}://127.0.0.1:{running.port_of[kind]}", running
 
 
@@ -497,10 +497,10 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
 
 
 def test_captions_are_asked_for_in_turn(tmp_path):
-    store, captions = FakeModelStore(tmp_path), 5 * ["a", "b c"]
-    store.add("drawings", kind=FakeDrawings)
+    models, captions = FakeModelStore(tmp_path), 5 * ["a", "b c"]
+    models.add("drawings", kind=FakeDrawings)
     with (
-        Both(store) as running,
+        Both(models) as running,
         contextlib.closing(RemoteModel(f"{running.url}/drawings")) as remote,
     ):
         drawn = list(remote.stream(10, condition=captions, scales=True))

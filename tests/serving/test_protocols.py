@@ -11,9 +11,9 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from fake_bundle import FakeImages, FakeModelStore, FakeSound
+from fake_bundle import FakeSound
 from grpc_running import Both, frames, is_discreet
-from http_running import HERE
+from http_running import HERE, store
 from serve_load import (
     GRPC_PREDICT,
     infer,
@@ -171,13 +171,11 @@ WITH_DEADLINES = [name for name in PROTOCOLS if name not in ("rows", "columns")]
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    store = FakeModelStore(tmp_path_factory.mktemp("models"))
-    store.add("voice")
-    store.add("shapes", kind=FakeImages)
-    store.add("late", load_fails=True)
-    tokens = store.root.parent / "tokens"
+    models = store(tmp_path_factory.mktemp("models"))
+    models.add("late", load_fails=True)
+    tokens = models.root / "tokens"
     tokens.write_text("\n".join(TOKENS))
-    with Both(store, token_file=tokens, queue_rows=3) as running:
+    with Both(models, token_file=tokens, queue_rows=3) as running:
         yield running
 
 
@@ -307,13 +305,12 @@ def test_the_deadline_of_a_client_is_kept(running, control, protocol):
 
 
 @pytest.mark.parametrize("protocol", ["rows", "v2", "grpc", "grpc, v2"])
-def test_no_client_has_more_time_than_the_server_gives(tmp_path, protocol):
-    store = FakeModelStore(tmp_path)
-    store.add("voice").open.clear()
-    more = {} if protocol == "rows" else {"seconds": 100}
-    with Both(store, timeout_seconds=0.2) as running:
+def test_no_client_has_more_time_than_the_server_gives(models, protocol):
+    control, more = models.controls["voice", 1], {} if protocol == "rows" else {"seconds": 100}
+    control.open.clear()
+    with Both(models, timeout_seconds=0.2) as running:
         assert refused(ask, running, protocol, **more).status == "DEADLINE_EXCEEDED"
-        store.controls["voice", 1].open.set()
+        control.open.set()
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import FakeImages, FakeModelStore
 from grpc_running import Both
+from http_running import store
 
 import onepass
 import serving
@@ -28,10 +28,7 @@ PREDICT = "/v1/models/shapes:predict"
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     """A server of both protocols, whose `ask` has a client of each and `loaded` their models."""
-    store = FakeModelStore(tmp_path_factory.mktemp("models"))
-    store.add("voice")
-    store.add("shapes", kind=FakeImages)
-    with Both(store) as running:
+    with Both(store(tmp_path_factory.mktemp("models"))) as running:
         urls = {"http": running.url, "grpc": f"grpc://{running.address}"}
         running.ask = {kind: serving.Client(url, retries=0) for kind, url in urls.items()}
         running.loaded = functools.cache(lambda kind, name: onepass.load(f"{urls[kind]}/{name}"))
