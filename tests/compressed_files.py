@@ -38,19 +38,12 @@ def exact(variables: Any, gain: float = 1.0) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A compressed file.
-
-    Attributes:
-      model: makes the model.
-      draw: returns elements to store, of the model and the options.
-      options: of `compress`.
-      versions: of the format in which there is a file.
-    """
+    """A compressed file."""
 
     model: Callable[[], Any]
-    draw: Callable[[Any, dict[str, Any]], np.ndarray]
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    versions: tuple[int, ...] = (2,)
+    draw: Callable[[Any, dict[str, Any]], np.ndarray]  # elements to store
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of `compress`
+    versions: tuple[int, ...] = (2,)  # of the format in which there is a file
 
 
 def images(architecture: str, gain: float = 1.0) -> Callable[[], Any]:
@@ -93,9 +86,9 @@ def samples(model: Any, options: dict[str, Any]) -> np.ndarray:
     from wavenet.front import Request
     from wavenet.samplers.generation import generate
 
-    speaker = (
-        np.array([model.front.speaker_number(options["speaker"])]) if "speaker" in options else None
-    )
+    speaker = None
+    if "speaker" in options:
+        speaker = np.array([model.front.speaker_number(options["speaker"])])
     levels = generate(model.network, Request(SAMPLES, 1, speaker=speaker), "cached")[0]
     levels[20:25] = (top := model.network.config.levels) // 2
     return (levels - top // 2).astype(np.int16) if top == LEVELS else levels.astype(np.uint8)
@@ -144,54 +137,37 @@ def one_condition(shape: tuple[int, ...]) -> np.ndarray:
     return ((words(int(np.prod(shape)), 3) - 512) / 512.0).astype(np.float32).reshape(shape)
 
 
+def of_images(architecture: str, gain: float = 1.0, **options: Any) -> Case:
+    return Case(images(architecture, gain), pixels, options, versions=(1,))
+
+
+def of_sound(options: dict[str, Any] | None = None, **fields: Any) -> Case:
+    return Case(sound(**fields), samples, options or {}, versions=(3,))
+
+
 CLASSES = ["cat", 2, "eel", 1, 0]
 MAPS = [np.full([8, 8], i % 2) for i in range(5)]
 CAPTIONS = ["stripes", "a slope", "stripes", "a slope", "a bright half"]
 SAMPLES = 150
 DRAWN_WITH = ("condition", "speaker")  # options of `compress` that a sampler takes too
-IMAGES = (1,)
-SOUND = (3,)
 OLD = (1, 2)  # arrays of the first version have other least scales and another digest
 LOGISTICS = of(mixed, "LogisticMixture", LEVELS, 3)
 TWO = (2, 24)
+LINEAR = dict(filter_width=2, components=3, front_width=5, linear_prediction=True, input_gain=4.0)
+OF_SPEAKERS = dict(likelihood="categorical", levels=256, filter_width=2, speakers=3)
 CASES: dict[str, Case] = {
-    "pixelcnn": Case(
-        images("PixelCNN"), pixels, {"condition": CLASSES, "batch": 2}, versions=IMAGES
-    ),
-    "pixelcnn-tolerance-0": Case(
-        images("PixelCNN"), pixels, {"condition": 2, "tolerance": 0.0}, versions=IMAGES
-    ),
-    "pixelcnn-tolerance-1e-3": Case(
-        images("PixelCNN"), pixels, {"condition": 2, "tolerance": 1e-3}, versions=IMAGES
-    ),
-    "softmax": Case(
-        images("PixelCNN, softmax", 4.0), pixels, {"condition": 1, "batch": 3}, versions=IMAGES
-    ),
-    "maps": Case(images("PixelCNN, maps"), pixels, {"condition": MAPS}, versions=IMAGES),
-    "colour": Case(
-        images("multiscale A, colour"), pixels, {"condition": CLASSES, "batch": 2}, versions=IMAGES
-    ),
-    "captions": Case(
-        images("multiscale B, captions"), pixels, {"condition": CAPTIONS}, versions=IMAGES
-    ),
-    "sound": Case(
-        sound(filter_width=2, components=3, front_width=5, linear_prediction=True, input_gain=4.0),
-        samples,
-        versions=SOUND,
-    ),
-    "sound-tolerance-0": Case(
-        sound(filter_width=3, components=2), samples, {"tolerance": 0.0}, SOUND
-    ),
-    "sound-tolerance-1e-3": Case(
-        sound(filter_width=3, components=2), samples, {"tolerance": 1e-3}, SOUND
-    ),
-    "gaussian": Case(sound(likelihood="gaussian", filter_width=3), samples, versions=SOUND),
-    "speakers": Case(
-        sound(likelihood="categorical", levels=256, filter_width=2, speakers=3),
-        samples,
-        {"speaker": "two"},
-        versions=SOUND,
-    ),
+    "pixelcnn": of_images("PixelCNN", condition=CLASSES, batch=2),
+    "pixelcnn-tolerance-0": of_images("PixelCNN", condition=2, tolerance=0.0),
+    "pixelcnn-tolerance-1e-3": of_images("PixelCNN", condition=2, tolerance=1e-3),
+    "softmax": of_images("PixelCNN, softmax", 4.0, condition=1, batch=3),
+    "maps": of_images("PixelCNN, maps", condition=MAPS),
+    "colour": of_images("multiscale A, colour", condition=CLASSES, batch=2),
+    "captions": of_images("multiscale B, captions", condition=CAPTIONS),
+    "sound": of_sound(**LINEAR),
+    "sound-tolerance-0": of_sound({"tolerance": 0.0}, filter_width=3, components=2),
+    "sound-tolerance-1e-3": of_sound({"tolerance": 1e-3}, filter_width=3, components=2),
+    "gaussian": of_sound(likelihood="gaussian", filter_width=3),
+    "speakers": of_sound({"speaker": "two"}, **OF_SPEAKERS),
     "logistics": Case(LOGISTICS, rows(*TWO), versions=OLD),
     "logistics-tolerance-0": Case(LOGISTICS, rows(*TWO), {"tolerance": 0.0}),
     "logistics-tolerance-1e-3": Case(LOGISTICS, rows(*TWO), {"tolerance": 1e-3}),

@@ -8,6 +8,7 @@ from pathlib import Path
 import made_once
 from image_networks import QuickInitial, perturbed
 from image_runs import config_of, data_of
+from tensorflow.core.protobuf import saved_model_pb2
 
 import onepass
 from onepass.bundles.manifest import write_manifest
@@ -70,3 +71,31 @@ def without_lowered(kind: str, folder: Path) -> Path:
 def resigned(path: Path) -> Path:
     write_manifest(path)
     return path
+
+
+def program_of(path: Path):
+    """The MetaGraphDef of a file of a program."""
+    (graph,) = saved_model_pb2.SavedModel.FromString(path.read_bytes()).meta_graphs
+    return graph
+
+
+def edit_program(path: Path, edit) -> None:
+    """Apply an edit of a MetaGraphDef to a file of a program."""
+    stored = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    edit(stored.meta_graphs[0])
+    path.write_bytes(stored.SerializeToString())
+
+
+def count_compiled(graph, signature: str) -> int:
+    """The number of functions compiled by XLA that the first output of a signature calls."""
+    output = next(iter(graph.signature_def[signature].outputs.values())).name.split(":")[0]
+    bodies = {f.signature.name: f for f in graph.graph_def.library.function}
+    reached, waiting = set(), [[n for n in graph.graph_def.node if n.name == output]]
+    while waiting:
+        for node in waiting.pop():
+            named = [f.name for a in node.attr.values() for f in (a.func, *a.list.func)]
+            for name in {node.op, *named} & bodies.keys() - reached:
+                reached.add(name)
+                waiting.append(bodies[name].node_def)
+    assert reached
+    return sum(bodies[name].attr["_XlaMustCompile"].b for name in reached)

@@ -2,11 +2,11 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_bundles import count_compiled, program_of
 from marks import some_slow
 from sound_bundles import (
     BATCH,
@@ -18,7 +18,6 @@ from sound_bundles import (
     model,
     model_folder,
 )
-from tensorflow.core.protobuf import saved_model_pb2
 
 import onepass
 import serving
@@ -29,7 +28,6 @@ from onepass.foundation.errors import UserError
 from wavenet.data import audio
 from wavenet.data.audio import at_recorded_level, recorded_frames
 
-ROOT = Path(__file__).resolve().parents[3]
 STEP = 2.0 / 65535  # from one 16-bit level to the next
 SEED = 2**63 + 5  # beyond int64, as seeds may be
 HEAT = 0.8
@@ -183,38 +181,12 @@ def test_a_batch_changes_no_bit_of_a_teacher():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [DRAFT, FRAMED])
-def test_the_engine_speaks_the_same(kind):
+def test_the_engine_speaks_and_answers_a_call_as_the_program(kind):
     fast, made = bundle(kind, "numba"), bundle(kind)
     assert (fast.engine, made.engine) == ("numba", "tensorflow")
     given = {**sound_of(kind), "seed": SEED, "num": 2, "row": 1, "temperature": HEAT}
     assert_same(fast.sample(**given), made.sample(**given))
     assert_same(np.concatenate(list(fast.stream(**given, chunk=999)), 1), made.sample(**given))
-
-
-def test_the_engine_refuses_a_teacher_that_the_step_machine_cannot_run():
-    with pytest.raises(UserError, match=r"`numba` does not run .*: If of cond: the step machine"):
-        serving.load(bundle_folder(FREE), "numba")
-
-
-@pytest.mark.slow
-def test_a_bundle_with_the_engine_is_warm_without_its_program(monkeypatch):
-    made = serving.load(bundle_folder(DRAFT))
-    with monkeypatch.context() as patch:
-        patch.setattr(made._program, "restore", None)  # a call of it would fail
-        made.warm()
-        (first, *_) = made.stream(**sound_of(DRAFT, 230), seed=7)
-    _, inputs = next(bundle(DRAFT).warmup_calls())
-    chunk = made.check("chunk", {name: inputs[name] for name in ("frames", "num_frames")})
-    np.testing.assert_array_equal(
-        made.call("chunk", chunk)["sound"], bundle(DRAFT).call("chunk", chunk)["sound"]
-    )
-    assert first.shape[1] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [DRAFT, FRAMED])
-def test_the_engine_answers_a_call_as_the_program(kind):
-    fast, made = bundle(kind, "numba"), bundle(kind)
     inputs = dict(seed=[3, SEED, 4], row=[0, 1, 2], temperature=[1.0, 0.5, 0.7])
     inputs["frames"] = np.random.default_rng(0).random((BATCH, 40, 7), np.float32)
     inputs["num_frames"] = [40, 3, 21]
@@ -223,14 +195,25 @@ def test_the_engine_answers_a_call_as_the_program(kind):
     np.testing.assert_array_equal(ours["num_samples"], theirs["num_samples"])
 
 
-@pytest.mark.slow
-def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
+def test_the_engine_refuses_a_teacher_that_the_step_machine_cannot_run():
+    with pytest.raises(UserError, match=r"`numba` does not run .*: If of cond: the step machine"):
+        serving.load(bundle_folder(FREE), "numba")
+
+
+def bundle_saying(tmp_path, backend, **values):
+    """The folder of a student whose description says more, and its bundle."""
     folder, path = tmp_path / "model", tmp_path / "bundle/1"
     shutil.copytree(model_folder(PLAIN_STUDENT), folder)
     spec = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps(spec | {"temperature": 0.5}))
+    (folder / "model.json").write_text(json.dumps(spec | values))
     assert onepass.main(["export", str(folder), "--out", str(path), "--batches", "1"]) == 0
-    made, given = serving.load(path, "numba"), sound_of(PLAIN_STUDENT)
+    return folder, serving.load(path, backend)
+
+
+@pytest.mark.slow
+def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
+    _, made = bundle_saying(tmp_path, "numba", temperature=0.5)
+    given = sound_of(PLAIN_STUDENT)
     cool, hot = (made.sample(**given, temperature=each) for each in (0.5, 1.0))
     np.testing.assert_array_equal(made.sample(**given), cool)
     frames = given["condition"][None]
@@ -241,12 +224,8 @@ def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
 @pytest.mark.integration
 @pytest.mark.parametrize("backend", some_slow(["numba", "tensorflow"], ("tensorflow",)))
 def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
-    folder, path = tmp_path / "model", tmp_path / "bundle/1"
-    shutil.copytree(model_folder(PLAIN_STUDENT), folder)
-    spec = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps(spec | {"refine": 1}))
-    assert onepass.main(["export", str(folder), "--out", str(path), "--batches", "1"]) == 0
-    made, plain_frames = serving.load(path, backend), sound_of(PLAIN_STUDENT)
+    folder, made = bundle_saying(tmp_path, backend, refine=1)
+    plain_frames = sound_of(PLAIN_STUDENT)
     assert made.known_speakers == SPEAKERS[:2]
     given = {**plain_frames, "condition": recorded_frames(plain_frames["condition"], 0.0)}
     live = onepass.load(folder).sample(**given)
@@ -261,13 +240,6 @@ def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
     assert_same(plain, made.sample(**plain_frames))  # which may be of text
     assert_same(plain, onepass.load(folder).sample(**plain_frames))
     assert np.abs(plain - live).max() > 10 * STEP
-
-
-@pytest.mark.parametrize(("kind", "passes"), [(VOCODER, 1), (DRAFT, -1)])
-def test_only_students_of_a_mel_are_refined(kind, passes):
-    for speak in (bundle(kind).sample, bundle(kind).stream):
-        with pytest.raises(InvalidInput, match="`refine` must be"):
-            speak(**sound_of(kind), refine=passes)
 
 
 def test_auto_takes_the_engine_for_students_in_float32():
@@ -316,15 +288,6 @@ def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(
 # What a bundle knows
 
 
-def test_a_bundle_hears_what_the_live_model_hears():
-    waveform = 0.1 * np.random.default_rng(0).normal(size=999).astype(np.float32)
-    np.testing.assert_array_equal(
-        bundle(DRAFT).frames(waveform), model(DRAFT).front.frames(waveform)
-    )
-    with pytest.raises(UserError, match="reads no frames"):
-        bundle(FREE).frames(waveform)
-
-
 @pytest.mark.parametrize("change_db", [-30.0, 20.0])
 def test_a_bundle_gives_a_recording_its_level_back_as_the_live_model_does(change_db):
     waveform = 0.1 * np.random.default_rng(0).normal(size=999).astype(np.float32)
@@ -346,6 +309,8 @@ def test_a_bundle_says_what_it_speaks():
     assert made.known_speakers == SPEAKERS
     assert not made.conditional and bundle(DRAFT).conditional
     assert bundle(DRAFT).known_speakers == ()
+    with pytest.raises(UserError, match="reads no frames"):
+        made.frames(np.zeros(999, np.float32))
 
 
 def test_what_is_warmed_is_every_piece_by_every_batch():
@@ -360,20 +325,8 @@ def test_what_is_warmed_is_every_piece_by_every_batch():
 
 @pytest.mark.parametrize(("signature", "number"), [(PLAIN, 0), ("compiled", 2), ("chunk", 2)])
 def test_pieces_alone_are_compiled_and_none_by_default(signature, number):
-    stored = saved_model_pb2.SavedModel()
-    stored.ParseFromString((bundle_folder(DRAFT) / "saved_model.pb").read_bytes())
-    (meta,) = stored.meta_graphs
-    output = meta.signature_def[signature].outputs["sound"].name.split(":")[0]
-    bodies = {f.signature.name: f for f in meta.graph_def.library.function}
-    reached, waiting = set(), [[n for n in meta.graph_def.node if n.name == output]]
-    while waiting:
-        for node in waiting.pop():
-            named = [value.func.name for value in node.attr.values()]
-            for name in {node.op, *named} & bodies.keys() - reached:
-                reached.add(name)
-                waiting.append(bodies[name].node_def)
-    compiled = {name for name in reached if bodies[name].attr["_XlaMustCompile"].b}
-    assert len(compiled) == number
+    graph = program_of(bundle_folder(DRAFT) / "saved_model.pb")
+    assert count_compiled(graph, signature) == number
 
 
 def test_the_longest_bucket_is_two_minutes_of_frames():
@@ -385,11 +338,7 @@ def test_the_longest_bucket_is_two_minutes_of_frames():
     ("kind", "given", "message"),
     [
         (DRAFT, dict(condition=None), "`condition` must be given"),
-        (
-            DRAFT,
-            dict(condition=np.zeros([3, 6])),
-            r"`condition` must be given, \(1, None, 7\), got",
-        ),
+        (DRAFT, dict(condition=np.zeros([3, 6])), r"must be given, \(1, None, 7\), got"),
         (DRAFT, dict(condition=np.full([3, 7], np.nan)), "`frames` must be finite"),
         (DRAFT, dict(condition=np.full([3, 7], 9.0)), "`frames` must be between -4 and 4"),
         (DRAFT, dict(condition=np.zeros([3, 7]), length=61), "between 1 and 60, got 61"),
@@ -401,6 +350,12 @@ def test_the_longest_bucket_is_two_minutes_of_frames():
         (FREE, dict(), "`length` must be a number of elements"),
         (FREE, dict(length=0), "`length` must be a number of elements"),
         (FREE, dict(length=9, speaker="dora"), "must be one of anna, ben, cleo"),
+        (
+            VOCODER,
+            dict(condition=np.zeros([3, 7]), refine=1),
+            "`refine` must be",
+        ),
+        (DRAFT, dict(condition=np.zeros([3, 7]), refine=-1), "`refine` must be"),
     ],
 )
 def test_what_cannot_be_spoken_is_refused_at_once(kind, given, message):

@@ -9,11 +9,18 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_bundles import bundle_folder, model, model_folder, resigned, without_lowered
+from image_bundles import (
+    bundle_folder,
+    count_compiled,
+    model,
+    model_folder,
+    program_of,
+    resigned,
+    without_lowered,
+)
 from image_runs import toys
 from marks import some_slow
 from PIL import Image
-from tensorflow.core.protobuf import saved_model_pb2
 
 import onepass
 import serving
@@ -47,7 +54,10 @@ def batch_of(kind, signature, calls):
 
 @pytest.mark.parametrize(
     "kind",
-    some_slow(["pixelcnn", "multiscale", "map", "caption"], ("multiscale", "map", "caption")),
+    some_slow(
+        ["pixelcnn", "multiscale", "map", "caption", "text"],
+        ("multiscale", "map", "caption", "text"),
+    ),
 )
 def test_a_bundle_draws_what_the_live_model_draws(kind):
     request, heat = REQUESTS[kind], 0.9
@@ -71,18 +81,8 @@ def test_a_bundle_is_guided_as_the_live_model_row_by_row(kind):
     np.testing.assert_array_equal(both, [expected[1], plain[1]])
 
 
-@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
-def test_serving_default_is_answered_by_what_is_compiled(kind, monkeypatch):
-    made, asked = bundle(kind), []
-    monkeypatch.setattr(made, "_program", lambda signature, inputs: asked.append(signature) or {})
-    made.call("serving_default", {})
-    assert asked == ["compiled"] == [name for name, _ in made.warmup_calls()]
-
-
 def test_what_only_serving_default_runs_is_not_loaded():
-    stored = saved_model_pb2.SavedModel()
-    stored.ParseFromString((bundle_folder("pixelcnn") / "saved_model.pb").read_bytes())
-    (graph,) = stored.meta_graphs
+    graph = program_of(bundle_folder("pixelcnn") / "saved_model.pb")
     smaller = without(graph, "serving_default")
     assert set(smaller.signature_def) == set(graph.signature_def) - {"serving_default"}
     kept, every = (g.graph_def.library.function for g in (smaller, graph))
@@ -93,9 +93,7 @@ def test_what_only_serving_default_runs_is_not_loaded():
 
 @pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
 def test_every_program_is_lowered_once_to_what_needs_no_translation(kind):
-    stored = saved_model_pb2.SavedModel()
-    stored.ParseFromString((bundle_folder(kind) / "lowered.pb").read_bytes())
-    (graph,) = stored.meta_graphs
+    graph = program_of(bundle_folder(kind) / "lowered.pb")
     assert bundle(kind).signatures.keys() - graph.signature_def.keys() == {"serving_default"}
     bodies = [f.node_def for f in graph.graph_def.library.function if f.attr["_XlaMustCompile"].b]
     assert all([n.op for n in body].count("XlaCallModule") == 1 for body in bodies)
@@ -126,19 +124,6 @@ def test_a_row_of_any_batch_is_the_row_alone(kind, signature):
 
 
 @pytest.mark.integration
-def test_every_scale_is_that_of_the_live_model_each_in_the_next():
-    heats = (1.0, 0.5)
-    drawn = bundle("multiscale").sample(condition=2, seed=3, temperature=heats, scales=True)
-    expected = model("multiscale").sample(condition=2, seed=3, temperature=heats, scales=True)
-    assert [scale.shape for scale in drawn] == [(1, 4, 4, 1), (1, 8, 8, 1)]
-    for ours, theirs in zip(drawn, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(drawn[1][:, ::2, ::2], drawn[0])
-    warm = bundle("multiscale").sample(condition=2, seed=3, temperature=(1.0, 1.0))
-    assert not np.array_equal(warm, drawn[1])
-
-
-@pytest.mark.integration
 def test_a_small_image_is_enlarged_as_live():
     start = toys(1, 4, 4)["images"][0][..., None]
     options = {"seed": 9, "num": 2, "prefix": start}
@@ -164,7 +149,11 @@ def test_an_image_grows_scale_by_scale_to_the_same_pixels():
     request = {"seed": SEED, "temperature": (1.0, 0.5)}
     images = list(model("multiscale").stream(3, condition="eel", scales=True, **request))
     assert [[scale.shape[1] for scale in scales] for scales in images] == [[4, 8]] * 3
+    whole = bundle("multiscale").sample(condition="eel", num=3, scales=True, **request)
     for row, scales in enumerate(images):
+        for drawn, scale in zip(whole, scales, strict=True):
+            np.testing.assert_array_equal(drawn[row : row + 1], scale)
+        np.testing.assert_array_equal(scales[1][:, ::2, ::2], scales[0])
         inputs = bundle("multiscale").inputs("eel", row=row, **request)[1]
         found = grow(bundle("multiscale"), inputs, (4, 8))
         for drawn, scale in zip(found, scales, strict=True):
@@ -179,12 +168,6 @@ def test_an_image_that_was_begun_is_completed_as_live():
     for image in drawn:
         np.testing.assert_array_equal(image.reshape(-1, 1)[:20], begun)
     assert not np.array_equal(drawn[0], drawn[1])
-
-
-@pytest.mark.slow
-def test_a_bundle_of_captions_over_scales_draws_as_live():
-    drawn = bundle("text").sample(condition=CAPTION, seed=1, num=2)
-    np.testing.assert_array_equal(drawn, model("text").sample(condition=CAPTION, seed=1, num=2))
 
 
 @pytest.mark.slow
@@ -252,6 +235,14 @@ def with_input(name):
             *("exported map", MAP + 9, {}, "`map` must be between -1 and 1, got 10."),
             marks=pytest.mark.slow,
         ),
+        *(
+            pytest.param("multiscale", 0, {"prefix": start}, said, marks=pytest.mark.integration)
+            for start, said in (
+                (np.zeros([3, 1], np.uint8), "The image to start from mu"),
+                (np.zeros([8, 8, 1], np.uint8), "The image to start from mu"),
+                (np.zeros([4, 4, 3], np.uint8), "`start` must have the shape"),
+            )
+        ),
         ("caption", "x" * 300, {}, "A caption may have 200 characters, got 300."),
         ("caption", 3, {}, "The model needs a caption."),
     ],
@@ -265,21 +256,7 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(
     assert str(refused.value).startswith(complaint)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"prefix": np.zeros([3, 1], np.uint8)}, "The image to start from mu"),
-        ({"prefix": np.zeros([8, 8, 1], np.uint8)}, "The image to start from mu"),
-        ({"prefix": np.zeros([4, 4, 3], np.uint8)}, "`start` must have the shape"),
-    ],
-)
-def test_what_a_multiscale_model_cannot_draw_is_refused(options, complaint):
-    with pytest.raises(InvalidInput, match=complaint):
-        bundle("multiscale").stream(condition=0, **options)
-
-
-def test_an_engine_for_sound_draws_no_image(mistake):
+def test_an_engine_for_sound_draws_no_image():
     with pytest.raises(ValueError, match="the engine `numba` is for WaveNets"):
         serving.load(bundle_folder("pixelcnn"), backend="numba")
 
@@ -287,33 +264,10 @@ def test_an_engine_for_sound_draws_no_image(mistake):
 # What is written
 
 
-def reached(graph, root):
-    """The functions that a function of a program may call, itself among them."""
-    bodies = {f.signature.name: f for f in graph.graph_def.library.function}
-    found, waiting = {}, [root]
-    while waiting:
-        name = waiting.pop()
-        if name in bodies and name not in found:
-            found[name] = bodies[name]
-            for node in bodies[name].node_def:
-                waiting += [a.func.name for a in node.attr.values()]
-                waiting += [f.name for a in node.attr.values() for f in a.list.func]
-    return found.values()
-
-
 @pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
 def test_only_serving_default_is_free_of_xla(kind):
-    stored = saved_model_pb2.SavedModel()
-    stored.ParseFromString((bundle_folder(kind) / "saved_model.pb").read_bytes())
-    (graph,) = stored.meta_graphs
-    roots = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
-    compiled = set()
-    for name in bundle(kind).signatures:
-        node = next(iter(graph.signature_def[name].outputs.values())).name.split(":")[0]
-        bodies = reached(graph, roots[node])
-        assert len(bodies) > 3
-        if any(f.attr["_XlaMustCompile"].b for f in bodies):
-            compiled.add(name)
+    graph = program_of(bundle_folder(kind) / "saved_model.pb")
+    compiled = {name for name in bundle(kind).signatures if count_compiled(graph, name)}
     assert compiled == set(bundle(kind).signatures) - {"serving_default"}
 
 

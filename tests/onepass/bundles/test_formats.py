@@ -85,16 +85,6 @@ def test_the_functions_of_a_model_are_those_of_its_kind():
     assert names(image).keys() == {"draw", "complete"}
 
 
-def test_a_call_of_one_size_takes_seeds_in_two_words_and_every_axis_is_known():
-    made = functions(own_models.model("pairs"), length=8).of_size(3, 5)
-    for function in made.values():
-        for name, spec in function.specs.items():
-            assert spec.shape.is_fully_defined() and spec.shape[0] == 3
-            assert name != "seed" or (spec.dtype, spec.shape) == (tf.uint32, [3, 2])
-    assert set(made["step"].state) == {"state_0", "state_1", "state_2"}
-    assert made["step"].specs["noise"].shape == [3, 5, 1]
-
-
 def test_an_unknown_format_and_method_are_refused_in_one_line(tmp_path):
     with pytest.raises(ValueError, match="`format` must be one of bundle, stablehlo, tflite"):
         onepass.export(own_models.model("pairs"), tmp_path / "x", format="onnx")
@@ -246,6 +236,15 @@ def test_a_users_model_in_jax_draws_and_scores_as_it_does(name, tmp_path):
     np.testing.assert_allclose(call(**given)["parameters"], parameters, atol=1e-4)
 
 
+def drawn_in_jax(folder, model, name, condition, **fields):
+    """What a function of one row computes in JAX."""
+    written(
+        folder, "stablehlo", functions(model, method=fields.pop("method", "cached")), 1, None, name
+    )
+    given = {"row": np.int32([0]), "guidance": np.float32([0.0])} | condition | fields
+    return portable_run.load(folder, name)(**given)
+
+
 @pytest.mark.slow
 def test_a_model_of_videos_in_jax_draws_the_same_scales(tmp_path):
     model = image_bundles.model("video")
@@ -254,16 +253,10 @@ def test_a_model_of_videos_in_jax_draws_the_same_scales(tmp_path):
     action, state = (draws.normal(size=[1, 2, n]).astype(np.float32) for n in (2, 1))
     condition = {"past": past, "action": action, "state": state}
     request = Draw(1, 16, 7, condition, temperature=(1.0, 0.8), row=1)
-    written(tmp_path, "stablehlo", functions(model), 1, None, "draw")
-    made = portable_run.load(tmp_path, "draw")(
-        seed=seeds(7),
-        row=np.int32([1]),
-        temperature=np.float32([[1.0, 0.8]]),
-        guidance=np.float32([0.0]),
-        **condition,
-    )
-    expected = next(ImageSampler(model.network).images(request))
-    for theirs in expected:
+    heats = np.float32([[1.0, 0.8]])
+    fields = {"seed": seeds(7), "row": np.int32([1]), "temperature": heats}
+    made = drawn_in_jax(tmp_path, model, "draw", condition, **fields)
+    for theirs in next(ImageSampler(model.network).images(request)):
         np.testing.assert_array_equal(made[f"picture_{len(theirs)}"][0], theirs)
 
 
@@ -271,16 +264,9 @@ def test_a_model_of_videos_in_jax_draws_the_same_scales(tmp_path):
 def test_a_model_of_patches_in_jax_enlarges_an_image_as_before(tmp_path):
     model, start = image_bundles.model("text"), image_runs.toys(1, 4, 4)["images"][0][..., None]
     condition = {"caption": encode_caption("stripes")[None]}
+    fields = {"seed": seeds(1), "temperature": np.ones([1, 2], np.float32), "start": start[None]}
+    made = drawn_in_jax(tmp_path, model, "scale_8", condition, **fields)
     request = Draw(1, 8, 1, condition, prefix=start)
-    written(tmp_path, "stablehlo", functions(model), 1, None, "scale_8")
-    made = portable_run.load(tmp_path, "scale_8")(
-        seed=seeds(1),
-        row=np.int32([0]),
-        temperature=np.ones([1, 2], np.float32),
-        guidance=np.float32([0.0]),
-        start=start[None],
-        **condition,
-    )
     expected = next(ImageSampler(model.network).images(request))
     np.testing.assert_array_equal(made["picture"][0], expected[1])
     np.testing.assert_array_equal(expected[1][::2, ::2], start)
@@ -292,18 +278,12 @@ CASES = [("pixelcnn", "fixed-point", 1.5), ("pixelcnn", "cached", 0.0), ("multis
 @pytest.mark.integration
 @pytest.mark.parametrize(("kind", "method", "guidance"), some_slow(CASES, CASES[1:]))
 def test_an_image_model_in_jax_draws_the_same_image(kind, method, guidance, tmp_path):
-    model, single = image_bundles.model(kind), kind == "pixelcnn"
-    heat, condition = 0.9 if single else (1.0, 0.8), {"label": np.array([1], np.int32)}
-    how = {"temperature": heat, "guidance": guidance}
-    request = Draw(1, 8, 2**40 + 3, condition, row=3, **how)
-    written(tmp_path, "stablehlo", functions(model, method=method), 1, None, "draw")
-    made = portable_run.load(tmp_path, "draw")(
-        seed=seeds(2**40 + 3),
-        row=np.int32([3]),
-        temperature=np.atleast_2d(np.float32(heat)),
-        guidance=np.float32([guidance]),
-        **condition,
-    )
+    model, heat = image_bundles.model(kind), 0.9 if kind == "pixelcnn" else (1.0, 0.8)
+    condition, seed = {"label": np.array([1], np.int32)}, 2**40 + 3
+    fields = {"temperature": np.atleast_2d(np.float32(heat)), "guidance": np.float32([guidance])}
+    fields |= {"seed": seeds(seed), "row": np.int32([3]), "method": method}
+    made = drawn_in_jax(tmp_path, model, "draw", condition, **fields)
+    request = Draw(1, 8, seed, condition, row=3, temperature=heat, guidance=guidance)
     expected = next(ImageSampler(model.network).images(request))[-1]
     np.testing.assert_array_equal(made["picture"][0], expected)
     assert len(np.unique(expected)) > 10

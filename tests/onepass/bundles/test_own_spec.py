@@ -8,7 +8,6 @@ import shutil
 
 import own_models
 import pytest
-from marks import some_slow
 
 import serving
 from onepass.bundles.bundle import FIELDS, OF_IMAGES, OF_SEQUENCES, OF_SOUND, check_own_spec
@@ -18,7 +17,6 @@ from onepass.foundation.errors import UserError
 from serving.engine.registry import ModelRegistry
 from serving.settings import Settings
 
-QUICK = ("pairs", "sound", "framed", "classes")  # which other tests here make, too
 NOTHING_ELSE = "does not describe a model that can be served: "
 WRONG = ("x", -1, 1e9, 0.5, True, float("nan"), [], [[]], ["x"], [10**9], {}, {"x": 1})
 
@@ -39,13 +37,6 @@ def checked(spec):
     stored = spec["serving"]["signatures"].items()
     signatures = {name: Signature.from_dict(signature) for name, signature in stored}
     check_own_spec("mine/1", spec, signatures)
-
-
-@pytest.mark.parametrize(
-    "name", some_slow(list(own_models.MAKERS), [n for n in own_models.MAKERS if n not in QUICK])
-)
-def test_what_export_writes_obeys_the_rules(name):
-    checked(spec_of(name))
 
 
 @pytest.mark.parametrize(
