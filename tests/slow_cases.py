@@ -173,12 +173,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "onepass/test_array_compression.py": {
         "test_any_levels_are_kept_however_improbable": ("normal*", "cumulative"),
     },
-    "onepass/command/test_array_files.py": {
-        "test_verified_files_are_returned_at_every_tolerance": ("0.0001",),
-    },
-    "onepass/command/test_command.py": {
-        "test_a_checkpoint_cut_in_half_is_passed_over_by_name": ("*",)
-    },
     "onepass/planning/test_pipeline_execution.py": {
         "test_a_schedule_gives_the_gradients_and_holds_what_was_simulated": ("v-half",),
     },

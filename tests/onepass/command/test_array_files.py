@@ -7,22 +7,18 @@ import hostile_files
 import keras
 import numpy as np
 import pytest
-from fine_models import LEVELS, Steps, mixed, outputs
+from fine_models import LEVELS, mixed, outputs
 
 import onepass
 from onepass import likelihoods
 from onepass.compression import container, stream
 from onepass.compression.arrays import (
-    Rows,
     SymbolConditionals,
     digests_of_model,
     kind_of,
-    rank_names,
 )
-from onepass.compression.conditionals import Coding, decode, encode
 from onepass.compression.container import read
 from onepass.foundation.errors import UserError
-from onepass.foundation.progress import Progress
 
 pytest.importorskip("constriction")
 
@@ -70,26 +66,6 @@ def test_a_file_of_more_elements_than_the_caller_takes_is_refused_before_a_step(
         onepass.decompress(made, data, max_elements=59)
 
 
-def test_progress_counts_every_element_of_encoding_verifying_and_decoding(monkeypatch):
-    counts = {}
-
-    class Counting(Progress):
-        def advance(self, count=1, **figures):
-            counts[self.title] = counts.get(self.title, 0) + count
-            assert self.total == 60
-
-    monkeypatch.setattr(container, "Progress", Counting)
-    made = onepass.Autoregressive(outputs, likelihoods.Gaussian(16))
-    elements = made.sample(num=2, length=30, seed=1)
-    kind = kind_of(made)
-    data = container.compress(kind, elements, verify=True, progress=True)
-    container.decompress(kind, data, progress="decompressing")
-    assert counts == {"compressing": 60, "verifying": 60, "decompressing": 60}
-    counts.clear()
-    onepass.decompress(made, onepass.compress(made, elements))
-    assert counts == {}
-
-
 def test_outputs_that_are_not_finite_are_refused():
     made = onepass.Autoregressive(
         lambda x: outputs(x) / (x + 2.0 - 2.0 - x), likelihoods.Gaussian(16)
@@ -116,35 +92,6 @@ def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
     with pytest.raises(UserError, match="could not be decoded again, and is not written"):
         onepass.compress(made, elements)
     assert onepass.compress(made, elements, verify=False)
-
-
-@pytest.mark.parametrize("tolerance", [0.0, 1e-4, 1e-3])
-def test_verified_files_are_returned_at_every_tolerance(tolerance):
-    made = onepass.Autoregressive(mixed, likelihoods.LogisticMixture(LEVELS, 3))
-    elements = made.sample(num=2, length=50, seed=1)
-    data = onepass.compress(made, elements, tolerance=tolerance, verify=True)
-    np.testing.assert_array_equal(onepass.decompress(made, data), elements)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tolerance", [0.0, 1e-5, 1e-3])
-def test_masses_in_float32_do_not_move_odds_beyond_their_margins(tolerance):
-    made = onepass.Autoregressive(outputs, likelihoods.FromTFP(Steps, 2, LEVELS))
-    symbols = made.symbols(made.sample(num=2, length=500, seed=1)).numpy()
-    conditionals, coding = SymbolConditionals(made), Coding("cumulative", 0.0)
-    tolerant = dataclasses.replace(coding, tolerance=tolerance)
-    stream = encode(conditionals, symbols, Rows(), tolerant)
-    draws = np.random.default_rng(0)
-    for share in (0.5, 0.95):
-        # Without a tolerance, what float32 rounds.
-        by = max(share * tolerance, 2e-8)
-
-        def moved(rows, by=by):
-            return rows * (1.0 + by * draws.choice([-1.0, 1.0], rows.shape))
-
-        off = dataclasses.replace(coding, moved=moved)
-        found = decode(conditionals, stream, symbols.shape, Rows(), off)
-        np.testing.assert_array_equal(found, symbols)
 
 
 def normalised():
@@ -201,10 +148,3 @@ def test_the_digest_does_not_depend_on_how_many_layers_were_made_before():
     first, second = normalised(), normalised()
     second.set_weights(first.get_weights())
     assert digest(first) == digest(second)
-
-
-def test_numbers_in_names_become_ranks():
-    later = ["net_9/dense_9/w:0", "net_9/dense_10/w:0", "net_9/b:0", "net_9/x_1y"]
-    first = ["net/dense/w:0", "net/dense_1/w:0", "net/b:0", "net/x_1y"]
-    assert list(rank_names(later).values()) == list(rank_names(first).values())
-    assert len(set(rank_names(later).values())) == 4

@@ -1,39 +1,23 @@
 """The command line: every mistake is one line and exit status 2, and loses nothing."""
 
-import ast
 import dataclasses
-import errno
-import inspect
-import itertools
 import json
-import os
 import re
 import shutil
-import textwrap
 
 import numpy as np
 import pytest
 import soundfile
 import tyro
-from runs import NEVER, TINY, eagerly, looped, newest, options, recordings, unevaluated
+from runs import eagerly, looped, newest, options, recordings, unevaluated
 
 import distill.config
 import onepass
 import onepass.command.verbs
-from distill.config import ClipConfig, DistillConfig, LossConfig, StudentConfig
-from distill.family import DistillArguments
-from onepass.command.arguments import QuickstartArguments
-from onepass.command.sample import command as samples
-from onepass.command.sample.sound import SoundHere
 from onepass.foundation.errors import UserError
-from onepass.replicator.training.config import LoopConfig, OptimizerConfig
-from pixelcnn import card
-from pixelcnn import config as image_config
-from pixelcnn import family as image_family
 from pixelcnn.config import PRESETS as IMAGE_PRESETS
-from pixelcnn.config import FactorConfig
-from wavenet import family, training
-from wavenet.config import PRESETS, DataConfig, TrainConfig, WaveNetConfig, config_from
+from wavenet import training
+from wavenet.config import PRESETS
 from wavenet.data import audio
 from wavenet.network import WaveNet
 
@@ -68,17 +52,6 @@ def trained(data, tmp_path_factory):
 @pytest.fixture
 def copy(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "copy")
-
-
-def content(folder):
-    """Every file below a folder but what may be thrown away."""
-    spare = {"lock", "measurements.json"}
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in spare)
-    return {path.relative_to(folder): path.read_bytes() for path in files}
-
-
-def cut_in_half(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 # Words
@@ -148,17 +121,11 @@ def test_an_option_that_does_not_fit_is_said_in_a_short_line(
 # Help and presets
 
 
-@pytest.mark.parametrize("verb", ["", *onepass.command.verbs.RUN])
-def test_help_is_given_and_is_no_mistake(capsys, verb):
-    assert onepass.main([*verb.split(), "--help"]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith(f"usage: onepass {verb}") and err == ""
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        *(SMOKE, ["train", "multiscale-smoke"], ["distill", "student-smoke"], ["quickstart"]),
+        *(["train", f"{kind}-smoke"] for kind in ("wavenet", "pixelcnn", "multiscale")),
+        *(["distill", "student-smoke"], ["quickstart"], ["export", "shipped"]),
         *(
             [verb, model]
             for verb in ("evaluate", "sample")
@@ -167,49 +134,14 @@ def test_help_is_given_and_is_no_mistake(capsys, verb):
     ],
     ids=" ".join,
 )
-def test_help_says_the_default_of_every_option(capsys, words):
+def test_help_explains_every_option_and_says_its_default(capsys, words):
     assert onepass.main([*words, "--help"]) == 0
     out = capsys.readouterr().out
     text = " ".join(out[out.rindex("-h, --help") :].replace("│", " ").split())
-    options = re.split(r" (?=--[a-z])", text)[2:]
+    options = re.split(r" (?=--[a-z][\w.-]*[ ,])", text)[2:]
     assert len(options) >= 4
     for option in options:
-        assert option.endswith(",") or re.search(r"\((default: .*|required)\)", option), option
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *(family.TrainArguments, family.EvaluateArguments),
-        *(TrainConfig, DataConfig, WaveNetConfig, OptimizerConfig, LoopConfig),
-        *(DistillArguments, DistillConfig, StudentConfig, LossConfig, ClipConfig),
-        QuickstartArguments,
-        *(samples.Options, samples.Served, samples.Sounds, samples.SoundOptions),
-        *(samples.ServedSoundOptions, samples.Images, samples.ImageOptions, samples.Arrays),
-        *(samples.ArrayOptions, samples.ServedArrayOptions),
-        *(image_family.PixelCNNArguments, image_family.MultiscaleArguments),
-        *(image_family.EvaluateArguments, card.ExportArguments),
-        *(image_config.ImageRules, image_config.DataConfig, image_config.PixelCNNTrainConfig),
-        image_config.MultiscaleTrainConfig,
-        *(image_config.OutputConfig, image_config.ConditioningConfig, image_config.PixelCNNConfig),
-        *(image_config.MultiscaleConfig, FactorConfig),
-    ],
-    ids=lambda kind: kind.__name__,
-)
-def test_every_option_is_explained(kind):
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    lines = [*body.body, None]
-    bare = [
-        line.target.id
-        for line, following in itertools.pairwise(lines)
-        if isinstance(line, ast.AnnAssign)
-        and not isinstance(following, ast.Expr)
-        and "ClassVar" not in ast.unparse(line.annotation)
-    ]
-    # The parts of a configuration are explained by their own docstrings.
-    parts = {"config", "network", "data", "optimizer", "loop", "student", "loss", "clips"}
-    parts |= {"discriminators"}
-    assert set(bare) <= parts
+        assert option.endswith(",") or re.search(r"\. \((default: .*|required)\)", option), option
 
 
 @pytest.mark.parametrize("verb", ["train", "distill"])
@@ -270,27 +202,9 @@ def test_a_folder_that_is_missing_or_a_file_is_named_and_no_run_is_made(mistake,
     assert mistake(*arguments("/nowhere", run)) == "/nowhere: no such folder."
     assert mistake(*arguments(file, run)) == f"{file}: is not a folder."
     assert not run.exists()
-
-
-def test_a_folder_of_texts_is_refused_with_what_was_found(mistake, tmp_path):
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    for name in ("a.txt", "b.txt", "c.md"):
-        (texts / name).write_text("words")
-    line = mistake(*arguments(texts, tmp_path / "run"))
-    assert line.startswith(f"{texts}: no sound file (looked for .aif, ")
-    assert line.endswith("found 2 .txt, 1 .md).")
-    assert not (tmp_path / "run").exists()
-
-
-def test_only_training_recordings_are_not_enough(mistake, data, tmp_path):
-    (tmp_path / "data").mkdir()
-    shutil.copy(next(data.glob("train/*")), tmp_path / "data" / "only.flac")
-    for share, split in (("0.5", "train"), ("0", "dev")):
-        words = arguments(tmp_path / "data", tmp_path / "run")
-        line = mistake(*words, "--data.dev-share", share)
-        assert f"for {split}" in line and "train and dev need at least one each" in line
-    assert not (tmp_path / "run").exists()
+    (tmp_path / "file").touch()
+    line = mistake(*arguments(data, tmp_path / "file" / "run"))
+    assert line.startswith("Cannot create the folder ")
 
 
 @pytest.mark.usefixtures("eager")
@@ -311,24 +225,6 @@ def test_odd_files_among_good_ones_are_used_or_counted(data, tmp_path, capsys):
 # Run directories
 
 
-def test_a_run_of_another_configuration_is_refused_at_once(mistake, data, trained, monkeypatch):
-    before = content(trained)
-    monkeypatch.setattr(training, "prepare", None)
-    line = mistake(*arguments(data, trained), "--optimizer.learning-rate", "0.02")
-    assert f"{trained} holds a run of another configuration" in line
-    assert "optimizer.learning_rate is 0.01 there, 0.02 here" in line
-    assert content(trained) == before
-
-
-def test_a_file_is_no_run_directory(mistake, data, tmp_path):
-    file = tmp_path / "file"
-    file.write_text("mine")
-    line = mistake(*arguments(data, file))
-    assert line == f"The run directory {file} must be a folder, but it is a file."
-    assert mistake(*arguments(data, file / "run")).startswith("Cannot create the folder ")
-    assert file.read_text() == "mine"
-
-
 @pytest.mark.parametrize("inside", ["", "runs/a"])
 def test_a_run_inside_its_data_is_refused(mistake, data, inside):
     line = mistake(*arguments(data, data / inside))
@@ -336,23 +232,12 @@ def test_a_run_inside_its_data_is_refused(mistake, data, inside):
     assert sorted(path.name for path in data.iterdir()) == ["dev", "train"]
 
 
-def test_a_configuration_that_is_broken_is_named(mistake, data, copy):
-    for text in ("{", "[]", "", "{}", '{"kind": "wavenet"}'):
-        (copy / "config.json").write_text(text)
-        for words in (arguments(data, copy), ["evaluate", copy], ["sample", copy, "--out", copy]):
-            assert str(copy) in mistake(*words)
-        assert (copy / "config.json").read_text() == text
-    assert newest(copy)["step"] == 2
-
-
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
         (lambda c: c["network"].pop("layers") and c["network"].update(layer=3), "layer"),
         (lambda c: c["network"].update(layers="six"), "configuration"),
-        (lambda c: c["network"].update(layers=0), "`layers` must be at least 1, got 0"),
         (lambda c: c.pop("gain_db"), "gain_db"),
-        (lambda c: c.pop("data"), "data"),
         (lambda c: c.update(kind="vocoder"), "holds a vocoder, expected a wavenet"),
         (lambda c: c.update(kind="pixelcnn"), "has no 'class_names'"),
         (
@@ -369,62 +254,6 @@ def test_a_model_whose_configuration_was_changed_by_hand_is_refused(
     (copy / "config.json").write_text(json.dumps(config))
     line = mistake("evaluate", copy)
     assert complaint in line and str(copy) in line
-
-
-def test_a_checkpoint_cut_in_half_is_passed_over_by_name(data, copy, capsys, mistake):
-    assert onepass.main(arguments(data, copy, num_steps=3)) == 0
-    cut_in_half(copy / "checkpoints" / "step_00000003.npz")
-    capsys.readouterr()
-    assert onepass.main(arguments(data, copy, num_steps=3)) == 0
-    out, _ = capsys.readouterr()
-    assert "step_00000003.npz is damaged and was renamed" in out and "from step 2" in out
-    for path in (copy / "checkpoints").glob("*.npz"):
-        cut_in_half(path)
-    before = content(copy)
-    assert "Every checkpoint in" in mistake(*arguments(data, copy, num_steps=3))
-    assert "Every checkpoint in" in mistake("sample", copy, "--out", copy / "out")
-    assert content(copy) == before
-
-
-def test_a_finished_run_says_so(data, copy, capsys):
-    before = newest(copy)
-    for num_steps in (2, 1):
-        assert onepass.main(arguments(data, copy, num_steps=num_steps)) == 0
-        assert f"{copy} has completed all its steps (2, best dev 1.000" in capsys.readouterr().out
-    assert newest(copy).keys() == before.keys() and newest(copy)["step"] == 2
-
-
-@pytest.mark.usefixtures("eager")
-def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, copy, monkeypatch):
-    def full(*arguments, **options):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    checkpoint = (copy / "checkpoints" / "step_00000002.npz").read_bytes()
-    monkeypatch.setattr("numpy.savez", full)
-    line = mistake(*arguments(data, copy, num_steps=4), status=1)
-    assert "step_00000004.npz: No space left on device. Earlier files are unchanged." in line
-    assert line.endswith("Training stopped at step 4; the newest checkpoint is step 2.")
-    assert (copy / "checkpoints" / "step_00000002.npz").read_bytes() == checkpoint
-    monkeypatch.undo()
-    monkeypatch.setattr("onepass.foundation.files.beside", full)
-    line = mistake(*arguments(data, copy, num_steps=5), status=1)
-    assert "config.json: No space left on device" in line
-
-
-@pytest.mark.usefixtures("eager")
-def test_training_that_diverges_ends_in_one_line(mistake, data, tmp_path):
-    wild = ["--optimizer.learning-rate", "1e30", "--optimizer.warmup-steps", "0"]
-    line = mistake(*arguments(data, tmp_path / "run", num_steps=9), *wild)
-    assert line.startswith("Step 2 had loss ") and "lower --optimizer.learning-rate" in line
-
-
-def test_ctrl_c_before_training_is_one_line_and_130(data, tmp_path, capsys, monkeypatch):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(training, "scan", interrupted)
-    assert onepass.main(arguments(data, tmp_path / "run")) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "onepass: interrupted."
 
 
 # Trained models
@@ -470,17 +299,6 @@ def test_a_sound_that_cannot_be_made_is_explained(mistake, trained, tmp_path, wo
     assert not list(out.glob("*"))
 
 
-def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained, monkeypatch):
-    monkeypatch.setattr(SoundHere, "write", None)
-    out = trained / "config.json" / "out"
-    line = mistake("sample", trained, "--out", out)
-    assert line == f"Cannot create the folder {out}: Not a directory."
-    out = trained / "mine.wav"
-    line = mistake("sample", trained, "--out", out)
-    assert line == f"{out} must name a folder, not a .wav file."
-    assert not out.exists()
-
-
 def test_sounds_and_images_are_written_and_named_by_their_seed(trained, tmp_path, capsys):
     words = ["sample", str(trained), *SAMPLE.split()]
     assert onepass.main([*words, "--out", str(tmp_path / "a")]) == 0
@@ -517,20 +335,5 @@ def test_figures_as_json_are_one_object_and_nothing_else(trained, data, capsys):
     assert 3 < figures["codec"]["flac"] < 16 and figures["real_time_factor"] > 0
 
 
-@pytest.mark.slow
-def test_figures_in_words_name_model_and_data(trained, data, tmp_path, capsys):
-    other = shutil.copytree(data, tmp_path / "other")
-    assert onepass.main(["evaluate", str(trained), "--data", str(other), "--spoken", "1"]) == 0
-    out, _ = capsys.readouterr()
-    assert out.startswith(f"{trained}, step 2, on 1 `report` dev recording ")
-    assert str(other) in out and "FLAC at its best" in out
-
-
 def test_speaking_nothing_again_is_refused(mistake, trained):
     assert mistake("evaluate", trained, "--spoken", "0").endswith("must be at least 1, got 0.")
-
-
-def test_the_options_of_the_tiny_run_are_the_tiny_configuration(trained):
-    stored = config_from(json.loads((trained / "config.json").read_text()))
-    assert stored == looped(TINY, num_steps=2).resolve_settings(1)
-    assert stored.loop.evaluate_every_steps == NEVER

@@ -2,9 +2,11 @@
 
 import functools
 
+import image_bundles
 import keras
 import numpy as np
 import pytest
+import sound_bundles
 import tensorflow as tf
 
 import onepass
@@ -13,7 +15,7 @@ from onepass.foundation.arguments import check_flag, integer
 
 TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12) % 16
 WAVES = np.zeros([8, 12], np.float32)
-FRAMES = np.full([3, 80], -3.0, np.float32)
+FRAMES = np.full([3, 7], 0.5, np.float32)
 TAKEN = (np.int8(7), np.uint64(7), np.array(7), tf.constant(7))
 REFUSED = (1.0, np.float32(7), "7", None, np.array([7]), [7], True, np.bool_(True), -1)
 LARGE = {"seed": 2**64 - 1, "top_k": 2**64}  # other numbers end at 2^31 - 1
@@ -50,9 +52,6 @@ def student():
     return onepass.FlowStudent([network], onepass.likelihoods.Linear(256))
 
 
-load = functools.cache(onepass.load)
-
-
 def streamed(parts):
     return np.concatenate(list(parts), 1)
 
@@ -83,27 +82,35 @@ def evaluated(**given):
     return onepass.evaluate(tokens(), TOKENS, **given).elements
 
 
-NAMES = {
-    "sample": ("num", "length", "seed", "top_k"),
-    "stream": ("num", "length", "seed", "top_k", "chunk"),
-    "FlowStudent.sample": ("num", "length", "seed"),
-    "FlowStudent.stream": ("num", "length", "seed", "chunk"),
-    "FlowStudent.log_density": ("num", "length", "seed"),
-    "fit": ("steps", "batch_size", "evaluate_every", "patience", "seed"),
-    "distill": ("steps", "batch_size", "seed"),
-    "evaluate": ("batch_size",),
-}
+def of_speech(call, **given):
+    model = sound_bundles.model("plain")
+    drawn = getattr(model, call)(**({"condition": FRAMES} | given))
+    return streamed(drawn) if call == "stream" else drawn
+
+
+def of_images(**given):
+    return image_bundles.model("pixelcnn").sample(**({"condition": 2} | given))
+
+
+OF_STUDENT = "num length seed"
 DOORS = {
-    "sample": functools.partial(sample, tokens),
-    "stream": functools.partial(stream, tokens),
-    "FlowStudent.sample": functools.partial(sample, student),
-    "FlowStudent.stream": functools.partial(stream, student),
-    "FlowStudent.log_density": functools.partial(density, student),
-    "fit": fitted,
-    "distill": distilled,
-    "evaluate": evaluated,
+    "sample": (functools.partial(sample, tokens), "num length seed top_k"),
+    "stream": (functools.partial(stream, tokens), "num length seed top_k chunk"),
+    "FlowStudent.sample": (functools.partial(sample, student), OF_STUDENT),
+    "FlowStudent.stream": (functools.partial(stream, student), f"{OF_STUDENT} chunk"),
+    "FlowStudent.log_density": (functools.partial(density, student), OF_STUDENT),
+    "fit": (fitted, "steps batch_size evaluate_every patience seed"),
+    "distill": (distilled, "steps batch_size seed"),
+    "evaluate": (evaluated, "batch_size"),
+    "trained.sample": (functools.partial(of_speech, "sample"), "seed num length"),
+    "trained.stream": (functools.partial(of_speech, "stream"), "seed num length chunk refine"),
+    "trained.log_density": (
+        functools.partial(of_speech, "log_density", num=1, length=60, seed=0),
+        "seed num",
+    ),
+    "images": (of_images, "seed num batch length"),
 }
-QUICK = [(door, name) for door, names in NAMES.items() for name in names]
+EVERY = [(door, name) for door, (_, names) in DOORS.items() for name in names.split()]
 
 
 def assert_refused(call, name):
@@ -117,19 +124,20 @@ def assert_refused(call, name):
         assert "\n" not in line
 
 
-@pytest.mark.parametrize(("door", "name"), QUICK)
+@pytest.mark.parametrize(("door", "name"), EVERY)
 def test_what_is_no_integer_in_range_is_named_at_every_door(door, name):
-    assert_refused(DOORS[door], name)
+    assert_refused(DOORS[door][0], name)
 
 
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize(("door", "name"), QUICK)
+@pytest.mark.parametrize(("door", "name"), [each for each in EVERY if each[0] != "images"])
 def test_an_integer_of_every_library_means_the_same_at_every_door(door, name):
-    expected = DOORS[door](**{name: 7})
+    call, _ = DOORS[door]
+    expected = call(**{name: 7})
     for value in TAKEN if door in ("sample", "evaluate") else TAKEN[:1]:
-        np.testing.assert_array_equal(DOORS[door](**{name: value}), expected)
+        np.testing.assert_array_equal(call(**{name: value}), expected)
     if name in LARGE:
-        DOORS[door](**{name: LARGE[name]})
+        call(**{name: LARGE[name]})
 
 
 def test_more_tokens_than_there_are_mean_all():
@@ -147,68 +155,3 @@ def test_options_of_a_draw_are_single_values():
         with pytest.raises(ValueError, match="`return_log_prob` must be True or False, got"):
             model.sample(2, 4, 0, return_log_prob=value)
     assert check_flag(np.bool_(True), "name") is True
-
-
-WHOLE = {  # of models that are shipped, and of what is written
-    "speech": (lambda **given: load("shipped-small").sample(condition=FRAMES, **given), "seed num"),
-    "speech in parts": (
-        lambda **given: streamed(load("shipped-small").stream(condition=FRAMES, **given)),
-        "seed num length chunk refine",
-    ),
-    "density of speech": (
-        lambda **given: load("shipped-small").log_density(
-            **{"num": 1, "length": 256, "seed": 0, "condition": FRAMES, **given}
-        ),
-        "seed num",
-    ),
-    "teacher": (
-        lambda **given: load("shipped-teacher").sample(
-            **{"length": 64, "condition": FRAMES, **given}
-        ),
-        "seed num length",
-    ),
-    "images": (
-        lambda **given: load("shipped-digits").sample(condition=7, **given),
-        "seed num batch length",
-    ),
-    "images in turn": (
-        lambda **given: np.stack(
-            list(load("shipped-digits").stream(length=32, condition=7, **given))
-        ),
-        "seed num",
-    ),
-}
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("door", WHOLE)
-def test_shipped_models_have_the_same_rule(door):
-    call, names = WHOLE[door]
-    call = functools.partial(call, **({"seed": 1} if door == "images in turn" else {}))
-    for name in names.split():
-        assert_refused(call, name)
-    np.testing.assert_array_equal(call(seed=np.int8(7)), call(seed=7))
-    np.testing.assert_array_equal(call(num=np.array(2)), call(num=2))
-
-
-@pytest.mark.integration
-def test_what_is_written_has_the_same_rule(tmp_path):
-    def export(**given):
-        return onepass.export(tokens(), tmp_path / "m" / "1", **given)
-
-    def save(**given):
-        return onepass.save(waves(), tmp_path / "saved", **given)
-
-    for value in (*REFUSED[:3], *REFUSED[4:], 2**31):
-        with pytest.raises(ValueError, match="`length` must be "):
-            export(length=value)
-        with pytest.raises(ValueError, match="`sample_rate_hz` must be "):
-            save(sample_rate_hz=value)
-    bundle = onepass.load(export(length=np.int16(20)))
-    assert_refused(lambda **given: sample(lambda: bundle, **given), "seed")
-    assert_refused(lambda **given: sample(lambda: bundle, **given), "num")
-    np.testing.assert_array_equal(
-        bundle.sample(np.int8(2), np.array(7), np.int8(7), top_k=2**31),
-        tokens().sample(2, 7, 7),
-    )
-    assert onepass.load(save(sample_rate_hz=np.int64(8000))).sample_rate_hz == 8000

@@ -1,7 +1,6 @@
 """The options of `onepass sample`: one declaration each, for models here and on servers."""
 
 import dataclasses
-import inspect
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from onepass import remote_model
 from onepass.command.sample import command
 from onepass.command.sample.command import AS_IT_IS, AT_LEAST_0, KINDS, Reaches
 from onepass.command.sample.drawing import Drawing
-from onepass.draw import OPTIONS
 
 FOLDER = Path(command.__file__).parent
 CODE = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
@@ -91,23 +89,6 @@ def test_every_option_reaches_the_model_or_is_read(makes):
         reaches = any(isinstance(mark, Reaches) for mark in marks)
         read = re.search(rf'given\.{field.name}\b|"{field.name}"', CODE)
         assert reaches or read, field.name
-
-
-def test_only_the_declarations_say_what_an_option_that_reaches_the_model_is():
-    classes = [each for each in vars(command).values() if hasattr(each, "__dataclass_fields__")]
-    names = {
-        name
-        for each in classes
-        for name, hint in get_type_hints(each, include_extras=True).items()
-        if AS_IT_IS in getattr(hint, "__metadata__", ())
-    } | OPTIONS.keys()
-    # What models of one kind lack, or what names no file.
-    elsewhere = {"size", "batch", "guidance", "method", "temperature", "prefix"}
-    others = CODE
-    for each in filter(inspect.isclass, classes):
-        others = others.replace(inspect.getsource(each), "")
-    found = {name for name in names if re.search(rf'\.{name}\b|"{name}"', others)}
-    assert names - found >= {"speaker", *OPTIONS} - elsewhere and found <= elsewhere
 
 
 def test_an_option_of_another_kind_of_models_is_unknown(with_toy, mistake):

@@ -10,7 +10,7 @@ from processes import ROOT
 
 from onepass.command import verbs as command
 from onepass.command.verbs import ENDING
-from onepass.foundation.files import replacing, replacing_folder
+from onepass.foundation.files import beside, replacing, replacing_folder, sweep
 
 
 def ended(monkeypatch, verb, work):
@@ -94,41 +94,25 @@ with beside(out / "a.wav") as file, beside(out / "1", is_folder=True) as folder:
 """
 
 
-def holding(folder):
-    """A process that is writing a file and a folder there."""
+@pytest.mark.integration
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    mine = {".onepass-notes", ".0123456789abcdef.wav", "x.wav"}
+    for name in mine:
+        (tmp_path / name).write_bytes(b"mine")
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDING, str(folder)],
+        [sys.executable, "-c", HOLDING, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert process.stdout.readline() == b"ready\n"
-    return process
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, kind):
-    mine = {".onepass-notes", ".0123456789abcdef.wav", "x.wav"}
-    for name in mine:
-        (tmp_path / name).write_bytes(b"mine")
-    dead = holding(tmp_path)
-    dead.kill()
-    dead.communicate()
+    process.kill()
+    process.communicate()
     left = {path.name for path in tmp_path.iterdir()} - mine
     assert len(left) == 2
-    living = holding(tmp_path)
-    try:
-        there = {path.name for path in tmp_path.iterdir()} - mine
-        assert len(there) == 2 and not there & left  # the next process has removed them
-        if kind == "file":
-            with replacing(tmp_path / "b.wav") as temporary:
-                temporary.write_bytes(b"new")
-        else:
-            with replacing_folder(tmp_path / "b.wav") as made:
-                (made / "weights").write_bytes(b"new")
-        assert {path.name for path in tmp_path.iterdir()} == there | mine | {"b.wav"}
-    finally:
-        living.communicate(b"")
-    assert living.returncode == 0
-    assert {path.name for path in tmp_path.iterdir()} == mine | {"b.wav"}
+    with beside(tmp_path / "a.wav") as file, beside(tmp_path / "1", is_folder=True) as folder:
+        with replacing_folder(tmp_path / "b") as made:
+            (made / "weights").write_bytes(b"new")
+        there = {path.name for path in tmp_path.iterdir()}
+        assert there == mine | {file.name, folder.name, "b"}
+        assert sweep(tmp_path) == []  # what is being written
