@@ -1,6 +1,12 @@
 """Marks of tests that several files make."""
 
+import shutil
+
 import pytest
+
+needs_espeak = pytest.mark.skipif(
+    shutil.which("espeak-ng") is None, reason="espeak-ng is not installed"
+)
 
 
 def some_slow(kinds, slow) -> list:

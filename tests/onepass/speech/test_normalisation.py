@@ -30,6 +30,7 @@ from onepass.speech.phonemes import (
         ("I. A. Richards met J. R. R. Tolkien.", ["I A Richards met J R R Tolkien"]),
         ("He left the U.S. The end.", ["He left the U S", "The end"]),
         ("The U.S. Army came.", ["The U S Army came"]),
+        ("Mr. Smith has 3.14 apples", ["Mr Smith has 3.14 apples"]),
         (
             "Dr. Smith met Prof. Lee vs. St. Paul",
             ["Doctor Smith met Professor Lee versus Saint Paul"],

@@ -2,32 +2,19 @@
 
 import dataclasses
 import itertools
-import json
-import shutil
-import types
 import warnings
 
 import numpy as np
 import pytest
+from marks import needs_espeak
 
 from onepass import speech
-from onepass.foundation import locations
-from onepass.speech import phonemes as reading
-from onepass.speech.markup import Ssml, is_ssml, mark_words, note_on_markup
+from onepass.speech.markup import Ssml, is_ssml, note_on_markup
 from onepass.speech.phonemes import COMMA, QUESTION, START, STOP
 
-needs_espeak = pytest.mark.skipif(
-    shutil.which(reading.PROGRAM) is None, reason="espeak-ng is not installed"
-)
 LAUGHS = "".join(
     f'<!ENTITY a{n} "{f"&a{n - 1};" * 10 if n else "ha"}">' for n in range(9)
 )  # a billion of them
-
-
-@pytest.fixture(scope="module")
-def student():
-    spec = json.loads((locations.folder("shipped") / "model.json").read_text())
-    return types.SimpleNamespace(spec=spec)
 
 
 def marked(document):
@@ -143,6 +130,13 @@ def test_tags_that_are_not_obeyed_are_named_once_and_what_they_enclose_is_kept()
     assert note_on_markup("<speak>a<break/></speak>") is None
 
 
+def test_tags_outside_of_ssml_are_said_to_be_read_aloud():
+    for tag in ("<b>", '<break time="3s"/>'):
+        said = f"{tag} and other tags are read aloud"
+        assert note_on_markup(f"Wait {tag} there.").startswith(said)
+    assert note_on_markup("2 < 3 and 4 > 1, <3") is None
+
+
 @needs_espeak
 def test_python_warns_of_tags_that_are_left_out(student):
     with pytest.warns(UserWarning, match="left out: <audio>"):
@@ -209,12 +203,3 @@ def test_a_slow_part_is_as_slow_as_it_says_also_across_parts_of_a_long_text(stud
         assert frames == pytest.approx((30 * factor + 1) * once, rel=0.03)
     stretches = [p.stretch for each in readings for p in each.phonemes if not p.is_pause]
     assert [key for key, _ in itertools.groupby(stretches)] == [4.0, 1.0]
-
-
-@needs_espeak
-def test_a_dictionary_works_in_ssml(student):
-    document = '<speak>Run <emphasis>nginx</emphasis><break time="1s"/>now.</speak>'
-    marks = {}
-    text = mark_words(Ssml(document, marks).text, {"nginx": "b\u02c8i\u02d0"}, marks)
-    found = speech.shipped_voice(student.spec).reading(text, 1.0, marks).phonemes
-    assert [(p.symbol, p.stretch) for p in found[4:7]] == [("b", 1.15), ("i:", 1.15), (COMMA, 1.0)]

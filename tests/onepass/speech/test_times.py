@@ -4,28 +4,15 @@
 import itertools
 import json
 import re
-import shutil
-import types
 
 import numpy as np
 import pytest
+from marks import needs_espeak
 
 import onepass
 from onepass import speech
 from onepass.speech import phonemes as reading
 from onepass.speech.times import TimedPhoneme, TimedWord, _assign, cues
-
-needs_espeak = pytest.mark.skipif(
-    shutil.which(reading.PROGRAM) is None, reason="espeak-ng is not installed"
-)
-
-
-@pytest.fixture(scope="module")
-def student():
-    from onepass.foundation import locations
-
-    spec = json.loads((locations.folder("shipped") / "model.json").read_text())
-    return types.SimpleNamespace(spec=spec)
 
 
 def seconds_of(student, *text, **options):
