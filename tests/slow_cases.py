@@ -213,13 +213,10 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "wavenet/test_network.py": {
         "test_log_prob_in_windows_equals_log_prob_of_the_whole": ("mixture",),
-    },
-    "wavenet/test_pitch_reader.py": {
         "test_reader_learns_f0_and_voicing_of_synthetic_frames": ("60",),
     },
     "wavenet/test_sound_compression.py": {
         "test_recordings_come_back_exactly_although_outputs_are_off": ("mixture, windows",),
-        "test_a_file_with_wrong_fields_is_refused": ("mixture, predicting, amplified",),
     },
 }
 

@@ -1,5 +1,6 @@
 """Small vocoder networks of every kind, with weights far enough from zero to matter."""
 
+import networks
 import tensorflow as tf
 from marks import some_slow
 from networks import levels_of as levels_of
@@ -34,6 +35,18 @@ SOME_SLOW = some_slow(KINDS, [kind for kind in KINDS if kind not in QUICK])
 def vocoder_of(kind: str, seed: int = 0, **changes) -> VocoderWaveNet:
     """A network of a kind, every variable of it moved off its initial value."""
     return vocoder_with(WaveNetConfig(**(SMALL | KINDS[kind] | changes)), MEL, seed)
+
+
+def network_for(kind: str, **changes):
+    """A network of a kind of this module or of `networks`."""
+    return (vocoder_of if kind in KINDS else networks.network_of)(kind, **changes)
+
+
+def condition_for(network, batch: int, samples: int):
+    """A condition of any of these networks for so many samples, or None."""
+    if network.config.conditioner_units:
+        return network.condition(frames_of(network, batch, samples), None, samples)
+    return networks.condition_of(network, batch, samples)
 
 
 def vocoder_with(config: WaveNetConfig, mel: MelConvention, seed: int = 0) -> VocoderWaveNet:

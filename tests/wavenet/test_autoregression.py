@@ -72,29 +72,6 @@ def test_log_probabilities_are_those_of_the_density(kind):
     np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_context_stack_is_read_step_by_step():
-    network = network_of("mixture, context", compute_dtype="float64")
-    expected = drawn(network, "naive")
-    np.testing.assert_array_equal(drawn(network, "cached"), expected)
-    begun = network.codec.decode(expected[:, :21])
-    model = autoregressive(network)
-    sound = model.sample(BATCH, SAMPLES, SEED, method="cached", prefix=begun)
-    np.testing.assert_array_equal(network.codec.encode(sound), expected)
-
-
-def test_a_condition_that_is_needed_is_asked_for():
-    model = autoregressive(vocoder_of("dense conditioner"))
-    assert model.condition_channels == model.network.config.gate_inputs
-    with pytest.raises(ValueError, match="`condition` must be given"):
-        model.sample(1, 16, 0, method="cached")
-
-
-def test_the_network_as_a_causal_one_is_the_network():
-    network = network_of("mixture, predicting, amplified")
-    inputs = network.inputs(tf.constant(levels_of(network, 2, 40)))
-    np.testing.assert_array_equal(network.of_past(network.delay_inputs(inputs)), network(inputs))
-
-
 @pytest.mark.usefixtures("eager")
 def test_a_wavenet_is_trained_on_an_array_in_memory():
     model = autoregressive(network_of("mixture"))

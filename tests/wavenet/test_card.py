@@ -61,17 +61,10 @@ def test_card_names_licence_command_and_measured_figures(exported):
     assert str(exported) not in card
 
 
-def test_a_prefix_begins_the_sound_and_is_continued(exported):
+def test_a_prefix_that_leaves_nothing_to_draw_or_is_no_sound_is_refused(exported):
     model = models.load(exported / "model")
-    frames = np.asarray(model.front.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32)))
-    whole = model.sample(2, 600, 1, frames)
-    again = model.sample(2, 600, 1, frames, prefix=whole[0, :300])
-    np.testing.assert_array_equal(again[0], whole[0])
-    np.testing.assert_array_equal(again[1, :300], whole[0, :300])
-    parts = list(model.stream(2, 600, 1, frames, prefix=whole[0, :300], chunk=256))
-    assert [part.shape[1] for part in parts[:2]] == [256, 44]
-    np.testing.assert_array_equal(np.concatenate(parts, 1), again)
-    for prefix, line in ((whole[0], "must be shorter than `length`, 600, got 600"), ([1], "float")):
+    frames = np.full([3, 8], 0.5, np.float32)
+    for prefix, line in ((np.zeros(600), "shorter than `length`, 600, got 600"), ([1], "float")):
         with pytest.raises(ValueError, match=line):
             model.sample(1, 600, 1, frames, prefix=np.asarray(prefix))
 

@@ -1,7 +1,5 @@
 """Every system is measured on the same recordings in the same way."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -46,27 +44,12 @@ def mean(compared, system, measure):
     return compared[system]["measures"][measure]["mean"]
 
 
-def test_the_recording_itself_is_at_no_distance(compared):
-    assert mean(compared, "recording", "log_mel_distance_db") == 0.0
-    assert mean(compared, "recording", "multi_resolution_stft_distance") == 0.0
-
-
 def test_griffin_lim_that_stays_with_the_mel_comes_closer_to_it(compared):
     plain, consistent = (
         mean(compared, name, "log_mel_distance_db")
         for name in ("griffin_lim", "griffin_lim_mel_consistent")
     )
     assert consistent < 0.9 * plain
-
-
-def test_a_mean_lies_within_its_interval_for_every_measure_of_every_system(compared):
-    for system in compared.values():
-        for measured in system["measures"].values():
-            assert measured["n"] + measured["undefined"] == len(ITEMS)
-            if measured["n"] > 1:
-                assert measured["low"] <= measured["mean"] <= measured["high"]
-        assert system["real_time_factor"] >= 0.0
-    json.dumps(compared)
 
 
 def test_three_seconds_of_a_recording_are_synthesised_at_most():

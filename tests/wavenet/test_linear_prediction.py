@@ -5,6 +5,7 @@ import platform
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.signal
 import tensorflow as tf
 import vocoders
 
@@ -13,19 +14,19 @@ from distill.cpu.recursion import levinson as compiled_levinson
 from distill.model import load
 from onepass.foundation.locations import folder
 from wavenet.config import DataConfig, TrainConfig, WaveNetConfig
+from wavenet.data import audio
 from wavenet.features.conventions import MelConvention
 from wavenet.features.frames import above_silence, mel_spectrogram
 from wavenet.linear_prediction import (
     FLOOR,
     WHITE_NOISE,
     MelPrediction,
-    _recursion,
     band_to_bin,
     bin_to_lag,
     levinson,
     levinson_unrolled,
+    measure_untrained_bits,
     predictions,
-    use_solver,
 )
 from wavenet.training import SpeechRecipe
 
@@ -34,15 +35,6 @@ MEL = MelConvention(16_000, 200)
 
 def noise(samples, seed=0):
     return np.random.default_rng(seed).standard_normal(samples).astype(np.float32)
-
-
-def resonance(samples, hz=1000.0, radius=0.97):
-    """Noise through one resonance: its best predictor is known."""
-    a = [2 * radius * np.cos(2 * np.pi * hz / 16_000), -(radius**2)]
-    x, e = np.zeros(samples + 2, np.float64), noise(samples)
-    for t in range(samples):
-        x[t + 2] = a[0] * x[t + 1] + a[1] * x[t] + e[t]
-    return (x[2:] * 0.01).astype(np.float32)
 
 
 @pytest.mark.parametrize("order", [1, 2, 7, 24])
@@ -60,7 +52,7 @@ def test_levinson_solves_the_normal_equations(order):
 
 def test_a_prediction_that_is_not_exact_is_the_recursion_in_float32_to_the_bit():
     """Power, autocorrelation and recursion, in the order of operations of its definition."""
-    frames = above_silence(mel_spectrogram(resonance(4000), MEL), MEL)
+    frames = above_silence(mel_spectrogram(0.02 * noise(4000), MEL), MEL)
     bands = tf.exp(tf.cast(MEL.silence, tf.float32) * (1.0 - tf.clip_by_value(frames, -0.5, 1.5)))
     r = tf.matmul(tf.square(tf.matmul(bands, band_to_bin(MEL))), bin_to_lag(MEL, 24))
     r = tf.concat([r[:, :1] + (WHITE_NOISE * r[:, :1] + FLOOR**2), r[:, 1:]], -1)
@@ -102,57 +94,6 @@ def test_compiled_for_a_processor_the_recursion_is_the_same(order, frames):
             np.testing.assert_array_equal(one, other)
     row = compiled_levinson(tf.constant(r[1, -1:]))
     np.testing.assert_array_equal(row[0][0], kernel[1, -1])  # in any batch
-
-
-def test_another_solver_is_asked_only_meanwhile():
-    prediction, frames, asked = MelPrediction(MEL, 4), tf.fill([1, 8, 80], 0.4), []
-
-    def solver(correlation):
-        asked.append(correlation.shape)
-        return compiled_levinson(correlation)
-
-    with use_solver(solver):
-        made = prediction(frames)
-    np.testing.assert_allclose(made[0], prediction(frames)[0], rtol=1e-6)
-    assert asked == [(1, 8, 5)]
-
-
-def test_levinson_keeps_the_leading_axes():
-    r = tf.constant([[[2.0, 1.0, 0.2]], [[3.0, -1.0, 0.5]]])
-    coefficients, error = levinson(r)
-    assert coefficients.shape == (2, 1, 2)
-    alone, alone_error = levinson(r[1])
-    np.testing.assert_allclose(coefficients[1], alone)
-    np.testing.assert_allclose(error[1], alone_error)
-
-
-def residual_of(sound, order=24):
-    frames = above_silence(mel_spectrogram(sound, MEL), MEL)
-    coefficients, log_gain, log_level = MelPrediction(MEL, order)(frames[None])
-    sound = np.pad(sound, (0, len(frames) * 200 - len(sound)))
-    predicted = predictions(tf.constant(sound[None]), coefficients).numpy()[0]
-    gain = np.repeat(np.exp(log_gain[0]), 200)
-    return (sound - predicted) / gain, sound / np.repeat(np.exp(log_level[0]), 200)
-
-
-def test_recordings_of_any_length_share_one_program():
-    prediction = MelPrediction(MEL, 5)
-    for frames in (3, 4):  # the second length makes the program that all others use
-        prediction(tf.fill([1, frames, 80], 0.4))
-    traced = _recursion.experimental_get_tracing_count()
-    for frames in (5, 9, 30):
-        prediction(tf.fill([1, frames, 80], 0.4))
-    assert _recursion.experimental_get_tracing_count() == traced
-
-
-def test_the_residual_of_a_resonance_is_white_and_of_its_gain():
-    residual, scaled = residual_of(resonance(32_000))
-    inner = residual[1000:-1000]
-    assert 0.8 < np.std(inner) < 1.3
-    neighbours = np.corrcoef(inner[1:], inner[:-1])[0, 1]
-    raw = np.corrcoef(scaled[1001:-1000], scaled[1000:-1001])[0, 1]
-    assert abs(neighbours) < 0.15 < 0.8 < abs(raw)
-    assert 0.8 < np.std(scaled[1000:-1000]) < 1.3
 
 
 def test_loud_and_silent_bands_side_by_side_leave_the_predictor_exact():
@@ -206,3 +147,46 @@ def test_an_exported_step_rounds_no_product_of_a_linear_prediction():
         config = TrainConfig(network, DataConfig(16_000, ("mel",), mel_bands=20))
         setup = SpeechRecipe("tiny", config, None).set_up(None, (config, None))
         assert setup.tensor_float_32 is rounds
+
+
+# What a recording costs by the prediction of its mel alone
+
+
+RATE_HZ = 16_000
+FEW_BANDS = MelConvention(RATE_HZ, hop_samples=200, bands=40)
+
+
+def item(waveform):
+    """A waveform on the grid of 16 bits, as every recording is."""
+    return {"waveform": audio.from_int16(audio.to_int16(np.asarray(waveform, np.float32)))}
+
+
+def noise_of(level, samples=RATE_HZ, seed=0):
+    return np.random.default_rng(seed).normal(0.0, level, samples)
+
+
+def mean_bits(waveforms, order=16):
+    bits, samples = measure_untrained_bits([item(w) for w in waveforms], FEW_BANDS, order)
+    return float(np.average(bits, weights=samples))
+
+
+def test_white_noise_costs_its_entropy():
+    # h = log2(sigma sqrt(2 pi e)) over the step between levels, 2 / 65535.
+    for level in (0.01, 0.1):
+        entropy = np.log2(level * np.sqrt(2.0 * np.pi * np.e) * 65535.0 / 2.0)
+        found = mean_bits([noise_of(level)])
+        assert entropy - 0.02 < found < entropy + 0.15  # a mel knows its own noise_of only roughly
+
+
+def test_a_resonance_is_predicted_and_costs_less_than_its_level():
+    poles = 0.98 * np.exp(2j * np.pi * 1000.0 / RATE_HZ)
+    resonant = scipy.signal.lfilter([1.0], np.poly([poles, np.conj(poles)]).real, noise_of(0.005))
+    as_loud = noise_of(float(np.std(resonant)))
+    assert mean_bits([resonant]) < mean_bits([as_loud]) - 1.0
+
+
+def test_lengths_come_back_and_any_length_will_do():
+    waveforms = [noise_of(0.1, samples) for samples in (1, 201, 3999)]
+    bits, samples = measure_untrained_bits([item(w) for w in waveforms], FEW_BANDS, 4)
+    assert samples.tolist() == [1, 201, 3999]
+    assert np.all(np.isfinite(bits)) and np.all(bits > 0.0)

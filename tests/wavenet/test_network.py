@@ -3,16 +3,29 @@
 import dataclasses
 import functools
 
-import networks
 import numpy as np
 import pytest
+import scipy.linalg
 import tensorflow as tf
 import vocoders
-from networks import ADAPTIVE, KINDS, SMALL, WINDOWS, condition_of, levels_of
+from networks import ADAPTIVE, KINDS, SMALL, WINDOWS, levels_of
+from vocoders import condition_for, frames_of
 
+from onepass.bundles.sound_functions import streaming_model
+from onepass.foundation.errors import UserError
+from onepass.likelihoods.noise import Initial
+from wavenet.conditioner import PitchReader, pitch_loss, train_pitch_reader
 from wavenet.config import WaveNetConfig
+from wavenet.data.batch_sampling import ClipSource
 from wavenet.density import Density
+from wavenet.linear_prediction import (
+    PAST_FLOOR,
+    PAST_WHITE_NOISE,
+    PastPrediction,
+    weights_of,
+)
 from wavenet.network import WaveNet, upsample
+from wavenet.samplers.symbols import autoregressive
 
 FLOAT_KINDS = [kind for kind in KINDS if "softmax" not in kind]
 SAMPLES, AT = 96, 70
@@ -22,15 +35,8 @@ VOCODERS = vocoders.SOME_SLOW
 @functools.cache
 def network_of(kind):
     """A network that nobody changes."""
-    if kind in vocoders.KINDS:
-        return vocoders.vocoder_of(kind, compute_dtype="float64")
-    return networks.network_of(kind)
-
-
-def condition_for(network, batch, samples):
-    if network.config.conditioner_units:
-        return network.condition(vocoders.frames_of(network, batch, samples))
-    return condition_of(network, batch, samples)
+    precise = {"compute_dtype": "float64"} if kind in vocoders.KINDS else {}
+    return vocoders.network_for(kind, **precise)
 
 
 @functools.cache
@@ -81,21 +87,11 @@ def test_softmax_network_ignores_present_and_future_levels():
     levels = levels_of(network, 1, SAMPLES)
     changed = levels.copy()
     changed[:, AT:] = 255 - changed[:, AT:]
-    condition = condition_of(network, 1, SAMPLES)
+    condition = condition_for(network, 1, SAMPLES)
     before = network(tf.constant(levels), condition)
     after = network(tf.constant(changed), condition)
     np.testing.assert_array_equal(before[:, : AT + 1], after[:, : AT + 1])
     assert np.abs(before[:, AT + 1] - after[:, AT + 1]).max() > 0
-
-
-@pytest.mark.parametrize("kind", [k for k in KINDS if "frames" in k or "speakers" in k])
-def test_every_layer_hears_the_condition(kind):
-    network = network_of(kind)
-    inputs = network.inputs(tf.constant(levels_of(network, 2, 32)))
-    with tf.GradientTape() as tape:
-        total = tf.reduce_sum(tf.square(network(inputs, condition_of(network, 2, 32))))
-    kernels = [layer.condition_kernel for layer in network.stack.layers]
-    assert all(np.abs(g).max() > 0 for g in tape.gradient(total, kernels))
 
 
 @pytest.mark.parametrize("kind", [*KINDS, WINDOWS, *VOCODERS])
@@ -216,6 +212,164 @@ def test_missing_and_misshapen_conditions_are_refused():
         spoken.condition(speaker=tf.constant([3]), num_samples=4)
 
 
-def test_paper_teacher_has_the_papers_receptive_field():
-    assert WaveNetConfig(layers=30, stacks=3, filter_width=3).receptive_field == 6139
-    assert WaveNetConfig(layers=10, stacks=1, filter_width=2).receptive_field == 1024
+# Vocoders
+
+
+SPOKEN = 240
+
+
+@functools.cache
+def vocoder_of(kind, **changes):
+    """A network that nobody changes."""
+    return vocoders.vocoder_of(kind, **changes)
+
+
+@functools.cache
+def parts(kind, batch=1, samples=SPOKEN):
+    network = vocoder_of(kind, compute_dtype="float64")
+    frames = frames_of(network, batch, samples)
+    return network, levels_of(network, batch, samples), network.condition(frames)
+
+
+@pytest.mark.parametrize("kind", VOCODERS)
+def test_probabilities_of_all_levels_sum_to_one(kind):
+    network = vocoder_of(kind, levels=32)
+    levels = levels_of(network, 1, SPOKEN)
+    parameters = network(network.inputs(levels), network.condition(frames_of(network, 1, SPOKEN)))
+    every = tf.stack(
+        [network.likelihood.log_prob(parameters, tf.fill(levels.shape, k)) for k in range(32)]
+    )
+    np.testing.assert_allclose(tf.reduce_sum(tf.exp(every), 0), 1.0, rtol=2e-5)
+
+
+@pytest.mark.parametrize("kind", VOCODERS)
+def test_a_condition_by_rows_equals_one_by_samples(kind):
+    network, levels, condition = parts(kind, batch=2)
+    inputs = network.inputs(levels)
+    rows = network.rows(frames_of(network, 2, SPOKEN))
+    by_rows = network(inputs, rows, network.row_samples)
+    np.testing.assert_allclose(by_rows, network(inputs, condition), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", VOCODERS)
+def test_neighbouring_frames_stand_in_for_the_whole_recording(kind):
+    network = vocoder_of(kind, compute_dtype="float64")
+    frames = frames_of(network, 1, 30 * network.config.hop_samples)
+    side = network.conditioner.side_frames
+    whole = network.rows(frames)
+    per_frame = network.config.subframes
+    for extra in (0, 2):
+        cut = network.rows(frames[:, 10 - side - extra : 20 + side + extra], None, side + extra)
+        np.testing.assert_allclose(
+            cut, whole[:, 10 * per_frame : 20 * per_frame], rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("kind", VOCODERS)
+def test_silence_is_what_lies_beyond_a_recording(kind):
+    network = vocoder_of(kind)
+    frames = frames_of(network, 1, 4 * network.config.hop_samples)
+    side = network.conditioner.side_frames
+    padded = tf.pad(frames, [[0, 0], [side, side], [0, 0]])
+    np.testing.assert_array_equal(network.rows(frames), network.rows(padded, None, side))
+
+
+@pytest.mark.parametrize("value", [0.0, 1e6, -1e6])
+@pytest.mark.parametrize("kind", ["prediction, pitch", "prediction, given pitch"])
+def test_any_frames_give_a_density(kind, value):
+    network = vocoder_of(kind)  # given an F0 of the same value: 0 throughout, or beyond all voices
+    frames = tf.fill([1, 1, network.config.feature_channels], value)
+    levels = tf.constant(levels_of(network, 1, network.config.hop_samples))
+    parameters = network(network.inputs(levels), network.condition(frames))
+    assert np.isfinite(parameters).all()
+    assert np.isfinite(network.likelihood.log_prob(parameters, levels)).all()
+
+
+@pytest.mark.parametrize("bins", [0, 60])
+def test_reader_learns_f0_and_voicing_of_synthetic_frames(bins):
+    generator = np.random.default_rng(0)
+    octaves = generator.uniform(-1.0, 1.0, 3000).astype(np.float32)
+    voiced = (generator.random(3000) < 0.6).astype(np.float32)
+    place = (octaves * 5 + 10)[:, None] - np.arange(20)
+    frames = voiced[:, None] * np.exp(-0.5 * place**2).astype(np.float32)
+    rows = np.concatenate([frames, octaves[:, None], voiced[:, None]], 1)
+    source = ClipSource(
+        [np.zeros(3000, np.int16)], [0], 50, frames=[rows], padding=rows[0] * 0, hop_samples=1
+    )
+    reader = PitchReader(20, Initial(0), bins=bins)
+    side = reader.side_frames
+    inner = slice(side, -side)
+    before = float(pitch_loss(*reader(frames[None]), rows[None, inner, -2:]))
+    train_pitch_reader(reader, source, 150, 0, lambda frames: frames[..., :20])
+    assert float(pitch_loss(*reader(frames[None]), rows[None, inner, -2:])) < 0.1 * before
+    read, logit = (value.numpy()[0] for value in reader(tf.constant(frames[None])))
+    assert np.mean((logit > 0.0) == voiced[inner]) > 0.97
+    off = np.abs(read - octaves[inner])[voiced[inner] == 1]
+    assert np.median(off) < 0.1
+
+
+# Predictions that follow the sound: solved from its past alone, and finite for any sound
+
+
+BLOCK = ADAPTIVE["prediction_block"]
+
+
+def test_coefficients_solve_the_normal_equations_of_each_window():
+    order, windows = 6, (40, 25)
+    past = np.random.default_rng(0).normal(size=50).cumsum()
+    solved = PastPrediction(order, windows)(tf.constant(past)).numpy()
+    for row, window in zip(solved, windows, strict=True):
+        part = past[-window:] * weights_of(window)
+        lags = np.array([part[k:] @ part[: window - k] for k in range(order + 1)])
+        lags[0] += PAST_WHITE_NOISE * lags[0] + PAST_FLOOR**2
+        expected = scipy.linalg.solve_toeplitz(lags[:-1], lags[1:])
+        np.testing.assert_allclose(row[:order], expected, rtol=1e-7)
+        error = lags[0] - expected @ lags[1:]
+        np.testing.assert_allclose(np.exp(2 * row[order:]), [error, lags[0]], rtol=1e-7)
+
+
+def test_a_sample_is_read_until_its_window_has_passed_and_not_before_it():
+    network = network_of(WINDOWS)
+    levels = levels_of(network, 1, 160)
+    changed = levels.copy()
+    changed[0, 60] += 9000
+    one, other = (network(network.inputs(tf.constant(x))).numpy()[0] for x in (levels, changed))
+    differs = np.abs(one - other).max(-1) > 0
+    reach = network.config.receptive_field
+    assert reach == 2 * 3 + max(ADAPTIVE["prediction_windows"]) + BLOCK - 1
+    assert not differs[:61].any()
+    assert differs[61 : 60 + max(ADAPTIVE["prediction_windows"])].all()
+    assert not differs[60 + reach + 1 :].any()
+
+
+@pytest.mark.parametrize(
+    "wave",
+    [
+        np.zeros(200),
+        np.full(200, 32767),
+        np.full(200, -32768),
+        np.tile([32767, -32768], 100),
+        np.where(np.arange(200) == 100, 32767, 0),
+        np.sign(np.sin(0.1 * np.arange(200))) * 32767,
+    ],
+    ids=["silence", "highest", "lowest", "alternating", "click", "clipped"],
+)
+def test_parameters_are_finite_for_every_sound(wave):
+    network = network_of(WINDOWS)
+    levels = tf.constant(wave.astype(np.int32)[None] + 32768)
+    parameters = network(network.inputs(levels))
+    assert np.isfinite(parameters).all()
+    assert np.isfinite(network.likelihood.log_prob(parameters, levels)).all()
+
+
+def test_a_bundle_refuses_it_in_one_line():
+    with pytest.raises(UserError, match="A bundle streams the sound of"):
+        streaming_model(network_of(WINDOWS))
+
+
+@pytest.mark.parametrize("name", ["sample", "stream", "log_prob"])
+def test_narrow_weights_are_refused_as_predictions_are_solved_between_steps(name):
+    model = autoregressive(network_of(WINDOWS))
+    given = [np.zeros([1, 9])] if name == "log_prob" else [1, 9]
+    with pytest.raises(UserError, match=r"^`weights` must be float32 for predictions that are "):
+        getattr(model, name)(*given, weights="int8")

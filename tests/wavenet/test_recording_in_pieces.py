@@ -155,3 +155,24 @@ def test_the_memory_does_not_grow_with_the_recording(tmp_path):
     short, long = map(peak_bytes, paths)
     assert long < 1.2 * short
     assert long < 4 * lengths[1]  # less than the waveform alone
+
+
+WAVE = np.sin(np.arange(3000) / 20).astype(np.float32)
+WRONG = {
+    "empty": (np.zeros(0, np.float32), "got float32 [0]."),
+    "nan": (np.where(np.arange(3000) == 70, np.nan, WAVE), "got nan at sample 70."),
+    "infinite": (np.where(np.arange(3000) == 70, -np.inf, WAVE), "got -inf at sample 70."),
+    "integers": (np.zeros(3000, np.int16), "got int16 [3000]."),
+    "stereo": (np.stack([WAVE, WAVE], 1), "got float32 [3000, 2]."),
+    "masked": (np.ma.masked_less(WAVE, 0.0), "must have no masked values"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("method", ["frames", "frames_at_level"])
+def test_what_is_no_waveform_has_no_frames(kind, method):
+    waveform, why = WRONG[kind]
+    with pytest.raises(ValueError) as caught:
+        getattr(sound_bundles.model("plain").front, method)(waveform)
+    line = str(caught.value)
+    assert line.startswith("`waveform` must ") and why in line and "\n" not in line

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 
 import hostile_files
 import numpy as np
@@ -13,17 +12,14 @@ from networks import WINDOWS, levels_of, network_of
 
 from onepass.compression import container
 from onepass.compression.arrays import Rows, SymbolConditionals
-from onepass.compression.conditionals import Coding, encode
 from onepass.compression.container import read
 from onepass.machine import machine
 from onepass.samplers.native import NativeOutputs
 from onepass.trained import Trained
 from wavenet import compression
 from wavenet.config import DataConfig
-from wavenet.density import Density
-from wavenet.front import Request, SoundFront
+from wavenet.front import SoundFront
 from wavenet.model import SoundSampler
-from wavenet.samplers.generation import generate
 
 SPEAKERS = {"softmax, speakers": "two"}
 
@@ -44,12 +40,6 @@ def recordings_for(model, lengths=(90, 40)):
         wave[10:20] = 0.0
     dtype = np.int16 if top == 65536 else np.uint8
     return [(top // 2 * (dtype is np.uint8) + wave * top / 2).astype(dtype) for wave in waves]
-
-
-@functools.cache
-def drawn():
-    """Levels [1, samples] that the model of a mixture draws."""
-    return generate(model_of("mixture").network, Request(2500), "cached")
 
 
 @pytest.mark.parametrize("kind", ["mixture, predicting, amplified", "softmax, speakers", WINDOWS])
@@ -109,15 +99,6 @@ def test_a_recording_is_cut_where_it_is_quietest_near_even_places():
     assert not len(compression.find_cuts(wave[: compression.SEGMENT]))
 
 
-@pytest.mark.parametrize("octaves", range(1, 15))
-def test_the_noise_before_a_segment_is_as_loud_as_its_first_samples(octaves):
-    files = model_of("mixture").compressed
-    noise = files._noise(octaves) - 32768
-    assert abs(np.log2(np.sqrt(np.mean(np.square(noise)))) - (octaves - 1)) < 0.5
-    assert abs(compression.measure_octaves(noise[64:]) - octaves) <= 1
-    assert not (files._noise(compression.measure_octaves(np.zeros(9, int))) - 32768).any()
-
-
 def parameters_of_steps(network, levels, before, lengths=()):
     """Parameters [rows, samples, ...] of the decoder's steps, where a row has not ended."""
     conditionals = SymbolConditionals(compression.autoregressive(network))
@@ -157,7 +138,7 @@ def test_parameters_of_steps_are_those_of_a_pass_whatever_the_batch_and_the_thre
 
 def test_a_file_of_an_older_version_is_refused_by_its_number():
     model = model_of("mixture")
-    found = read(model.compress([(drawn()[0, :30] - 32768).astype(np.int16)], verify=False))
+    found = read(model.compress(recordings_for(model, (30,)), verify=False))
     assert found.version == 3
     older = dataclasses.replace(found, version=2).to_bytes()
     assert refused(model.decompress, older) == (
@@ -172,25 +153,10 @@ def test_an_error_in_one_stream_ends_the_others(short_segments):
     assert "a stream" in refused(model.decompress, damaged.to_bytes())
 
 
-def test_a_stream_takes_the_bits_of_the_model():
-    model, levels = model_of("mixture"), drawn()
-    bits = -Density(model.network).log_prob(levels[0]).astype(np.float64).sum() / math.log(2)
-    coding = Coding(narrowest=8e-5, tolerance=1e-5)
-    stream = encode(model.compressed.conditionals, levels, Rows(), coding)
-    assert 0.999 < 8 * len(stream) / bits < 1.005
-
-
 def test_a_network_that_needs_frames_is_refused():
     for kind in ("gaussian, frames", "mixture, context"):
         line = refused(model_of(kind).compress, [np.zeros(9, np.int16)])
         assert "frames are made of the sound itself" in line
-
-
-def test_another_network_refuses_the_file():
-    kind = "mixture, predicting, amplified"
-    model = model_of(kind)
-    data = model.compress(recordings_for(model, (20,)), verify=False)
-    assert "requires the model" in refused(model_of(kind, seed=1).decompress, data)
 
 
 def test_what_is_no_recording_is_refused():
@@ -201,24 +167,10 @@ def test_what_is_no_recording_is_refused():
     assert "no speaker 'four'" in refused(model.compress, [np.zeros(3, "u1")], speaker="four")
 
 
-@pytest.mark.parametrize("kind", ["mixture, predicting, amplified", "softmax, speakers"])
-def test_a_file_with_wrong_fields_is_refused(kind):
-    model = model_of(kind)
+def test_a_file_with_wrong_fields_is_refused():
+    model = model_of("softmax, speakers")
     recordings = recordings_for(model, (9, 4))
-    data = model.compress(recordings, speaker=SPEAKERS.get(kind), verify=False)
+    data = model.compress(recordings, speaker="two", verify=False)
     hostile_files.check(
         read(data), model.decompress, lambda found: all(map(np.array_equal, found, recordings))
     )
-
-
-def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
-    model, parameters = model_of("mixture"), SymbolConditionals.read
-    recordings = [(drawn()[0, :200] - 32768).astype(np.int16)]
-
-    def moved(conditionals, shape, condition, coding, decoder):
-        coding = dataclasses.replace(coding, moved=lambda outputs: 1.1 * outputs)
-        return parameters(conditionals, shape, condition, coding, decoder)
-
-    monkeypatch.setattr(SymbolConditionals, "read", moved)
-    assert "could not be decoded again" in refused(model.compress, recordings)
-    assert model.compress(recordings, verify=False)

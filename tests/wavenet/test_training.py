@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import errno
 import json
-import os
 import shutil
 import signal
 import time
@@ -123,16 +121,6 @@ def test_a_run_of_an_earlier_version_keeps_its_gain_and_notes_what_it_hears(trai
     assert resumed["frames"].keys() == {"high", "mean", "deviation"}
 
 
-@pytest.mark.slow
-def test_a_cosine_of_another_length_is_announced(train):
-    config = dataclasses.replace(
-        TINY, optimizer=dataclasses.replace(TINY.optimizer, decay="cosine")
-    )
-    train(looped(config, num_steps=1))
-    _, said = train(looped(config, num_steps=2))
-    assert any("num_steps was 1 and is 2 now" in line for line in said)
-
-
 def test_a_run_starts_from_the_weights_of_a_trained_model(train, tmp_path):
     train(looped(TINY, num_steps=2), "first")
     again = dataclasses.replace(TINY, start_from=str(tmp_path / "first"), seed=1, pitch_steps=0)
@@ -186,17 +174,6 @@ def test_the_loss_falls_on_real_speech(train, tmp_path):
     np.testing.assert_allclose(bits, [line["loss"] / np.log(2) for line in lines], rtol=1e-5)
 
 
-def tags(run):
-    """Return the names that TensorBoard finds in a run, by kind."""
-    events = EventAccumulator(str(run / "events"), {"tensors": 0})
-    events.Reload()
-    kinds = {}
-    for name in events.Tags()["tensors"]:
-        kind = events.SummaryMetadata(name).plugin_data.plugin_name
-        kinds.setdefault(kind, {})[name] = events.Tensors(name)
-    return kinds
-
-
 def test_evaluations_leave_figures_sound_and_plots(train, tmp_path, watched):
     outcome, _ = train(looped(num_steps=4, evaluate_every_steps=2))
     run = tmp_path / "run"
@@ -206,29 +183,15 @@ def test_evaluations_leave_figures_sound_and_plots(train, tmp_path, watched):
     assert {path.name for path in (run / "samples").iterdir()} == names
     sound, rate_hz = soundfile.read(run / "samples" / "step_00000004.wav")
     assert rate_hz == 16_000 and len(sound) == 32_000
-    kinds = tags(run)
-    assert {"loss", "dev_bits_per_sample", "learning_rate"} <= kinds["scalars"].keys()
-    scores = [
-        float(tf.make_ndarray(e.tensor_proto)) for e in kinds["scalars"]["dev_bits_per_sample"]
-    ]
-    np.testing.assert_allclose(scores, dev, rtol=1e-6)
-    for kind, name in (("audio", "sample"), ("images", "spectrogram")):
-        assert [event.step for event in kinds[kind][name]] == [2, 4]
-    assert tf.make_ndarray(kinds["audio"]["sample"][0].tensor_proto)[0, 0][:4] == b"RIFF"
-    assert tf.make_ndarray(kinds["images"]["spectrogram"][0].tensor_proto)[2][1:4] == b"PNG"
-
-
-def test_a_full_disk_under_the_samples_does_not_lose_the_state(
-    train, tmp_path, monkeypatch, watched
-):
-    def full(*arguments, **options):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
-    named = r"Cannot write .*step_00000002\.png: No space left on device\..*; step 2 is saved in"
-    with pytest.raises(UserError, match=named):
-        train(looped(num_steps=2))
-    assert newest(tmp_path / "run")["step"] == 2
+    events = EventAccumulator(str(run / "events"), {"tensors": 0})
+    events.Reload()
+    shown = {
+        name: [tf.make_ndarray(each.tensor_proto) for each in events.Tensors(name)]
+        for name in ("dev_bits_per_sample", "sample", "spectrogram")
+    }
+    np.testing.assert_allclose(shown["dev_bits_per_sample"], dev, rtol=1e-6)
+    assert [sound[0, 0][:4] for sound in shown["sample"]] == [b"RIFF"] * 2
+    assert [image[2][1:4] for image in shown["spectrogram"]] == [b"PNG"] * 2
 
 
 # Speakers

@@ -9,6 +9,14 @@ import soundfile
 
 from onepass.foundation.errors import UserError
 from wavenet.data import audio
+from wavenet.data.audio import (
+    NEAR_DB,
+    at_recorded_level,
+    gain_of,
+    level_gain_db,
+    level_of,
+    recorded_frames,
+)
 from wavenet.data.recordings import scan
 
 RATE_HZ = 16000
@@ -59,15 +67,13 @@ def test_a_waveform_beyond_full_scale_is_clipped_not_wrapped_and_said(tmp_path):
 def test_a_stereo_file_at_96_khz_becomes_the_same_tone_at_24_khz(tmp_path):
     sound = tone(1000, rate_hz=96000)
     soundfile.write(tmp_path / "a.wav", np.stack([sound, sound], 1), 96000, subtype="PCM_24")
+    read = audio.read_sound(tmp_path / "a.wav")
+    assert read.notes(24000) == ["is resampled from 96,000 Hz to 24,000 Hz"]
+    assert read.notes(96000) == read.notes() == []
     got = audio.read(tmp_path / "a.wav", 24000)
     wanted = tone(1000, rate_hz=24000)
     assert got.shape == wanted.shape and got.dtype == np.float32
     np.testing.assert_allclose(got[500:-500], wanted[500:-500], atol=1e-4)
-
-
-def test_resampling_removes_what_the_lower_rate_cannot_hold():
-    folded = audio.resample(tone(10000, rate_hz=24000), 24000, 16000)
-    assert audio.rms_db(folded[500:-500]) < -100
 
 
 def bad_file(folder, kind):
@@ -150,16 +156,11 @@ def test_levels_are_those_of_a_sine():
     assert audio.peak_db(np.zeros(4)) == audio.LOWEST_DB
 
 
-def test_clipped_share_counts_full_scale_only():
-    samples = np.array([32767, -32768, 32766, -32767, 32765, -32766, 0, 100], np.int16)
-    at_full_scale = np.abs(audio.from_int16(samples)) >= audio.FULL_SCALE
-    assert np.mean(at_full_scale) == pytest.approx(4 / 8)
-
-
 def test_clipping_of_one_channel_is_seen(tmp_path):
     loud, quiet = np.full(1000, 1.5), np.zeros(1000)
+    loud[:100] = 0.999  # not at full scale
     soundfile.write(tmp_path / "a.wav", np.stack([loud, quiet], 1), RATE_HZ)
-    assert audio.read_sound(tmp_path / "a.wav").clipped_share == pytest.approx(0.5)
+    assert audio.read_sound(tmp_path / "a.wav").clipped_share == pytest.approx(0.45)
 
 
 def test_flac_bits_are_those_of_the_file_it_would_be(tmp_path):
@@ -219,14 +220,6 @@ def with_header(path, place, number):
     path.write_bytes(data)
 
 
-def test_another_rate_is_noted(tmp_path):
-    path = tmp_path / "a.wav"
-    audio.write(path, voice(), 22_050)
-    sound = audio.read_sound(path)
-    assert sound.notes(16_000) == ["is resampled from 22,050 Hz to 16,000 Hz"]
-    assert sound.notes(22_050) == sound.notes() == []
-
-
 def test_a_folders_report_notes_all_of_it(tmp_path):
     for seed, name in enumerate(("a.wav", "b.wav", "cut.wav")):
         audio.write(tmp_path / name, voice(seed), RATE_HZ)
@@ -245,3 +238,61 @@ def test_a_folders_report_notes_all_of_it(tmp_path):
         "skipped, of an unknown kind: 2 .m4a, 1 .heic, 1 .aac",
     ):
         assert note in said
+
+
+# A recording's level is brought to the model's, and given back
+
+
+LEVEL_DB, GAIN_DB = -25.0, 4.0
+
+
+def noise_at(level_db, samples=4000):
+    wave = np.random.default_rng(0).normal(size=samples).astype(np.float32)
+    return audio.amplify(wave, level_db - audio.rms_db(wave))
+
+
+PEAK = np.where(np.arange(4000) == 7, 0.97, 0.0).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("wave", "gain_db", "level_db", "expected"),
+    [
+        *((noise_at(stored_db), GAIN_DB, LEVEL_DB, GAIN_DB) for stored_db in (-33, -29, -25)),
+        (np.zeros(100, np.float32), GAIN_DB, LEVEL_DB, GAIN_DB),
+        *((PEAK, GAIN_DB, level_db, 0.0) for level_db in (None, LEVEL_DB, 0.0)),
+        (PEAK, -1.0, None, -1.0),
+    ],
+)
+def test_a_recording_near_those_of_training_gets_their_gain_up_to_full_scale(
+    wave, gain_db, level_db, expected
+):
+    assert level_gain_db(wave, gain_db, level_db) == expected
+
+
+@pytest.mark.parametrize(("stored_db", "side"), [(-60.0, -1), (-16.0, 1)])
+def test_a_quieter_or_louder_one_is_brought_near_them(stored_db, side):
+    gain_db = level_gain_db(noise_at(stored_db), GAIN_DB, LEVEL_DB)
+    brought = audio.rms_db(audio.amplify(noise_at(stored_db), gain_db))
+    assert brought == pytest.approx(LEVEL_DB + side * NEAR_DB, abs=0.01)
+
+
+def test_what_is_known_of_the_level_is_measured_or_else_aimed_at():
+    spec = {"config": {"data": {"level_db": -23.0}}}
+    assert level_of(spec) == -23.0 and level_of({**spec, "level_db": -25.1}) == -25.1
+    assert level_of({}) is None
+
+
+def test_a_sound_gets_the_level_back_and_stays_in_full_scale_in_any_chunks():
+    sound = noise_at(-20.0)
+    quieter = at_recorded_level(sound, 6.0)
+    np.testing.assert_allclose(quieter, audio.amplify(sound, -6.0))
+    louder = at_recorded_level(sound, -18.0)
+    assert np.abs(louder).max() <= 1.0 and audio.rms_db(louder) < -2.0
+    chunks = [at_recorded_level(chunk, -18.0) for chunk in np.split(sound, 8)]
+    np.testing.assert_array_equal(np.concatenate(chunks), louder)
+
+
+def test_frames_of_a_recording_keep_its_gain_in_a_slice_and_lose_it_as_plain_ones():
+    frames = recorded_frames(np.zeros([6, 3]), 4.5)
+    assert gain_of(frames) == gain_of(frames[:2]) == 4.5
+    assert gain_of(np.asarray(frames)) == gain_of(None) == 0.0

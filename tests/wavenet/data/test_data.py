@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from onepass.foundation.errors import UserError
 from wavenet.data import audio, batch_sampling, clips, corpus
+from wavenet.data.batch_sampling import Augmentation, ClipSource, batch
 from wavenet.data.recordings import scan
 from wavenet.features.conventions import MelConvention, PitchConvention
 from wavenet.features.frames import above_silence, fundamental_frequency, mel_spectrogram
@@ -217,19 +218,25 @@ def test_a_restarted_pipeline_equals_the_uninterrupted_one(prepared):
         assert not np.array_equal(uninterrupted[0]["waveform"], waveform)
 
 
-def test_a_clip_is_a_stretch_of_its_recording_with_its_own_frames(prepared):
+@pytest.mark.parametrize(("left", "side"), [(0, 0), (300, 3)])
+def test_a_clip_is_a_stretch_of_its_recording_with_its_past_and_frames(prepared, left, side):
     members = corpus.recordings_of(prepared, "train")
-    source = clips.source_of(prepared, "train", 600, ("mel",))
-    batch = batch_sampling.batch(source, 3, 0, 32)
-    for row, (which, start) in enumerate(batch_sampling.clip_places(source, 3, 0, 32)):
+    source = clips.source_of(prepared, "train", 600, ("mel",), clips.ClipContext(left, side))
+    batch, starts = batch_sampling.batch(source, 3, 0, 200), []
+    around = [corpus.silent_frame(prepared, ("mel",))] * (left // HOP + side)
+    for row, (which, start) in enumerate(batch_sampling.clip_places(source, 3, 0, 200)):
         member = members[which]
         assert start % HOP == 0 and start + 600 <= len(member.waveform)
-        cut = audio.from_int16(member.waveform[start : start + 600])
-        np.testing.assert_array_equal(batch["waveform"][row], cut)
-        frames = above_silence(member.mel, MEL)[start // HOP : start // HOP + 6]
-        np.testing.assert_array_equal(batch["frames"][row], frames)
+        whole = np.concatenate([np.zeros(left, np.float32), audio.from_int16(member.waveform)])
+        np.testing.assert_array_equal(batch["waveform"][row], whole[start : start + left + 600])
+        np.testing.assert_array_equal(batch["mask"][row], [0.0] * left + [1.0] * 600)
+        frames = [*around, *above_silence(member.mel, MEL), *around][start // HOP :]
+        np.testing.assert_array_equal(
+            batch["frames"][row], frames[: (left + 600) // HOP + 2 * side]
+        )
         assert batch["speaker"][row] == member.speaker
-    assert batch["mask"].all()
+        starts.append(start)
+    assert min(starts) == 0 and max(starts) > left
 
 
 def test_every_start_is_equally_likely():
@@ -302,20 +309,91 @@ def test_whole_recordings_come_once_with_their_words(prepared):
 
 
 def test_an_exported_corpus_gives_the_same_batches(prepared, tmp_path):
-    corpus.export_npz(prepared, tmp_path / "corpus", ("mel", "f0"))
-    with np.load(tmp_path / "corpus", allow_pickle=False) as stored:
+    around = clips.ClipContext(300, 3, gain_db=6.0, polarity=True)
+    drawn = clips.ClipBatches(prepared, around=around, **settings())
+    portable = drawn.portable()
+    portable.write(tmp_path / clips.CLIPS)
+    opened = portable.module.open_batches(tmp_path, json.loads(json.dumps(portable.settings)))
+    assert_same(opened(2), batches(drawn(2), 1)[0])
+    with np.load(tmp_path / clips.CLIPS, allow_pickle=False) as stored:
         arrays = dict(stored)
-    cut = np.split(arrays["train_waveform"], arrays["train_offsets"][1:-1])
-    frames = np.split(arrays["train_frames"], arrays["train_frame_offsets"][1:-1])
-    source = batch_sampling.ClipSource(
-        cut,
-        arrays["train_speaker"],
-        600,
-        frames=frames,
-        padding=arrays["silent_frame"],
-        hop_samples=json.loads(str(arrays["description"]))["hop_samples"],
-    )
-    drawn = batches(clips_of(prepared, "train", **settings()), 3)
-    assert_same(batch_sampling.batch(source, 3, 2, 4), drawn[2])
     assert json.loads(str(arrays["description"]))["mel"] == MEL.to_dict()
     assert arrays["dev_names"].tolist() == ["dev/d.wav"]
+
+
+# Clips that are amplified and inverted
+
+
+CLIP, LEFT, SIDE = 400, 300, 3
+
+
+def white(seed, samples):
+    generator = np.random.default_rng(seed)
+    return audio.to_int16((0.05 * generator.standard_normal(samples)).astype(np.float32))
+
+
+TWO = [white(0, 2300), white(1, 900)]
+OF_TWO = [above_silence(mel_spectrogram(audio.from_int16(r), MEL), MEL) for r in TWO]
+PADDING = np.full(8, -1.0, np.float32)
+
+
+def source_with(**changes):
+    around = dict(left_samples=LEFT, side_frames=SIDE) | changes
+    return ClipSource(TWO, [0, 1], CLIP, frames=OF_TWO, padding=PADDING, hop_samples=HOP, **around)
+
+
+def test_an_amplified_clip_has_the_mel_of_an_amplified_recording():
+    loud = Augmentation(6.0, False, 8, MEL.silence)
+    plain, changed = source_with(), source_with(augmentation=loud)
+    gains = []
+    for step in range(20):
+        before, after = batch(plain, 5, step, 2), batch(changed, 5, step, 2)
+        for row in range(2):
+            power = [np.sqrt(np.mean(b["waveform"][row] ** 2)) for b in (before, after)]
+            gain = power[1] / power[0]
+            gains.append(20 * np.log10(gain))
+            np.testing.assert_allclose(
+                after["waveform"][row], gain * before["waveform"][row], atol=1e-6
+            )
+            inside = before["frames"][row] > 0.0
+            expected = before["frames"][row] - np.log(gain) / MEL.silence
+            np.testing.assert_allclose(after["frames"][row][inside], expected[inside], atol=1e-5)
+            outside = after["frames"][row][~inside]
+            assert np.all(outside == 0.0)
+    assert -6.0 <= min(gains) < -3.0 and 3.0 < max(gains) <= 6.0
+
+
+def test_polarity_inverts_about_half_of_the_clips():
+    plain = source_with()
+    turned = source_with(augmentation=Augmentation(0.0, True, 8, MEL.silence))
+    signs = []
+    for step in range(60):
+        before, after = batch(plain, 5, step, 2), batch(turned, 5, step, 2)
+        np.testing.assert_array_equal(np.maximum(before["frames"], 0.0), after["frames"])
+        for row in range(2):
+            same = np.array_equal(after["waveform"][row], before["waveform"][row])
+            opposite = np.array_equal(after["waveform"][row], -before["waveform"][row])
+            assert same != opposite
+            signs.append(same)
+    assert 35 < sum(signs) < 85
+
+
+def test_no_gain_leaves_full_scale():
+    loud = (TWO[0].astype(np.float64) / np.abs(TWO[0]).max() * 32000).astype(np.int16)
+    source = ClipSource(
+        [loud], [0], CLIP, hop_samples=1, augmentation=Augmentation(12.0, False, 0, -1.0)
+    )
+    assert max(np.abs(batch(source, 5, n, 2)["waveform"]).max() for n in range(20)) <= 0.991
+
+
+def test_shards_of_augmented_batches_are_the_rows_of_the_whole():
+    source = source_with(augmentation=Augmentation(6.0, True, 8, MEL.silence))
+    whole = batch(source, 5, 3, 4)
+    parts = [batch(source, 5, 3, 4, shard_index=n, num_shards=2) for n in range(2)]
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, np.concatenate([part[name] for part in parts]))
+
+
+def test_a_past_of_half_a_frame_is_refused():
+    with pytest.raises(ValueError, match="`left_samples` must be a multiple of `hop_samples` 100"):
+        source_with(left_samples=150)

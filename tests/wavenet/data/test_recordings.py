@@ -337,15 +337,6 @@ def test_a_recording_of_nobody_is_no_speaker_of_its_own(tmp_path):
     assert len(together.recordings) == 4 and "speakers: 2" in together.lines()[0]
 
 
-def test_a_dev_split_longer_than_train_is_said(tmp_path):
-    put(tmp_path / "train/a.wav", sound(1, seconds=6.0))
-    put(tmp_path / "dev/b.wav", sound(2, seconds=12.0))
-    report = scan(tmp_path, RATE_HZ)
-    (note,) = report.notes
-    assert note.startswith("dev is longer than train (0.2 min, 0.1 min)")
-    assert "; dev 1 recording, 0.2 min, speakers: 1; " in report.lines()[0]
-
-
 def test_the_digest_of_dev_is_that_of_its_sounds_wherever_they_lie(tmp_path):
     for folder, seed in (("a", 2), ("b", 2), ("c", 3)):
         put(tmp_path / folder / "train/a.wav", sound(1))

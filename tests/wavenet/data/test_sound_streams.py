@@ -227,15 +227,6 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, kind, change)
         next(mono_blocks(path, found))
 
 
-def test_a_reader_that_stops_early_says_nothing(tmp_path):
-    path = tmp_path / "a.wav"
-    path.write_bytes(encoded("WAV", "PCM_16", np.tile(voice(), 5)))
-    blocks = SoundFile(path).blocks()
-    next(blocks)
-    path.write_bytes(b"")
-    blocks.close()
-
-
 @pytest.mark.parametrize("kind", ["WAV", "RF64", "AIFF", "WAVEX"])
 @pytest.mark.parametrize("samples", [8000, 8001])
 def test_chunks_and_padding_behind_the_sound_are_no_sound(tmp_path, kind, samples):

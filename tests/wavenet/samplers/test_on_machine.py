@@ -176,16 +176,10 @@ def test_a_row_is_the_same_in_any_batch(speaking, batch):
     np.testing.assert_array_equal(draw(speaking, batch), draw(speaking, ROWS)[:batch])
 
 
-def test_chunks_are_the_whole(speaking):
-    whole = draw(speaking, 3)
-    for cuts in ((4, 24), range(4, samples_of(speaking), 8)):
-        np.testing.assert_array_equal(draw(speaking, 3, cuts), whole)
-
-
 @pytest.mark.parametrize(
     ("batch", "threads"), some_slow([(1, 2), (3, 4), (8, 2), (8, 4)], [(8, 2), (8, 4)])
 )
-def test_threads_change_no_sample(speaking, batch, threads, monkeypatch):
+def test_threads_and_chunks_change_no_sample(speaking, batch, threads, monkeypatch):
     alone, ways = draw(speaking, batch), []
 
     def alternate(pace):

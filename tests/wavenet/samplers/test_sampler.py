@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 
-import networks
 import numpy as np
 import pytest
 import tensorflow as tf
 import vocoders
 from marks import some_slow
-from networks import SOME_SLOW, WINDOWS, condition_of, levels_of
+from networks import SOME_SLOW, WINDOWS, levels_of
+from vocoders import condition_for
 
 from onepass.networks.conditions import NOTHING, only_timed
 from wavenet.front import PassCount
@@ -21,11 +21,8 @@ BATCH, SAMPLES = 2, 48
 BUNCHES, ONE_BY_ONE = "prediction, pitch, bunches of 4", "prediction, pitch"
 
 
-@functools.cache
-def network_of(kind, **fields):
-    """A network of a kind, which keeps the samplers that were compiled for it."""
-    make = vocoders.vocoder_of if kind in vocoders.KINDS else networks.network_of
-    return make(kind, **fields)
+# Networks keep the samplers that were compiled for them.
+network_of = functools.cache(vocoders.network_for)
 
 
 def frames_of(network, samples, batch=BATCH):
@@ -50,17 +47,10 @@ def request_of(network, samples=SAMPLES, rows=(0, 1), **fields):
 VOCODER_KINDS = some_slow(vocoders.KINDS, (ONE_BY_ONE, "bunches of 4"))
 
 
-def condition_for(network):
-    """A condition of SAMPLES samples, or None."""
-    if network.config.conditioner_units:
-        return network.condition(vocoders.frames_of(network, BATCH, SAMPLES), None, SAMPLES)
-    return condition_of(network, BATCH, SAMPLES)
-
-
 @pytest.mark.parametrize("kind", [*SOME_SLOW, WINDOWS, *VOCODER_KINDS])
 def test_steps_give_the_conditionals_of_the_whole_network(kind):
     network = network_of(kind, compute_dtype="float64")
-    levels, condition = levels_of(network, BATCH, SAMPLES), condition_for(network)
+    levels, condition = levels_of(network, BATCH, SAMPLES), condition_for(network, BATCH, SAMPLES)
     symbols = SoundSymbols(network)
     step, state, found = symbols.stepper(only_timed(condition)), symbols.initial_state(BATCH), []
     for time in range(SAMPLES):
@@ -79,7 +69,7 @@ def test_passes_over_pieces_give_the_conditionals_of_the_whole_network(kind):
         with pytest.raises(ValueError, match="`inputs` must hold 1 sample, got 2"):
             symbols.chunk(tf.zeros([1, 2]), symbols.initial_state(1)["network"], NOTHING)
         return
-    levels, condition = levels_of(network, BATCH, SAMPLES), condition_for(network)
+    levels, condition = levels_of(network, BATCH, SAMPLES), condition_for(network, BATCH, SAMPLES)
     first, found, start = symbols.initial_state(BATCH), [], 0
     inputs, state = tf.concat([first["input"], symbols.read(levels)[:, :-1]], 1), first["network"]
     for count in (8, 4, 20, 4, 12):
