@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ import serving
 from distill.any_teacher import flow_student
 from examples.own_distribution import LEVELS, Laplace
 from onepass import likelihoods
+from onepass.bundles.manifest import write_manifest
 from onepass.models import load
 
 LONGEST, RATE_HZ = 70, 4000
@@ -261,6 +263,16 @@ def bundle_folder(name) -> Path:
         onepass.export(model(name), path, **options)
 
     return made_once.once(f"own/{name}/1", make)
+
+
+def changed_bundle(folder, name, change) -> Path:
+    """A copy of a bundle, of which `change` edits what model.json says."""
+    made = Path(shutil.copytree(bundle_folder(name), folder / "changed" / name / "1"))
+    spec = json.loads((made / "model.json").read_text())
+    change(spec)
+    (made / "model.json").write_text(json.dumps(spec))
+    write_manifest(made)
+    return made
 
 
 @functools.cache

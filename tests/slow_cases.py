@@ -188,9 +188,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "onepass/bundles/test_export_audio.py": {
         "test_auto_takes_the_engine_for_students_in_float32": ("*",),
     },
-    "onepass/bundles/test_own_conditions.py": {
-        "test_a_stream_reads_what_does_not_change_with_its_first_state": ("voices",),
-    },
     "onepass/bundles/test_own_agreement.py": {
         "test_a_bundle_draws_what_the_model_draws_and_gives_its_log_probabilities": (
             *("attention-all", "real-*", "voices-*", "tiles-*", "conditioned-prefix", "picture-"),

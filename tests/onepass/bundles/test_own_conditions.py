@@ -1,7 +1,6 @@
 """Conditions of any structure in streams, and what bundles, servers and the command refuse."""
 
 import json
-import shutil
 
 import causal_networks
 import http_running
@@ -15,7 +14,6 @@ import onepass
 import serving
 from onepass import likelihoods
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.manifest import write_manifest
 from onepass.foundation.errors import UserError
 from onepass.remote_model import RemoteModel
 
@@ -30,7 +28,6 @@ GIVEN = {
     "reading": 2.0 * RANDOM.normal(size=[NUM, ENTRIES, 3]).astype(np.float32),
     "classes": np.array([1, 3, 0], np.int32),
 }
-PREFIXES = {"voices": [np.zeros(4), np.zeros(19), np.zeros(0)], "reading": [[3, 1], [2] * 20, [0]]}
 
 
 def length(name):
@@ -46,22 +43,6 @@ def same(found, expected):
 def drawn(made, name, condition=None, num=NUM, **options):
     given = GIVEN[name] if condition is None else condition
     return made.sample(num, length(name), SEED, given, return_log_prob=True, **options)
-
-
-def parts_of(stream):
-    return np.concatenate(list(stream), 1)
-
-
-@pytest.mark.parametrize("name", ["voices", "reading"])
-def test_a_stream_reads_what_does_not_change_with_its_first_state(name):
-    made, live = bundle(name), drawn(model(name), name)[0]
-    for options in ({}, {"prefix": PREFIXES[name]}):
-        given = {"seed": SEED, "num": NUM, "length": LENGTH, **options}
-        expected = drawn(model(name), name, **options)[0] if options else live
-        found = parts_of(made.stream(condition=GIVEN[name], chunk=1, **given))
-        np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=0, atol=1e-6)
-        whole = made.sample(condition=GIVEN[name], **given)
-        np.testing.assert_allclose(whole, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.integration
@@ -119,19 +100,8 @@ def test_what_cannot_be_exported_is_said(tmp_path):
     assert not out.exists()
 
 
-def changed_bundle(tmp_path, name, change):
-    """A copy of a bundle whose model.json is changed."""
-    folder = tmp_path / "changed" / "1"
-    shutil.copytree(own_models.bundle_folder(name), folder)
-    spec = json.loads((folder / "model.json").read_text())
-    change(spec)
-    (folder / "model.json").write_text(json.dumps(spec))
-    write_manifest(folder)
-    return folder
-
-
 def test_a_bundle_that_does_not_name_its_frames_is_as_before(tmp_path):
-    folder = changed_bundle(tmp_path, "framed", lambda spec: spec.pop("conditions"))
+    folder = own_models.changed_bundle(tmp_path, "framed", lambda spec: spec.pop("conditions"))
     given = own_models.condition("framed")
     found = serving.load(folder).sample(2, LONGEST, SEED, *given)
     np.testing.assert_allclose(found, model("framed").sample(2, LONGEST, SEED, *given))
@@ -147,7 +117,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_bundle_whose_conditions_are_not_its_inputs_is_refused(tmp_path, case):
-    folder = changed_bundle(tmp_path, "voices", BROKEN[case])
+    folder = own_models.changed_bundle(tmp_path, "voices", BROKEN[case])
     with pytest.raises(UserError, match="does not describe a model that can be served"):
         serving.load(folder)
 

@@ -1,8 +1,6 @@
 """Prompts in streams, and what may not be asked of a bundle, a server and the command."""
 
-import json
 import re
-import shutil
 import urllib.request
 
 import grpc_running
@@ -17,7 +15,6 @@ from own_models import LONGEST, bundle, model, ran, row_of, rows_of, tokens
 import onepass
 import serving
 from onepass.bundles.errors import InvalidInput
-from onepass.bundles.manifest import write_manifest
 from onepass.foundation.errors import UserError
 
 LENGTH, SEED, NUM = 40, 5, 3
@@ -172,20 +169,17 @@ def test_a_request_of_another_client_is_answered_or_refused_as_invalid(protocol)
 
 
 def test_a_bundle_without_prompts_says_what_it_lacks_and_still_draws(tmp_path):
-    folder = tmp_path / "old" / "1"
-    shutil.copytree(own_models.bundle_folder("tokens"), folder)
-    spec = json.loads((folder / "model.json").read_text())
-    for name in ("prompted", "prompted_chunk"):
-        del spec["serving"]["signatures"][name]
-    (folder / "model.json").write_text(json.dumps(spec))
-    write_manifest(folder)
-    old = serving.load(folder)
+    def remove_prompts(spec):
+        for name in ("prompted", "prompted_chunk"):
+            del spec["serving"]["signatures"][name]
+
+    old = serving.load(own_models.changed_bundle(tmp_path, "tokens", remove_prompts))
     heat = {"temperature": [0.5, 1.0, 1.5], "return_log_prob": True}
     live = model("tokens").sample(NUM, LENGTH, SEED, **heat)
     found = old.sample(NUM, LENGTH, SEED, **heat)
     np.testing.assert_array_equal(found[0], live[0])
     np.testing.assert_allclose(found[1], live[1], rtol=1e-4, atol=1e-4)
-    lacks = "`old` takes no `top_k` and no `prefix`: its bundle has no signature `prompted"
+    lacks = "`tokens` takes no `top_k` and no `prefix`: its bundle has no signature `prompted"
     for call in (old.sample, stream_of(old, {"prefix": [1]})):
         with pytest.raises(InvalidInput, match=lacks) as refused:
             call(NUM, LENGTH, SEED, prefix=[1], top_k=2)

@@ -4,14 +4,12 @@ import asyncio
 import copy
 import functools
 import json
-import shutil
 
 import own_models
 import pytest
 
 import serving
 from onepass.bundles.bundle import FIELDS, OF_IMAGES, OF_SEQUENCES, OF_SOUND, check_own_spec
-from onepass.bundles.manifest import write_manifest
 from onepass.bundles.signature import Signature
 from onepass.foundation.errors import UserError
 from serving.engine.registry import ModelRegistry
@@ -89,16 +87,6 @@ def test_no_value_anywhere_ends_in_anything_but_a_refusal(name):
                 assert path[0] == "serving" and path[1:2] in ((), ("signatures",))
 
 
-def rewritten(tmp_path, field, value, name="pairs"):
-    folder = shutil.copytree(own_models.bundle_folder(name), tmp_path / "models" / name / "1")
-    spec = copy.deepcopy(spec_of(name))
-    holder, key = holder_of(spec, field)
-    holder[key] = value
-    (folder / "model.json").write_text(json.dumps(spec))
-    write_manifest(folder)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
@@ -113,7 +101,11 @@ def rewritten(tmp_path, field, value, name="pairs"):
     ],
 )
 def test_a_damaged_bundle_is_refused_and_not_tried_again(field, value, says, tmp_path):
-    folder = rewritten(tmp_path, field, value)
+    def change(spec):
+        holder, key = holder_of(spec, field)
+        holder[key] = value
+
+    folder = own_models.changed_bundle(tmp_path, "pairs", change)
     with pytest.raises(UserError, match=says):
         serving.load(folder)
     tries = []
@@ -123,7 +115,7 @@ def test_a_damaged_bundle_is_refused_and_not_tried_again(field, value, says, tmp
         return serving.load(path)
 
     async def serve():
-        registry = ModelRegistry(tmp_path / "models", Settings(poll_seconds=0.01), load)
+        registry = ModelRegistry(tmp_path / "changed", Settings(poll_seconds=0.01), load)
         await registry.start()
         await registry.initial_load_done()
         broken = registry._version_sets["pairs"].broken[1]
