@@ -14,6 +14,7 @@ from runs import eagerly, looped, newest, options, recordings, unevaluated
 import distill.config
 import onepass
 import onepass.command.verbs
+from onepass.command.sample.sound import SoundHere
 from onepass.foundation.errors import UserError
 from pixelcnn.config import PRESETS as IMAGE_PRESETS
 from wavenet import training
@@ -121,6 +122,13 @@ def test_an_option_that_does_not_fit_is_said_in_a_short_line(
 # Help and presets
 
 
+@pytest.mark.parametrize("verb", ["", *onepass.command.verbs.RUN])
+def test_help_is_given_and_is_no_mistake(capsys, verb):
+    assert onepass.main([*verb.split(), "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"usage: onepass {verb}") and err == ""
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -207,6 +215,16 @@ def test_a_folder_that_is_missing_or_a_file_is_named_and_no_run_is_made(mistake,
     assert line.startswith("Cannot create the folder ")
 
 
+def test_only_training_recordings_are_not_enough(mistake, data, tmp_path):
+    (tmp_path / "data").mkdir()
+    shutil.copy(next(data.glob("train/*")), tmp_path / "data" / "only.flac")
+    for share, split in (("0.5", "train"), ("0", "dev")):
+        words = arguments(tmp_path / "data", tmp_path / "run")
+        line = mistake(*words, "--data.dev-share", share)
+        assert f"for {split}" in line and "train and dev need at least one each" in line
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.usefixtures("eager")
 def test_odd_files_among_good_ones_are_used_or_counted(data, tmp_path, capsys):
     folder = shutil.copytree(data, tmp_path / "mixed")
@@ -238,6 +256,7 @@ def test_a_run_inside_its_data_is_refused(mistake, data, inside):
         (lambda c: c["network"].pop("layers") and c["network"].update(layer=3), "layer"),
         (lambda c: c["network"].update(layers="six"), "configuration"),
         (lambda c: c.pop("gain_db"), "gain_db"),
+        (lambda c: c.pop("data"), "data"),
         (lambda c: c.update(kind="vocoder"), "holds a vocoder, expected a wavenet"),
         (lambda c: c.update(kind="pixelcnn"), "has no 'class_names'"),
         (
@@ -297,6 +316,17 @@ def test_a_sound_that_cannot_be_made_is_explained(mistake, trained, tmp_path, wo
     out = tmp_path / "out"
     assert mistake("sample", trained, "--out", out, *words.split()) == complaint
     assert not list(out.glob("*"))
+
+
+def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained, monkeypatch):
+    monkeypatch.setattr(SoundHere, "write", None)
+    out = trained / "config.json" / "out"
+    line = mistake("sample", trained, "--out", out)
+    assert line == f"Cannot create the folder {out}: Not a directory."
+    out = trained / "mine.wav"
+    line = mistake("sample", trained, "--out", out)
+    assert line == f"{out} must name a folder, not a .wav file."
+    assert not out.exists()
 
 
 def test_sounds_and_images_are_written_and_named_by_their_seed(trained, tmp_path, capsys):
