@@ -89,6 +89,7 @@ def test_what_only_serving_default_runs_is_not_loaded():
     assert 0 < len(kept) < len(every)
     node = next(iter(graph.signature_def["serving_default"].outputs.values())).name.split(":")[0]
     assert node not in {n.name for n in smaller.graph_def.node}
+    assert [name for name, _ in bundle("pixelcnn").warmup_calls()] == ["compiled"]
 
 
 @pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
