@@ -7,7 +7,7 @@ from pathlib import Path
 
 import made_once
 from image_networks import QuickInitial, perturbed
-from image_runs import config_of, data_of
+from image_runs import config_of, data_of, replaced
 from tensorflow.core.protobuf import saved_model_pb2
 
 import onepass
@@ -24,8 +24,7 @@ def config_for(kind: str):
     """The configuration of a kind of `image_runs.SIDES`; "caption": a PixelCNN of captions."""
     if kind != "caption":
         return config_of(kind)
-    conditioning = ConditioningConfig("text", text_channels=4)
-    return dataclasses.replace(config_of("pixelcnn"), conditioning=conditioning)
+    return replaced(config_of("pixelcnn"), conditioning=ConditioningConfig("text", text_channels=4))
 
 
 @functools.cache

@@ -1,11 +1,9 @@
 """Tiny image models that were never trained, of every architecture, whose weights matter."""
 
-import dataclasses
-
 import numpy as np
 import tensorflow as tf
 from image_networks import QuickInitial, factor_config, image_of, perturbed
-from image_runs import CLASSES, config_of
+from image_runs import CLASSES, config_of, replaced
 
 from onepass.trained import Trained
 from pixelcnn.config import (
@@ -33,13 +31,11 @@ ARCHITECTURES = {
 
 def model_of(architecture: str, seed: int = 0) -> Trained:
     kind, classes, fields = ARCHITECTURES[architecture]
-    config = config_of(kind)
-    channels = fields.get("channels", 1)
-    config = dataclasses.replace(
-        config,
-        output=dataclasses.replace(config.output, **fields),
-        conditioning=dataclasses.replace(config.conditioning, classes=classes),
-        data=dataclasses.replace(config.data, channels=channels),
+    config = replaced(
+        config_of(kind),
+        output=fields,
+        conditioning={"classes": classes},
+        data={"channels": fields.get("channels", 1)},
     )
     density = perturbed(ImageDensity(config, QuickInitial(seed)))
     return Trained(ImageSampler(density), ImageFront(config, CLASSES), {"kind": config.kind})
@@ -74,9 +70,9 @@ def batch_of(size, rows, channels=3):
 
 def images_for(model: Trained, count: int, seed: int = 3) -> np.ndarray:
     """Images with white, black and noise in them, uint8 [count, size, size, channels]."""
-    draws = np.random.default_rng(seed)
     shape = [count, model.front.size, model.front.size, model.front.channels]
-    images = np.cumsum(draws.integers(-30, 31, shape), 2) + 128
+    draws = np.random.default_rng(seed).integers(-30, 31, shape)
+    images = np.cumsum(draws, 2) + 128
     images[:, :2] = 255
     return np.clip(images, 0, 255).astype(np.uint8)
 

@@ -121,6 +121,14 @@ def config_of(kind: str, **loop):
     return MultiscaleTrainConfig(**config, network=MultiscaleConfig(SIDES[kind] // 2, TINY, factor))
 
 
+def replaced(config, **changes):
+    """The configuration with other fields, or with other fields of its parts where in a dict."""
+    for name, fields in changes.items():
+        if isinstance(fields, dict):
+            changes[name] = dataclasses.replace(getattr(config, name), **fields)
+    return dataclasses.replace(config, **changes)
+
+
 def data_of(kind: str) -> Path:
     return videos() if kind == "video" else images()
 

@@ -1,13 +1,15 @@
 """Images from folders, with their splits, classes and captions."""
 
-import dataclasses
 import os
 import socket
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile_files import refused
 from image_files import COLOUR, GREY, fill, mistake, noise
+from image_runs import replaced
 from PIL import Image
 
 from pixelcnn.config import PRESETS
@@ -23,14 +25,17 @@ def names_of(corpus):
 
 def test_the_folders_train_and_dev_are_the_split_and_their_sub_folders_the_classes(tmp_path):
     fill(tmp_path, ["train/cat/a.png", "train/cat/deep/b.png", "train/ant/c.bmp", "dev/cat/d.png"])
+    fill(tmp_path, ["dev/ant/a.png"])  # which train has too
     corpus = read_corpus(tmp_path, COLOUR)
     assert corpus.classes == ("ant", "cat")
-    train = corpus.splits["train"]
+    train, dev = corpus.splits["train"], corpus.splits["dev"]
     labels = dict(zip(train.names, train.labels.tolist(), strict=True))
     assert labels == {"train/ant/c.bmp": 0, "train/cat/a.png": 1, "train/cat/deep/b.png": 1}
-    assert corpus.splits["dev"].labels.tolist() == [1]
+    labels = dict(zip(dev.names, dev.labels.tolist(), strict=True))
+    assert labels == {"dev/ant/a.png": 0, "dev/cat/d.png": 1}
     pixels = train.images[train.names.index("train/ant/c.bmp")]
     np.testing.assert_array_equal(pixels, noise(8, 8, 3, seed=2))
+    assert "images of dev that are also in train: 1: dev/ant/a.png" in corpus.notes
 
 
 def test_a_share_by_the_hash_of_the_name_is_devs_whatever_else_is_there(tmp_path):
@@ -68,19 +73,17 @@ def test_a_table_gives_files_classes_captions_and_splits(tmp_path):
     assert "left out, in no table: 1: d.png" in corpus.notes
 
 
-def test_the_tables_train_and_dev_are_the_split(tmp_path):
-    fill(tmp_path, ["a.png", "b.png"])
-    (tmp_path / "train.tsv").write_text("file\tcaption\na.png\tone\n")
-    (tmp_path / "dev.tsv").write_text("file\tcaption\nb.png\ttwo\n")
-    assert names_of(read_corpus(tmp_path, COLOUR)) == {"train": {"a.png"}, "dev": {"b.png"}}
-
-
-def test_a_split_table_may_leave_out_its_folder(tmp_path):
-    fill(tmp_path, ["train/a.png", "dev/a.png"])
-    (tmp_path / "train.tsv").write_text("file\tcaption\na.png\tone\n")
-    (tmp_path / "dev.tsv").write_text("file\tcaption\na.png\ttwo\n")
-    corpus = read_corpus(tmp_path, COLOUR)
-    assert corpus.splits["dev"].captions == ("two",)
+def test_the_tables_train_and_dev_are_the_split_and_may_leave_out_its_folder(tmp_path):
+    for folder, files in {"flat": ("a.png", "b.png"), "deep": ("train/a.png", "dev/b.png")}.items():
+        fill(tmp_path / folder, files)
+        (tmp_path / folder / "train.tsv").write_text("file\tcaption\na.png\tone\n")
+        (tmp_path / folder / "dev.tsv").write_text("file\tcaption\nb.png\ttwo\n")
+        corpus = read_corpus(tmp_path / folder, COLOUR)
+        assert names_of(corpus) == {"train": {files[0]}, "dev": {files[1]}}
+        assert corpus.splits["dev"].captions == ("two",)
+    (tmp_path / "flat" / "dev.tsv").write_text("file\nb.png\n")
+    line = "SOURCE: b.png has no caption, although other images have."
+    assert mistake(tmp_path / "flat") == line
 
 
 @pytest.mark.parametrize(
@@ -104,13 +107,6 @@ def test_a_wrong_table_is_named_in_one_line(tmp_path, table, message):
     fill(tmp_path, ["a.png", "b.png"])
     (tmp_path / "pictures.tsv").write_text(table, errors="surrogateescape")
     assert message in mistake(tmp_path)
-
-
-def test_captions_in_one_table_only_are_refused(tmp_path):
-    fill(tmp_path, ["a.png", "b.png"])
-    (tmp_path / "train.tsv").write_text("file\tcaption\na.png\tone\n")
-    (tmp_path / "dev.tsv").write_text("file\nb.png\n")
-    assert mistake(tmp_path) == "SOURCE: b.png has no caption, although other images have."
 
 
 def test_what_is_left_out_and_what_was_done_is_in_the_notes(tmp_path):
@@ -144,12 +140,6 @@ def test_folders_that_are_hidden_or_of_an_archive_are_no_classes_and_are_named(t
     assert [each for each in corpus.notes if "ignored" in each] == [note]
 
 
-def test_a_folder_whose_images_are_all_hidden_is_refused_with_the_reason(tmp_path):
-    fill(tmp_path, [".x/d.png", ".x/e.png"])
-    ignored = "folders that begin with a dot or are __MACOSX, ignored: 1: .x (2 files)"
-    assert mistake(tmp_path) == f"SOURCE: no image file (found no file at all; {ignored})."
-
-
 def test_sixteen_bit_grey_with_a_transparent_level_is_left_out_by_name(tmp_path):
     fill(tmp_path, ["train/a.png", "dev/b.png"])
     image = Image.fromarray(np.arange(256, dtype=np.uint16).reshape(16, 16) * 257)
@@ -171,18 +161,14 @@ def test_the_first_note_says_how_the_images_were_reduced(tmp_path, source, rules
     assert read_corpus(tmp_path, rules).notes == (f"1 image for train, 1 for dev, {words}",)
 
 
-def test_an_image_of_dev_that_train_has_too_is_noted(tmp_path):
-    fill(tmp_path, ["train/a.png", "train/b.png"])
-    fill(tmp_path, ["dev/c.png"])
-    note = "images of dev that are also in train: 1: dev/c.png"
-    assert note in read_corpus(tmp_path, COLOUR).notes
-
-
 def test_loose_images_beside_class_folders_mean_no_classes(tmp_path):
     fill(tmp_path, ["cat/a.png", "ant/b.png", "c.png"])
     corpus = read_corpus(tmp_path, COLOUR)
     assert corpus.classes == () and corpus.splits["train"].labels is None
     assert "no classes, for some images have none: 1: c.png" in corpus.notes
+    config = replaced(PRESETS["pixelcnn-smoke"].config, conditioning={"kind": "class"})
+    with pytest.raises(DataError, match=r"needs \(no classes, for some .* 1: c\.png\)\.$"):
+        ImageDataset.read(tmp_path, config)
 
 
 def test_the_result_does_not_depend_on_the_threads(tmp_path):
@@ -195,12 +181,14 @@ def test_the_result_does_not_depend_on_the_threads(tmp_path):
 
 
 NOT_KNOWN = "(not an image that pillow knows)"
+HIDDEN = "folders that begin with a dot or are __MACOSX, ignored: 1: .x (1 file)"
 WORDS = {"a.txt": b"words"}
 SOURCES = [
     (None, "no such file or folder."),
     ({}, "no image file (found no file at all)."),
     (WORDS | {"b.txt": b"", "c.py": b"words"}, "no image file (found 2 .txt, 1 .py)."),
     (WORDS | {"a.png": b"words"}, f"no usable image (left out, broken: 1: a.png {NOT_KNOWN}; skip"),
+    ({".x/d.png": 8}, f"no image file (found no file at all; {HIDDEN})."),
     ({"a.png": 8}, "no image for dev, of 1 in all; train and dev need at least one each."),
     ({"train/a.png": 8, "dev/b.png": 5}, "too small: 1: dev/b.png (5x5, wanted 8x8)); train and"),
     ({f"{kind}/a.png": 8 for kind in "abc"}, "3 classes have a single image each, which stays"),
@@ -241,57 +229,30 @@ def within_reason(made):
     return done[0]
 
 
-def add_what_is_no_file(folder, ending):
-    """Names a pipe, a socket, a link to a device and one to nothing like files of data."""
-    os.mkfifo(folder / f"a_pipe{ending}")
-    with socket.socket(socket.AF_UNIX) as opened:
-        opened.bind(os.path.relpath(folder / f"a_socket{ending}"))
-    (folder / f"a_device{ending}").symlink_to("/dev/zero")
-    (folder / f"a_link{ending}").symlink_to("nowhere")
-
-
 @pytest.mark.parametrize("ending", [".png", ".npy", ".tsv", "_train.npz"])
 def test_what_is_no_file_is_never_opened_and_takes_no_classes_away(tmp_path, monkeypatch, ending):
     monkeypatch.chdir(tmp_path)  # the path of a socket is short
     fill(tmp_path, [f"{kind}/{i}.png" for kind in ("cat", "dog") for i in range(4)])
-    add_what_is_no_file(tmp_path, ending)
-    for table in ("train.tsv", "pictures.tsv"):
-        os.mkfifo(tmp_path / table)
+    for name in (f"a_pipe{ending}", "train.tsv", "pictures.tsv"):
+        os.mkfifo(name)
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind(f"a_socket{ending}")
+    Path(f"a_device{ending}").symlink_to("/dev/zero")
+    Path(f"a_link{ending}").symlink_to("nowhere")
+    Path("broken.png").write_bytes(b"words")
     assert within_reason(lambda: detect_format(tmp_path)) == Stored(3, 8)
     corpus = within_reason(lambda: read_corpus(tmp_path, COLOUR))
-    assert corpus.classes == ("cat", "dog") and corpus.found == 8
-    (note,) = [note for note in corpus.notes if "links to nothing" in note]
-    assert "ignored: 6: a_device" in note
-
-
-def test_an_image_that_cannot_be_read_takes_no_classes_away(tmp_path):
-    fill(tmp_path, [f"{kind}/{i}.png" for kind in ("cat", "dog") for i in range(4)])
-    (tmp_path / "broken.png").write_bytes(b"words")
-    corpus = read_corpus(tmp_path, COLOUR)
     assert corpus.classes == ("cat", "dog")
     assert f"left out, broken: 1: broken.png {NOT_KNOWN}" in corpus.notes
-
-
-def test_a_condition_without_classes_names_the_images_that_have_none(tmp_path):
-    fill(tmp_path, ["cat/a.png", "ant/b.png", "c.png"])
-    config = PRESETS["pixelcnn-smoke"].config
-    conditioning = dataclasses.replace(config.conditioning, kind="class", classes=2)
-    with pytest.raises(DataError, match=r"needs \(no classes, for some .* 1: c\.png\)\.$"):
-        ImageDataset.read(tmp_path, dataclasses.replace(config, conditioning=conditioning))
+    (note,) = [note for note in corpus.notes if "links to nothing" in note]
+    assert "ignored: 6: a_device" in note
 
 
 @pytest.mark.parametrize(("kind", "column"), [("text", "caption"), ("class", "class")])
 def test_a_table_of_hugging_face_is_mentioned_where_captions_are_missing(tmp_path, kind, column):
     fill(tmp_path, [f"{i}.png" for i in range(4)])
     (tmp_path / "metadata.csv").write_text("file_name,text\n0.png,a cat\n")
-    config = dataclasses.replace(
-        PRESETS["pixelcnn-smoke"].config,
-        conditioning=dataclasses.replace(
-            PRESETS["pixelcnn-smoke"].config.conditioning, kind=kind, classes=2
-        ),
-    )
-    with pytest.raises(DataError) as caught:
-        ImageDataset._of(config, read_corpus(tmp_path, COLOUR), tmp_path)
-    said = str(caught.value)
+    config = replaced(PRESETS["pixelcnn-smoke"].config, conditioning={"kind": kind})
+    said = refused(ImageDataset.read, tmp_path, config)
     assert "metadata.csv is not read: write pictures.tsv, separated by tabs, with the" in said
-    assert f"`file` (its `file_name`) and `{column}`" in said and "\n" not in said
+    assert f"`file` (its `file_name`) and `{column}`" in said

@@ -45,18 +45,15 @@ def all_of(corpus):
     return np.stack([image for _, image in sorted(named, key=lambda pair: pair[0])])[..., 0]
 
 
-def test_grey_files_of_twelve_bits_are_taken_as_they_are(tmp_path):
+def test_grey_files_of_twelve_bits_are_taken_as_they_are_and_averaged_exactly(tmp_path):
     images = ramps(9)
-    corpus = read_corpus(write(tmp_path, images), TWELVE)
+    corpus = read_corpus(write(tmp_path / "own", images), TWELVE)
     found = all_of(corpus)
     assert found.dtype == np.uint16
     np.testing.assert_array_equal(found, images)
     assert ", 1 channel, 12 bits, as stored" in corpus.notes[0] and len(corpus.notes) == 1
-
-
-def test_an_average_of_twelve_bits_is_exact(tmp_path):
     images = ramps(3, side=16)
-    found = all_of(read_corpus(write(tmp_path, images), TWELVE))
+    found = all_of(read_corpus(write(tmp_path / "larger", images), TWELVE))
     means = images.reshape(3, 8, 2, 8, 2).astype(np.int64).sum((2, 4))
     np.testing.assert_array_equal(found, (2 * means + 4) // 8)
 
@@ -80,24 +77,24 @@ def test_the_brightest_image_of_a_folder_says_the_depth_of_all(tmp_path):
 
 
 def test_eight_bit_files_among_deeper_ones_are_scaled_up_and_named(tmp_path):
-    write(tmp_path, ramps(4), ("png",))
-    Image.fromarray(np.full((8, 8), 255, np.uint8)).save(tmp_path / "99.png")
-    corpus = read_corpus(tmp_path, TWELVE)
+    write(tmp_path / "grey", ramps(4), ("png",))
+    Image.fromarray(np.full((8, 8), 255, np.uint8)).save(tmp_path / "grey" / "99.png")
+    corpus = read_corpus(tmp_path / "grey", TWELVE)
     assert all_of(corpus)[-1].min() == 4095
     assert "8-bit, scaled to 12 bits: 1: 99.png" in corpus.notes
+    colours = np.stack([np.full((8, 8, 3), 255, np.uint8), np.zeros((8, 8, 3), np.uint8)])
+    folder = write(tmp_path / "colour", colours, ("png",))
+    found = read_corpus(folder, ImageRules(8, 3, bits=12)).splits
+    assert {int(s.images.max()) for s in found.values()} == {0, 4095}
+    assert read_corpus(folder, COLOUR).splits["train"].images.dtype == np.uint8
 
 
 def test_a_level_beyond_the_bits_is_refused_with_its_file(tmp_path):
-    write(tmp_path, [*ramps(3), *ramps(1, 5000)], ("png",))
-    notes = read_corpus(tmp_path, TWELVE).notes
-    assert any(
-        "too bright: 1: 03.png (a level of 5,000, 12 bits hold 0 to 4,095)" in n for n in notes
-    )
+    write(tmp_path / "files", [*ramps(3), *ramps(1, 5000)], ("png",))
     np.savez(tmp_path / "deep.npz", images=ramps(4, 5000))
-    notes = read_corpus(tmp_path / "deep.npz", TWELVE).notes
-    assert any(
-        "too bright: 1: deep[3] (a level of 5,000, 12 bits hold 0 to 4,095)" in n for n in notes
-    )
+    for source, name in {"files": "03.png", "deep.npz": "deep[3]"}.items():
+        line = f"too bright: 1: {name} (a level of 5,000, 12 bits hold 0 to 4,095)"
+        assert any(line in note for note in read_corpus(tmp_path / source, TWELVE).notes)
 
 
 @pytest.mark.parametrize("ending", ["npz", "npy"])
@@ -140,18 +137,14 @@ def test_an_array_that_is_no_image_is_refused(tmp_path, array, what):
     assert str(caught.value).startswith(what)
 
 
-@pytest.mark.parametrize("bits", [8, 10, 12, 16])
-def test_scaling_keeps_both_ends_and_goes_back_and_forth(bits):
+def test_scaling_keeps_both_ends_and_the_depth_is_the_least_that_has_the_level():
     levels = np.arange(256)
-    up = rescale_levels(levels, 8, bits)
-    assert (up.dtype, up[0], up[-1]) == (dtype_of(bits), 0, 2**bits - 1)
-    np.testing.assert_array_equal(rescale_levels(up, bits, 8), levels)
-
-
-def test_the_depth_is_the_least_that_has_the_level():
-    assert [depth_of(x) for x in (0, 255, 256, 1023, 1024, 4095, 4096, 65535)] == [
-        *(8, 8, 10, 10, 12, 12, 14, 16)
-    ]
+    for bits in (8, 10, 12, 16):
+        up = rescale_levels(levels, 8, bits)
+        assert (up.dtype, up[0], up[-1]) == (dtype_of(bits), 0, 2**bits - 1)
+        np.testing.assert_array_equal(rescale_levels(up, bits, 8), levels)
+    depths = {0: 8, 255: 8, 256: 10, 1023: 10, 1024: 12, 4095: 12, 4096: 14, 65535: 16}
+    assert {level: depth_of(level) for level in depths} == depths
     assert (min_log_scale_of(8), min_log_scale_of(12)) == (-7.0, pytest.approx(-9.7726, abs=1e-3))
 
 
@@ -195,25 +188,15 @@ def test_options_that_are_not_said_follow_the_images(tmp_path, said, added):
     assert detect_options(config, ["--data", str(folder), *said]) == added
 
 
-def test_colour_and_a_preset_of_grey_are_left_as_they_are(tmp_path):
+def test_colour_a_preset_of_grey_and_a_run_are_left_as_they_are(tmp_path):
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "c.png")
     for preset in ("pixelcnn-cpu-32", "pixelcnn-smoke"):
         assert detect_options(PRESETS[preset].config, [f"--data={tmp_path}"]) == []
     assert detect_options(PRESETS["pixelcnn-cpu-32"].config, ["--workdir", "x"]) == []
-
-
-def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path):
-    folder = write(tmp_path / "deep", ramps(5))
-    (tmp_path / "config.json").write_text('{"data": {"channels": 3}}')
-    words = ["--data", str(folder), "--workdir", str(tmp_path)]
-    assert detect_options(PRESETS["pixelcnn-cpu-32"].config, words) == []
-    (tmp_path / "config.json").write_text('{"data": {"channels": 1, "bits": 12}}')
-    assert detect_options(PRESETS["pixelcnn-cpu-32"].config, words) == [*GREY_WORDS, *DEEP_WORDS]
-
-
-def test_colour_files_are_read_at_a_depth_too(tmp_path):
-    Image.fromarray(np.full((8, 8, 3), 255, np.uint8)).save(tmp_path / "a.png")
-    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "b.png")
-    found = read_corpus(tmp_path, ImageRules(8, 3, bits=12)).splits
-    assert {int(s.images.max()) for s in found.values()} == {0, 4095}
-    assert read_corpus(tmp_path, COLOUR).splits["train"].images.dtype == np.uint8
+    words = ["--data", str(write(tmp_path / "deep", ramps(5))), "--workdir", str(tmp_path)]
+    for begun, added in (
+        ('{"data": {"channels": 3}}', []),
+        ('{"data": {"channels": 1, "bits": 12}}', [*GREY_WORDS, *DEEP_WORDS]),
+    ):
+        (tmp_path / "config.json").write_text(begun)
+        assert detect_options(PRESETS["pixelcnn-cpu-32"].config, words) == added

@@ -16,7 +16,6 @@ from pixelcnn.data.image_file import (
     SIXTEEN_BIT,
     TRANSPARENT,
     ImageError,
-    ImageRules,
     area_averaged,
     fit_levels,
     read_image,
@@ -44,18 +43,13 @@ def error_of(path, rules=COLOUR):
     return caught.value
 
 
-@pytest.mark.parametrize(("side", "size"), [(21, 8), (8, 8), (24, 8), (9, 8), (13, 5)])
-def test_an_average_weighs_each_pixel_by_its_area_in_the_cell(side, size):
+@pytest.mark.parametrize(("side", "size"), [(21, 8), (8, 8), (16, 8), (9, 8), (13, 5)])
+def test_an_average_weighs_each_pixel_by_its_area_in_the_cell_and_halves_go_up(side, size):
     levels = noise(side, side, 3)
     fine = np.kron(levels, np.ones((size, size, 1), np.uint8))  # cells are whole blocks of these
     cells = fine.reshape(size, side, size, side, 3).sum(axis=(1, 3), dtype=np.int64)
     expected = np.floor(cells / side**2 + 0.5)
     np.testing.assert_array_equal(area_averaged(levels, size), expected)
-
-
-def test_a_half_is_rounded_up():
-    levels = np.array([[0, 1], [1, 0]], np.uint8)[..., None]
-    assert area_averaged(levels, 1)[0, 0, 0] == 1
 
 
 def test_every_kth_pixel_is_the_upper_left_of_its_block():
@@ -80,37 +74,25 @@ def test_colour_becomes_grey_as_in_pillow_and_grey_becomes_equal_colours(saved):
     np.testing.assert_array_equal(colour, np.stack([grey] * 3, axis=-1))
 
 
-def test_an_image_stands_upright_as_its_exif_says(saved):
+def test_an_image_stands_upright_as_its_exif_says_and_damage_does_not_cost_it(saved):
     levels, exif = noise(8, 11, 3), Image.Exif()
     exif[0x0112] = 6
     image = saved(Image.fromarray(levels), COLOUR, exif=exif)
     upright = np.rot90(levels, -1)
     np.testing.assert_array_equal(image.levels, fit_levels(upright, COLOUR))
     assert image.stored_size == upright.shape[1::-1]
-
-
-def test_damaged_exif_does_not_cost_the_image(saved):
-    levels = noise(8, 8, 3)
     image = saved(Image.fromarray(levels), COLOUR, exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
-    np.testing.assert_array_equal(image.levels, levels)
+    np.testing.assert_array_equal(image.levels, fit_levels(levels, COLOUR))
 
 
-@pytest.mark.parametrize(
-    ("mode", "ending", "remarks"),
-    [
-        ("1", "png", ()),
-        ("L", "bmp", ()),
-        ("P", "png", ()),
-        ("LA", "png", ()),
-        ("RGB", "ppm", ()),
-        ("RGBA", "webp", ()),
-        ("YCbCr", "tiff", ()),
-        ("CMYK", "tiff", (CMYK,)),
-        ("I;16", "png", (SIXTEEN_BIT,)),
-        ("I;16B", "tiff", (SIXTEEN_BIT,)),
-    ],
-)
-def test_white_on_black_is_so_in_every_mode(saved, mode, ending, remarks):
+MODES = {
+    "1": "png", "L": "bmp", "P": "png", "LA": "png", "RGB": "ppm", "RGBA": "webp", "YCbCr": "tiff",
+    "CMYK": "tiff", "I;16": "png", "I;16B": "tiff",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_white_on_black_is_so_in_every_mode(saved, mode):
     levels = np.zeros((8, 8), np.uint8)
     levels[2:5, 3:] = 255
     if mode.startswith("I"):
@@ -119,20 +101,18 @@ def test_white_on_black_is_so_in_every_mode(saved, mode, ending, remarks):
     else:
         image = Image.fromarray(levels).convert("RGB").convert(mode)
     assert image.mode == mode
-    options = {"lossless": True} if ending == "webp" else {}
-    found = saved(image, COLOUR, ending, **options)
+    options = {"lossless": True} if MODES[mode] == "webp" else {}
+    found = saved(image, COLOUR, MODES[mode], **options)
     np.testing.assert_allclose(found.levels, np.stack([levels] * 3, -1), atol=2)
-    assert found.remarks == remarks
+    remarks = {"CMYK": (CMYK,), "I;16": (SIXTEEN_BIT,), "I;16B": (SIXTEEN_BIT,)}
+    assert found.remarks == remarks.get(mode, ())
 
 
-def test_sixteen_bits_are_scaled_to_eight_and_rounded(saved):
+def test_sixteen_bits_are_scaled_to_eight_and_rounded(saved, tmp_path):
     values = np.zeros((8, 8), np.uint16)
     values[0, :4] = [65535, 128, 129, 257 * 77]
     levels = saved(Image.fromarray(values), GREY).levels[..., 0]
     assert list(levels[0]) == [255, 0, 1, 77, 0, 0, 0, 0]
-
-
-def test_a_sixteen_bit_colour_png_is_remarked_on(tmp_path):
     rows = b"".join(b"\0" + bytes([200, 1, 100, 2, 50, 3]) * 8 for _ in range(8))
     (tmp_path / "a.png").write_bytes(png(8, 8, rows, depth=16, colour=2))
     image = read_image(tmp_path / "a.png", COLOUR)
@@ -187,12 +167,6 @@ def test_levels_without_a_known_range_are_named(tmp_path, values, detail):
     assert (error.kind, error.detail) == ("no known range", detail)
 
 
-def test_an_image_below_the_wanted_size_is_named_with_its_size(tmp_path):
-    Image.new("L", (20, 7)).save(tmp_path / "a.png")
-    error = error_of(tmp_path / "a.png")
-    assert (error.kind, error.detail) == ("too small", "20x7, wanted 8x8")
-
-
 def chunk(kind, data):
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -231,25 +205,18 @@ def test_files_that_are_no_image_are_named_with_the_reason(tmp_path):
     }
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tiff", "webp", "ppm", "tga"])
-def test_half_a_file_is_broken(tmp_path, ending):
-    path = tmp_path / f"a.{ending}"
-    Image.fromarray(noise(64, 64, 3)).save(path)
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
-    assert error_of(path).kind == "broken"
-
-
-@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tiff", "webp", "ico", "pcx"])
-def test_damaged_bytes_end_in_an_image_or_in_a_named_error(tmp_path, ending):
-    path = tmp_path / f"a.{ending}"
+@pytest.mark.parametrize(
+    "ending", ["png", "jpg", "gif", "bmp", "tiff", "webp", "ppm", "tga", "ico", "pcx"]
+)
+def test_half_a_file_is_broken_and_damage_ends_in_an_image_or_in_a_named_error(tmp_path, ending):
+    path, random = tmp_path / f"a.{ending}", np.random.default_rng(0)
     Image.fromarray(noise(16, 16, 3)).save(path)
     data = np.frombuffer(path.read_bytes(), np.uint8)
-    random = np.random.default_rng(0)
+    path.write_bytes(data[: len(data) // 2].tobytes())
+    assert ending in ("ico", "pcx") or error_of(path).kind == "broken"
     for _ in range(60):
         damaged = data.copy()
-        places = random.integers(0, min(len(data), 200), 6)
-        damaged[places] = random.integers(0, 256, 6)
+        damaged[random.integers(0, min(len(data), 200), 6)] = random.integers(0, 256, 6)
         path.write_bytes(damaged.tobytes())
         try:
             assert read_image(path, COLOUR).levels.shape == (8, 8, 3)
@@ -260,18 +227,3 @@ def test_damaged_bytes_end_in_an_image_or_in_a_named_error(tmp_path, ending):
 def test_only_what_pillow_decodes_by_itself_counts_as_an_image():
     assert {".jpg", ".png", ".webp", ".tif", ".gif", ".bmp", ".ppm", ".jp2"} <= suffixes()
     assert suffixes().isdisjoint({".eps", ".ps", ".pdf", ".mpg", ".h5", ".wmf", ".txt", ""})
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("size", 0, "`size` must be at least 1, got 0."),
-        ("channels", 2, "`channels` must be 1 or 3, got 2."),
-        ("reduce", "best", "`reduce` must be area or subsample, got best."),
-        ("dev_share", 1.0, "`dev_share` must be in [0, 1), got 1.0."),
-    ],
-)
-def test_impossible_rules_are_refused(field, value, message):
-    with pytest.raises(ValueError) as caught:
-        ImageRules(**{"size": 8, "channels": 3, field: value})
-    assert str(caught.value) == message

@@ -2,14 +2,17 @@
 
 import types
 
+import image_runs
 import numpy as np
 import pytest
+from image_files import noise
 
 from onepass.foundation.errors import UserError
 from pixelcnn.data.batch_sampling import batches_of
 from pixelcnn.data.captions import CODES, NUM_CODES, encode_caption
 from pixelcnn.data.corpus import ImageRules, read_corpus
 from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.data.video import read_episodes
 
 
 def test_a_caption_is_its_characters_a_closing_code_and_zeros():
@@ -35,14 +38,9 @@ def corpus(tmp_path_factory):
     images = np.broadcast_to(np.arange(8, dtype=np.uint8) * 10, (10, 8, 8)).copy()
     images[:, 0, :] += np.arange(10, dtype=np.uint8)[:, None]
     captions = np.array([f"number {i}" for i in range(10)])
-    for split, part in {"train": slice(0, 7), "dev": slice(0, 3)}.items():
-        np.savez(
-            path / f"x_{split}.npz",
-            images=images[part],
-            maps=images[part],
-            labels=np.arange(10)[part],
-            captions=captions[part],
-        )
+    arrays = {"images": images, "maps": images, "labels": np.arange(10), "captions": captions}
+    for split, count in {"train": 7, "dev": 3}.items():
+        np.savez(path / f"x_{split}.npz", **{name: a[:count] for name, a in arrays.items()})
     return read_corpus(path, ImageRules(8, 1))
 
 
@@ -53,7 +51,7 @@ def drawn(corpus, count, start=0, shard=(0, 1), **settings):
     return [batch(step, *shard) for step in range(start, start + count)]
 
 
-OPTIONS = {"batch_size": 3, "seed": 5, "flip": True, "shift": 1}
+OPTIONS = {"batch_size": 50, "seed": 5, "flip": True, "shift": 1}
 
 
 def test_every_image_comes_once_an_epoch_with_all_that_is_its_own(corpus):
@@ -67,55 +65,36 @@ def test_every_image_comes_once_an_epoch_with_all_that_is_its_own(corpus):
         for label, codes in zip(batch["label"], batch["caption"], strict=True):
             np.testing.assert_array_equal(codes, encode_caption(f"number {label}"))
         assert all(array.dtype == np.int32 for array in batch.values())
+    (larger,) = drawn(corpus, 1, batch_size=21, seed=1)  # than the corpus
+    assert np.bincount(larger["label"]).tolist() == [3] * 7
 
 
 def test_a_share_of_conditions_is_dropped_and_nothing_else_changes(corpus):
-    options = {"batch_size": 50, **{name: OPTIONS[name] for name in ("seed", "flip", "shift")}}
-    whole = drawn(corpus, 8, **options)
-    some = drawn(corpus, 8, dropout=0.25, **options)
+    whole, some = (drawn(corpus, 8, **OPTIONS, dropout=dropout) for dropout in (0.0, 0.25))
     dropped = np.concatenate([batch["label"] == -1 for batch in some])
     assert 0.17 < dropped.mean() < 0.33
     for before, after in zip(whole, some, strict=True):
         gone = after["label"] == -1
         assert not after["caption"][gone].any()
-        for name in ("label", "caption"):
-            np.testing.assert_array_equal(after[name][~gone], before[name][~gone])
-        for name in before.keys() - {"label", "caption"}:
-            np.testing.assert_array_equal(after[name], before[name])
+        for name, values in before.items():
+            kept = ~gone if name in ("label", "caption") else ...
+            np.testing.assert_array_equal(after[name][kept], values[kept])
 
 
-def test_a_batch_may_be_larger_than_the_corpus(corpus):
-    (batch,) = drawn(corpus, 1, batch_size=21, seed=1)
-    assert np.bincount(batch["label"]).tolist() == [3] * 7
-
-
-def test_another_seed_gives_other_batches_and_no_two_examples_share_their_seed(corpus):
-    one, two = (drawn(corpus, 40, batch_size=3, seed=s) for s in (1, 2))
-    assert any(np.any(a["label"] != b["label"]) for a, b in zip(one, two, strict=True))
-    seeds = {tuple(seed) for batch in one + two for seed in batch["seed"].tolist()}
-    assert len(seeds) == 240
-
-
-def test_half_of_the_images_are_mirrored_with_their_maps(corpus):
-    batches = drawn(corpus, 4, batch_size=50, seed=3, flip=True)
-    levels = np.concatenate([batch["levels"] for batch in batches])
-    mirrored = levels[:, 7, 0, 0] == 70
-    assert 70 < np.sum(mirrored) < 130
-    assert np.all(levels[~mirrored, 7, 0, 0] == 0)
-    maps = np.concatenate([batch["map"] for batch in batches])
-    np.testing.assert_array_equal(maps, levels[..., 0])
-
-
-def test_images_are_moved_to_every_place_with_their_maps_and_their_edges_go_on(corpus):
-    batches = drawn(corpus, 4, batch_size=50, seed=3, shift=2)
-    levels = np.concatenate([batch["levels"] for batch in batches])
-    assert levels.shape == (200, 8, 8, 1)
-    columns = levels[:, 0, :, 0] - levels[:, 0, :, 0].min(1, keepdims=True)
+def test_images_are_mirrored_and_moved_with_their_maps_and_their_edges_go_on(corpus):
+    joined = []
+    for options in ({"flip": True}, {"shift": 2}):
+        batches = drawn(corpus, 4, batch_size=50, seed=3, **options)
+        levels, maps = (np.concatenate([b[name] for b in batches]) for name in ("levels", "map"))
+        np.testing.assert_array_equal(maps, levels[..., 0])
+        joined.append(maps)
+    mirrored = joined[0][:, 7, 0] == 70
+    assert 70 < np.sum(mirrored) < 130  # half of 200
+    assert np.all(joined[0][~mirrored, 7, 0] == 0)
+    columns = joined[1][:, 0] - joined[1][:, 0].min(1, keepdims=True)
     ramp = np.pad(np.arange(8) * 10, 2, mode="edge")
     wanted = {tuple((ramp[k : k + 8] - ramp[k : k + 8].min()).tolist()) for k in range(5)}
     assert {tuple(row) for row in columns.tolist()} == wanted
-    maps = np.concatenate([batch["map"] for batch in batches])
-    np.testing.assert_array_equal(maps, levels[..., 0])
 
 
 def test_dev_gives_every_image_once_in_order(corpus):
@@ -127,3 +106,35 @@ def test_dev_gives_every_image_once_in_order(corpus):
     levels = np.concatenate([batch["levels"] for batch in batches])
     np.testing.assert_array_equal(levels, corpus.splits["dev"].images)
     assert batches[0].keys() == drawn(corpus, 1, **OPTIONS)[0].keys()
+
+
+KINDS = {
+    "images": (
+        lambda: {"levels": noise(7, 8, 8, 1), "label": np.arange(7), "map": noise(7, 8, 8)},
+        {"flip": True, "shift": 1, "dropout": 0.3},
+    ),
+    "squares": (
+        lambda: {str(n): noise(9, 12, 1, seed=n) for n in range(3)},
+        {"side": 6, "flip": True},
+    ),
+    "video": (
+        lambda: read_episodes(image_runs.videos()).splits["train"].stored,
+        {"context": 2, "jitter": 0.3},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_a_function_of_its_seed_and_step_and_shards_make_it_up(kind):
+    stored, settings = KINDS[kind][0](), {"kind": kind, "batch_size": 12, **KINDS[kind][1]}
+    whole = batches_of(stored, settings | {"seed": 3})
+    first, later = (batches_of(stored, settings | {"seed": 3})(step) for step in (2, 5))
+    for parts in (2, 3):
+        shards = [whole(2, i, parts) for i in range(parts)]
+        for name, rows in first.items():
+            np.testing.assert_array_equal(np.concatenate([s[name] for s in shards]), rows)
+    for other in (later, batches_of(stored, settings | {"seed": 4})(2)):
+        assert any((other[name] != rows).any() for name, rows in first.items() if name != "seed")
+        assert not {*map(tuple, first["seed"])} & {*map(tuple, other["seed"])}
+    with pytest.raises(ValueError, match="`batch_size` must be a multiple of `num_shards` 5"):
+        whole(2, 0, 5)

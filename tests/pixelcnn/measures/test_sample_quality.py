@@ -42,35 +42,29 @@ def test_the_radius_is_the_distance_of_the_third_neighbour():
     assert precision_recall(real[:4], np.repeat(far, 5, 0))[0] == 0.0
 
 
+class Classifier:
+    """Sees class 0 or 1 in turn, and features of noise."""
+
+    reference = normal(30, 0, 1)
+
+    def __call__(self, images):
+        return Seen(np.arange(len(images)) % 2, normal(len(images), 0, 1, 1))
+
+
 def test_class_accuracy_is_the_share_that_shows_what_was_asked_for():
-    class Classifier:
-        reference = normal(30, 0, 1)
-
-        def __call__(self, images):
-            return Seen(np.array([0, 1, 2, 0]), normal(4, 0, 1, 1))
-
-    found = sample_quality(Classifier(), [None] * 4, np.array([0, 1, 2, 1]))
+    found = sample_quality(Classifier(), [None] * 4, np.array([0, 1, 0, 0]))
     measures = {"class_accuracy", "frechet_distance", "precision", "recall"}
     assert found.keys() == measures | {"too_few_images"}
     accuracy = found["class_accuracy"]
     assert (accuracy["mean"], accuracy["low"] < 0.75 < accuracy["high"]) == (0.75, True)
+    enough = sample_quality(Classifier(), [None] * 5, np.zeros(5))  # more than the features
+    assert (found["too_few_images"], enough["too_few_images"]) == (True, False)
 
 
-def test_images_no_more_than_the_features_are_called_too_few():
-    class Classifier:
-        reference = normal(30, 0, 1)
-
-        def __call__(self, images):
-            return Seen(np.zeros(len(images), int), normal(len(images), 0, 1, 1))
-
-    few, enough = (sample_quality(Classifier(), [None] * n, np.zeros(n)) for n in (4, 5))
-    assert (few["too_few_images"], enough["too_few_images"]) == (True, False)
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_a_frechet_distance_of_one_image_is_refused_in_one_line(count):
-    with pytest.raises(UserError, match=f"needs at least 2 images, got {count}"):
-        frechet_distance(normal(10, 0, 1), normal(10, 0, 1)[:count])
+def test_a_frechet_distance_of_one_image_is_refused_in_one_line():
+    for count in (0, 1):
+        with pytest.raises(UserError, match=f"needs at least 2 images, got {count}"):
+            frechet_distance(normal(10, 0, 1), normal(10, 0, 1)[:count])
 
 
 @pytest.mark.slow

@@ -1,14 +1,19 @@
 """A configuration of a network that cannot be is refused, by field, rule and value."""
 
 import dataclasses
+import functools
 
+import image_runs
 import pytest
 
 from onepass.likelihoods.noise import Initial
 from pixelcnn.config import (
     ConditioningConfig,
+    DataConfig,
     FactorConfig,
+    ImageRules,
     MultiscaleConfig,
+    MultiscaleTrainConfig,
     OutputConfig,
     PixelCNNConfig,
 )
@@ -41,6 +46,15 @@ RULES = [
     (ConditioningConfig, {"kind": "map", "dropout": 0.1}, "0 but for kind class or text, got 0.1."),
     (ConditioningConfig, {"levels": 1}, "`levels` must be between 2 and 4194304, got 1."),
 ]
+RULES += [
+    (functools.partial(ImageRules, size=8, channels=3), {field: value}, message)
+    for field, value, message in (
+        ("size", 0, "`size` must be at least 1, got 0."),
+        ("channels", 2, "`channels` must be 1 or 3, got 2."),
+        ("reduce", "best", "`reduce` must be area or subsample, got best."),
+        ("dev_share", 1.0, "`dev_share` must be in [0, 1), got 1.0."),
+    )
+]
 for (config, least), fields in AT_LEAST.items():
     said = f"at least {least}" if least else "at least 0"
     RULES += [
@@ -61,3 +75,41 @@ def test_an_impossible_configuration_is_refused(kind, fields, rule):
 def test_classes_are_counted_before_they_are_encoded(kind):
     with pytest.raises(ValueError, match=f"^`classes` must be at least 1 for kind {kind}, got 0"):
         Conditioner(ConditioningConfig(kind), Initial(0))
+
+
+# Parts that do not fit each other: of a model of images, and of factors trained on photographs.
+IMAGES = image_runs.config_of("multiscale")
+PHOTOGRAPHS = MultiscaleTrainConfig(
+    data=DataConfig(16, crop=8),
+    network=MultiscaleConfig(4, factor=FactorConfig(patch=2, coordinates=False), crop=4),
+    parts=("8", "16"),
+)
+CROP = "`data.crop` must be a multiple of 8, at most `data.size`, got "
+TWICE = "`crop` must be 0 or a power of two, at least twice `factor.patch`"
+WITH_COORDINATES = {"factor": FactorConfig(), "crop": 0}
+UNFIT = [
+    (IMAGES, {"parts": ("5",)}, "`parts` must be of 4, 8.2, 8.3, 8.4, got 5."),
+    (IMAGES, {"output": {"channels": 3}}, "`output.channels`"),
+    (IMAGES, {"output": {"levels": 16}}, "`output.levels` must be"),
+    (IMAGES, {"data": {"bits": 12}}, "`output.levels` must be 4096, by `data.bits`, got 256."),
+    (
+        IMAGES,
+        {"data": {"channels": 3, "bits": 12}, "output": {"channels": 3, "levels": 4096}},
+        "`data.bits` must be 8 in colour, got 12.",
+    ),
+    (IMAGES, {"data": {"size": 12}}, "`size` must be 4 times a power of two"),
+    (PHOTOGRAPHS, {"network": WITH_COORDINATES}, "`data.crop` must be 0 with `network.factor.coo"),
+    (PHOTOGRAPHS, {"data": {"crop": 12}}, CROP + "12."),
+    (PHOTOGRAPHS, {"data": {"crop": 24}}, CROP + "24."),
+    (PHOTOGRAPHS, {"parts": ()}, "`parts` must be without 4, the base, with `data.crop`"),
+    (PHOTOGRAPHS, {"data": {"shift": 1}}, "`shift` must be 0 with `data.crop`, got 1."),
+    (PHOTOGRAPHS, {"data": {"reduce": "subsample"}}, "`data.reduce` must be area with `data.crop`"),
+    (PHOTOGRAPHS, {"network": {"crop": 2}}, TWICE),
+]
+
+
+@pytest.mark.parametrize(("config", "fields", "rule"), UNFIT)
+def test_parts_of_a_configuration_that_do_not_fit_are_refused(config, fields, rule):
+    with pytest.raises(ValueError) as caught:
+        image_runs.replaced(config, **fields)
+    assert str(caught.value).startswith(rule)

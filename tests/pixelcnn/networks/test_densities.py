@@ -39,15 +39,12 @@ def density_of(kind, size=8, output=None, vector=0, map_=0, amount=0.4, **fields
 
 @pytest.mark.parametrize(
     ("kind", "size", "output"),
-    some_slow(
-        ALL := [
-            *(("pixelcnn", 2, (name, 1, 4)) for name in ("logistic", "softmax")),
-            *(("pixelcnn", 2, (name, 3, 2)) for name in ("logistic", "softmax")),
-            *(("pixelcnn", 4, (name, 1, 2)) for name in ("logistic", "softmax")),
-            *((kind, 4, (name, 1, 2)) for kind in "BA" for name in ("logistic", "softmax")),
-        ],
-        [*ALL[4:6], *ALL[7:]],
-    ),
+    [
+        *(("pixelcnn", 2, (name, 1, 4)) for name in ("logistic", "softmax")),
+        *(("pixelcnn", 2, (name, 3, 2)) for name in ("logistic", "softmax")),
+        # The groups of both types: test_multiscale.py.
+        ("B", 4, ("logistic", 1, 2)),
+    ],
 )
 def test_probabilities_of_all_images_sum_to_one(kind, size, output):
     small = {} if kind == "pixelcnn" else {"blocks": 1, "output_units": 8}
@@ -55,19 +52,6 @@ def test_probabilities_of_all_images_sum_to_one(kind, size, output):
     images = every_image(size, size, *output[1:])
     total = total_probability(lambda part: sum(nats(part, NONE).values()), images)
     assert total == pytest.approx(1, abs=2e-5)
-
-
-@pytest.mark.parametrize("likelihood", ["logistic", "softmax"])
-def test_probabilities_given_a_condition_sum_to_one(likelihood):
-    nats, _ = density_of("pixelcnn", 3, output_of(likelihood, 1, 2), 2, 3, 1.0)
-    condition = condition_of(1, 3, 3, 2, 3)
-
-    def log_prob(part):
-        given = Condition(*(tf.repeat(x, len(part), 0) for x in condition))
-        return nats(part, given)["whole"]
-
-    total = total_probability(log_prob, every_image(3, 3, 1, 2))
-    assert total == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", A_SLOW)

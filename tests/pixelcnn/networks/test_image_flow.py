@@ -57,13 +57,10 @@ def test_a_number_depends_on_the_noise_before_it_and_on_no_other():
         assert np.abs(each[now, before]).min() > 1e-7
 
 
-def test_the_log_scales_are_the_determinant_of_the_jacobian():
-    flow, condition, noise = flow_of(), condition_of(1, HEIGHT, WIDTH, 2), noise_of()
-    flowed = flow(noise, condition)
-    each = jacobian()
-    np.testing.assert_allclose(np.diag(each), np.exp(flowed.log_scale).ravel(), rtol=1e-4)
-    determinant = np.linalg.slogdet(each)[1]
-    np.testing.assert_allclose(np.sum(flowed.log_scale), determinant, rtol=1e-3)
+def test_the_log_scales_are_those_of_the_jacobian():
+    noise = noise_of()
+    flowed = flow_of()(noise, condition_of(1, HEIGHT, WIDTH, 2))
+    np.testing.assert_allclose(np.diag(jacobian()), np.exp(flowed.log_scale).ravel(), rtol=1e-4)
     own = noise * tf.exp(flowed.log_scale) + flowed.location
     np.testing.assert_allclose(own, flowed.output, atol=1e-5)
 
@@ -166,7 +163,7 @@ def inputs_of(model, rows, labels, size=4, guidance=None):
     return SamplingInputs(words, condition, tf.ones([len(model.sizes)]), guidance)
 
 
-def test_an_image_is_the_same_in_any_batch_and_its_base_the_nearest_levels():
+def test_an_image_is_the_same_in_any_batch_its_base_the_nearest_levels_and_that_of_its_twin():
     model = flowing_model()
     both = sample_scales(model, inputs_of(model, [4, 7], [0, 1]), 4)
     for row, (name, label) in enumerate([(4, 0), (7, 1)]):
@@ -175,16 +172,10 @@ def test_an_image_is_the_same_in_any_batch_and_its_base_the_nearest_levels():
             np.testing.assert_array_equal(scale[row], own[0])
     np.testing.assert_array_equal(both[1][:, ::2, ::2], both[0])
     assert len(np.unique(both[1])) > 3
-
-
-def test_twins_of_guidance_have_the_same_base():
-    model = flowing_model()
-    twins = inputs_of(model, [4, 4], [0, 1], guidance=2.0)
-    base, image = sample_scales(model, twins, 4)
-    np.testing.assert_array_equal(base[0], base[1])
-    np.testing.assert_array_equal(image[0], image[1])
-    own = sample_scales(model, inputs_of(model, [4], [0]), 4)
-    np.testing.assert_array_equal(base[0], own[0][0])
+    twins = sample_scales(model, inputs_of(model, [4, 4], [0, 1], guidance=2.0), 4)
+    for scale in twins:
+        np.testing.assert_array_equal(scale[0], scale[1])
+    np.testing.assert_array_equal(twins[0][0], both[0][0])
 
 
 def test_a_model_may_be_all_flow():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_networks import (
-    LAYERS,
     QuickInitial,
     condition_of,
     every_image,
@@ -21,7 +20,7 @@ from image_networks import (
 )
 from marks import some_slow
 
-from pixelcnn.config import GROUPS, FactorConfig, check_size, sizes_between
+from pixelcnn.config import GROUPS, check_size, sizes_between
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.layers import (
     cut,
@@ -35,7 +34,6 @@ from pixelcnn.networks.multiscale import REACH, Factor, condition_at, first_tile
 from pixelcnn.networks.pixelcnn import PLACE, with_coordinates
 
 KINDS = ["A", "B"]
-CROPS = some_slow([(8, 4), (16, 4), (16, 8)], [(16, 4), (16, 8)])  # of sizes
 
 
 def shaped(batch, height, width, channels=3):
@@ -47,14 +45,6 @@ def shaped(batch, height, width, channels=3):
 def placed(height, width):
     """The condition that a factor without any other reads."""
     return with_coordinates(NONE, height, width)
-
-
-def without_learning(model, likelihood_bias=None):
-    """Sets every weight to zero, but for the biases of a softmax output."""
-    for variable in model.trainable_variables:
-        is_bias = likelihood_bias is not None and variable.name.startswith("bias_")
-        variable.assign(likelihood_bias if is_bias else tf.zeros_like(variable))
-    return model
 
 
 @pytest.mark.parametrize(("height", "width"), [(2, 2), (4, 6), (2, 8)])
@@ -148,19 +138,15 @@ def joint_moves(factor, side=4):
     return np.abs(moves - alone - alone[:, np.newaxis]) * (1 - one)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", GROUPS)
-def test_pixels_of_a_group_of_type_a_are_independent_given_the_groups_before(group):
-    assert joint_moves(factor_of(group, "A")).max() < 1e-3
-
-
-@pytest.mark.parametrize("group", GROUPS)
-def test_pixels_of_a_group_of_type_b_depend_on_each_other_within_a_patch_alone(group):
-    moves = joint_moves(factor_of(group, "B"))
+def test_pixels_of_a_group_depend_on_each_other_within_a_patch_of_type_b_alone(group, kind):
+    moves = joint_moves(factor_of(group, kind))
     y, x = np.divmod(np.arange(16), 4)
     patch = 2 * (y // 2) + x // 2
     within = (patch == patch[:, np.newaxis]) & ~np.eye(16, dtype=bool)
-    assert moves[within].min() > 1e-3
-    assert moves[~within].max() < 1e-3
+    assert (moves[within].min() > 1e-3) == (kind == "B")
+    assert moves[~within if kind == "B" else ...].max() < 1e-3
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -274,40 +260,25 @@ def test_scales_no_larger_than_the_crop_are_judged_whole(crop):
         np.testing.assert_array_equal(nats, whole[part])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("size", "crop"), CROPS)
-def test_in_the_mean_over_all_crops_every_pixel_weighs_the_same(kind, size, crop):
-    model = multiscale_of(kind, size, output_of("softmax", 1, 64), crop=crop)
-    without_learning(model, tf.linspace(0.0, 3.0, 64))
-    places = range(len(first_tiles(size, crop)))
-    seeds = np.array(list(itertools.product(places, repeat=2)), np.int32)
-    for at in ((0, 0), (1, 1), (size - 1, size - 1), (0, size // 2), (size // 2, size // 2 + 1)):
-        image = np.zeros([1, size, size, 1], np.int32)
-        image[0, at[0], at[1]] = 63  # one pixel after another tells its weight
-        whole = model.nats(tf.constant(image), NONE)
-        found = model.nats(tf.repeat(tf.constant(image), len(seeds), 0), NONE, seeds=seeds)
-        for group in (2, 3, 4):
-            mean = np.mean(found[f"{size}.{group}"])
-            np.testing.assert_allclose(mean, whole[f"{size}.{group}"][0], rtol=1e-5)
-
-
-@pytest.mark.parametrize(("size", "crop"), [(32, 16), (128, 32), (512, 64), (256, 64)])
-def test_no_pixel_weighs_much_more_than_the_crops_share(size, crop):
-    weights = tile_weights(size, crop)
-    assert len(weights) == size // 2 and weights.min() >= 1.0
+@pytest.mark.parametrize(("size", "crop"), [(8, 4), (16, 4), (16, 8), (128, 32), (512, 64)])
+def test_in_the_mean_over_all_crops_every_tile_weighs_the_same_and_none_much_more(size, crop):
+    first, weights = first_tiles(size, crop), tile_weights(size, crop)
+    total = np.zeros(size // 2)
+    for tile in first:
+        total[tile : tile + crop // 2] += weights[tile : tile + crop // 2]
+    np.testing.assert_allclose(total / len(first), 1.0, rtol=1e-6)
     assert weights.max() < 1.0 + size / crop
-    np.testing.assert_allclose(weights, weights[::-1])
 
 
 def test_every_place_is_cropped_about_as_often_as_it_shall():
     model = multiscale_of(crop=4, parts=("8.2",), output=output_of("softmax", 1, 64))
-    without_learning(model, tf.linspace(0.0, 1.0, 64))
+    for variable in model.trainable_variables:  # the density of a level is that of a known table
+        is_bias = variable.name.startswith("bias_")
+        variable.assign(tf.linspace(0.0, 1.0, 64) if is_bias else tf.zeros_like(variable))
     image = tf.repeat(tf.reshape(tf.range(64), [1, 8, 8, 1]), 250, 0)
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, [250, 2]).astype(np.int32)
     nats = model.nats(image, NONE, seeds=seeds)["8.2"]
     _, counts = np.unique(np.round(nats, 2), return_counts=True)
-    assert len(counts) == 9
     expected = np.sort(10 * np.outer([2, 1, 2], [2, 1, 2]).ravel())
     assert np.abs(np.sort(counts) - expected).max() < 25
 
@@ -331,12 +302,3 @@ def test_sizes_double_from_the_base_and_others_are_refused_with_the_nearest():
         rule = f"`size` must be {base} times a power of two, got {size}; {near} are near."
         with pytest.raises(ValueError, match=re.escape(rule)):
             check_size(size, base)
-    with pytest.raises(ValueError, match=r"^`size` must be \d times a power of two, got"):
-        multiscale_of("A", 24)
-
-
-def test_the_dropout_of_a_factor_is_that_of_its_shallow_network():
-    config = FactorConfig("B", dropout=0.25, shallow_layers=LAYERS, shallow_units=9, output_units=7)
-    shallow = config.shallow
-    found = (shallow.dropout, shallow.layers, shallow.units, shallow.output_units)
-    assert found == (0.25, LAYERS, 9, 7)

@@ -21,15 +21,14 @@ from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.layers import EXACT, Hidden, Mode, make_output
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
 
-LIKELIHOODS = ["logistic", "softmax"]
 COLOURS = every_image(1, 1, 3, 4).reshape(-1, 3)
 UNITS = 6
 
 
-def colour_output(likelihood):
-    """An output of three channels of four levels, and hidden units [units], to go with it."""
+def colour_output():
+    """A softmax of three channels of four levels, and hidden units [units], to go with it."""
     draws = np.random.default_rng(3)
-    output = make_output(output_of(likelihood, 3, 4), UNITS, QuickInitial(0))
+    output = make_output(output_of("softmax", 3, 4), UNITS, QuickInitial(0))
     units = draws.normal(size=UNITS).astype(np.float32)
     return perturbed(output, 1.0), Hidden(units, np.array([0.2, -0.3, 0.1], np.float32))
 
@@ -83,13 +82,10 @@ def test_a_pixel_reads_every_pixel_before_it_and_no_other(channels, dilations, p
     assert (gradients[before] > 0).all()
 
 
-def test_a_layer_widens_what_is_read_by_one_row_and_column():
+def test_layers_widen_what_is_read_by_their_dilations_and_leave_no_gap():
     gradients = gradients_of_pixels(reads_values(pixelcnn_of(layers=1)), 6, 11, "units")
     expected = reach_of(6, 11, FRONT_ROWS + 1, FRONT_REACH + 1, FRONT_COLUMNS + 1)
     np.testing.assert_array_equal(gradients > 0, expected)
-
-
-def test_dilated_layers_widen_it_by_their_dilations_and_leave_no_gap():
     network = pixelcnn_of(layers=3, dilations=(1, 2, 4), amount=1.0)
     gradients = gradients_of_pixels(reads_values(network), 12, 12, "units")
     reach = FRONT_ROWS + 7
@@ -105,18 +101,8 @@ def test_levels_are_read_as_values_from_minus_one_to_one():
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_every_channel_depends_on_every_channel_before_it(likelihood):
-    joint = np.exp(of_colours(*colour_output(likelihood)))
-    green_of_red = joint.sum(2) / joint.sum((1, 2))[:, None]
-    blue_of_both = joint / joint.sum(2, keepdims=True)
-    assert np.ptp(green_of_red, 0).max() > 0.02
-    assert np.ptp(blue_of_both, 0).max() > 0.02
-    assert np.ptp(blue_of_both, 1).max() > 0.02
-
-
-def test_a_softmax_follows_its_formula():
-    output, hidden = colour_output("softmax")
+def test_a_softmax_follows_its_formula_and_is_drawn_as_often():
+    output, hidden = colour_output()
     read = np.concatenate([hidden.units, hidden.prediction])
     expected = np.zeros([4, 4, 4])
     for colour in np.ndindex(4, 4, 4):
@@ -127,6 +113,14 @@ def test_a_softmax_follows_its_formula():
             logits = np.maximum(inside, 0) @ output.kernels[c].numpy() + output.biases[c].numpy()
             expected[colour] += special.log_softmax(logits)[colour[c]]
     np.testing.assert_allclose(of_colours(output, hidden), expected, atol=1e-5)
+    count = 40_000
+    words = noise.words(5, [2], 0, count, output.noise_words)[0]
+    wide = Hidden(*(tf.broadcast_to(x, [count, *x.shape]) for x in hidden))
+    drawn = output.sample(wide, words).numpy()
+    numbers, often = np.bincount(drawn @ [16, 4, 1], minlength=64), count * np.exp(expected).ravel()
+    likely = often > 5
+    distance = np.square(numbers - often)[likely] / often[likely]
+    assert distance.sum() < likely.sum() + 4 * np.sqrt(2 * likely.sum())
 
 
 def test_a_mixture_moves_with_the_prediction():
@@ -136,29 +130,6 @@ def test_a_mixture_moves_with_the_prediction():
     moved = output.log_prob(Hidden(units, tf.fill([19, 1], 0.4)), tf.fill([19, 1], 13))
     np.testing.assert_allclose(one, moved, atol=1e-5)
     assert np.ptp(one) > 0.1
-
-
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_colours_are_drawn_as_often_as_log_prob_says(likelihood):
-    count = 40_000
-    output, hidden = colour_output(likelihood)
-    expected = count * np.exp(of_colours(output, hidden)).ravel()
-    words = noise.words(5, [2], 0, count, output.noise_words)[0]
-    wide = Hidden(*(tf.broadcast_to(x, [count, *x.shape]) for x in hidden))
-    drawn = output.sample(wide, words).numpy()
-    numbers = np.bincount(drawn @ [16, 4, 1], minlength=64)
-    likely = expected > 5
-    distance = np.square(numbers - expected)[likely] / expected[likely]
-    assert distance.sum() < likely.sum() + 4 * np.sqrt(2 * likely.sum())
-
-
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_the_same_words_draw_less_by_chance_when_it_is_colder(likelihood):
-    output, hidden = colour_output(likelihood)
-    wide = Hidden(*(tf.broadcast_to(x, [500, *x.shape]) for x in hidden))
-    words = noise.words(5, [2], 0, 500, output.noise_words)[0]
-    kinds = [len(np.unique(output.sample(wide, words, t), axis=0)) for t in (0.0, 0.3, 1.0)]
-    assert kinds[0] == 1 < kinds[1] < kinds[2]
 
 
 def test_the_untrained_prediction_is_the_mean_of_above_and_left():
@@ -177,50 +148,34 @@ def test_the_prediction_alone_is_that_of_a_call():
     np.testing.assert_array_equal(found, network(image, condition).prediction)
 
 
-def test_a_vector_reaches_every_pixel_of_its_own_image():
-    network, image = pixelcnn_of(vector=3), image_of(2, 3, 4)
-    vector = condition_of(2, 3, 4, 3).vector
-    one = network(image, Condition(vector, None)).units
-    other = network(image, Condition(vector + np.float32([[0], [1]]), None)).units
-    changed = (one != other).numpy().any(-1)
-    assert not changed[0].any()
-    assert changed[1].all()
-
-
-def test_a_map_reaches_its_own_pixel_and_its_prediction():
-    network, map_ = pixelcnn_of(map_=2, layers=1), condition_of(12, 3, 4, 0, 2).map
-    image = tf.repeat(image_of(1, 3, 4), 12, 0)
+def test_a_vector_reaches_all_pixels_and_a_map_its_own_one_and_its_prediction():
+    network, vector = pixelcnn_of(vector=3), condition_of(2, 3, 4, 3).vector
+    other = vector + np.float32([[0], [1]])  # of the second image
+    image = image_of(2, 3, 4)
+    one, moved = (network(image, Condition(v, None)).units for v in (vector, other))
+    changed = (one != moved).numpy().any(-1)
+    assert not changed[0].any() and changed[1].all()
+    # With one layer, a pixel reads the map of its own pixel alone.
+    network, map_ = pixelcnn_of(map_=2, layers=1), condition_of(12, 3, 4, 0, 2).map[:1]
+    image, map_ = (tf.repeat(x, 12, 0) for x in (image[:1], map_))
     here = np.eye(12, dtype=np.float32).reshape(12, 3, 4, 1)
-    base, changed = tf.repeat(map_[:1], 12, 0), tf.repeat(map_[:1], 12, 0) + here
-    for one, other in zip(
-        network(image, Condition(None, base)), network(image, Condition(None, changed)), strict=True
-    ):
-        moved = (one != other).numpy().any(-1).reshape(12, 12)
-        assert moved.diagonal().all()
-        # With one layer, a pixel reads the map of its own pixel alone.
-        assert not moved[~np.eye(12, dtype=bool)].any()
+    one, moved = (network(image, Condition(None, m)) for m in (map_, map_ + here))
+    for before, after in zip(one, moved, strict=True):
+        changed = (before != after).numpy().any(-1).reshape(12, 12)
+        np.testing.assert_array_equal(changed, np.eye(12, dtype=bool))
 
 
-def test_only_coordinates_tell_places_in_an_endless_plane_apart():
-    image = tf.fill([1, 20, 20, 1], 3)
-    for coordinates in (False, True):
-        units = pixelcnn_of(coordinates=coordinates, layers=1)(image, NONE).units[0, 8:12, 8:12]
-        same = np.allclose(units, units[0, 0], atol=1e-6)
-        assert same is not coordinates
-
-
-def test_rows_and_columns_have_coordinates_of_their_own():
+def test_coordinates_tell_rows_and_columns_apart_and_without_them_the_border_alone():
     network = pixelcnn_of(coordinates=True)
     map_ = network.add_coordinates(NONE, image_of(1, 2, 4)).map[0]
     np.testing.assert_allclose(map_[..., 0], [[-0.5] * 4, [0.5] * 4])
     np.testing.assert_allclose(map_[..., 1], [[-0.75, -0.25, 0.25, 0.75]] * 2)
-
-
-def test_the_border_differs_from_grey():
-    network = pixelcnn_of(output_of(levels=5), coordinates=False)
-    units = network(tf.fill([1, 8, 20, 1], 2), NONE).units[0, 6].numpy()
-    assert not np.allclose(units[0], units[10], atol=1e-3)
-    np.testing.assert_allclose(units[9], units[10], atol=1e-6)
+    image = tf.fill([1, 20, 20, 1], 3)
+    for coordinates in (False, True):
+        units = pixelcnn_of(coordinates=coordinates, layers=1)(image, NONE).units[0]
+        same = np.allclose(units[8:12, 8:12], units[8, 8], atol=1e-6)
+        assert same is not coordinates
+        assert not np.allclose(units[8, 0], units[8, 10], atol=1e-3)
 
 
 def test_every_place_drops_units_of_its_own_and_keeps_the_mean():
