@@ -176,9 +176,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
     "onepass/planning/test_pipeline_execution.py": {
         "test_a_schedule_gives_the_gradients_and_holds_what_was_simulated": ("v-half",),
     },
-    "pixelcnn/sampling/test_multiscale_sampler.py": {
-        "test_a_doubling_takes_three_passes_and_the_base_one_a_pixel": ("*-2", "B-16", "A-4"),
-    },
     "onepass/replicator/test_counted_loops.py": {
         "test_the_length_of_every_loop_is_known": ("cached", "image, naive"),
     },

@@ -1,6 +1,5 @@
 """A PixelCNN of 12-bit images: trained, evaluated and sampled without a scaling to 8 bits."""
 
-import dataclasses
 import json
 import math
 
@@ -40,14 +39,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_the_command_finds_out_that_they_are_grey_and_have_twelve_bits(folder):
-    config = json.loads((folder / "run" / "config.json").read_text())
-    assert (config["data"]["channels"], config["data"]["bits"]) == (1, 12)
-    assert (config["output"]["channels"], config["output"]["levels"]) == (1, 4096)
-
-
-def test_the_probability_is_one_of_twelve_bit_levels(folder):
+def test_the_command_finds_out_that_they_are_grey_and_their_probability_is_of_twelve_bits(folder):
     model = load(folder / "run")
+    assert (model.config.data.channels, model.config.data.bits) == (1, 12)
+    assert (model.config.output.channels, model.config.output.levels) == (1, 4096)
     image = np.asarray(Image.open(folder / "images" / "0.png"))[None, ..., None]
     bits = -model.log_prob(image) / math.log(2.0) / image.size
     assert 7.0 < bits[0] < 14.0
@@ -95,12 +90,11 @@ def test_a_bundle_of_deeper_images_is_refused_and_a_folder_is_not(folder, capsys
 
 
 def test_a_multiscale_model_draws_and_judges_the_same_levels():
-    plain = image_runs.config_of("multiscale")
-    config = dataclasses.replace(
-        plain,
-        conditioning=dataclasses.replace(plain.conditioning, kind="none"),
-        data=dataclasses.replace(plain.data, bits=12),
-        output=dataclasses.replace(plain.output, levels=4096, min_log_scale=-9.8),
+    config = image_runs.replaced(
+        image_runs.config_of("multiscale"),
+        conditioning={"kind": "none"},
+        data={"bits": 12},
+        output={"levels": 4096, "min_log_scale": -9.8},
     )
     density = ImageDensity(config)
     with eagerly():

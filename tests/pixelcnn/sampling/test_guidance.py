@@ -120,15 +120,6 @@ def test_the_tables_of_all_channels_are_the_density(output):
     np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-6)
 
 
-def test_without_weight_the_distribution_is_the_models_own():
-    output = OUTPUTS[0]
-    network, hidden = network_of(output).output, hidden_states(output, 2)
-    table = network.level_log_probs(Hidden(*(part[:2] for part in hidden)), [])
-    words = tf.tile(noise.words(3, [0], 0, 2, network.noise_words)[0], [2, 1])
-    cold = sample_guided(network, hidden, words, 0.0, 0.0)
-    np.testing.assert_array_equal(cold[:2, 0], np.argmax(table, -1))
-
-
 @pytest.mark.parametrize("output", QUICK[:2])
 def test_a_temperature_is_the_same_with_and_without_guidance(output):
     """At weight 0 a guided pixel has the law of an unguided one, at every temperature."""

@@ -1,7 +1,6 @@
 """A multiscale image is drawn scale by scale, each pixel once, as the density says."""
 
 import functools
-import re
 
 import numpy as np
 import pytest
@@ -11,10 +10,8 @@ from marks import some_slow
 
 from pixelcnn.density import (
     SamplingInputs,
-    group_words,
     pixel_words,
     sample_base,
-    sample_hidden,
     sample_scales,
     temperatures_of,
 )
@@ -22,7 +19,7 @@ from pixelcnn.model import sampler_of
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.layers import split, subsample_blocks
 from pixelcnn.networks.multiscale import Factor, condition_at
-from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
+from pixelcnn.networks.pixelcnn import PixelCNN
 
 KINDS = ["A", "B"]
 B_SLOW = some_slow(KINDS, ("B",))  # where the law is of the scales
@@ -56,9 +53,8 @@ def conditioned(kind):
 @functools.cache
 def drawn(kind, size=SIZE, **fields):
     """The largest images, an array [rows, size, size, channels]."""
-    return sample_scales(conditioned(kind), inputs_of(conditioned(kind), size, **fields), size)[
-        -1
-    ].numpy()
+    inputs = inputs_of(conditioned(kind), size, **fields)
+    return sample_scales(conditioned(kind), inputs, size)[-1].numpy()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,14 +75,7 @@ def test_no_two_pixels_of_any_image_or_seed_share_a_word():
     assert len(np.unique(words)) == 2 * 2 * SIZE**2 * model.base.output.noise_words
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_without_its_base_takes_as_many_words(kind):
-    model = multiscale_of(kind, 4, output_of("logistic", 3), parts=("4.2",))
-    assert model.noise_words == 4
-
-
-@pytest.mark.parametrize("size", [2, 4, 16])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "size"), [("A", 16), ("B", 4)])
 def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monkeypatch):
     passes = []
     for network, call in ((Factor, "__call__"), (PixelCNN, "compute_hidden")):
@@ -134,72 +123,27 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood)
 
 
 @pytest.mark.parametrize("kind", B_SLOW)
-def test_a_larger_image_of_a_seed_has_the_smaller_one_for_its_sub_sample(kind):
-    large = drawn(kind, 2 * SIZE)
+def test_a_larger_image_has_the_smaller_one_or_a_given_start_for_its_sub_sample(kind):
+    large, start = drawn(kind, 2 * SIZE), image_of(3, 4, 4, 3, 16)
     for size in (4, SIZE):
         np.testing.assert_array_equal(subsample_blocks(large, size), drawn(kind, size))
-
-
-@pytest.mark.parametrize("kind", B_SLOW)
-def test_a_given_start_is_kept_and_drawn_on(kind):
-    start = image_of(3, 4, 4, 3, 16)
-    model = conditioned(kind)
-    inputs = inputs_of(model, SIZE)
+    model, inputs = conditioned(kind), inputs_of(conditioned(kind), SIZE)
     images = sample_scales(model, inputs, SIZE, start)
     assert [image.shape[1] for image in images] == [4, 8]
     np.testing.assert_array_equal(subsample_blocks(images[-1], 4), start)
     assert (images[-1] != drawn(kind)).numpy().any()
-    whole = sample_scales(model, inputs, SIZE)
-    again = sample_scales(model, inputs, SIZE, whole[1])
-    np.testing.assert_array_equal(again[-1], whole[-1])
+    again = sample_scales(model, inputs, SIZE, tf.constant(drawn(kind, 4)))
+    np.testing.assert_array_equal(again[-1], drawn(kind))
 
 
 @pytest.mark.parametrize("kind", B_SLOW)
 def test_each_scale_has_a_temperature_of_its_own(kind):
-    warm = drawn(kind)
-    cold_above = drawn(kind, temperature=(1.0, 1.0, 0.0, 1.0))
+    warm, heat = drawn(kind), (1.0, 1.0, 0.0, 1.0)
+    cold_above = drawn(kind, temperature=heat)
     np.testing.assert_array_equal(subsample_blocks(cold_above, 4), subsample_blocks(warm, 4))
     assert (cold_above != warm).any()
     one, other = (drawn(kind, seed=seed, temperature=0.0) for seed in (5, 6))
     np.testing.assert_array_equal(one, other)
-    inputs = inputs_of(conditioned(kind), SIZE, temperature=(1.0, 1.0, 0.0, 1.0))
-    found = sample_scales(conditioned(kind), inputs, SIZE, tf.constant(subsample_blocks(one, 4)))[
-        -1
-    ]
+    start, inputs = subsample_blocks(one, 4), inputs_of(conditioned(kind), SIZE, temperature=heat)
+    found = sample_scales(conditioned(kind), inputs, SIZE, tf.constant(start))[-1]
     np.testing.assert_array_equal(found, one)
-
-
-@pytest.mark.parametrize("kind", B_SLOW)
-def test_a_compiler_changes_no_pixel(kind):
-    factor, groups = conditioned(kind).factors["8.3"], split(image_of(3, 8, 8, 3, 16))[:2]
-    inputs = inputs_of(conditioned(kind), SIZE)
-    condition = with_coordinates(inputs.condition, SIZE, SIZE)
-
-    def group_three(groups, condition):
-        words = group_words(inputs.words, SIZE, 3)
-        return sample_hidden(factor, factor(groups, condition), words, 0.7)
-
-    found = tf.function(group_three, jit_compile=True)(groups, condition)
-    np.testing.assert_array_equal(found, group_three(groups, condition))
-    assert len(np.unique(found)) > 5
-
-
-def test_one_temperature_serves_all_scales_or_each_has_its_own():
-    np.testing.assert_allclose(temperatures_of(0.7, 3), [0.7] * 3)
-    np.testing.assert_allclose(temperatures_of(1, 2), [1.0, 1.0])
-    np.testing.assert_allclose(temperatures_of([1.0, 0.5, 0.0], 3), [1.0, 0.5, 0.0])
-
-
-@pytest.mark.parametrize(
-    ("given", "rule"),
-    [
-        ([1.0, 0.5], "`temperature` must be one number or 3, got 2."),
-        ([], "`temperature` must be one number or 3, got 0."),
-        ([1.0, -0.5, 1.0], "`temperature` must be at least 0 and finite, got -0.5."),
-        (-1, "`temperature` must be at least 0 and finite, got -1.0."),
-        (float("nan"), "`temperature` must be at least 0 and finite, got nan."),
-    ],
-)
-def test_temperatures_that_fit_no_scales_are_refused(given, rule):
-    with pytest.raises(ValueError, match=re.escape(rule)):
-        temperatures_of(given, 3)
