@@ -143,12 +143,6 @@ SLOW: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "test_the_distance_is_the_sum_over_guided_tables": ("A",),
     },
-    "distill/losses/test_kl_divergence.py": {
-        "test_distilling_a_known_density_recovers_its_moments": ("normal",),
-    },
-    "distill/test_protocol.py": {
-        "test_the_density_of_sound_is_that_of_the_noise_over_the_volume": ("plain",),
-    },
     "distill/test_shipped_student.py": {
         "test_copy_synthesis_has_the_level_of_the_recording": ("shipped-[-0-9]*", "*-14.0"),
     },

@@ -11,7 +11,7 @@ import tensorflow as tf
 from runs import eagerly
 
 import onepass
-from distill.any_teacher import ModelTeacher, distill, flow_student
+from distill.any_teacher import ModelTeacher, distill
 from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL
 from distill.losses.terms import Compared
@@ -20,6 +20,7 @@ from onepass.foundation.errors import UserError
 from onepass.likelihoods import Categorical, Gaussian, LogisticMixture
 from onepass.likelihoods.codec import MuLaw
 from onepass.model import Autoregressive
+from onepass.models import load_stored
 from onepass.replicator.training.config import OptimizerConfig
 from onepass.storage import load, save
 
@@ -76,61 +77,31 @@ def two_logistics(x):
     return tf.concat([tf.zeros_like(means), means, tf.zeros_like(means) - 3.0], -1)
 
 
-@pytest.mark.parametrize(
-    ("network", "distribution", "noise"),
-    [
-        (Echo(), Gaussian(levels=256), "normal"),
-        pytest.param(
-            *(two_logistics, LogisticMixture(levels=256, components=2), "logistic"),
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_stored_model_is_a_teacher_without_its_code(network, distribution, noise, tmp_path):
-    live = Autoregressive(network, distribution)
-    stored = load(save(live, tmp_path / "saved"))
-    if noise == "normal":
-        bundle = onepass.load(exported())
-    else:
-        bundle = onepass.load(onepass.export(live, tmp_path / "mine" / "1", length=24))
-    flows = []
-    for teacher in (live, stored, bundle):
-        flows.append(Affine())
-        student = FlowStudent([flows[-1]], live.codec, noise=noise)
+def test_a_stored_model_is_a_teacher_without_its_code(tmp_path):
+    live, found = Autoregressive(Echo(), Gaussian(levels=256)), []
+    for teacher in (live, load(save(live, tmp_path / "saved")), onepass.load(exported())):
+        flow = Affine()
+        student = FlowStudent([flow], live.codec, noise="normal")
         with eagerly():
             distill(teacher, SILENCE, student=student, steps=10, optimizer=FAST)
-    first, *others = [(float(flow.gain), float(flow.log_scale)) for flow in flows]
-    assert first[0] != 0.0
-    for other in others:
-        assert other == pytest.approx(first, 1e-4)
+        found.append((float(flow.gain), float(flow.log_scale)))
+    assert found[0][0] != 0.0
+    assert found[1:] == [pytest.approx(found[0], 1e-4)] * 2
 
 
-def changed(folder):
-    shutil.rmtree(folder / "autoregressive")
-    return "holds no model, only its sampler"
-
-
-def hostile(folder):
-    hostile_graphs.edit(folder / "autoregressive", folder, "reading")
-    return "disallowed operation: ReadFile"
-
-
-@pytest.mark.parametrize("change", [changed, hostile])
-def test_the_model_of_a_bundle_is_scanned_before_it_runs(change, tmp_path):
+@pytest.mark.parametrize("is_hostile", [True, False])
+def test_the_model_of_a_bundle_is_scanned_before_it_runs(is_hostile, tmp_path):
     folder = shutil.copytree(exported(), tmp_path / "mine" / "1")
-    line = change(folder)
+    if is_hostile:
+        hostile_graphs.edit(folder / "autoregressive", folder, "reading")
+    else:
+        shutil.rmtree(folder / "autoregressive")
     with pytest.raises(UserError, match="was changed since its export"):
         onepass.load(folder)
     write_manifest(folder)
+    line = "disallowed operation: ReadFile" if is_hostile else "holds no model, only its sampler"
     with pytest.raises(UserError, match=line):
         distill(onepass.load(folder), SILENCE, steps=1)
-
-
-def test_the_bundle_of_a_student_is_no_teacher(tmp_path):
-    student = FlowStudent([Affine()], MuLaw(16))
-    bundle = onepass.load(onepass.export(student, tmp_path / "mine" / "1", length=24))
-    with pytest.raises(UserError, match="holds no model, only its sampler"):
-        distill(bundle, SILENCE, steps=1)
 
 
 def test_a_mixture_is_a_teacher_by_draws():
@@ -183,33 +154,16 @@ def test_a_condition_reaches_teacher_and_student():
     assert (student.sample(4, 24, 1, condition) != student.sample(4, 24, 1, -condition)).any()
 
 
-def test_elements_depend_on_earlier_noise_alone():
-    student = flow_student(Autoregressive(Echo(), Gaussian(levels=256)))
-    for network in student.networks:
-        network.layers[-1].kernel.assign(tf.ones_like(network.layers[-1].kernel) * 0.1)
-    noise = student.noise(0, tf.range(1), 24)
-    later = tf.concat([noise[:, :12], -noise[:, 12:]], 1)
-    first, second = student.draw(noise), student.draw(later)
-    np.testing.assert_allclose(first.output[:, :12], second.output[:, :12], atol=1e-6)
-    np.testing.assert_allclose(first.location[:, 12], second.location[:, 12], atol=1e-6)
-    np.testing.assert_allclose(
-        noise * tf.exp(first.log_scale) + first.location, first.output, rtol=1e-4, atol=1e-5
-    )
-
-
-def test_a_teacher_without_a_density_is_named():
-    model = Autoregressive(lambda x: tf.repeat(x, 16, -1), Categorical(levels=16), codec=MuLaw(16))
-    with pytest.raises(
-        ValueError, match=r"with `log_density`, got Categorical; for tokens .*draft"
+def test_what_is_no_teacher_or_no_student_is_named(tmp_path):
+    tokens = Autoregressive(lambda x: tf.repeat(x, 16, -1), Categorical(16), codec=MuLaw(16))
+    student = onepass.export(FlowStudent([Affine()], MuLaw(16)), tmp_path / "x" / "1", length=24)
+    (tmp_path / "autoregressive.json").write_text('{"kind": "other"}')
+    for call, line in (
+        (lambda: ModelTeacher(tokens), "with `log_density`, got Categorical; for tokens .*draft"),
+        (lambda: distill(onepass.load(student), SILENCE, steps=1), "holds no model, only its sam"),
+        (lambda: FlowStudent([lambda x: x], MuLaw(16)), r"must return \[batch, time, 2\], got \(1"),
+        (lambda: distill(object(), SILENCE, steps=1), "`student` must be given"),
+        (lambda: load_stored(tmp_path), "a model of the kind 'other', which is unknown"),
     ):
-        ModelTeacher(model)
-
-
-def test_a_network_with_other_outputs_is_named():
-    with pytest.raises(ValueError, match=r"must return \[batch, time, 2\], got \(1, 4, 1\)"):
-        FlowStudent([lambda x: x], MuLaw(16))
-
-
-def test_without_a_model_a_student_is_needed():
-    with pytest.raises(ValueError, match="`student` must be given"):
-        distill(object(), SILENCE, steps=1)
+        with pytest.raises(ValueError, match=line):
+            call()

@@ -8,16 +8,11 @@ import pytest
 import tensorflow as tf
 from networks import condition_of, network_of
 
-from distill.config import StudentConfig
 from distill.losses import divergence
 from distill.losses.divergence import TeacherConditionals
-from distill.losses.terms import mean_of
-from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, freeze
 from onepass.likelihoods import noise as counter_noise
 from onepass.likelihoods.affine import FlowOutput
-from onepass.replicator.training.config import OptimizerConfig
-from onepass.replicator.training.state import TrainState
 
 DECAY, SCALE = 0.7, 0.4
 
@@ -101,17 +96,6 @@ def test_divergence_of_a_student_that_equals_its_teacher_is_zero_and_so_is_its_g
     assert np.all(np.abs(np.array(gradients)) < 2e-2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_divergence_and_its_gradient_are_there_when_they_differ(kind):
-    student, teacher = Filter(decay=0.2, scale=0.3), Autoregression(kind)
-    with tf.GradientTape() as tape:
-        kl = divergence_of(student, teacher, kind).kl
-    gradients = tape.gradient(kl, [student.decay, student.log_scale])
-    assert float(kl) > 0.05
-    assert float(gradients[0]) < -0.05  # more memory
-    assert float(gradients[1]) < -0.05  # more noise
-
-
 def test_divergence_between_normals_is_the_closed_form():
     drawn = Filter(decay=0.3, scale=0.5).draw(noise_of("normal", 0, 8, 24))
     given = Autoregression("normal").conditionals(drawn.output)
@@ -121,28 +105,13 @@ def test_divergence_between_normals_is_the_closed_form():
     np.testing.assert_allclose(estimated, tf.reduce_mean(exact), rtol=0.03)
 
 
-def test_regularisation_is_the_squared_ratio_of_scales():
-    drawn = Filter(decay=0.3, scale=0.5).draw(noise_of("normal", 0, 2, 24))
-    given = Autoregression("normal").conditionals(drawn.output)
-    apart = divergence.scales_apart(drawn, given.log_scale)
-    np.testing.assert_allclose(apart, (math.log(SCALE) - math.log(0.5)) ** 2, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_entropy_is_the_mean_log_density_of_the_student_under_itself(kind):
-    student = ParallelWaveNet(StudentConfig(noise=kind, flows=(2, 2), residual_channels=6))
-    z = noise_of(kind, 5, 32, 400)
-    drawn = student.draw(z)
-    own = Located(drawn.location, drawn.log_scale, kind).log_density(drawn.output)
-    by_formula = mean_of(divergence.entropy(drawn, kind))
-    spread = float(tf.math.reduce_std(own)) / math.sqrt(own.shape.num_elements())
-    assert abs(float(by_formula) + float(tf.reduce_mean(own))) < 5 * spread
-
-
-def test_entropy_sums_to_log_scales_and_two_nats_a_sample():
-    drawn = Filter().draw(noise_of("logistic", 0, 1, 24))
-    total = tf.reduce_sum(divergence.entropy(drawn, "logistic"))
-    np.testing.assert_allclose(total, tf.reduce_sum(drawn.log_scale) + 2 * 24, rtol=1e-6)
+@pytest.mark.parametrize(
+    ("kind", "nats"), [("logistic", 2.0), ("normal", 0.5 * math.log(2 * math.pi * math.e))]
+)
+def test_entropy_is_that_of_the_noise_and_the_log_scale(kind, nats):
+    drawn = Filter().draw(noise_of(kind, 0, 1, 24))
+    total = tf.reduce_sum(divergence.entropy(drawn, kind))
+    np.testing.assert_allclose(total, tf.reduce_sum(drawn.log_scale) + nats * 24, rtol=1e-5)
 
 
 def test_cross_entropy_is_unbiased_against_numerical_integration():
@@ -159,22 +128,6 @@ def test_cross_entropy_is_unbiased_against_numerical_integration():
     estimates = np.stack([estimate(tf.constant([0, seed])) for seed in range(300)])
     error = estimates.std(0) / math.sqrt(len(estimates))
     assert np.all(np.abs(estimates.mean(0) - exact) < 5 * error + 1e-3)
-
-
-def test_stratified_draws_waver_less_than_independent_ones():
-    teacher = Autoregression()
-    drawn = Filter(decay=0.5, scale=0.5).draw(noise_of("logistic", 0, 1, 24))
-    given = teacher.conditionals(drawn.output)
-    spread = []
-    for together in (True, False):
-        values = []
-        for seed in range(40):
-            draws = divergence.standard_draws("logistic", seed, 1, 24, 8)
-            if not together:
-                draws = tf.stack([noise_of("logistic", 100 * seed + i, 1, 24) for i in range(8)])
-            values.append(float(tf.reduce_mean(divergence.cross_entropy(given, drawn, draws))))
-        spread.append(np.std(values))
-    assert spread[0] < 0.5 * spread[1]
 
 
 def test_mask_leaves_padding_out():
@@ -202,67 +155,6 @@ def test_gradient_flows_through_the_past_into_the_teacher_and_stops_at_its_varia
     assert np.all(tape.gradient(last, x).numpy()[0, -1] == 0.0)
     assert np.any(tape.gradient(last, x).numpy()[0, -9:-1] != 0.0)
     assert all(gradient is None for gradient in tape.gradient(last, teacher.variables))
-
-
-def test_divergence_is_of_images_as_well_as_of_sounds():
-    shape, log_scale = (4, 3, 5, 2), math.log(0.5)
-    z = tf.reshape(noise_of("logistic", 0, 4, 30), shape)
-    drawn = FlowOutput(0.5 * z, tf.zeros(shape), tf.fill(shape, log_scale))
-    draws = tf.reshape(divergence.standard_draws("logistic", 1, 4, 30, 200), (200, *shape))
-    same = Located(tf.zeros(shape), tf.fill(shape, log_scale), "logistic")
-    wider = Located(tf.zeros(shape), tf.zeros(shape), "logistic")
-    assert abs(float(divergence.divergence(same, drawn, draws, "logistic").kl)) < 5e-3
-    assert float(divergence.divergence(wider, drawn, draws, "logistic").kl) > 0.1
-
-
-def trained(objective, kind: str, steps: int = 250) -> ParallelWaveNet:
-    """A small flow trained on `objective` of the divergence from an autoregression."""
-    student = ParallelWaveNet(
-        StudentConfig(
-            noise=kind,
-            flows=(3,),
-            filter_width=2,
-            residual_channels=12,
-            gate_channels=12,
-            initial_scale=0.6,
-            front_width=4,
-        )
-    )
-    state = TrainState(student, OptimizerConfig(1e-2, 10, "cosine"), steps)
-
-    def loss(batch):
-        seed = counter_noise.fold_in(7, state.step)
-        drawn = student.draw(student.noise(seed, tf.range(16), 0, 48))
-        given = Autoregression(kind).conditionals(drawn.output)
-        draws = divergence.standard_draws(kind, counter_noise.fold_in(seed, 1), 16, 48, 4)
-        return objective(divergence.divergence(given, drawn, draws, kind)), {}
-
-    @tf.function(autograph=False)
-    def update():
-        state.assign(state.update(loss, {})[0])
-
-    for _ in range(steps):
-        update()
-    return student
-
-
-def moments(student: ParallelWaveNet) -> tuple[float, float]:
-    """Standard deviation and correlation of neighbours, far from the start."""
-    drawn = student.draw(student.noise(3, tf.range(64), 0, 400)).output.numpy()[:, 50:]
-    return float(drawn.std()), float(np.mean(drawn[:, 1:] * drawn[:, :-1]) / np.mean(drawn**2))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_distilling_a_known_density_recovers_its_moments(kind):
-    deviation, correlation = moments(trained(lambda parts: parts.kl, kind))
-    assert abs(deviation / Autoregression(kind).standard_deviation - 1.0) < 0.1
-    assert abs(correlation - DECAY) < 0.06
-
-
-def test_cross_entropy_alone_collapses():
-    wanted = Autoregression("logistic").standard_deviation
-    collapsed, _ = moments(trained(lambda parts: parts.cross_entropy, "logistic"))
-    assert collapsed < 0.05 * wanted
 
 
 def _integrated(given: TeacherConditionals, drawn: FlowOutput) -> np.ndarray:

@@ -26,21 +26,11 @@ def loss(request, classifier):
     return PerceptualLoss(classifier, MEL, COMPARED[request.param])
 
 
-@pytest.fixture
-def style_loss(classifier):
-    return PerceptualLoss(classifier, MEL, gram)
-
-
 def voice(samples=3200):
     """Tones that come and go over faint noise, two different sounds [2, samples]."""
     time, noise = np.arange(samples) / RATE_HZ, np.random.default_rng(0).normal(size=[2, samples])
     tones = [np.sin(2 * np.pi * hz * time) * np.sin(9 * time) for hz in (440.0, 1300.0)]
     return (0.1 * np.stack(tones) + 0.003 * noise).astype(np.float32)
-
-
-def moved(sound, samples):
-    """The sounds later by so many samples, and silence before."""
-    return np.pad(sound, [(0, 0), (samples, 0)])[:, : sound.shape[1]]
 
 
 def gradients(loss, sound, recorded):
@@ -51,23 +41,20 @@ def gradients(loss, sound, recorded):
     return tape.gradient(value, [sound, recorded, *loss.classifier.variables])
 
 
-def test_a_sound_is_like_itself(loss):
+def test_a_sound_is_like_itself_and_the_gradient_reaches_the_sound_and_nothing_else(loss):
     assert float(loss(voice(), voice())) == 0.0
+    to_sound, *others = gradients(loss, voice()[::-1].copy(), voice())
+    assert np.all(np.isfinite(to_sound)) and np.abs(to_sound).max() > 0.0
+    assert all(gradient is None for gradient in others)
 
 
-def test_the_loss_grows_with_the_noise(loss):
-    noise = np.random.default_rng(1).normal(size=[2, 3200]).astype(np.float32)
-    found = [float(loss(voice() + level * noise, voice())) for level in (0.001, 0.01, 0.1)]
-    assert 0.0 < found[0] < found[1] < found[2]
-
-
-def test_style_does_not_know_when_a_sound_is_heard_and_features_do(classifier, style_loss):
-    sound = np.pad(voice(), [(0, 0), (2000, 2000)])
-    later = moved(sound, 10 * HOP)
-    other = np.pad(voice()[::-1], [(0, 0), (2000, 2000)])
-    assert float(style_loss(later, sound)) < 1e-9
-    assert float(style_loss(other, sound)) > 1e-3
-    assert float(PerceptualLoss(classifier, MEL)(later, sound)) > 0.01
+def test_style_does_not_know_when_a_sound_is_heard_and_features_do(classifier):
+    style, features = PerceptualLoss(classifier, MEL, gram), PerceptualLoss(classifier, MEL)
+    sound, other = (np.pad(x, [(0, 0), (2000, 2000)]) for x in (voice(), voice()[::-1]))
+    later = np.pad(sound, [(0, 0), (10 * HOP, 0)])[:, : sound.shape[1]]
+    assert float(style(later, sound)) < 1e-9
+    assert float(style(other, sound)) > 1e-3
+    assert float(features(later, sound)) > 0.01
 
 
 def test_no_layer_outweighs_another(loss, classifier):
@@ -79,46 +66,18 @@ def test_no_layer_outweighs_another(loss, classifier):
     assert after == pytest.approx(before, rel=1e-4)
 
 
-def test_the_gradient_reaches_the_sound_and_nothing_else(loss):
-    to_sound, *others = gradients(loss, voice()[::-1].copy(), voice())
-    assert np.all(np.isfinite(to_sound)) and np.abs(to_sound).max() > 0.0
-    assert all(gradient is None for gradient in others)
-
-
-def test_following_the_gradient_makes_sounds_alike(loss):
-    sound, recorded = voice()[::-1].copy(), voice()
-    before = float(loss(sound, recorded))
-    slope = gradients(loss, sound, recorded)[0].numpy()
-    step = 0.01 * before / np.sum(np.square(slope))
-    after = float(loss(sound - step * slope, recorded))
-    assert before - after == pytest.approx(0.01 * before, rel=0.3)
-
-
 def test_silence_gives_finite_gradients(loss):
     silence = np.zeros([2, 3200], np.float32)
     for sound, recorded in ((silence, voice()), (voice(), silence), (silence, silence)):
         assert np.all(np.isfinite(gradients(loss, sound, recorded)[0]))
 
 
-def test_a_gram_matrix_is_the_mean_product_of_channels():
-    features = np.random.default_rng(0).normal(size=[2, 5, 3]).astype(np.float32)
-    expected = np.einsum("bfi,bfj->bij", features, features) / (5 * 3)
-    np.testing.assert_allclose(gram(tf.constant(features)), expected, rtol=1e-5)
-
-
-def test_style_compares_sounds_of_different_length(style_loss):
-    assert float(style_loss(voice(6400), voice())) < 0.5 * float(
-        style_loss(voice(6400)[::-1], voice())
-    )
-
-
-def test_the_gradient_is_portable_and_reads_the_hidden_layers_alone(classifier, style_loss):
+def test_the_gradient_is_portable_and_reads_the_hidden_layers_alone(classifier, loss):
     def step(inputs):
         sound = inputs["sound"]
         with tf.GradientTape() as tape:
             tape.watch(sound)
-            value = style_loss(sound, inputs["recorded"])
-            value += PerceptualLoss(classifier, MEL)(sound, inputs["recorded"])
+            value = loss(sound, inputs["recorded"])
         return {"gradient": tape.gradient(value, sound)}
 
     specs = {name: tf.TensorSpec([2, 1600]) for name in ("sound", "recorded")}
