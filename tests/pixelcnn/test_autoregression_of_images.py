@@ -4,8 +4,6 @@ import image_densities
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_networks import QuickInitial
-from image_runs import config_of
 from marks import some_slow
 
 import onepass
@@ -13,7 +11,6 @@ from onepass.draw import Draw
 from onepass.foundation.errors import UserError
 from pixelcnn.autoregression import autoregressive
 from pixelcnn.config import OutputConfig
-from pixelcnn.density import ImageDensity
 from pixelcnn.model import ImageSampler
 
 SIZE, SEED, LABELS = 5, 3, np.array([2, 0], np.int32)
@@ -60,20 +57,6 @@ def test_log_probabilities_are_those_of_the_density(likelihood, channels):
     np.testing.assert_allclose(tf.reduce_sum(found, [1, 2]), expected, rtol=1e-5)
 
 
-def test_conditionals_have_the_parameters_of_the_distribution():
-    model = autoregressive(density_of("softmax", 1))
-    images = np.zeros([1, SIZE, SIZE, 1], np.int32)
-    found = model.conditionals(images, {"label": LABELS[:1]})
-    assert found.shape == [1, SIZE, SIZE, model.distribution.num_parameters]
-    assert model.distribution.mode(found).shape == images.shape
-
-
 def test_it_is_stored_in_a_model_folder_alone(tmp_path):
     with pytest.raises(UserError, match="is stored in its own model folder"):
         onepass.save(autoregressive(density_of("softmax", 1)), tmp_path / "model")
-
-
-def test_a_multiscale_model_has_no_raster_order():
-    density = ImageDensity(config_of("text"), QuickInitial(0))
-    with pytest.raises(UserError, match="Only a PixelCNN draws in raster order"):
-        autoregressive(density)

@@ -59,13 +59,11 @@ def test_the_card_says_where_the_model_is_from(exported):
 
 def test_the_card_holds_the_measured_figures(exported):
     quality, text = spec_of(exported)["quality"], (exported / "card.md").read_text()
-    bits = quality["measures"]["bits_per_dim"]
-    low, high = f"{bits['low']:.3f}", f"{bits['high']:.3f}"
-    row = f"| bits per dim | {bits['mean']:.3f} | {low} to {high}, n {bits['n']} |"
-    assert row in text
+    bits, codec = quality["measures"]["bits_per_dim"], quality["codec"]
+    spread = f"{bits['low']:.3f} to {bits['high']:.3f}, n {bits['n']}"
+    assert f"| bits per dim | {bits['mean']:.3f} | {spread} |" in text
     for name, title in {"webp": "WebP", "jpeg_xl": "JPEG XL"}.items():
-        line = f"| lossless {title}, bits per dimension | {quality['codec'][name]:.3f} | |"
-        assert line in text
+        assert f"| lossless {title}, bits per dimension | {codec[name]:.3f} | |" in text
     assert quality["bits_per_dim"] == bits["mean"]
 
 
@@ -84,32 +82,21 @@ def test_weights_and_configuration_are_those_of_the_run(exported):
 @pytest.mark.usefixtures("eager")
 def test_weights_are_rounded_where_it_is_asked_for_and_that_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
-    folder = tmp_path / "half"
+    folder, of_run = tmp_path / "half", opened(run("pixelcnn")).network.trainable_variables
     given = ExportArguments(run("pixelcnn"), folder, machine="an abacus", float16=True)
-    assert write_folder(given, card.measure, card.card).endswith(
-        "rounded to float16: images differ from the run's"
-    )
+    said = write_folder(given, card.measure, card.card)
+    assert said.endswith("rounded to float16: images differ from the run's")
     assert "in half precision (float16), rounded" in (folder / "card.md").read_text()
     with np.load(folder / "weights.npz") as stored:
         assert {array.dtype for array in stored.values()} == {np.dtype(np.float16)}
-    pairs = zip(
-        opened(folder).network.trainable_variables,
-        opened(run("pixelcnn")).network.trainable_variables,
-        strict=True,
-    )
-    for found, expected in pairs:
-        rounded = expected.numpy().astype(np.float16).astype(np.float32)
-        np.testing.assert_array_equal(found.numpy(), rounded)
+    for found, own in zip(opened(folder).network.trainable_variables, of_run, strict=True):
+        np.testing.assert_array_equal(found, own.numpy().astype(np.float16).astype(np.float32))
 
 
-def test_a_card_of_before_the_choice_says_what_its_weights_are(exported):
-    spec = spec_of(exported)
+def test_a_card_of_before_says_that_its_weights_are_rounded_and_no_time_that_is_unknown(exported):
+    spec = spec_of(exported) | {"training_seconds": 0}
     del spec["stored_dtype"]
     assert "in half precision" in card.card(spec)
-
-
-def test_a_training_time_that_is_unknown_is_not_said(exported):
-    spec = spec_of(exported) | {"training_seconds": 0}
     assert f"- Training: {spec['step']} steps on an abacus.\n" in card.card(spec)
 
 
@@ -159,11 +146,6 @@ def test_a_folder_of_a_model_of_captions_names_some(tmp_path):
         opened(given.out).sample()
 
 
-def test_data_of_an_exported_model_must_be_named(exported, mistake):
-    line = mistake("evaluate", exported)
-    assert line == f"{exported} does not say where its images are; name them with --data."
-
-
 @pytest.mark.slow
 def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
     for name, parts in {"base": ("4",), "factors": ("8",)}.items():
@@ -172,26 +154,24 @@ def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
     figures = image_runs.figures("multiscale")
     monkeypatch.setattr(card, "evaluate", lambda *_: figures)
     monkeypatch.setattr(card, "load", opened)
-    words = ["--parts-from", str(tmp_path / "factors"), "--out", str(tmp_path / "out"), "--bare"]
-    assert onepass.main(["export", str(tmp_path / "base"), *words]) == 0
+    # Then the folder has the factors, and says how long both were trained.
+    for parts, out in (("factors", "out"), ("out", "again")):
+        words = ["--parts-from", str(tmp_path / parts), "--out", str(tmp_path / out), "--bare"]
+        assert onepass.main(["export", str(tmp_path / "base"), *words]) == 0
     model, text = opened(tmp_path / "out"), (tmp_path / "out" / "card.md").read_text()
     assert model.network.whole and model.config.part_names == ("4", "8.2", "8.3", "8.4")
     assert "A multiscale PixelCNN of 8x8" in text and "several runs" in text
     batch = next(iter(image_runs.dev_of("multiscale").dev(4)))
-    for name, parts in {"base": {"4"}, "factors": {"8.2", "8.3", "8.4"}}.items():
-        nats = opened(tmp_path / name).network.nats(batch)
-        assert nats.keys() == parts
-        for part in parts:  # all but for the rounding
-            np.testing.assert_allclose(model.network.nats(batch)[part], nats[part], rtol=1e-2)
-    # The folder has the factors, and says how long both were trained.
-    words = ["--parts-from", str(tmp_path / "out"), "--out", str(tmp_path / "again"), "--bare"]
-    assert onepass.main(["export", str(tmp_path / "base"), *words]) == 0
+    for name in ("base", "factors"):
+        for part, nats in opened(tmp_path / name).network.nats(batch).items():
+            np.testing.assert_allclose(model.network.nats(batch)[part], nats, rtol=1e-2)
     seconds = [spec_of(tmp_path / name)["training_seconds"] for name in ("out", "again")]
-    own = training_seconds(tmp_path / "base")
-    assert seconds[1] == round(seconds[0] + own)
+    assert seconds[1] == round(seconds[0] + training_seconds(tmp_path / "base"))
 
 
-def test_what_cannot_be_exported_is_one_line(mistake, tmp_path, exported):
+def test_what_cannot_be_exported_or_evaluated_is_one_line(mistake, tmp_path, exported):
+    line = mistake("evaluate", exported)
+    assert line == f"{exported} does not say where its images are; name them with --data."
     out = ["--out", tmp_path / "out", "--bare"]
     line = mistake("export", exported, *out, "--note", "x")
     assert line == f"`--note` is for runs; {exported} has its card."
