@@ -11,7 +11,6 @@ from runs import NEVER, TINY, newest, silent, speech, unevaluated, wavenet_run
 from distill import evaluation, training
 from distill import model as models
 from distill.config import ClipConfig, DistillConfig, LossConfig, StudentConfig
-from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
 from onepass.foundation.errors import UserError
 from onepass.replicator.portable import run as portable_run
@@ -80,19 +79,6 @@ def whole(distil, tmp_path_factory):
     return run
 
 
-@pytest.mark.slow
-def test_the_student_has_the_teachers_prediction_and_conditioner(teacher_run):
-    theirs = load_teacher(teacher_run).network
-    config = SMALL.resolve_settings(load_teacher(teacher_run), teacher_run)
-    student = training.new_student(config, load_teacher(teacher_run))
-    frames = tf.constant(np.random.default_rng(0).random((1, 12, 8), np.float32))
-    condition, _ = student.condition(frames)
-    made = theirs.split(theirs.rows(frames))
-    np.testing.assert_allclose(condition.prediction.coefficients, made.coefficients, atol=1e-6)
-    np.testing.assert_allclose(condition.prediction.log_gain, made.log_gain, atol=1e-6)
-    np.testing.assert_allclose(condition.held, made.local, atol=1e-6)
-
-
 def test_clips_with_neighbours_have_the_condition_of_the_middle_of_the_whole(teacher_run):
     density = WaveNetDensity(load_teacher(teacher_run).network)
     frames = np.random.default_rng(0).random((1, 40, 8), np.float32)
@@ -146,30 +132,28 @@ def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
 
 
 @pytest.mark.parametrize("source", ["none", "pulses"])
-def test_a_student_with_or_without_a_source_has_the_teachers_conditioner(source, teacher_run):
+def test_the_student_has_the_teachers_prediction_and_conditioner(source, teacher_run):
     teacher = load_teacher(teacher_run)
-    config = dataclasses.replace(SMALL.student, source=source)
-    config = (
-        dataclasses.replace(SMALL, student=config).resolve_settings(teacher, teacher_run).student
-    )
-    theirs, hop = teacher.network.conditioner, config.hop_samples
-    student = ParallelWaveNet(config, mel=teacher.config.data.mel(hop))
-    student.start_from_conditioner(theirs)
-    frames = np.random.default_rng(0).normal(size=[1, 12, 8]).astype(np.float32)
-    ours = student.residual.conditioner(frames)
-    np.testing.assert_array_equal(ours.local, theirs(frames).local)
+    config = dataclasses.replace(SMALL, student=dataclasses.replace(SMALL.student, source=source))
+    student = training.new_student(config.resolve_settings(teacher, teacher_run), teacher)
+    frames = tf.constant(np.random.default_rng(0).random((1, 12, 8), np.float32))
+    condition, _ = student.condition(frames)
+    made = teacher.network.split(teacher.network.rows(frames))
+    np.testing.assert_allclose(condition.prediction.coefficients, made.coefficients, atol=1e-6)
+    np.testing.assert_allclose(condition.prediction.log_gain, made.log_gain, atol=1e-6)
+    np.testing.assert_allclose(condition.held, made.local, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("lacking", "message"),
     [
-        (dict(network=dict(prediction_order=0, pitch_taps=0)), "`student.domain` must be wave"),
-        (dict(network=dict(pitch_taps=0)), "`student.source` must be none"),
+        (dict(prediction_order=0, pitch_taps=0), "`student.domain` must be wave"),
+        (dict(pitch_taps=0), "`student.source` must be none"),
     ],
 )
-def test_a_teacher_that_lacks_what_the_student_needs_is_refused(change, message, teacher_run, data):
+def test_a_teacher_that_lacks_what_the_student_needs_is_refused(lacking, message, teacher_run):
     teacher = load_teacher(teacher_run)
-    network = dataclasses.replace(teacher.config.network, **change["network"])
+    network = dataclasses.replace(teacher.config.network, **lacking)
     config = dataclasses.replace(teacher.config, network=network)
     other = dataclasses.replace(teacher, model=dataclasses.replace(teacher.model, config=config))
     with pytest.raises(UserError, match=message):
