@@ -22,6 +22,13 @@ def fill(folder, names, size=(8, 8)):
         Image.fromarray(noise(size[1], size[0], 3, seed=seed)).save(path)
 
 
+def levels_of(path):
+    """Return the levels of an image file, uint8 [height, width, channels]."""
+    with Image.open(path) as opened:
+        levels = np.asarray(opened)
+    return levels[..., None] if levels.ndim == 2 else levels
+
+
 def mistake(path, rules=COLOUR):
     """The one line that reading such a source raises, without the path."""
     with pytest.raises(DataError) as caught:

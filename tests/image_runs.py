@@ -9,7 +9,7 @@ import made_once
 import numpy as np
 import pytest
 from image_networks import QuickInitial
-from runs import eagerly
+from runs import eagerly, silent
 
 from onepass.foundation.metrics import read_metrics
 from onepass.replicator.training.config import LoopConfig, OptimizerConfig
@@ -151,10 +151,6 @@ def trained(config, data: Path, workdir: Path):
 def opened(path: Path) -> Trained:
     with quickly():
         return load(path)
-
-
-def silent(line: str) -> None:
-    """Says nothing."""
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,13 +33,9 @@ LEVELS, TIME, ROWS = 4, 3, 4000
 
 
 def sampler_of(student, network, block_samples=64, rule="rejection"):
-    draft = SoundDraft(student, network.codec)
-    return SpeculativeSampler(network, draft, rule, block_samples)
-
-
-def uncompiled(*given):
     """A sampler without XLA, which takes longer to compile than these sounds to make."""
-    sampler = sampler_of(*given)
+    draft = SoundDraft(student, network.codec)
+    sampler = SpeculativeSampler(network, draft, rule, block_samples)
     sampler._block = tf.function(sampler.block, autograph=False)
     return sampler
 
@@ -77,7 +74,7 @@ def fits(drawn, probabilities):
 def test_the_joint_law_is_the_teachers(teacher, joint, kind):
     student, rows = student_with(noise=kind), tuple(range(ROWS))
     count = PassCount()
-    blocks = uncompiled(student, teacher, 4).stream(Request(TIME, 5, rows), count)
+    blocks = sampler_of(student, teacher, 4).stream(Request(TIME, 5, rows), count)
     assert joint.sum() == pytest.approx(1.0, abs=1e-5) and joint.min() * ROWS > 1.0
     assert fits(np.concatenate(list(blocks), 1), joint) > 0.01
     assert 0.2 < count.acceptance < 0.8
@@ -93,7 +90,7 @@ LEVELS_OF_VERSION_0_2 = [
 
 def test_levels_by_rejection_are_those_of_version_0_2(teacher):
     network = moved(WaveNet(dataclasses.replace(teacher.config, levels=64), 3), 0.3, 7)
-    parts = uncompiled(student_with(), network, 8).stream(Request(24, 5, (0,)), PassCount())
+    parts = sampler_of(student_with(), network, 8).stream(Request(24, 5, (0,)), PassCount())
     assert np.concatenate(list(parts), 1)[0].tolist() == LEVELS_OF_VERSION_0_2
 
 
@@ -123,60 +120,52 @@ def pair():
     return student, vocoder_with(WaveNetConfig(**(SMALL | config)), MEL)
 
 
-def spoken(sampler, rows):
-    """Levels of 90 samples, drafted well enough to count."""
+def frames_of(rows):
     frames = 0.5 + 0.1 * noise.normal(2, [0, 1], 0, 5 * 7)[..., 0].numpy().reshape(2, 5, 7)
-    count = PassCount()
-    request = Request(90, 4, rows, frames[list(rows)])
-    parts = list(sampler.stream(request, count))
-    assert 0.1 < count.acceptance < 1.0 and count.samples_per_pass > 1.0
-    return np.concatenate(parts, 1)
+    return frames[list(rows)]
 
 
 @pytest.mark.slow
 def test_the_sound_is_the_same_for_every_block_and_batch(pair):
-    whole = spoken(uncompiled(*pair, 20), (0, 1))
-    np.testing.assert_array_equal(spoken(uncompiled(*pair, 60), (1,)), whole[1:])
-    assert len(np.unique(whole)) > 20
-
-
-@pytest.mark.slow
-def test_xla_makes_the_same_sound(pair):
-    compiled, traced = sampler_of(*pair, 20), uncompiled(*pair, 20)
-    np.testing.assert_array_equal(spoken(compiled, (0,)), spoken(traced, (0,)))
+    sounds = []
+    for block_samples, rows in ((20, (0, 1)), (60, (1,))):
+        count = PassCount()
+        request = Request(90, 4, rows, frames_of(rows))
+        parts = list(sampler_of(*pair, block_samples).stream(request, count))
+        assert 0.1 < count.acceptance < 1.0 and count.samples_per_pass > 1.0
+        sounds.append(np.concatenate(parts, 1))
+    np.testing.assert_array_equal(sounds[1], sounds[0][1:])
+    assert len(np.unique(sounds[0])) > 20
 
 
 def test_coupled_sound_is_that_of_the_other_samplers(pair):
-    frames = 0.5 + 0.1 * noise.normal(2, [0, 1], 0, 5 * 7)[..., 0].numpy().reshape(2, 5, 7)
-    sampler = uncompiled(*pair, 20, "coupling")
-    for heat in (1.0, 0.7):
-        request = Request(50, 4, (0, 1), frames, temperature=heat)
-        drawn = list(sampler.stream(request, PassCount()))
-        np.testing.assert_array_equal(np.concatenate(drawn, 1), generate(pair[1], request))
+    request = Request(50, 4, (0, 1), frames_of((0, 1)), temperature=0.7)
+    drawn = list(sampler_of(*pair, 20, "coupling").stream(request, PassCount()))
+    np.testing.assert_array_equal(np.concatenate(drawn, 1), generate(pair[1], request))
 
 
-class Sounds:
+def loaded(network, **spec):
     """A loaded model, as far as drafting asks it: its network and its spec."""
-
-    def __init__(self, network, **spec):
-        same = dict(kind="wavenet", sample_rate_hz=4000, hop_samples=20, gain_db=0.0)
-        self.network, self.spec = network, {**same, "features": {}, "speakers": [], **spec}
+    same = dict(kind="wavenet", sample_rate_hz=4000, hop_samples=20, gain_db=0.0)
+    same |= {"features": {}, "speakers": []}
+    return SimpleNamespace(network=network, spec=same | spec)
 
 
 def test_what_cannot_be_drafted_is_refused(pair, teacher):
     student, vocoder = pair
     softmax = WaveNet(dataclasses.replace(teacher.config, likelihood="categorical"))
-    with pytest.raises(UserError, match="WaveNet with a density, this one has a softmax"):
-        sound_draft(student, Sounds(student).spec, Sounds(softmax))
-    with pytest.raises(UserError, match="`sample_rate_hz`, 4000; it has 8000"):
-        sound_draft(student, Sounds(student, sample_rate_hz=8000).spec, Sounds(vocoder))
-    with pytest.raises(UserError, match="as `load` returns it, not for a VocoderWaveNet"):
-        sound_draft(student, Sounds(student).spec, vocoder)
+    spec, other = loaded(student).spec, loaded(student, sample_rate_hz=8000).spec
     frames = np.zeros([1, 2, 7], np.float32)
-    for line, given in {
-        "temperature must be 1 for drafts": dict(temperature=0.5),
-        "`prefix` must be None for drafts": dict(prime=np.zeros([1, 4], np.int32)),
-    }.items():
-        request = Request(8, frames=frames, **given)
+
+    def drawn(**given):
+        return next(sampler_of(*pair).stream(Request(8, frames=frames, **given), PassCount()))
+
+    for call, line in (
+        (lambda: sound_draft(student, spec, loaded(softmax)), "WaveNet with a density, this one"),
+        (lambda: sound_draft(student, other, loaded(vocoder)), "`sample_rate_hz`, 4000; it has 8"),
+        (lambda: sound_draft(student, spec, vocoder), "as `load` returns it, not for a VocoderWa"),
+        (lambda: drawn(temperature=0.5), "temperature must be 1 for drafts"),
+        (lambda: drawn(prime=np.zeros([1, 4], np.int32)), "`prefix` must be None for drafts"),
+    ):
         with pytest.raises(UserError, match=line):
-            next(sampler_of(*pair).stream(request, PassCount()))
+            call()

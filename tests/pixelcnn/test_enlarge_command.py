@@ -5,7 +5,7 @@ import functools
 import image_runs
 import numpy as np
 import pytest
-from image_files import fill
+from image_files import fill, levels_of
 from image_runs import ADAM, TINY, trained
 from made_once import own_folder
 from PIL import Image
@@ -80,12 +80,6 @@ def sample(start, out, words=""):
     """The exit status of `onepass sample --start`."""
     given = ["sample", str(run()), "--start", str(start), "--out", str(out), *words.split()]
     return onepass.main(given)
-
-
-def levels_of(path):
-    """Return the levels of an image file."""
-    with Image.open(path) as opened:
-        return np.asarray(opened)
 
 
 @pytest.mark.slow

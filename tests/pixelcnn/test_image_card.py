@@ -39,8 +39,9 @@ def spec_of(folder):
     return json.loads((folder / "model.json").read_text())
 
 
-def test_the_card_says_where_the_model_is_from(exported):
-    text = (exported / "card.md").read_text()
+def test_the_card_says_where_the_model_is_from_and_holds_the_measured_figures(exported):
+    quality, text = spec_of(exported)["quality"], (exported / "card.md").read_text()
+    bits, codec = quality["measures"]["bits_per_dim"], quality["codec"]
     for words in (
         "A PixelCNN of 8x8 images with 1 channels,",
         "conditioned on class",
@@ -52,19 +53,13 @@ def test_the_card_says_where_the_model_is_from(exported):
         "in single precision (float32): images are those of the run.",
         f"Measured on {DEV} dev images",
         "| seconds an image, batch 1 | 0.125 | |",
+        f"| bits per dim | {bits['mean']:.3f} | {bits['low']:.3f} to {bits['high']:.3f}, n {DEV} |",
+        f"| lossless WebP, bits per dimension | {codec['webp']:.3f} | |",
+        f"| lossless JPEG XL, bits per dimension | {codec['jpeg_xl']:.3f} | |",
     ):
         assert words in text
-    assert str(made_once.shared_folder()) not in text + (exported / "model.json").read_text()
-
-
-def test_the_card_holds_the_measured_figures(exported):
-    quality, text = spec_of(exported)["quality"], (exported / "card.md").read_text()
-    bits, codec = quality["measures"]["bits_per_dim"], quality["codec"]
-    spread = f"{bits['low']:.3f} to {bits['high']:.3f}, n {bits['n']}"
-    assert f"| bits per dim | {bits['mean']:.3f} | {spread} |" in text
-    for name, title in {"webp": "WebP", "jpeg_xl": "JPEG XL"}.items():
-        assert f"| lossless {title}, bits per dimension | {codec[name]:.3f} | |" in text
     assert quality["bits_per_dim"] == bits["mean"]
+    assert str(made_once.shared_folder()) not in text + (exported / "model.json").read_text()
 
 
 def test_weights_and_configuration_are_those_of_the_run(exported):
@@ -111,26 +106,18 @@ def test_a_time_is_unknown_where_that_of_one_part_is(of_parts, seconds, monkeypa
 
 
 @pytest.mark.usefixtures("eager")
-def test_the_figures_are_those_of_the_folder(exported, monkeypatch):
+def test_the_folder_says_what_the_model_is_and_its_figures_are_those_of_the_folder(
+    exported, monkeypatch
+):
     monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 1.0)
-    model = opened(exported)
-    dataset = ImageDataset.for_evaluation(
-        images() / "toy_dev.npz", model.config, model.front.classes
-    )
-    found, expected = evaluate(model, dataset), spec_of(exported)["quality"]
-    assert found["bits_per_dim"] == pytest.approx(expected["bits_per_dim"], abs=1e-6)
-    for name, measure in found["measures"].items():
-        assert measure == pytest.approx(expected["measures"][name], abs=1e-6)
-    close = image_runs.figures("pixelcnn")["bits_per_dim"]
-    assert found["bits_per_dim"] == pytest.approx(close, abs=0.01)
-
-
-def test_the_folder_says_what_the_model_is(exported):
-    spec = spec_of(exported)
+    model, spec, file = opened(exported), spec_of(exported), images() / "toy_dev.npz"
     expected = dict(kind="pixelcnn", preset="tiny", size=8, channels=1, levels=256)
     expected |= dict(condition="class", classes=["cat", "dog", "eel"], step=best_step("pixelcnn"))
     assert {name: spec[name] for name in expected} == expected
     assert spec["config"]["data_folder"] == spec["data"] == "toys"
+    dataset = ImageDataset.for_evaluation(file, model.config, model.front.classes)
+    for name, measure in evaluate(model, dataset)["measures"].items():
+        assert measure == pytest.approx(spec["quality"]["measures"][name], abs=1e-6)
 
 
 @pytest.mark.slow

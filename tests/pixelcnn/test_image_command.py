@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ import image_runs
 import made_once
 import numpy as np
 import pytest
+from image_files import levels_of
 from image_runs import CLASSES, DEV, SIDES, TRAIN, best_step, images, model, run
 from marks import some_slow
 from PIL import Image
@@ -47,13 +49,6 @@ def sampled(kind, out, words=""):
     return status, sorted(path.name for path in out.iterdir())
 
 
-def levels_of(path):
-    """Return the levels of a PNG file, uint8 [height, width, channels]."""
-    with Image.open(path) as opened:
-        levels = np.asarray(opened)
-    return levels[..., None] if levels.ndim == 2 else levels
-
-
 # Samples
 
 
@@ -87,33 +82,28 @@ def test_a_smaller_grid_leaves_nothing_of_a_larger_one_of_its_seed(tmp_path, cap
 
 @pytest.mark.parametrize("name", ["sample_0_1_dog.png", "grid.png", "progression.gif"])
 def test_an_image_is_not_written_over_unasked(tmp_path, mistake, monkeypatch, name):
-    monkeypatch.setattr(models.Trained, "stream", None)  # nothing is drawn before
+    monkeypatch.setattr(models.Trained, "stream", None)
     (tmp_path / name).write_bytes(b"mine")
     (tmp_path / "sample_0_3_cat.png").write_bytes(b"mine too")
-    words = ("sample", run("pixelcnn"), "--out", tmp_path, "--num", 2)
-    assert mistake(*words) == f"{tmp_path / name} already exists; --overwrite replaces it."
+    words = ("sample", run("pixelcnn"), "--num", 2, "--out")
+    assert (
+        mistake(*words, tmp_path) == f"{tmp_path / name} already exists; --overwrite replaces it."
+    )
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert kept == {name: b"mine", "sample_0_3_cat.png": b"mine too"}
 
 
-@pytest.mark.parametrize(
-    ("batch", "guidance", "end"),
-    some_slow(WAYS := [(2, 0, ", [0-9]+ for all of them"), (1, 0, ""), (1, 2, "")], WAYS[1:]),
-)
+@pytest.mark.parametrize(("batch", "end"), [(2, ", [0-9]+ for all of them"), (1, "")])
 def test_sampling_by_fixed_point_gives_the_same_files_and_says_its_passes(
-    tmp_path, capsys, batch, guidance, end
+    tmp_path, capsys, batch, end
 ):
-    words = f"--num 2 --seed 7 --method fixed-point --batch {batch} --guidance {guidance}"
+    words = f"--num 2 --seed 7 --method fixed-point --batch {batch}"
     assert sampled("pixelcnn", tmp_path, words)[0] == 0
-    drawn = model("pixelcnn").sample(condition=[0, 1], seed=7, num=2, guidance=guidance)
-    for row, expected in enumerate(drawn):
+    for row, expected in enumerate(model("pixelcnn").sample(condition=[0, 1], seed=7, num=2)):
         found = levels_of(tmp_path / f"sample_7_{row}_{CLASSES[row]}.png")
         np.testing.assert_array_equal(found, expected)
     line = capsys.readouterr().out.splitlines()[-1]
     assert re.fullmatch(f"passes for an image by fixed point: .*place of 64{end}", line)
-    assert (
-        not guidance or (model("pixelcnn").sample(condition=[0, 1], seed=7, num=2) != drawn).any()
-    )
 
 
 def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
@@ -217,13 +207,8 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
     drawn = model("multiscale").stream
 
     def interrupted(self, *arguments, **options):
-        def images():
-            for row, scales in enumerate(drawn(*arguments, **options)):
-                if row == before:
-                    raise KeyboardInterrupt
-                yield scales
-
-        return images()
+        yield from itertools.islice(drawn(*arguments, **options), before)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(models.Trained, "stream", interrupted)
     status, names = sampled("multiscale", tmp_path, "--num 5 --label cat")
@@ -243,44 +228,28 @@ OTHER_KIND = " is for a model of another kind; this one has class."
         ("pixelcnn", "--num 0", "`--num` must be at least 1, got 0."),
         ("pixelcnn", "--guidance -1", "The guidance must be at least 0 and finite, got -1."),
         ("map", "--map MAP --guidance 1", "The model has no null condition to be guided by."),
-        ("pixelcnn", "--temperature -1", "`--temperature` must be at least 0 and finite, got -1."),
-        (
-            "pixelcnn",
-            "--temperature inf",
-            "`--temperature` must be at least 0 and finite, got inf.",
-        ),
+        ("pixelcnn", "--temperature inf", "`--temperature` must be at least 0 and finite, got "),
         ("pixelcnn", "--prime NO", "NO: broken: not a file."),
         ("pixelcnn", "--prime TEXT", "TEXT: broken: not an image that pillow knows."),
         ("pixelcnn", "--prime SMALL", "SMALL: too small: 4x4, wanted 8x8."),
-        (
-            "pixelcnn",
-            "--prime LARGE --prime-rows 9",
-            "`--prime-rows` must be between 0 and 8, got 9.",
-        ),
+        ("pixelcnn", "--prime MAP --prime-rows 9", "`--prime-rows` must be between 0 and 8, got 9"),
         ("pixelcnn", "--prime-rows 2", "`--prime-rows` needs `--prime`, the image they are of."),
         ("pixelcnn", "--caption cat", "`--caption`" + OTHER_KIND),
         ("pixelcnn", "--video NO", "`--video`" + OTHER_KIND),
         ("multiscale", "--start NO", "NO: no such file."),
         ("multiscale", "--start TEXT", "TEXT is not an image that can be read."),
         ("map", "--map NO", "NO: no such file."),
+        ("pixelcnn", "--out MAP/x", "Cannot create the folder MAP/x: Not a directory."),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_and_no_folder(mistake, tmp_path, kind, words, line):
-    for name, side in {"SMALL": 4, "LARGE": 8, "MAP": 8}.items():
+    for name, side in {"SMALL": 4, "MAP": 8}.items():
         Image.fromarray(np.zeros([side, side], np.uint8)).save(tmp_path / name, "PNG")
     (tmp_path / "TEXT").write_text("words")
-    places = {name: str(tmp_path / name) for name in ("SMALL", "LARGE", "MAP", "TEXT", "NO")}
-    words = [places.get(word, word) for word in words.split()]
+    words = re.sub(r"\b(SMALL|MAP|TEXT|NO)\b", rf"{tmp_path}/\1", words).split()
     found = mistake("sample", run(kind), "--out", tmp_path / "out", *words)
     assert found.replace(f"{tmp_path}/", "").startswith(line)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_cannot_be_made_is_named_before_any_image(mistake, monkeypatch):
-    monkeypatch.setattr(image_samples, "write_png", None)
-    out = run("pixelcnn") / "config.json" / "out"
-    line = mistake("sample", run("pixelcnn"), "--out", out)
-    assert line == f"Cannot create the folder {out}: Not a directory."
 
 
 # Figures
@@ -291,26 +260,14 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
     words = ["evaluate", str(run("multiscale")), "--json", "--samples", "0"]
     assert onepass.main(words) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {
-        *("model", "step", "data", "bits_per_dim", "seconds_per_picture"),
-        *("measures", "codec", "dev"),
-    }
-    assert (found["model"], found["data"]) == (str(run("multiscale")), str(images()))
-    assert (found["step"], found["dev"]) == (3, {"pictures": DEV, "of": TRAIN + DEV})
-    assert found["measures"].keys() == {
-        "bits_per_dim",
-        *("bits_per_dim_4x4", "bits_per_dim_8x8"),
-        *("bits_per_dim_with_another_condition", "bits_per_dim_gained_by_the_condition"),
-        "bits_per_image_gained_over_the_mean_of_all_classes",
-    }
+    assert found.pop("seconds_per_picture") > 0
+    expected = evaluate(model("multiscale"), image_runs.dev_of("multiscale"))
+    del expected["seconds_per_picture"]
+    source = {"model": str(run("multiscale")), "step": 3, "data": str(images())}
+    assert found == source | expected
     for measure in found["measures"].values():
         assert measure.keys() == {"mean", "low", "high", "n", "undefined"}
-        assert measure["n"] == DEV
         assert measure["low"] <= measure["mean"] <= measure["high"]
-    assert found["bits_per_dim"] == found["measures"]["bits_per_dim"]["mean"]
-    expected = evaluate(model("multiscale"), image_runs.dev_of("multiscale"))
-    assert (found["measures"], found["codec"]) == (expected["measures"], expected["codec"])
-    assert found["seconds_per_picture"] > 0
 
 
 def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
@@ -345,7 +302,9 @@ def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
     assert used == [DEV, DEV, TRAIN + DEV]
 
 
-def test_dev_images_that_are_not_there_are_named(mistake, tmp_path):
+def test_what_cannot_be_evaluated_is_named(mistake, tmp_path):
+    line = mistake("evaluate", "shipped-digits", "--samples", "-1")
+    assert line == "`--samples` must be at least 0, got -1."
     line = mistake("evaluate", run("pixelcnn"), "--data", tmp_path / "no")
     assert line == f"{tmp_path / 'no'}: no such file or folder."
     copy = shutil.copytree(run("pixelcnn"), tmp_path / "copy")
@@ -356,11 +315,6 @@ def test_dev_images_that_are_not_there_are_named(mistake, tmp_path):
 
 
 # Which kind of model a verb is for
-
-
-def test_a_negative_number_of_samples_is_refused_before_anything_is_measured(mistake):
-    line = mistake("evaluate", "shipped-digits", "--samples", "-1")
-    assert line == "`--samples` must be at least 0, got -1."
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "sample"])
@@ -374,49 +328,22 @@ def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatc
         "onepass.families.run_evaluate",
         lambda family_of, likely, words, parse: went.append((likely.makes, words)) or 0,
     )
-    sound = tmp_path / "sound"
-    sound.mkdir()
-    (sound / "config.json").write_text('{"kind": "wavenet"}')
-    folder = tmp_path / "folder"  # a model folder
-    folder.mkdir()
-    (folder / "model.json").write_text('{"kind": "multiscale"}')
-    for place, kind in {
-        run("pixelcnn"): "images",
-        run("multiscale"): "images",
-        folder: "images",
-        "shipped-digits": "images",
-        sound: "sound",
-        "shipped": "sound",
-        tmp_path / "no": "sound",
-    }.items():
+    sound, folder = tmp_path / "sound", tmp_path / "folder"
+    for path, file, kind in ((sound, "config", "wavenet"), (folder, "model", "multiscale")):
+        path.mkdir()
+        (path / f"{file}.json").write_text(json.dumps({"kind": kind}))
+    places = dict.fromkeys([run("pixelcnn"), folder, "shipped-digits"], "images")
+    for place, kind in (
+        places | dict.fromkeys([sound, "shipped", tmp_path / "no"], "sound")
+    ).items():
         # Results may go where another model is.
         outs = ["x"] if place == tmp_path / "no" else ["x", str(sound), str(folder)]
-        orders = [[str(place), "--out", out] for out in outs]
-        orders += [["--out", out, str(place)] for out in outs]
-        for words in [*orders, ["--out=x", str(place)], ["--naive", str(place)]]:
+        orders = [order for out in outs for order in ([place, "--out", out], ["--out", out, place])]
+        for words in [*orders, ["--out=x", place], ["--naive", place]]:
             went.clear()
+            words = [str(word) for word in words]
             assert onepass.main([verb, *words]) == 0
             assert went == [(kind, words)]
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "null", '{"kind": []}', '{"kind": "pixelcnn"}', "{}"])
-def test_a_configuration_that_is_broken_is_named(mistake, tmp_path, text):
-    (tmp_path / "config.json").write_text(text)
-    for words in (["evaluate"], ["sample", "--out", tmp_path / "out"]):
-        assert str(tmp_path) in mistake(*words, tmp_path)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("verb", ["evaluate", "sample"])
-def test_help_of_a_verb_says_how_to_get_that_of_its_models(capsys, verb):
-    assert onepass.main([verb, "--help"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith(f"usage: onepass {verb} MODEL ")
-    assert f"onepass {verb} shipped --help" in out
-    assert onepass.main([verb, "shipped-digits", "--help"]) == 0
-    out = capsys.readouterr().out
-    known = {"evaluate": "lossless WebP", "sample": "--prime-rows", "export": "--parts-from"}
-    assert out.startswith(f"usage: onepass {verb}") and known[verb] in out
 
 
 # Presets
@@ -445,11 +372,7 @@ def test_every_preset_comes_back_from_json_and_goes_through_the_command_line(
     monkeypatch.setattr("onepass.replicator.training.training_run.train", train)
     words = ["train", name, "--data", "tfds:cats", "--workdir", "b"]
     assert mistake(*words) == "enough"
-    assert seen.pop() == (name, config, "tfds:cats")
-    mistake(*words, "--seed", "5", "--optimizer.beta1", "0.5", "--output.components", "3")
-    (preset, config, _) = seen.pop()
-    assert (preset, config.seed, config.optimizer.beta1) == (name, 5, 0.5)
-    assert config.output.components == 3
+    assert seen == [(name, config, "tfds:cats")]
 
 
 @pytest.fixture(scope="module")

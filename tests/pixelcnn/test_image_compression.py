@@ -111,13 +111,10 @@ def test_an_image_decodes_the_same_in_any_batch():
 
 
 def test_another_model_refuses_the_file():
-    model, other = known("PixelCNN"), model_of("PixelCNN", seed=1)
+    model, moved = known("PixelCNN"), model_of("PixelCNN")
     data = model.compress(images_for(model, 2), 0)
-    assert "requires the model" in refused(other.decompress, data)
-    moved = model_of("PixelCNN")
-    moved.network.trainable_variables[0].assign_add(
-        1e-6 * tf.ones_like(moved.network.trainable_variables[0])
-    )
+    weight = moved.network.trainable_variables[0]
+    weight.assign_add(1e-6 * tf.ones_like(weight))
     assert "requires the model" in refused(moved.decompress, data)
 
 
@@ -131,20 +128,17 @@ def test_the_condition_is_in_the_file():
 
 
 def test_what_cannot_be_compressed_is_refused():
-    model = known("PixelCNN")
-    images = images_for(model, 2)
-    assert "must be uint8 [num, 8, 8, 1]" in refused(model.compress, images[:, :4], 0)
-    assert "got float64" in refused(model.compress, images / 255.0, 0)
-    assert "`condition` must be one or 2, got 3" in refused(model.compress, images, [0, 1, 2])
-    assert "no class" in refused(model.compress, images, "bird")
-    assert "`tolerance` must be between 0 and 0.001, got 1" in refused(
-        model.compress, images, 0, tolerance=1.0
-    )
-    assert "`batch` must be an integer of at least 1, got 0" in refused(
-        model.compress, images, 0, batch=0
-    )
-    flow = model_of("multiscale A, colour")
-    flow.network.multiscale.has_flow = True
+    model, flow = known("PixelCNN"), model_of("multiscale A, colour")
+    images, flow.network.multiscale.has_flow = images_for(model, 2), True
+    for given, options, line in (
+        ((images[:, :4], 0), {}, "must be uint8 [num, 8, 8, 1]"),
+        ((images / 255.0, 0), {}, "got float64"),
+        ((images, [0, 1, 2]), {}, "`condition` must be one or 2, got 3"),
+        ((images, "bird"), {}, "no class"),
+        ((images, 0), {"tolerance": 1.0}, "`tolerance` must be between 0 and 0.001, got 1"),
+        ((images, 0), {"batch": 0}, "`batch` must be an integer of at least 1, got 0"),
+    ):
+        assert line in refused(model.compress, *given, **options)
     assert "is a flow" in refused(flow.compress, images_for(flow, 1), 0)
 
 

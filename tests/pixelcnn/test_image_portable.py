@@ -1,23 +1,19 @@
 """Image models exported: their batches, steps and samplers, drawn, trained and run by JAX."""
 
 import dataclasses
-import shutil
-from pathlib import Path
 
 import image_runs
-import jax
 import numpy as np
 import pytest
 import tensorflow as tf
-from carried import assert_same_steps, assert_same_training, joined, run_alone
+from carried import assert_same_steps, assert_same_training
 from image_networks import QuickInitial
 from image_runs import ADAM, SIDES, config_of, data_of
 
-import onepass
 from distill.images import training as distillation
 from distill.images.config import PRESETS, FlowTargets
 from distill.images.flow import FILE
-from onepass.foundation.files import read_npz, write_npz
+from onepass.foundation.files import write_npz
 from onepass.replicator.portable import run as portable_run
 from onepass.replicator.portable.export import export_portable, training_step
 from onepass.replicator.training.state import TrainState
@@ -28,37 +24,23 @@ from pixelcnn.density import ImageDensity, ImageLoss
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick():
+def quick(quick_compilation):
     """Neither JAX nor TensorFlow spends time on what these tests do not look at."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(density, "Initial", QuickInitial)
-        jax.config.update("jax_disable_most_optimizations", True)
         yield
-        jax.config.update("jax_disable_most_optimizations", False)
-
-
-def changed(kind, **changes):
-    """The configuration of the toys of a kind, fields of its parts replaced."""
-    config = config_of(kind)
-    parts = {
-        name: dataclasses.replace(getattr(config, name), **fields)
-        if isinstance(fields, dict)
-        else fields
-        for name, fields in changes.items()
-    }
-    return dataclasses.replace(config, **parts)
 
 
 def dataset_of(kind, **changes):
     """The toys of a kind, its configuration resolved."""
-    dataset = ImageDataset.read(data_of(kind), changed(kind, **changes))
+    dataset = ImageDataset.read(data_of(kind), image_runs.replaced(config_of(kind), **changes))
     return dataclasses.replace(dataset, config=dataset.resolved_config)
 
 
 def exported(kind, folder, **changes):
     """Exports a run; gives its dataset, and its state and its loss in TensorFlow."""
     dataset = dataset_of(kind, **changes)
-    config = changed(kind, **changes)
+    config = image_runs.replaced(config_of(kind), **changes)
     recipe = training.ImageRecipe("tiny", config, data_of(kind))
     export_portable(recipe, folder, log=image_runs.silent)
     made = ImageDensity(dataset.config)
@@ -142,31 +124,3 @@ def test_dropout_and_crops_are_those_of_a_compiled_step(tmp_path):
     assert float(metrics["loss"]) == pytest.approx(losses[True], rel=1e-6)
     state.assign([step[f"slot/{name}"] for name in state.slots()])
     assert_same_training(run.arrays(), state.arrays(), start)
-
-
-OPTIONS = """--data.size 8 --data.channels 1 --output.channels 1 --output.components 2
-    --network.layers 1 --network.units 8 --network.output-units 8 --network.dropout 0.5
-    --conditioning.kind class --data.batch-size 4 --loop.num-steps 4 --optimizer.warmup-steps 2
-    --optimizer.learning-rate 0.01 --optimizer.average-decay 0.9 --loop.jit-compile"""
-
-
-@pytest.mark.slow
-def test_training_may_cross_to_four_devices_and_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "EvaluationCallback", lambda *_: lambda log, step: 1.0)
-    out, workdir, alone = (tmp_path / name for name in ("out", "run", "alone"))
-    words = ["train", "pixelcnn-smoke", *OPTIONS.split(), "--data", str(image_runs.images())]
-    assert onepass.main([*words, "--workdir", str(alone)]) == 0
-    assert onepass.main([*words, "--workdir", str(workdir), "--portable", str(out)]) == 0
-    assert not workdir.exists()
-    one = Path(shutil.copytree(out, tmp_path / "one"))
-    for folder, devices, said in ((one, 1, "1 x cpu"), (out, 6, "4 of 6 x cpu")):
-        done = run_alone(folder, "--steps", "3", devices=devices)
-        assert done.returncode == 0, done.stderr
-        assert f"{said}: training from step 0 to 3;" in done.stderr
-    arrays = [read_npz(f / "checkpoints/step_00000003.npz") for f in (one, out)]
-    for kind in ("weights", "first", "second", "average"):
-        single, shared = (joined(each, kind) for each in arrays)
-        assert np.linalg.norm(shared - single) < 1e-5 * np.linalg.norm(single)
-    assert onepass.main([*words, "--workdir", str(workdir), "--adopt", str(out)]) == 0
-    found, expected = (read_npz(w / "checkpoints/step_00000004.npz") for w in (workdir, alone))
-    assert_same_training(found, expected, read_npz(one / "checkpoints/step_00000000.npz"))

@@ -1,8 +1,10 @@
-"""Images from folders, with their splits, classes and captions."""
+"""Images from folders, npz files and named data sets, with their splits, classes and captions."""
 
 import os
 import socket
+import sys
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from image_files import COLOUR, GREY, fill, mistake, noise
 from image_runs import replaced
 from PIL import Image
 
+from onepass.foundation.errors import UserError
 from pixelcnn.config import PRESETS
 from pixelcnn.data.corpus import DataError, ImageRules, read_corpus
 from pixelcnn.data.dataset import ImageDataset
@@ -86,29 +89,6 @@ def test_the_tables_train_and_dev_are_the_split_and_may_leave_out_its_folder(tmp
     assert mistake(tmp_path / "flat") == line
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ("file\nz.png\n", "z.png in pictures.tsv: no such file."),
-        ("file\n../a.png\n", "../a.png in pictures.tsv: no such file."),
-        ("name\na.png\n", "pictures.tsv: its first line names no column `file`."),
-        ("", "pictures.tsv: its first line names no column `file`."),
-        ("file\tcaption\na.png\t \n", "a.png: its caption is empty."),
-        ("file\tcaption\na.png\n", "a.png: its caption is empty."),
-        ("file\tclass\na.png\t\n", "a.png: its class is empty."),
-        ("file\tcaption\na.png\t" + "x" * 10_000, "may have 200 characters, got 10,000."),
-        ("file\tsplit\na.png\ttest\n", 'split must be train or dev, got "test".'),
-        ("file\na.png\na.png\n", "is listed twice (before in pictures.tsv)."),
-        ("file\tsplit\na.png\ttrain\nb.png\t\n", "b.png is in no split, although other images"),
-        ("file\n\udcff.png\n", "pictures.tsv: is not UTF-8 text."),
-    ],
-)
-def test_a_wrong_table_is_named_in_one_line(tmp_path, table, message):
-    fill(tmp_path, ["a.png", "b.png"])
-    (tmp_path / "pictures.tsv").write_text(table, errors="surrogateescape")
-    assert message in mistake(tmp_path)
-
-
 def test_what_is_left_out_and_what_was_done_is_in_the_notes(tmp_path):
     fill(tmp_path, ["train/a.png", "train/b.png", "dev/c.png"], size=(12, 10))
     Image.new("RGBA", (40, 30)).save(tmp_path / "train/clear.png")
@@ -180,9 +160,55 @@ def test_the_result_does_not_depend_on_the_threads(tmp_path):
     assert one.notes == many.notes
 
 
+class Trap:
+    def __reduce__(self):
+        return pytest.fail, ("unpickled",)
+
+
 NOT_KNOWN = "(not an image that pillow knows)"
 HIDDEN = "folders that begin with a dot or are __MACOSX, ignored: 1: .x (1 file)"
-WORDS = {"a.txt": b"words"}
+WORDS, IMAGES, TWO = {"a.txt": b"words"}, noise(4, 8, 8), {"a.png": 8, "b.png": 8}
+AXES = "`images` must have the shape [any, any, any, 1 or 3], got "
+TABLES = {
+    b"file\nz.png\n": "z.png in pictures.tsv: no such file.",
+    b"file\n../a.png\n": "../a.png in pictures.tsv: no such file.",
+    b"name\na.png\n": "pictures.tsv: its first line names no column `file`.",
+    b"": "pictures.tsv: its first line names no column `file`.",
+    b"file\tcaption\na.png\t \n": "a.png: its caption is empty.",
+    b"file\tcaption\na.png\n": "a.png: its caption is empty.",
+    b"file\tclass\na.png\t\n": "a.png: its class is empty.",
+    b"file\tcaption\na.png\t" + b"x" * 10_000: "may have 200 characters, got 10,000.",
+    b"file\tsplit\na.png\ttest\n": 'split must be train or dev, got "test".',
+    b"file\na.png\na.png\n": "is listed twice (before in pictures.tsv).",
+    b"file\tsplit\na.png\ttrain\nb.png\t\n": "b.png is in no split, although other images",
+    b"file\n\xff.png\n": "pictures.tsv: is not UTF-8 text.",
+}
+ARCHIVES = [
+    ({"images": IMAGES / 255}, "`images` must be uint8 or uint16, got float64."),
+    ({"images": IMAGES[0]}, AXES + "[8, 8]."),
+    ({"images": noise(4, 3, 8, 8)}, AXES + "[4, 3, 8, 8]."),
+    ({"images": IMAGES[:0]}, "`images` is empty, [0, 8, 8, 1]."),
+    ({"images": IMAGES[:, 1:]}, "no usable image (left out, too small: 4: source[0] (8x7, wan"),
+    ({"images": None}, "has no array `images`."),
+    ({"labels": np.arange(5)}, "`labels` must have the shape [4], got [5]."),
+    ({"labels": np.eye(4, dtype=int)}, "`labels` must have the shape [4], got [4, 4]."),
+    ({"labels": np.zeros(4)}, "`labels` must be whole numbers, got float64."),
+    ({"labels": np.arange(4), "classes": ["a", "b"]}, "must be in [0, 2), got 0 to 3."),
+    ({"labels": [0, 1, 2, 2**40]}, "`labels` must be in [0, 100000), got 0 to 1099511627776."),
+    ({"classes": ["a", "a"]}, "`classes` has a name twice."),
+    ({"names": ["a"]}, "`names` must have the shape [4], got [1]."),
+    ({"captions": ["a", "b", "x" * 300, "d"]}, "source[2]: A caption may have 200 characters, got"),
+    ({"captions": ["a", "b", "c", ""]}, "source[3]: its caption is empty."),
+    ({"maps": noise(4, 8, 7)}, "`maps` must have the shape [4, 8, 8], got [4, 8, 7]."),
+    ({"maps": np.full([4, 8, 8], -1)}, "`maps` must be in [0, 100000), got -1 to -1."),
+    ({"images": np.array([Trap()])}, "`images` cannot be read (Object arrays cannot be load"),
+]
+TRAIN = {"images": IMAGES, "labels": np.arange(4)}
+PAIRS = [
+    ({"captions": list("abcd")}, "x_train[0] has no caption, although other images have."),
+    ({"labels": np.arange(4), "classes": list("abcd")}, "x_dev.npz: their `classes` differ."),
+    ({"labels": np.arange(4) + 1}, "class 4 has images for dev but none for train."),
+]
 SOURCES = [
     (None, "no such file or folder."),
     ({}, "no image file (found no file at all)."),
@@ -197,26 +223,56 @@ SOURCES = [
     (b"PK?", "is not an npz file."),
     (b"", "is not an npz file."),
     (np.array([1]), "`images` must be uint8 or uint16, got int64."),
+    *((TWO | {"pictures.tsv": table}, message) for table, message in TABLES.items()),
+    *(({"source.npz": {"images": IMAGES} | arrays}, message) for arrays, message in ARCHIVES),
+    *(({"x_train.npz": TRAIN, "x_dev.npz": {"images": IMAGES} | dev}, said) for dev, said in PAIRS),
+    ({"x_train.npz": TRAIN}, "needs exactly one *_train.npz and one *_dev.npz, found 1 and 0."),
 ]
+
+
+def write_content(path, content):
+    """Writes bytes, an array, the arrays of an npz file, or an image of a side; None is no file."""
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, int):
+        fill(path.parent, [path.name], size=(content, content))
+    elif isinstance(content, np.ndarray):
+        with path.open("wb") as file:
+            np.save(file, content)
+    elif content is not None:
+        np.savez(path, **{name: array for name, array in content.items() if array is not None})
 
 
 @pytest.mark.parametrize(("made", "message"), SOURCES)
 def test_a_source_without_usable_images_is_refused_in_one_line(tmp_path, made, message):
-    source = tmp_path / "source"
-    if isinstance(made, bytes):
-        source.write_bytes(made)
-    elif isinstance(made, np.ndarray):
-        with source.open("wb") as file:
-            np.save(file, made)
-    elif made is not None:
+    source, files = tmp_path / "source", made if isinstance(made, dict) else {}
+    if made is files:
         source.mkdir()
-        for name, content in made.items():
-            if isinstance(content, int):
-                fill(source, [name], size=(content, content))
-            else:
-                (source / name).write_bytes(content)
+        for name, content in files.items():
+            write_content(source / name, content)
+        source = source / "source.npz" if "source.npz" in files else source
+    else:
+        write_content(source, made)
     found = mistake(source)
-    assert found.startswith("SOURCE: ") and message in found
+    assert message in found
+    assert found.startswith("SOURCE: ") or files.keys() & {"pictures.tsv", "x_dev.npz"}
+
+
+def test_every_cut_of_an_npz_file_is_refused_in_one_line(tmp_path):
+    np.savez_compressed(tmp_path / "whole.npz", images=IMAGES, labels=np.arange(4))
+    written = (tmp_path / "whole.npz").read_bytes()
+    for length in range(0, len(written), 37):
+        (tmp_path / "a.npz").write_bytes(written[:length])
+        assert mistake(tmp_path / "a.npz", GREY).startswith("SOURCE: ")
+
+
+def test_images_of_which_only_some_have_labels_have_no_classes_and_are_named(tmp_path):
+    np.savez(tmp_path / "x_train.npz", images=IMAGES, labels=np.arange(4))
+    np.savez(tmp_path / "x_dev.npz", images=IMAGES)
+    corpus = read_corpus(tmp_path, GREY)
+    assert corpus.classes == () and corpus.splits["train"].labels is None
+    named = "x_dev[0], x_dev[1], x_dev[2], x_dev[3]"
+    assert f"no classes, for some images have none: 4: {named}" in corpus.notes
 
 
 def within_reason(made):
@@ -256,3 +312,119 @@ def test_a_table_of_hugging_face_is_mentioned_where_captions_are_missing(tmp_pat
     said = refused(ImageDataset.read, tmp_path, config)
     assert "metadata.csv is not read: write pictures.tsv, separated by tabs, with the" in said
     assert f"`file` (its `file_name`) and `{column}`" in said
+
+
+def test_an_npz_pair_is_taken_as_it_is(tmp_path):
+    images, labels = noise(9, 8, 8), np.array([2, 0, 1] * 3, np.uint8)
+    classes = np.array(["hat", "ant", "cat"])
+    np.savez(tmp_path / "x_train.npz", images=images[:6], labels=labels[:6], classes=classes)
+    np.savez(tmp_path / "x_dev.npz", images=images[6:], labels=labels[6:], classes=classes)
+    corpus = read_corpus(tmp_path, COLOUR)
+    assert corpus.classes == ("hat", "ant", "cat")
+    np.testing.assert_array_equal(corpus.splits["train"].labels, labels[:6])
+    np.testing.assert_array_equal(corpus.splits["dev"].images, np.stack([images[6:]] * 3, -1))
+
+
+def test_larger_npz_images_are_made_as_files_are(tmp_path):
+    fill(tmp_path / "files", [f"train/{i}.png" for i in range(3)] + ["dev/3.png"], size=(19, 14))
+    images = np.stack([noise(14, 19, 3, seed=seed) for seed in range(4)])
+    (tmp_path / "arrays").mkdir()
+    np.savez(tmp_path / "arrays/x_train.npz", images=images[:3])
+    np.savez(tmp_path / "arrays/x_dev.npz", images=images[3:])
+    files, arrays = (read_corpus(tmp_path / place, COLOUR) for place in ("files", "arrays"))
+    assert files.notes == arrays.notes
+    for split in ("train", "dev"):
+        np.testing.assert_array_equal(files.splits[split].images, arrays.splits[split].images)
+
+
+def test_classes_without_names_are_numbers_and_a_single_file_is_split(tmp_path):
+    np.savez(tmp_path / "a.npz", images=noise(40, 8, 8, 1), labels=np.arange(40) % 4)
+    corpus = read_corpus(tmp_path / "a.npz", GREY)
+    assert corpus.classes == ("0", "1", "2", "3")
+    assert sum(len(members.names) for members in corpus.splits.values()) == 40
+    assert corpus.splits["dev"].names
+
+
+def test_maps_are_cut_and_sub_sampled_with_their_images(tmp_path):
+    maps = noise(6, 16, 18)
+    images = np.repeat(maps[..., None], 3, axis=-1)
+    np.savez(tmp_path / "a.npz", images=images, maps=maps, names=np.array(list("abcdef")))
+    corpus = read_corpus(tmp_path / "a.npz", ImageRules(8, 1, "subsample"))
+    for members in corpus.splits.values():
+        np.testing.assert_array_equal(members.maps, members.images[..., 0])
+
+
+def test_an_archive_and_an_array_are_known_by_their_contents(tmp_path):
+    with open(tmp_path / "one.npz", "wb") as file:
+        np.save(file, IMAGES)
+    with open(tmp_path / "several.npy", "wb") as file:
+        np.savez(file, images=IMAGES, labels=np.arange(4) % 2)
+    one, several = (read_corpus(tmp_path / name, GREY) for name in ("one.npz", "several.npy"))
+    assert sum(len(members.names) for members in one.splits.values()) == 4
+    assert several.classes == ("0", "1")
+
+
+def test_a_named_data_set_without_its_library_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(UserError, match=r"pip install onepass\[tfds\]$"):
+        read_corpus("tfds:mnist", GREY)
+
+
+class FakeFeatures:
+    """Has no `get`, like the real one."""
+
+    def __contains__(self, name):
+        return name in ("image", "label")
+
+    def __getitem__(self, name):
+        return types.SimpleNamespace(names=["zero", "one"]) if name == "label" else None
+
+
+class FakeBuilder:
+    """The part of a builder of TensorFlow Datasets that is used."""
+
+    def __init__(self, **counts):
+        self.info = types.SimpleNamespace(features=FakeFeatures(), splits=dict(counts))
+
+    def download_and_prepare(self):
+        pass
+
+    def as_dataset(self, split, shuffle_files):
+        images = noise(self.info.splits[split], 8, 8, 1, seed=len(split))
+        return [{"image": image, "label": i % 2} for i, image in enumerate(images)]
+
+
+def fake_library(monkeypatch, builder):
+    def find(name):
+        if name != "toy":
+            raise RuntimeError(f"Dataset {name} not found.\nDid you mean: toy")
+        return builder
+
+    library = types.SimpleNamespace(builder=find, as_numpy=lambda dataset: dataset)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", library)
+
+
+@pytest.mark.parametrize(
+    ("counts", "dev"),
+    [
+        ({"train": 6, "test": 3}, "test"),
+        ({"train": 6, "test": 3, "validation": 2}, "validation"),
+        ({"train": 60, "extra": 3}, "train"),
+    ],
+)
+def test_a_named_data_set_gives_train_and_the_first_held_out_split(monkeypatch, counts, dev):
+    fake_library(monkeypatch, FakeBuilder(**counts))
+    corpus = read_corpus("tfds:toy", GREY)
+    assert corpus.classes == ("zero", "one")
+    assert {name.split("[")[0] for name in corpus.splits["dev"].names} == {dev}
+    assert {name.split("[")[0] for name in corpus.splits["train"].names} == {"train"}
+    first = corpus.splits["train"].names.index("train[3]")
+    np.testing.assert_array_equal(
+        corpus.splits["train"].images[first], noise(counts["train"], 8, 8, 1, seed=5)[3]
+    )
+    assert corpus.splits["train"].labels[first] == 1
+
+
+def test_an_unknown_name_of_a_data_set_is_one_line(monkeypatch):
+    fake_library(monkeypatch, None)
+    assert mistake("tfds:other") == "SOURCE: Dataset other not found."
