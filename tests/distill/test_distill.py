@@ -1,6 +1,5 @@
 """Distillation end to end: the teacher is only read, runs resume, students speak."""
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import sound_bundles
 from hostile_files import refused
+from marks import some_slow
 from runs import NEVER, assert_same, eagerly, newest, speech, unevaluated, wavenet_run
 
 import onepass
@@ -65,37 +65,26 @@ def watched():
     """Asks for real evaluations."""
 
 
-@pytest.fixture(scope="module")
-def data():
-    return speech()
-
-
-@pytest.fixture(scope="module")
 def teacher_run():
     return wavenet_run("tiny")
 
 
-@pytest.fixture(scope="module")
-def distil_in(teacher_run, data):
+def distil_in(workdir, config=SMALL):
     """Distils a configuration in a folder; gives the outcome and the lines said."""
-
-    def distil_in(workdir, config=SMALL, traced=False):
-        said, teacher = [], load_teacher(teacher_run)
-        recipe = training.StudentRecipe("tiny", config, data, teacher, teacher_run)
-        with contextlib.nullcontext() if traced else eagerly():
-            return train(recipe, workdir, said.append), said
-
-    return distil_in
+    said, teacher = [], load_teacher(teacher_run())
+    recipe = training.StudentRecipe("tiny", config, speech(), teacher, teacher_run())
+    with eagerly():
+        return train(recipe, workdir, said.append), said
 
 
 @pytest.fixture
-def distil(distil_in, tmp_path):
+def distil(tmp_path):
     """Distils a configuration in tmp_path / "run"."""
     return functools.partial(distil_in, tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
-def student_run(distil_in, tmp_path_factory):
+def student_run(tmp_path_factory):
     """A student of two steps."""
     run = tmp_path_factory.mktemp("student") / "run"
     with unevaluated():
@@ -103,32 +92,19 @@ def student_run(distil_in, tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="module")
-def whole(distil_in, teacher_run, tmp_path_factory):
-    """A student of four steps, and what the teacher's folder held before."""
-    run, before = tmp_path_factory.mktemp("whole") / "run", content(teacher_run)
-    with unevaluated():
-        distil_in(run)
-    return run, before
-
-
 def content(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(
-    distil, student_run, whole, teacher_run, tmp_path
-):
-    shutil.copytree(student_run, tmp_path / "run")
-    outcome, said = distil()
-    assert outcome.step == 4
-    assert "resuming from step 2" in said[-1]
-    assert_same(newest(tmp_path / "run"), newest(whole[0]))
-    assert content(teacher_run) == whole[1]  # the teacher is read and never written
-    line = read_metrics(whole[0])[-1]
+def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(student_run, tmp_path):
+    before, run = content(teacher_run()), shutil.copytree(student_run, tmp_path / "run")
+    outcome, said = distil_in(run)
+    assert outcome.step == 4 and "resuming from step 2" in said[-1]
+    distil_in(tmp_path / "whole")
+    assert_same(newest(run), newest(tmp_path / "whole"))
+    assert content(teacher_run()) == before  # the teacher is read and never written
+    line = read_metrics(tmp_path / "whole")[-1]
     assert {"loss", "kl", "entropy", "multi", "squared", "contrastive"} <= set(line)
-
-
 
 
 @pytest.mark.slow
@@ -204,14 +180,14 @@ def test_a_collapse_is_said_in_plain_words(change, word):
         ("its workdir", r".*--workdir of its own"),
     ],
 )
-def test_what_is_no_teacher_is_named(mistake, teacher_run, student_run, tmp_path, teacher, line):
-    bare = shutil.copytree(teacher_run, tmp_path / "bare")
+def test_what_is_no_teacher_is_named(mistake, student_run, tmp_path, teacher, line):
+    bare = shutil.copytree(teacher_run(), tmp_path / "bare")
     shutil.rmtree(bare / "checkpoints")
     folders = {"student": student_run, "nowhere": tmp_path / "nowhere", "untrained": bare}
     folders["softmax"] = sound_bundles.model_folder("softmax, frames")
-    workdir = teacher_run if teacher == "its workdir" else tmp_path / "run"
+    workdir = teacher_run() if teacher == "its workdir" else tmp_path / "run"
     preset = "student-residual-24k" if teacher == "of 16 kHz" else "student-smoke"
-    words = ("--teacher", folders.get(teacher, teacher_run), "--workdir", workdir)
+    words = ("--teacher", folders.get(teacher, teacher_run()), "--workdir", workdir)
     assert re.match(line, mistake("distill", preset, *words))
     assert not (tmp_path / "run" / "config.json").exists()
 
@@ -227,20 +203,20 @@ def test_what_is_no_teacher_is_named(mistake, teacher_run, student_run, tmp_path
         (dict(student=dict(condition_channels=2)), "must be at least the teacher's, 4, got 2"),
     ],
 )
-def test_other_frames_and_conditioners_than_the_teachers_are_refused(teacher_run, wrong, line):
-    teacher = load_teacher(teacher_run)
+def test_other_frames_and_conditioners_than_the_teachers_are_refused(wrong, line):
+    teacher = load_teacher(teacher_run())
     with pytest.raises(UserError, match=line):
-        training.new_student(changed(**wrong).resolve_settings(teacher, teacher_run), teacher)
+        training.new_student(changed(**wrong).resolve_settings(teacher, teacher_run()), teacher)
 
 
-def test_another_teacher_is_refused_for_a_run(teacher_run, data, student_run, tmp_path):
+def test_another_teacher_is_refused_for_a_run(student_run, tmp_path):
     other = shutil.copytree(student_run, tmp_path / "run")
-    teacher = load_teacher(teacher_run)
+    teacher = load_teacher(teacher_run())
     weight = teacher.network.variables[0]
     weight.assign(weight + 1.0)
     config = changed(loop=dict(num_steps=2))
     with pytest.raises(UserError, match="teacher_weights is"):
-        train(training.StudentRecipe("tiny", config, data, teacher, teacher_run), other)
+        train(training.StudentRecipe("tiny", config, speech(), teacher, teacher_run()), other)
 
 
 def test_a_student_speaks_from_the_command_line(student_run, tmp_path, capsys):
@@ -266,13 +242,11 @@ def test_what_a_student_cannot_do_is_said(mistake, student_run, tmp_path, words,
 
 
 @pytest.mark.slow
-def test_a_student_is_evaluated_beside_its_teacher_and_baselines(
-    student_run, data, capsys, tmp_path
-):
+def test_a_student_is_evaluated_beside_its_teacher_and_baselines(student_run, capsys, tmp_path):
     page, cooler = tmp_path / "page.html", "student_at_0.5"
     (tmp_path / "other").symlink_to(student_run)
-    shutil.copytree(data / "dev", tmp_path / "vocoder")
-    words = ["evaluate", str(student_run), "--data", str(data), "--spoken", "1", "--json"]
+    shutil.copytree(speech() / "dev", tmp_path / "vocoder")
+    words = ["evaluate", str(student_run), "--data", str(speech()), "--spoken", "1", "--json"]
     words += ["--temperatures", "0.5", "--teacher-temperatures", "0.5"]
     words += ["--beside", str(tmp_path / "other"), str(tmp_path / "vocoder")]
     assert onepass.main([*words, "--listening-page", str(page)]) == 0
@@ -294,17 +268,16 @@ def test_a_student_is_evaluated_beside_its_teacher_and_baselines(
 
 
 @pytest.mark.slow
-def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(
-    student_run, tmp_path, capsys, monkeypatch
-):
-    words = ["export", str(student_run), "--out", str(tmp_path / "model"), "--data-licence", "CC0."]
-    assert onepass.main([*words, "--bare", "--temperature", "0.5"]) == 0
-    run, folder = models.load(student_run), models.load(tmp_path / "model")
+def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(student_run, tmp_path):
+    out = tmp_path / "model"
+    words = ["export", str(student_run), "--out", str(out), "--data-licence", "CC0.", "--bare"]
+    assert onepass.main([*words, "--temperature", "0.5"]) == 0
+    run, folder = models.load(student_run), models.load(out)
     frames = run.front.frames(np.sin(np.arange(4096) / 9).astype(np.float32))
     for at, temperature in ((1.0, 1.0), (0.5, None)):  # the declared one is the default
         spoken = folder.sample(condition=frames, seed=3, temperature=temperature)
         np.testing.assert_array_equal(run.sample(condition=frames, seed=3, temperature=at), spoken)
-    card = (tmp_path / "model" / "card.md").read_text()
+    card = (out / "card.md").read_text()
     for word in ("CC0.", "griffin lim", "student at 0.5", "untrained", "onepass distill tiny"):
         assert word in card
     assert str(student_run.parent) not in card
@@ -315,14 +288,13 @@ BROKEN = MEL.copy()
 BROKEN[1, 1] = np.nan
 
 
-@pytest.mark.parametrize(
-    "model", ["student_run", pytest.param("teacher_run", marks=pytest.mark.slow)]
-)
-def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
+@pytest.mark.parametrize("model", some_slow(["student", "teacher"], ("teacher",)))
+def test_a_mel_from_a_file_is_spoken_to_its_end(student_run, tmp_path, model):
     np.save(tmp_path / "mel.npy", MEL)
-    words = ["sample", str(request.getfixturevalue(model)), "--mel", str(tmp_path / "mel.npy")]
-    assert onepass.main([*words, "--out", str(tmp_path / "out")]) == 0
-    sound = audio.read(tmp_path / "out" / "mel_0_0.wav", 16_000)
+    run, out = student_run if model == "student" else teacher_run(), tmp_path / "out"
+    words = ["sample", run, "--mel", tmp_path / "mel.npy", "--out", out]
+    assert onepass.main([str(word) for word in words]) == 0
+    sound = audio.read(out / "mel_0_0.wav", 16_000)
     assert len(sound) == 6 * 256 and np.std(sound) > 0
 
 

@@ -42,14 +42,16 @@ SMALL = DistillConfig(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def data():
-    return speech()
-
-
-@pytest.fixture(scope="module")
 def teacher_run():
     return wavenet_run("vocoder", TEACHER)
+
+
+def teacher_of():
+    return load_teacher(teacher_run())
+
+
+def recipe_of(config):
+    return training.StudentRecipe("tiny", config, speech(), teacher_of(), teacher_run())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,28 +61,8 @@ def quick():
         yield
 
 
-@pytest.fixture(scope="module")
-def distil(teacher_run, data):
-    """Distils SMALL, or another, for as many steps or fewer, in a folder."""
-
-    def distil(workdir, start=SMALL, **loop):
-        teacher = load_teacher(teacher_run)
-        config = dataclasses.replace(start, loop=dataclasses.replace(SMALL.loop, **loop))
-        train(training.StudentRecipe("tiny", config, data, teacher, teacher_run), workdir, silent)
-
-    return distil
-
-
-@pytest.fixture(scope="module")
-def whole(distil, tmp_path_factory):
-    """A student of four steps."""
-    run = tmp_path_factory.mktemp("whole") / "run"
-    distil(run)
-    return run
-
-
-def test_clips_with_neighbours_have_the_condition_of_the_middle_of_the_whole(teacher_run):
-    density = WaveNetDensity(load_teacher(teacher_run).network)
+def test_clips_with_neighbours_have_the_condition_of_the_middle_of_the_whole():
+    density = WaveNetDensity(teacher_of().network)
     frames = np.random.default_rng(0).random((1, 40, 8), np.float32)
     whole = density.condition(tf.constant(frames), None, 40 * HOP)
     inner = density.condition(tf.constant(frames[:, 7:33]), None, 10 * HOP, side_frames=8)
@@ -89,15 +71,16 @@ def test_clips_with_neighbours_have_the_condition_of_the_middle_of_the_whole(tea
 
 
 @pytest.mark.slow
-def test_a_distilled_student_speaks_and_is_evaluated(whole, teacher_run, data):
-    model, teacher = models.load_student(whole), load_teacher(teacher_run)
+def test_a_distilled_student_speaks_and_is_evaluated(tmp_path):
+    train(recipe_of(SMALL), tmp_path / "run", silent)
+    model, teacher = models.load_student(tmp_path / "run"), teacher_of()
     frames = np.random.default_rng(0).random((12, 8), np.float32)
     sounds = [model.sample(condition=frames, seed=1, method=b) for b in ("numba", "tensorflow")]
     assert sounds[0].shape == (1, 12 * HOP)
     np.testing.assert_allclose(*sounds, atol=1e-4)
-    corpus = training.corpus_for(model.config, teacher, data, None, silent)
-    items = [{"waveform": corpus.splits["dev"][0].waveform, "frames": frames, "speaker": 0}]
-    items[0]["waveform"] = items[0]["waveform"][: 12 * HOP]
+    corpus = training.corpus_for(model.config, teacher, speech(), None, silent)
+    recorded = corpus.splits["dev"][0].waveform[: 12 * HOP]
+    items = [{"waveform": recorded, "frames": frames, "speaker": 0}]
     close = evaluation.closeness(model, teacher, items, seed=0)
     assert 0.0 < close["acceptance"]["probability"]["mean"] <= 1.0
     assert np.isfinite(close["kl_nats"]["mean"])
@@ -107,35 +90,30 @@ def test_a_distilled_student_speaks_and_is_evaluated(whole, teacher_run, data):
 
 
 @pytest.mark.slow
-def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
-    distil, teacher_run, data, tmp_path
-):
+def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(tmp_path):
     # Terms that are well-conditioned here: the log magnitude of a silent bin is made of what was
     # rounded, and another clip's prediction makes of these tones residuals without measure.
     loss = LossConfig(draws=2, multi=0.0, squared=1.0)
     short = dataclasses.replace(SMALL.loop, num_steps=1)
-    small = dataclasses.replace(SMALL, loss=loss, loop=short)
-    out, teacher = tmp_path / "out", load_teacher(teacher_run)
-    recipe = training.StudentRecipe("tiny", small, data, teacher, teacher_run)
-    export_portable(recipe, out, log=silent)
-    config = small.resolve_settings(teacher, teacher_run)
-    corpus = training.corpus_for(config, teacher, data, None, silent)
-    expected = next(iter(training.batches(corpus, config, teacher)(7)))
+    small, out = dataclasses.replace(SMALL, loss=loss, loop=short), tmp_path / "out"
+    export_portable(recipe_of(small), out, log=silent)
+    config = small.resolve_settings(teacher_of(), teacher_run())
+    corpus = training.corpus_for(config, teacher_of(), speech(), None, silent)
+    expected = next(iter(training.batches(corpus, config, teacher_of())(7)))
     drawn = portable_run.open_batches(out, read_manifest(out)["training"]["batches"])
     assert_equal(drawn(7), {name: value.numpy() for name, value in expected.items()})
     done = run_alone(out, "--steps", "1")
     assert done.returncode == 0, done.stderr
-    distil(tmp_path / "run", small, num_steps=1)
-    found, expected = newest(out), newest(tmp_path / "run")
-    ours, theirs = (joined(arrays, "first") for arrays in (found, expected))
+    train(recipe_of(small), tmp_path / "run", silent)
+    ours, theirs = (joined(newest(run), "first") for run in (out, tmp_path / "run"))
     assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
 
 
 @pytest.mark.parametrize("source", ["none", "pulses"])
-def test_the_student_has_the_teachers_prediction_and_conditioner(source, teacher_run):
-    teacher = load_teacher(teacher_run)
+def test_the_student_has_the_teachers_prediction_and_conditioner(source):
+    teacher = teacher_of()
     config = dataclasses.replace(SMALL, student=dataclasses.replace(SMALL.student, source=source))
-    student = training.new_student(config.resolve_settings(teacher, teacher_run), teacher)
+    student = training.new_student(config.resolve_settings(teacher, teacher_run()), teacher)
     frames = tf.constant(np.random.default_rng(0).random((1, 12, 8), np.float32))
     condition, _ = student.condition(frames)
     made = teacher.network.split(teacher.network.rows(frames))
@@ -151,10 +129,10 @@ def test_the_student_has_the_teachers_prediction_and_conditioner(source, teacher
         (dict(pitch_taps=0), "`student.source` must be none"),
     ],
 )
-def test_a_teacher_that_lacks_what_the_student_needs_is_refused(lacking, message, teacher_run):
-    teacher = load_teacher(teacher_run)
+def test_a_teacher_that_lacks_what_the_student_needs_is_refused(lacking, message):
+    teacher = teacher_of()
     network = dataclasses.replace(teacher.config.network, **lacking)
     config = dataclasses.replace(teacher.config, network=network)
     other = dataclasses.replace(teacher, model=dataclasses.replace(teacher.model, config=config))
     with pytest.raises(UserError, match=message):
-        SMALL.resolve_settings(other, teacher_run)
+        SMALL.resolve_settings(other, teacher_run())

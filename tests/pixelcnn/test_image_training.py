@@ -42,26 +42,21 @@ def dev_bits(model, kind):
 # What a run leaves
 
 
-def test_bits_per_dim_is_the_loss_in_bits():
-    run = image_runs.run("pixelcnn")
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_dev_is_judged_by_the_average_weights_part_by_part(kind):
+    run, step = image_runs.run(kind), image_runs.best_step(kind)
     bits, loss = figures_of(run, "bits_per_dim"), figures_of(run, "loss")
-    np.testing.assert_allclose([bits[s] * np.log(2) for s in bits], list(loss.values()), rtol=1e-6)
-
-
-def test_dev_is_judged_by_the_average_weights_part_by_part():
-    for kind in ("pixelcnn", "multiscale"):
-        run = image_runs.run(kind)
-        dev = figures_of(run, "dev_bits_per_dim")
-        step = image_runs.best_step(kind)
-        assert dev[step] == pytest.approx(dev_bits(image_runs.model(kind), kind), abs=1e-5)
-        line = next(line for line in read_metrics(run) if "dev_bits_per_dim" in line)
-        parts = {name: bits for name, bits in line.items() if name.startswith("dev_bits_per_dim/")}
-        if kind == "pixelcnn":
-            assert parts == {}
-        else:
-            named = {f"dev_bits_per_dim/{part}" for part in ("4", "8.2", "8.3", "8.4")}
-            assert parts.keys() == named
-            assert sum(parts.values()) == pytest.approx(dev[step], rel=1e-6)
+    nats = [each * np.log(2) for each in bits.values()]
+    np.testing.assert_allclose(nats, list(loss.values()), rtol=1e-6)
+    dev = figures_of(run, "dev_bits_per_dim")
+    assert dev[step] == pytest.approx(dev_bits(image_runs.model(kind), kind), abs=1e-5)
+    line = next(line for line in read_metrics(run) if "dev_bits_per_dim" in line)
+    parts = {name: bits for name, bits in line.items() if name.startswith("dev_bits_per_dim/")}
+    if kind == "pixelcnn":
+        assert parts == {}
+    else:
+        assert parts.keys() == {f"dev_bits_per_dim/{part}" for part in ("4", "8.2", "8.3", "8.4")}
+        assert sum(parts.values()) == pytest.approx(dev[step], rel=1e-6)
 
 
 def test_every_look_leaves_a_sheet_of_what_the_model_draws_for_the_first_of_dev():
@@ -77,18 +72,12 @@ def test_every_look_leaves_a_sheet_of_what_the_model_draws_for_the_first_of_dev(
         np.testing.assert_array_equal(np.asarray(opened), expected)
 
 
-def test_the_configuration_says_classes_and_where_the_images_are():
+def test_the_configuration_says_what_the_data_decide_and_where_the_images_are():
     stored = json.loads((image_runs.run("multiscale") / "config.json").read_text())
     assert (stored["kind"], stored["class_names"]) == ("multiscale", list(CLASSES))
     assert stored["data_folder"] == str(images()) and stored["statistics"] is None
-    assert stored["conditioning"]["classes"] == 3
-    assert config_from(stored) == dataclasses.replace(
-        config_of("multiscale"),
-        conditioning=dataclasses.replace(config_of("multiscale").conditioning, classes=3),
-    )
-
-
-def test_the_data_decide_the_numbers_of_a_map_and_of_a_video():
+    expected = replaced(config_of("multiscale"), conditioning={"classes": 3})
+    assert config_from(stored) == expected
     assert image_runs.model("map").config.conditioning.classes == 2
     video = image_runs.model("video").config.conditioning
     assert (video.action_channels, video.state_channels, video.picture_channels) == (2, 1, 3)

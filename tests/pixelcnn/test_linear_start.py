@@ -53,23 +53,16 @@ def started(request):
 
 def test_the_weights_that_made_the_images_are_found(started):
     network, channels, _ = started
-    kernel = np.concatenate(
-        [network.above_prediction.numpy().reshape(-1, channels + 1, channels),
-         network.left_prediction.numpy().reshape(-1, channels + 1, channels)]
-    )[:, :, 0]  # fmt: skip
-    expected = np.zeros([24, channels + 1])
+    above, left = network.above_prediction.numpy(), network.left_prediction.numpy()
+    each = [kernel.reshape(-1, channels + 1, channels) for kernel in (above, left)]
+    kernel = np.concatenate(each)[:, :channels, 0]
+    expected = np.zeros([24, channels])
     expected[2 * 7 + 3, 0], expected[3 * 7 + 2, 0] = ABOVE, LEFT
-    np.testing.assert_allclose(kernel[:, :channels], expected[:, :channels], atol=0.08)
-
-
-def test_a_colour_depends_on_those_before_it_as_in_the_images(started):
-    network, channels, _ = started
-    bias = network.output.bias.numpy().reshape(-1, 3)
-    found = np.tanh(bias[1 + 2 * channels :])
-    expected = [RED_TO_GREEN, RED_TO_GREEN, 0.0][: len(found)]  # green of red, blue of both
-    np.testing.assert_allclose(
-        found, np.outer(expected, np.ones(3)).reshape(found.shape), atol=0.05
-    )
+    np.testing.assert_allclose(kernel, expected, atol=0.08)
+    # A colour depends on those before it: green on red, and blue on red and not on green.
+    found = np.tanh(network.output.bias.numpy().reshape(-1, 3)[1 + 2 * channels :])
+    for coefficients, wanted in zip(found, (RED_TO_GREEN, RED_TO_GREEN, 0.0), strict=False):
+        np.testing.assert_allclose(coefficients, wanted, atol=0.05)
 
 
 def test_images_cost_little_more_bits_than_the_noise_in_them_and_all_layers_learn(started):

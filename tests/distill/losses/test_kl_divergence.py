@@ -34,23 +34,15 @@ class Located:
 
 @dataclasses.dataclass(frozen=True)
 class Autoregression:
-    """x_t = decay x_{t-1} + scale z_t, with z logistic or normal; a `Density`."""
+    """x_t = DECAY x_{t-1} + SCALE z_t, with z logistic or normal; a `Density`."""
 
     kind: str = "logistic"
-    decay: float = DECAY
-    scale: float = SCALE
 
     def conditionals(self, x, condition=None) -> Located:
         """p(x_t | x_{t-1})."""
         before = tf.pad(x, [[0, 0], [1, 0]])[:, :-1]
-        log_scale = tf.fill(tf.shape(x), tf.constant(math.log(self.scale), x.dtype))
-        return Located(self.decay * before, log_scale, self.kind)
-
-    @property
-    def standard_deviation(self) -> float:
-        """The standard deviation of x_t far from the start."""
-        of_noise = 1.0 if self.kind == "normal" else math.pi / math.sqrt(3.0)
-        return self.scale * of_noise / math.sqrt(1.0 - self.decay**2)
+        log_scale = tf.fill(tf.shape(x), tf.constant(math.log(SCALE), x.dtype))
+        return Located(DECAY * before, log_scale, self.kind)
 
 
 class Filter(tf.Module):
