@@ -166,9 +166,6 @@ def test_a_collapse_is_said_in_plain_words(change, word):
     assert word is None or word in found[0]
 
 
-# The command line
-
-
 @pytest.mark.parametrize(
     ("teacher", "line"),
     [
@@ -334,9 +331,6 @@ def test_ctrl_c_keeps_what_was_spoken(student_run, tmp_path, monkeypatch):
     words = ["sample", str(student_run), "--out", str(tmp_path), "--seconds", "2"]
     assert onepass.main(words) == 130
     assert 0 < len(audio.read(tmp_path / "arctic_a0099_0_0.wav", 16_000)) < 16_000
-
-
-# Conditions that a student is given
 
 
 @pytest.fixture(scope="module")

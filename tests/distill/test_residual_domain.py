@@ -124,9 +124,6 @@ def test_without_a_source_the_noise_stays(student):
     assert condition.held.shape[-1] == plain.config.gate_inputs
 
 
-# The source: pulses at F0, whose phase runs on from chunk to chunk
-
-
 def test_phase_runs_at_f0_and_goes_on_from_chunk_to_chunk():
     f0_hz = tf.constant(np.linspace(100.0, 300.0, 4000, dtype=np.float32)[None])
     whole = running_phase(f0_hz, RATE_HZ, tf.zeros([1], tf.float64), 0)

@@ -39,9 +39,6 @@ def dev_bits(model, kind):
     return -np.mean(nats) / np.log(2) / np.prod(batch["levels"].shape[1:])
 
 
-# What a run leaves
-
-
 @pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
 def test_dev_is_judged_by_the_average_weights_part_by_part(kind):
     run, step = image_runs.run(kind), image_runs.best_step(kind)
@@ -81,9 +78,6 @@ def test_the_configuration_says_what_the_data_decide_and_where_the_images_are():
     assert image_runs.model("map").config.conditioning.classes == 2
     video = image_runs.model("video").config.conditioning
     assert (video.action_channels, video.state_channels, video.picture_channels) == (2, 1, 3)
-
-
-# Stopping and going on
 
 
 @pytest.mark.parametrize("traced", some_slow([False, True], (True,)))
@@ -127,9 +121,6 @@ def test_images_without_what_the_condition_needs_are_refused(tmp_path, kind, lac
     condition = image_runs.CONDITIONS.get(kind, kind)
     assert line.endswith(f"which `conditioning.kind` {condition} needs.")
     assert not (tmp_path / "run").exists()
-
-
-# Parts of a multiscale model on their own
 
 
 @pytest.fixture(scope="module")

@@ -180,7 +180,7 @@ def test_the_run_is_an_ordinary_model_whose_card_says_what_it_was_distilled_from
     text = (folder / "card.md").read_text()
     name = image_runs.run("multiscale").name
     assert f"`onepass distill guided-smoke --teacher {name} --data toys --workdir run`" in text
-    assert "guidance 1" in text and "no density of the images" in text
+    assert "guidance 1" in text and "no longer a density of the images" in text
     assert str(made_once.shared_folder()) not in text + (folder / "model.json").read_text()
 
 

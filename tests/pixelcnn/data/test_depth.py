@@ -148,9 +148,6 @@ def test_scaling_keeps_both_ends_and_the_depth_is_the_least_that_has_the_level()
     assert (min_log_scale_of(8), min_log_scale_of(12)) == (-7.0, pytest.approx(-9.7726, abs=1e-3))
 
 
-# Detection
-
-
 def test_what_a_folder_holds_is_found(tmp_path):
     assert detect_format(write(tmp_path / "deep", ramps(5))) == Stored(1, 12)
     grey = ramps(3, 255, np.uint8)

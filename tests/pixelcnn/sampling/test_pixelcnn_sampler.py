@@ -146,9 +146,6 @@ def test_each_pixel_is_drawn_once_from_its_own_words(method, passes, monkeypatch
     assert (calls.count(2), calls.count("pass")) == (20, passes)
 
 
-# Fixed points
-
-
 def test_a_window_of_rows_changes_not_the_images():
     assert context_rows(network_of(GREY)) + 1 < HEIGHT
     np.testing.assert_array_equal(drawn(GREY, "fixed-point", active_rows=2).levels, drawn(GREY))
