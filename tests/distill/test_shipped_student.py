@@ -36,7 +36,7 @@ def test_students_of_other_rates_or_no_student_do_not_draft():
     fitting = onepass.load("shipped-kathleen")
     for line, given in (
         ("needs the model's `sample_rate_hz`, 16000; it has 22050", dict(draft=other)),
-        ("`draft` must be given for `method`", {}),
+        ('`draft` must be given for `method="speculative"`', {}),
         (r"`method` must be one of auto, .*, got 'fast'", dict(method="fast")),
         ("must be coupling or rejection, got 'luck'", dict(draft=fitting, acceptance="luck")),
         ("and for no other", dict(method="auto", draft=other)),
